@@ -1,0 +1,1 @@
+"""What turns a batch into named loss terms; `core.Method` is the contract."""
