@@ -18,7 +18,7 @@ class DataConfig:
         source: A built-in name (``digits``, ``mnist``, ...), or a path to a folder of images, a ``.npy`` or a ``.npz`` file.
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download what is missing.
-        size: Side of the square images that the encoder sees, in pixels; ``None`` keeps an array's own size (64 for folders).
+        size: Side of the square images that the encoder sees, in pixels; ``None`` keeps an array's own (64 for folders).
         holdout: Share of the items held out for evaluation where the source has no test part, in (0, 1).
         keep_classes: Train on these labels only; the others become the anomalies of the evaluation.
         limit: Train on at most so many items, drawn with a fixed seed.

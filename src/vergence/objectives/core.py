@@ -3,6 +3,7 @@
 import abc
 
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 __all__ = ["DensityObjective", "Objective"]
 
@@ -20,7 +21,7 @@ class Objective(nn.Module, abc.ABC):
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns named scalar terms for embeddings of shape (B, D); the loss is their sum."""
 
-    def update(self, za: Tensor, zb: Tensor) -> None:  # noqa: B027 - a hook; most objectives need none
+    def update(self, za: Tensor, zb: Tensor) -> None:
         """Moves what is not learnt by gradient (EM, growth, resampling). Called after the step, without gradient."""
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
@@ -36,5 +37,13 @@ class DensityObjective(Objective):
         """Returns log p(z_b | z_a) in nats, shape (B,)."""
 
     @abc.abstractmethod
+    def posterior(self, z: Tensor) -> Distribution:
+        """Returns what is believed of the latent behind each embedding: a distribution over (B, D)."""
+
+    @abc.abstractmethod
     def score(self, z: Tensor) -> Tensor:
         """Returns how anomalous each embedding is, shape (B,); larger is more anomalous, everywhere in the library."""
+
+    def scores(self, z: Tensor) -> dict[str, Tensor]:
+        """Returns every score of the objective by name, each (B,); the first is the default one."""
+        return {"score": self.score(z)}

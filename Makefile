@@ -1,0 +1,32 @@
+# Everything runs in .venv, which is made here. PYTHON chooses the interpreter (3.10 or newer).
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint check bench clean
+
+demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
+	$(BIN)/vergence demo
+
+test: .venv/tested  ## all tests, doctests and the README's example
+	$(BIN)/python -m pytest
+
+lint: .venv/tested  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vergence needs Python >= 3.10, found " + sys.version.split()[0] + "; set PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/python -m pip install --quiet --group test
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

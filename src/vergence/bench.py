@@ -1,0 +1,180 @@
+"""What the data path, views, objective and loop cost on top of the bare encoder: both measured in turn, on one machine.
+
+The whole step is `training.fit` itself, not a copy of it.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+from vergence import assembly, training
+from vergence.api import Run
+from vergence.config import DataConfig, FitConfig, ModelConfig, RunConfig, ViewConfig
+from vergence.data import ArrayItems
+from vergence.runs import RunFolder
+from vergence.terminal import bar, table
+from vergence.views import ImageViews
+
+__all__ = ["bench"]
+
+STEPS_SECONDS = 4.0  # length of one round of the bare step, about
+
+
+def bench(
+    *,
+    what: str = "step",
+    encoder: str = "small",
+    objective: str = "vje",
+    size: int = 32,
+    batch_size: int = 256,
+    precision: str = "auto",
+    device: str = "auto",
+    rounds: int = 5,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Measures images per second of the bare encoder and of the whole, in turn, and their ratio.
+
+    ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
+    (views, objective, optimiser, metrics). ``embed``: forward pass, against `Run.write_embeddings` to a ``.npz``.
+
+    Args:
+        what: ``step`` or ``embed``.
+        encoder: As for `train`.
+        objective: As for `train`.
+        size: Side of the images, 3 channels.
+        batch_size: Images in a step.
+        precision: ``auto``, ``fp32`` or ``bf16``; ``embed`` computes in float32.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        rounds: Rounds; the ratio is the median of the rounds' ratios.
+        out: Ledger to add the row to, or None.
+
+    Returns:
+        The row.
+    """
+    fit = FitConfig(
+        epochs=1, batch_size=batch_size, optimizer="sgd", precision=precision, device=device, knn_every=0, checkpoint_seconds=1e9
+    )
+    fabric = training.launch(fit)
+    measure = {"step": _step, "embed": _embed}[what]
+    bare, whole = measure(ModelConfig(encoder=encoder, objective=objective), fit, fabric, size)
+    pairs = []
+    with bar(f"bench {what}", rounds + 1, "rounds") as advance:
+        for _ in range(rounds + 1):
+            pairs.append((bare(), whole()))
+            advance(1)
+    pairs = pairs[1:]  # the first round warms up
+    row = {
+        "measurement": f"bench {what}",
+        "encoder": encoder,
+        "objective": objective,
+        "size": size,
+        "batch_size": batch_size,
+        "precision": training.precision(fit, fabric.device.type) if what == "step" else "32-true",
+        "device": torch.cuda.get_device_name() if fabric.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "commit": assembly.commit(),
+        "rounds": rounds,
+        "bare_images_per_second": round(statistics.median(b for b, _ in pairs), 1),
+        "whole_images_per_second": round(statistics.median(w for _, w in pairs), 1),
+        "ratio": round(statistics.median(w / b for b, w in pairs), 3),
+    }
+    table(f"vergence bench {what}", ["", "value"], [[name, str(value)] for name, value in row.items()])
+    if out is not None:
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return row
+
+
+Measured = tuple[Callable[[], float], Callable[[], float]]
+
+
+def _step(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> Measured:
+    views = ImageViews(ViewConfig(blur=0.0), size)
+    images = torch.randint(0, 256, (fit.batch_size, 3, size, size), dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(0)
+    pair = [views(images.to(fabric.device).contiguous(memory_format=torch.channels_last), generator) for _ in range(2)]
+    method = _method(model, size).to(fabric.device)
+    autocast = _autocast(fit, fabric)
+
+    def once() -> None:
+        with autocast():
+            z = [method.encoder(x) for x in pair]
+        sum(part.float().square().mean() for part in z).backward()  # type: ignore[union-attr]
+        for p in method.parameters():
+            p.grad = None
+
+    steps = _steps(once, fabric.device)
+
+    def whole() -> float:
+        many = ArrayItems(images.repeat(steps, 1, 1, 1))
+        with tempfile.TemporaryDirectory() as place:
+            config = RunConfig(data=DataConfig(source="random"), model=model, fit=fit)
+            run = RunFolder.create(Path(place) / "run", config, {})
+            training.fit(fabric, _method(model, size), many, views, fit, run)
+            rows = [row for row in run.metrics() if "images_per_second" in row]
+        return statistics.mean(row["images_per_second"] for row in rows)
+
+    return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
+
+
+def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> Measured:
+    images = torch.randint(0, 256, (fit.batch_size, 3, size, size), dtype=torch.uint8)
+    on_device = images.to(fabric.device).contiguous(memory_format=torch.channels_last)
+    method = _method(model, size).to(fabric.device).eval()
+
+    @torch.inference_mode()
+    def once() -> None:
+        method.encoder(on_device)
+
+    steps = _steps(once, fabric.device)
+    items = ArrayItems(images.repeat(steps, 1, 1, 1))
+    folder = RunFolder(Path(), RunConfig(data=DataConfig(source="random"), model=model), {"shape": [3, size, size]})
+    run = Run(folder, method, fabric.device)
+
+    def whole() -> float:
+        with tempfile.TemporaryDirectory() as place:
+            began = time.perf_counter()
+            run.write_embeddings(items, Path(place) / "embeddings.npz", batch_size=fit.batch_size)
+            return len(items) / (time.perf_counter() - began)
+
+    return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
+
+
+def _method(model: ModelConfig, size: int) -> Any:
+    method = assembly.build(model, (3, size, size), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
+    return method.to(memory_format=torch.channels_last)
+
+
+def _autocast(fit: FitConfig, fabric: Any) -> Callable[[], AbstractContextManager[Any]]:
+    if training.precision(fit, fabric.device.type) == "bf16-mixed":
+        return lambda: torch.autocast(fabric.device.type, torch.bfloat16)
+    return nullcontext
+
+
+def _steps(once: Callable[[], None], device: torch.device) -> int:
+    once()
+    return max(2, round(STEPS_SECONDS * _rate(once, 2, 1, device)))
+
+
+def _rate(once: Callable[[], None], steps: int, images: int, device: torch.device) -> float:
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        once()
+    _wait(device)
+    return steps * images / (time.perf_counter() - began)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+

@@ -1,0 +1,286 @@
+"""The command line. It loads torch only when a command runs, prints one line for an error, and exits with 2."""
+
+import ast
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional, UseAppendAction, arg
+
+from vergence import __version__
+
+__all__ = ["main"]
+
+
+@dataclass(kw_only=True)
+class Demo:
+    """Train, evaluate and score on scikit-learn's digits in about a minute, and write a report."""
+
+    out: Path = Path("runs/demo")
+    """Run folder; a demo's run that is there is replaced."""
+    seed: int = 0
+    """Seed of everything that is random."""
+
+
+@dataclass(kw_only=True)
+class Train:
+    """Train an encoder and a density over its embeddings; writes a run folder."""
+
+    data: Positional[str | None] = None
+    """digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy or .npz file."""
+    out: Path | None = None
+    """Run folder to write."""
+    resume: bool = False
+    """Go on with the run in --out from its last checkpoint."""
+    recipe: str = "vje_small"
+    """Settings to start from; see docs/recipes or vergence.recipes."""
+    objective: str | None = None
+    """Objective, or package.module:Class for one of your own."""
+    encoder: str | None = None
+    """small, mlp, resnet18, resnet34, resnet50 (-cifar or -imagenet for the stem), timm:NAME."""
+    epochs: int | None = None
+    """Passes over the data."""
+    batch_size: int | None = None
+    """Pairs in a step, all processes together."""
+    optimizer: Literal["sgd", "adamw", "lars"] | None = None
+    """Optimiser."""
+    lr: float | None = None
+    """Peak learning rate."""
+    size: int | None = None
+    """Side of the images that the encoder sees, in pixels."""
+    limit: int | None = None
+    """Train on at most so many items."""
+    keep_classes: tuple[int, ...] | None = None
+    """Train on these labels only; the others are the anomalies of the evaluation."""
+    set: UseAppendAction[list[str]] = field(default_factory=list)
+    """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
+    seed: int | None = None
+    """Seed of everything that is random."""
+    precision: Literal["auto", "fp32", "bf16", "fp64"] | None = None
+    """Arithmetic; auto takes bfloat16 where the hardware has it."""
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """Where to compute."""
+    devices: int | None = None
+    """Processes, one a device."""
+    data_root: Annotated[str | None, arg(name="data-root")] = None
+    """Folder of torchvision's data sets."""
+    download: bool = False
+    """Let torchvision download what is missing."""
+    strict: bool = False
+    """Refuse unreadable images; stop when the embedding collapses."""
+
+
+@dataclass(kw_only=True)
+class Evaluate:
+    """Evaluate a run beside its controls; writes evaluation.json and prints a table."""
+
+    run: Positional[Path]
+    """Run folder."""
+    probes: bool = True
+    """Fit linear probes."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+
+
+@dataclass(kw_only=True)
+class Embed:
+    """Write embeddings, posterior means, variances and log-densities."""
+
+    run: Positional[Path]
+    """Run folder."""
+    images: Positional[str]
+    """What to embed: anything that train takes as data; of a built-in name the test part (cifar10:train for the other)."""
+    out: Path
+    """File to write: .npz, .csv or .parquet."""
+    batch_size: int = 256
+    """Items at a time."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+
+
+@dataclass(kw_only=True)
+class Score:
+    """Write how anomalous each item is; larger is more anomalous."""
+
+    run: Positional[Path]
+    """Run folder."""
+    images: Positional[str]
+    """What to score, as for embed."""
+    out: Path
+    """File to write: .csv, .npz or .parquet."""
+    batch_size: int = 256
+    """Items at a time."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Write a run's report: one interactive page that works offline."""
+
+    run: Positional[Path]
+    """Run folder."""
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Measure throughput of the bare encoder step and of the whole training step, and their ratio."""
+
+    what: Positional[Literal["step", "embed"]] = "step"
+    """The training step, or embedding against the bare forward pass."""
+    encoder: str = "small"
+    """Encoder, as for train."""
+    objective: str = "vje"
+    """Objective."""
+    size: int = 32
+    """Side of the images."""
+    batch_size: int = 256
+    """Images in a step; two views each."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+    rounds: int = 5
+    """Rounds in which the two take turns; medians are printed."""
+    out: Path | None = None
+    """Ledger file (.jsonl) to add the row to."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command; exits with 0, 2 for what the user can mend, or 128 + signal when stopped."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["--version"]:
+        print(f"vergence {__version__}")
+        return
+    commands: dict[str, type] = {
+        "demo": Demo,
+        "train": Train,
+        "evaluate": Evaluate,
+        "embed": Embed,
+        "score": Score,
+        "report": Report,
+        "bench": Bench,
+    }
+    command = tyro.extras.subcommand_cli_from_dict(
+        commands, prog="vergence", description="Probabilistic joint-embedding learning.", args=arguments
+    )
+    try:
+        RUN[type(command)](command)
+    except (ValueError, OSError) as error:
+        _stop(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _stop(error: Exception) -> None:
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
+        print("error: " + " ".join(text.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+def _train(command: Train) -> None:
+    from vergence.api import train
+    from vergence.training import Interrupted
+
+    out, source = command.out, command.data
+    if command.resume and out is None and source is not None:
+        out, source = Path(source), None  # vergence train --resume RUN
+    if out is None:
+        raise ValueError("name the run folder to write: --out runs/NAME")
+    named = ("objective", "encoder", "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "seed")
+    settings = {name: getattr(command, name) for name in (*named, "precision", "device", "devices")}
+    settings |= {"root": command.data_root, "download": command.download or None, "strict": command.strict or None}
+    settings = {name: value for name, value in settings.items() if value is not None} | _settings(command.set)
+    try:
+        run = train(source, out=out, recipe=command.recipe, resume=command.resume, **settings)
+    except Interrupted as stop:
+        print(f"{stop}; go on with: vergence train --resume {out}", file=sys.stderr)
+        sys.exit(128 + stop.signum)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"trained {run.folder.path}; next: vergence evaluate {run.folder.path}")
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """Reads NAME=VALUE settings; a name that is no field of the run is an option of the objective."""
+    from dataclasses import fields
+
+    from vergence.config import DataConfig, FitConfig, ModelConfig, ViewConfig
+
+    known = {f.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for f in fields(part)}
+    settings: dict[str, Any] = {"options": {}}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"expected --set NAME=VALUE, found '{pair}'")
+        (settings if name in known else settings["options"])[name] = _value(text)
+    return settings if settings["options"] else {k: v for k, v in settings.items() if k != "options"}
+
+
+def _value(text: str) -> Any:
+    if text in ("inf", "none"):
+        return float("inf") if text == "inf" else None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _evaluate(command: Evaluate) -> None:
+    from vergence.api import load
+    from vergence.protocol import evaluate
+    from vergence.show import show_evaluation
+
+    show_evaluation(evaluate(load(command.run, device=command.device), probes=command.probes))
+
+
+def _embed(command: Embed) -> None:
+    from vergence.api import load
+
+    rows = load(command.run, device=command.device).write_embeddings(command.images, command.out, batch_size=command.batch_size)
+    _say_written(command.out, rows)
+
+
+def _score(command: Score) -> None:
+    from vergence.api import load
+
+    rows = load(command.run, device=command.device).write_scores(command.images, command.out, batch_size=command.batch_size)
+    _say_written(command.out, rows)
+
+
+def _say_written(out: Path, rows: int) -> None:
+    skipped = out.with_name(f"{out.name}.skipped.csv")
+    print(f"wrote {rows} rows to {out}" + (f"; what could not be read is listed in {skipped}" if skipped.exists() else ""))
+
+
+def _report(command: Report) -> None:
+    from vergence.report import write_report
+
+    print(f"wrote {write_report(command.run)}")
+
+
+def _demo(command: Demo) -> None:
+    from vergence.demo import demo
+
+    demo(command.out, seed=command.seed)
+
+
+def _bench(command: Bench) -> None:
+    from vergence.bench import bench
+
+    bench(**vars(command))
+
+
+RUN: dict[type, Callable[[Any], None]] = {
+    Demo: _demo,
+    Train: _train,
+    Evaluate: _evaluate,
+    Embed: _embed,
+    Score: _score,
+    Report: _report,
+    Bench: _bench,
+}

@@ -1,0 +1,63 @@
+"""The only place that runs a network over data for use after training: in order, in bounded memory, without gradient."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data import Items, batches
+from vergence.views import centre_crop
+
+__all__ = ["collect", "stream"]
+
+T = TypeVar("T")
+
+
+def stream(
+    function: Callable[[Tensor], T],
+    items: Items,
+    *,
+    size: int | None = None,
+    device: torch.device | str = "cpu",
+    batch_size: int = 256,
+    workers: int = 0,
+) -> Iterator[tuple[Tensor, T]]:
+    """Yields (index of the items read, function of their batch), in the items' order; unreadable items are left out.
+
+    Args:
+        function: Takes a batch (B, ...) on ``device``.
+        items: What is read.
+        size: Side of the central crop that images get first; None for vectors.
+        device: Where the function runs.
+        batch_size: Items at a time: the memory that is needed.
+        workers: Processes that decode images.
+    """
+    with torch.inference_mode():
+        for index, x in items.stream(batches(len(items), batch_size), workers=workers):
+            x = x[0] if isinstance(x, (tuple, list)) else x  # of a pair, the context
+            x = x.to(device, non_blocking=True)
+            x = x if size is None or x.ndim != 4 else centre_crop(x, size).to(memory_format=torch.channels_last)
+            yield index, function(x)
+
+
+def collect(
+    encoder: nn.Module,
+    items: Items,
+    *,
+    size: int | None = None,
+    device: torch.device | str = "cpu",
+    batch_size: int = 256,
+    workers: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Returns the embeddings (N, D) of all readable items, float32 on the CPU, and their indices (N,).
+
+    The encoder is put into evaluation mode for the while.
+    """
+    training = encoder.training
+    encoder.eval()
+    try:
+        parts = [(i, z.float().cpu()) for i, z in stream(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)]
+    finally:
+        encoder.train(training)
+    return torch.cat([z for _, z in parts]), torch.cat([i for i, _ in parts])

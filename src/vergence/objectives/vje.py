@@ -1,0 +1,310 @@
+r"""Variational Joint Embedding (2026), arXiv:2602.05639 version 1.
+
+Posterior     q(s_i | z_i) = N(mu_i, diag var_i),  (mu_i, var_i) = g(z_i)                                 (eq. 32)
+Prior         p(s) = N(0, I)
+Likelihood    p(y_j | s_i, var_i) = T_nu(z_j/|z_j|; s_i/|s_i|, diag var_i)  T_nu(|z_j| - |s_i|; 0, 1)      (eq. 31)
+Loss          1/2 sum over (i, j) of E_q[-log p(y_j | s_i, var_i)] + beta KL(q_i || p)                    (eq. 37, 38)
+
+The target z_j is detached; the input z_i of g is not, which is how the encoder learns.
+
+The paper's eq. 9 and 10 sum the two views' KL where eq. 37, 38, 41 and algorithm 4 average them. This is the average:
+eq. 10 at beta is our loss at 2 beta. The "likelihood" is a subdensity up to a constant: T_nu's constant is that of R^D
+while its argument lies on the sphere. The later version's intrinsic construction is not implemented.
+
+Shapes: B pairs, D features, M samples. Terms: means over pairs, sums over features, in nats.
+"""
+
+import itertools
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal
+from torch.nn import functional as F
+
+from vergence.objectives.core import DensityObjective
+
+__all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
+
+EPS = 1e-6  # floor of norms and of variances (algorithm 1)
+
+
+def log_constant(nu: float, dim: int) -> float:
+    r"""Returns the log of the Student-t constant, ln C_{nu,D} = lnG((nu+D)/2) - lnG(nu/2) - D/2 ln(nu pi).
+
+    Args:
+        nu: Degrees of freedom, > 0; ``math.inf`` gives the Gaussian's -D/2 ln(2 pi).
+        dim: D.
+
+    Example:
+        >>> round(log_constant(3.0, 1), 3)
+        -1.001
+    """
+    if math.isinf(nu):
+        return -0.5 * dim * math.log(2 * math.pi)
+    return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
+
+
+def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
+    r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s/|s| - z/|z|)_d^2 / var_d (eq. 24).
+
+    Args:
+        z: Target embeddings, (..., D); any scale.
+        s: Latent samples, (..., D); any scale.
+        var: Variances, (..., D), > 0.
+        nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 Q + 1/2 sum_d log var_d.
+        normalised: Keep the constant -ln C_{nu,D}, which the paper drops.
+
+    Returns:
+        Negative log-likelihood in nats, (...,); at least float32.
+
+    Example:
+        >>> z = torch.tensor([[3.0, 4.0]])
+        >>> directional_nll(z, 2 * z, torch.ones(1, 2), nu=3.0)
+        tensor([0.])
+    """
+    z, s, var = _wide(z), _wide(s), _wide(var)
+    Q = ((_unit(s) - _unit(z)).square() / var).sum(-1)
+    nll = _student_kernel(Q, nu, z.shape[-1]) + 0.5 * var.log().sum(-1)
+    return nll - log_constant(nu, z.shape[-1]) if normalised else nll
+
+
+def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
+    r"""Returns (nu+1)/2 log(1 + dr^2/nu), dr = |z| - |s| (eq. 29, lambda = 1).
+
+    Args:
+        z: Target embeddings, (..., D).
+        s: Latent samples, (..., D).
+        nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 dr^2.
+        normalised: Keep the constant -ln C_{nu,1}, which the paper drops.
+
+    Returns:
+        Negative log-likelihood in nats, (...,); at least float32.
+
+    Example:
+        >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
+        tensor([0.6931])
+    """
+    dr = _norm(_wide(z)) - _norm(_wide(s))
+    nll = _student_kernel(dr.square(), nu, 1)
+    return nll - log_constant(nu, 1) if normalised else nll
+
+
+def kl_standard_normal(mu: Tensor, var: Tensor) -> Tensor:
+    r"""Returns KL(N(mu, diag var) || N(0, I)) = 1/2 sum_d (var_d + mu_d^2 - 1 - log var_d) in nats (eq. 34).
+
+    Args:
+        mu: Means, (..., D).
+        var: Variances, (..., D), > 0.
+
+    Example:
+        >>> kl_standard_normal(torch.ones(1, 8), torch.ones(1, 8))
+        tensor([4.])
+    """
+    mu, var = _wide(mu), _wide(var)
+    return 0.5 * (var + mu.square() - 1 - var.log()).sum(-1)
+
+
+def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]:
+    r"""Returns E|s|^2, |mu|^2 and the variance at the isotropic optimum for beta = 1 (derived, not the paper's).
+
+    With c = 1 + sin(angle) and a = c D / nu: R = (-a + sqrt(a^2 + 4 a (nu + D))) / 2,
+    \|mu\|^2 = R (1 - sin) / (1 + sin), var = R/D 2 sin / (1 + sin).
+
+    Args:
+        nu: Degrees of freedom, > 0 or ``math.inf``.
+        dim: D.
+        angle: Angle between mu_i and z_j, in radians.
+
+    Example:
+        >>> [round(x, 3) for x in equilibrium(3.0, 512, math.asin(0.47))]
+        [255.268, 92.035, 0.319]
+    """
+    sine = math.sin(angle)
+    c = 1 + sine
+    if math.isinf(nu):
+        R = math.sqrt(c * dim)
+    else:
+        a = c * dim / nu
+        R = 0.5 * (-a + math.sqrt(a * a + 4 * a * (nu + dim)))
+    return R, R * (1 - sine) / c, R / dim * 2 * sine / c
+
+
+class VJE(DensityObjective):
+    """Variational Joint Embedding: a Student-t likelihood in polar form over a Gaussian posterior.
+
+    Args:
+        dim: Features D of the embeddings.
+        nu: Degrees of freedom of both likelihood factors, > 0 or ``math.inf`` (paper: 3; one-class detection: 0.5).
+        beta: Weight of the KL, averaged over the two views (paper: 1). Below 1 the loss is unbounded from below.
+        hidden: Width of the inference network's three hidden layers; the paper's dim / 4 by default.
+        terms: Which terms make the loss (the paper's tables 6 and 7 switch them off one by one).
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> vje = VJE(8)
+        >>> terms = vje(torch.randn(4, 8), torch.randn(4, 8))
+        >>> sorted(terms)
+        ['directional', 'kl', 'radial']
+        >>> vje.posterior(torch.randn(4, 8)).entropy().shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        nu: float = 3.0,
+        beta: float = 1.0,
+        hidden: int | None = None,
+        terms: tuple[str, ...] = ("directional", "radial", "kl"),
+    ) -> None:
+        super().__init__()
+        unknown = set(terms) - {"directional", "radial", "kl"}
+        if not nu > 0 or not beta >= 0:
+            raise ValueError(f"expected nu > 0 and beta >= 0, found nu={nu}, beta={beta}")
+        if unknown or not terms:
+            raise ValueError(f"expected terms among 'directional', 'radial', 'kl', found {tuple(terms)}")
+        self.dim, self.nu, self.beta, self.terms = dim, float(nu), float(beta), tuple(terms)
+        self.inference = _InferenceNetwork(dim, hidden or max(dim // 4, 1))
+
+    def infer(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the posterior's mean and variance, each (B, D), for embeddings (B, D)."""
+        mu, var = self.inference(z)
+        return mu, var
+
+    def posterior(self, z: Tensor) -> Independent:
+        """Returns q(s | z), a diagonal Gaussian over (B, D)."""
+        mu, var = self.infer(z)
+        return Independent(Normal(mu, var.sqrt()), 1)
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the terms of the symmetric loss (eq. 38) from one sample a view, drawn with the global seed."""
+        ab, ba = self._one_way(za, zb), self._one_way(zb, za)
+        return {term: 0.5 * (ab[term] + ba[term]).mean() for term in self.terms}
+
+    def _one_way(self, zi: Tensor, zj: Tensor) -> dict[str, Tensor]:
+        mu, var = self.infer(zi)
+        s = mu + var.sqrt() * torch.randn_like(mu)
+        target = zj.detach()
+        return {
+            "directional": directional_nll(target, s, var, self.nu),
+            "radial": radial_nll(target, s, self.nu),
+            "kl": self.beta * kl_standard_normal(mu, var),
+        }
+
+    def log_prob(
+        self, zb: Tensor, za: Tensor, *, samples: int = 16, generator: torch.Generator | None = None
+    ) -> Tensor:
+        r"""Returns a lower bound of log p(y_b | z_a), y_b = (z_b/|z_b|, |z_b|), in nats, shape (B,).
+
+        log 1/M sum_m p(y_b | s_m, var_a) p(s_m) / q(s_m | z_a), s_m ~ q: one sample is the evidence lower bound (eq. 35)
+        with its constants; more samples only tighten it. Every row uses the same M noise vectors, so that a row's
+        value does not depend on its batch. The density of z_b itself is lower by (D - 1) log|z_b|.
+
+        Args:
+            zb: Target embeddings, (B, D).
+            za: Context embeddings, (B, D).
+            samples: M >= 1.
+            generator: Source of the noise; the global seed by default.
+        """
+        if samples < 1:
+            raise ValueError(f"log_prob needs samples >= 1, found {samples}")
+        mu, var = self.infer(za)
+        s, noise = self._common_samples(mu, var, samples, generator)
+        likelihood = -directional_nll(zb, s, var, self.nu, normalised=True) - radial_nll(
+            zb, s, self.nu, normalised=True
+        )
+        log_ratio = 0.5 * (noise.square() - s.square() + var.log()).sum(-1)  # log p(s) - log q(s)
+        return torch.logsumexp(likelihood + log_ratio, 0) - math.log(samples)
+
+    def score(
+        self,
+        z: Tensor,
+        how: Literal["joint", "directional", "radial", "variance", "entropy"] = "joint",
+        *,
+        samples: int = 16,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        r"""Returns how anomalous each embedding is under its own posterior, (B,); larger is more anomalous.
+
+        ``joint`` is the expected l_dir + l_rad of z given s ~ q(s | z) without constants; ``directional`` and ``radial``
+        are its parts; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d log(2 pi e var_d), in nats. The paper does not
+        say how s is taken: the mean over M samples common to all rows by default, s = mu with ``samples=0``.
+
+        Args:
+            z: Embeddings, (B, D).
+            how: Which score.
+            samples: M >= 1, or 0 for s = mu.
+            generator: Source of the noise; the global seed by default.
+
+        Raises:
+            ValueError: ``how`` is none of the five, or ``samples`` is negative.
+        """
+        if samples < 0:
+            raise ValueError(f"score needs samples >= 0, found {samples}")
+        scores = self.scores(z, samples=samples, generator=generator)
+        if how not in scores:
+            raise ValueError(f"expected how in {', '.join(scores)}, found '{how}'")
+        return scores[how]
+
+    def scores(
+        self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Returns all five scores of `score`, each (B,), from the same samples."""
+        if samples < 0:
+            raise ValueError(f"score needs samples >= 0, found {samples}")
+        mu, var = self.infer(z)
+        s = self._common_samples(mu, var, samples, generator)[0] if samples else mu[None]
+        directional = directional_nll(z, s, var, self.nu).mean(0)
+        radial = radial_nll(z, s, self.nu).mean(0)
+        entropy = 0.5 * (math.log(2 * math.pi * math.e) + var.log()).sum(-1)
+        parts = {"directional": directional, "radial": radial, "variance": var.sum(-1), "entropy": entropy}
+        return {"joint": directional + radial, **parts}
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns mean and coefficient of variation of the posterior variance (paper: about 0.3 and 0.75)."""
+        var = self.infer(za)[1]
+        return {"variance_mean": var.mean().item(), "variance_cv": (var.std() / var.mean()).item()}
+
+    @staticmethod
+    def _common_samples(
+        mu: Tensor, var: Tensor, samples: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        device = generator.device if generator is not None else mu.device
+        noise = torch.randn(samples, 1, mu.shape[-1], generator=generator, dtype=mu.dtype, device=device).to(mu.device)
+        return mu + var.sqrt() * noise, noise
+
+
+class _InferenceNetwork(nn.Module):
+    """The amortised posterior g: three Linear-LayerNorm-ReLU layers, a linear head each for mean and variance."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        pairs = itertools.pairwise((dim, hidden, hidden, hidden))
+        self.body = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.LayerNorm(o), nn.ReLU()) for i, o in pairs))
+        self.mean, self.variance = nn.Linear(hidden, dim), nn.Linear(hidden, dim)
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.body(z)
+        return _wide(self.mean(h)), F.softplus(_wide(self.variance(h))) + EPS
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Norms, logs and sums over D need float32 at least, under autocast too."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / _norm(x).clamp_min(EPS).unsqueeze(-1)
+
+
+def _student_kernel(Q: Tensor, nu: float, dim: int) -> Tensor:
+    return 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)

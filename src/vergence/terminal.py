@@ -1,0 +1,53 @@
+"""What a person sees in the terminal: bars and tables on stderr and stdout; quiet where nobody looks."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["bar", "table"]
+
+
+@contextlib.contextmanager
+def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., None]]:
+    """Shows a bar with rate and time left on stderr if it is a terminal; yields ``advance(n, note="")``."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(label, total=total, rate="", note="")
+
+        def advance(n: int = 1, *, note: str = "", label: str | None = None) -> None:
+            speed = progress.tasks[0].speed
+            rate = f"{speed:.0f} {unit}/s" if speed else ""
+            progress.update(task, advance=n, rate=rate, note=note, description=label)
+
+        yield advance
+
+
+def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
+    """Prints a table on stdout; numbers to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(title=title, title_justify="left", header_style="bold")
+    for i, name in enumerate(header):
+        grid.add_column(name, justify="left" if i == 0 else "right")
+    for row in rows:
+        grid.add_row(*(cell if isinstance(cell, str) else _shown(cell) for cell in row))
+    console = Console()
+    console.print(grid)
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)

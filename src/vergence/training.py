@@ -1,0 +1,385 @@
+"""One flat loop on Lightning Fabric: devices, precision and processes are Fabric's, the rest is read from top to bottom.
+
+The randomness of a step is a function of (seed, step) alone. So a run that was killed goes on bit for bit, and N processes
+draw what one process would: they draw for the whole batch and take their part.
+"""
+
+import contextlib
+import hashlib
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from vergence.config import FitConfig
+from vergence.data import ArrayItems, Items, PairItems
+from vergence.evaluation import collapse
+from vergence.methods.core import Method
+from vergence.runs import RunFolder
+from vergence.views import Views
+
+__all__ = ["LARS", "Interrupted", "fit", "launch", "learning_rate", "optimiser", "precision", "seed_of"]
+
+LOG_EVERY = 50  # steps between two rows of metrics.jsonl; each row costs one synchronisation with the device
+AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
+
+Monitor = Callable[[nn.Module], dict[str, float]]
+
+
+class Interrupted(Exception):
+    """Training was asked to stop, and did so with a checkpoint."""
+
+    def __init__(self, signum: int, step: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name} after step {step}")
+        self.signum, self.step = signum, step
+
+
+class Progress(Protocol):
+    """What the loop tells somebody who watches."""
+
+    def __call__(self, *, step: int, total: int, epoch: int, row: dict[str, float]) -> None:
+        """Is called after every step; ``row`` holds the last metrics."""
+
+
+def launch(config: FitConfig) -> Fabric:
+    """Starts the processes and returns the engine; call it once, before anything is read or written.
+
+    Raises:
+        ValueError: The device is not there.
+    """
+    cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not cuda:
+        raise ValueError("device 'cuda' was asked for, but torch finds no CUDA device; use --device cpu")
+    accelerator = "cuda" if cuda and config.device != "cpu" else "cpu"
+    if accelerator == "cuda" and config.devices > torch.cuda.device_count():
+        raise ValueError(f"{config.devices} devices were asked for, found {torch.cuda.device_count()}; lower --devices")
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=config.devices,
+        num_nodes=config.nodes,
+        strategy="ddp" if config.devices * config.nodes > 1 else "auto",
+        precision=precision(config, accelerator),
+    )
+    fabric.launch()
+    return fabric
+
+
+def precision(config: FitConfig, accelerator: str) -> Any:
+    """Returns Fabric's name of the precision; ``auto`` is bfloat16 autocast where the hardware multiplies bfloat16."""
+    if config.precision == "auto":
+        fast = torch.cuda.is_bf16_supported() if accelerator == "cuda" else torch.cpu._is_avx512_bf16_supported()
+        return "bf16-mixed" if fast else "32-true"
+    return {"fp32": "32-true", "bf16": "bf16-mixed", "fp64": "64-true"}[config.precision]
+
+
+def seed_of(seed: int, purpose: str, count: int) -> int:
+    """Returns the seed of one purpose at one step: independent of the process, of what came before, and of a kill.
+
+    Example:
+        >>> seed_of(0, "views", 7) == seed_of(0, "views", 7) != seed_of(0, "views", 8)
+        True
+    """
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}/{count}".encode(), digest_size=7).digest(), "big")
+
+
+def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
+    """Returns the rate at ``step``: linear warm-up to ``config.lr``, then a cosine to zero.
+
+    Example:
+        >>> config = FitConfig(epochs=10, lr=1.0, warmup_epochs=1)
+        >>> [round(learning_rate(config, step, 4), 2) for step in (0, 3, 4, 22, 39)]
+        [0.25, 1.0, 1.0, 0.5, 0.0]
+    """
+    total, warmup = config.epochs * steps_per_epoch, config.warmup_epochs * steps_per_epoch
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
+
+
+class LARS(torch.optim.SGD):
+    """SGD with layer-wise adaptive rates (You et al., 2017), arXiv:1708.03888.
+
+    g <- eta |w| / |g + wd w| (g + wd w) for every weight of two or more dimensions; biases and normalisation layers
+    take plain SGD without decay. As in the released code of SimCLR and VICReg, eta = 0.001.
+    """
+
+    eta = 0.001
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Rescales the gradients, then takes SGD's step."""
+        decay = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is not None and w.ndim > 1:
+                    w.grad.add_(w, alpha=group["weight_decay"])
+                    norm_w, norm_g = w.norm(), w.grad.norm()
+                    trust = torch.where((norm_w > 0) & (norm_g > 0), self.eta * norm_w / norm_g, 1.0)
+                    w.grad.mul_(trust)
+            group["weight_decay"] = 0.0
+        super().step(closure)
+        for group, value in zip(self.param_groups, decay, strict=True):
+            group["weight_decay"] = value
+
+
+def optimiser(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """Returns the optimiser over the parameters that want a gradient."""
+    wanted = [p for p in parameters if p.requires_grad]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(wanted, lr=config.lr, weight_decay=config.weight_decay)
+    kind = {"sgd": torch.optim.SGD, "lars": LARS}[config.optimizer]
+    return kind(wanted, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+
+
+def fit(
+    fabric: Fabric,
+    method: Method,
+    items: Items,
+    views: Views | None,
+    config: FitConfig,
+    run: RunFolder,
+    *,
+    monitor: Monitor | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Trains ``method`` to the last epoch, from the run's last checkpoint if it has one, and writes the model.
+
+    Args:
+        fabric: The engine that `launch` gave.
+        method: What is trained; changed in place.
+        items: Training items; labels are not read.
+        views: Makes two views of a batch; None where ``items`` are pairs already.
+        config: How.
+        run: Where checkpoints, metrics and the model go; written by the first process only.
+        monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers go to the metrics.
+        progress: Called after every step.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
+        ValueError: The batch is larger than the data, the loss is not finite, or the embedding collapsed under ``strict``.
+    """
+    steps = len(items) // config.batch_size  # an incomplete last batch is left out; the next epoch draws another
+    if steps == 0:
+        raise ValueError(f"batch of {config.batch_size} is larger than the data, {len(items)} items; lower --batch-size")
+    if config.batch_size % fabric.world_size:
+        raise ValueError(f"batch of {config.batch_size} cannot be shared by {fabric.world_size} processes evenly")
+    raw, optimizer = method, optimiser(config, method.parameters())
+    if fabric.world_size > 1:
+        raw = method = _with_global_batch_norm(method, fabric)
+        optimizer = optimiser(config, method.parameters())
+    state = run.load_checkpoint()
+    step = 0
+    if state is not None:
+        raw.load_state_dict(state["model"])
+    model, optimizer = fabric.setup(method, optimizer)
+    if state is not None:
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+    if fabric.is_global_zero and state is not None:
+        run.forget_after(step)
+    items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
+    meter, saved, warned, row = _Meter(config, fabric), time.monotonic(), False, {}
+
+    with _stop_signal() as stopped, torch.random.fork_rng():
+        model.train()
+        while step < config.epochs * steps:
+            epoch = step // steps
+            for x in _epoch(items, config, fabric, epoch, step % steps, steps):
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(config, step, steps)
+                torch.manual_seed(seed_of(config.seed, "noise", step))
+                terms = model(_views(views, x, config, fabric, step), gather=_gather(fabric))
+                loss = torch.stack(list(terms.values())).sum()
+                fabric.backward(loss)
+                if config.clip is not None:
+                    fabric.clip_gradients(model, optimizer, max_norm=config.clip)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                raw.after_step()
+                step += 1
+                meter.add(loss, terms)
+
+                last = step % steps == 0
+                if step % LOG_EVERY == 0 or last:
+                    row = meter.row(step, step / steps, optimizer.param_groups[0]["lr"])
+                    _require_finite(row, step)
+                    if last:
+                        row |= _watch(raw, config, epoch + 1, monitor, fabric)
+                        warned = _warn_of_collapse(row, config, run, fabric, warned)
+                    if fabric.is_global_zero:
+                        run.append(row)
+                if progress is not None:
+                    progress(step=step, total=config.epochs * steps, epoch=epoch + 1, row=row)
+                stop = _agreed(stopped, fabric, step)
+                if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds):
+                    run.save_checkpoint(_state(raw, optimizer, step))
+                    saved = time.monotonic()
+                if stop:
+                    raise Interrupted(stop, step)
+    fabric.barrier()
+    if fabric.is_global_zero:
+        run.save_checkpoint(_state(raw, optimizer, step))
+        run.save_model(raw.state_dict())
+
+
+def _state(method: Method, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
+    return {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+
+
+def _epoch(items: Items, config: FitConfig, fabric: Fabric, epoch: int, start: int, steps: int) -> Iterator[Any]:
+    """Yields this process's part of each batch of an epoch, from batch ``start`` on, on the device."""
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "order", epoch))
+    order = torch.randperm(len(items), generator=generator)[: steps * config.batch_size].view(steps, -1)
+    part = order.chunk(fabric.world_size, dim=1)[fabric.global_rank]
+    for _, x in items.stream(part[start:], workers=config.workers):
+        yield fabric.to_device(x)
+
+
+def _views(views: Views | None, x: Any, config: FitConfig, fabric: Fabric, step: int) -> tuple[Tensor, ...]:
+    if views is None:
+        return tuple(x)
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "views", step))
+    part = slice(fabric.global_rank * len(x), (fabric.global_rank + 1) * len(x))
+    draws = [views.draw(config.batch_size, generator) for _ in range(2)]
+    return tuple(views.apply(x, {name: draw[part] for name, draw in drawn.items()}) for drawn in draws)
+
+
+def _gather(fabric: Fabric) -> Callable[[Tensor], Tensor]:
+    if fabric.world_size == 1:
+        return lambda z: z
+    return lambda z: fabric.all_gather(z, sync_grads=True).flatten(0, 1)  # type: ignore[union-attr]
+
+
+class _Meter:
+    """Means of the terms since the last row, kept on the device, and the rate."""
+
+    def __init__(self, config: FitConfig, fabric: Fabric) -> None:
+        self.batch, self.device = config.batch_size, fabric.device
+        self._restart()
+
+    def _restart(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count, self.since = 0, time.monotonic()
+
+    def add(self, loss: Tensor, terms: dict[str, Tensor]) -> None:
+        for name, value in {"loss": loss, **terms}.items():
+            self.sums[name] = self.sums.get(name, 0) + value.detach()
+        self.count += 1
+
+    def row(self, step: int, epoch: float, lr: float) -> dict[str, float]:
+        means = {name: value.item() / self.count for name, value in self.sums.items()}
+        rate = self.batch * self.count / (time.monotonic() - self.since)
+        self._restart()
+        return {"step": step, "epoch": round(epoch, 4), **means, "lr": lr, "images_per_second": rate}
+
+
+def _watch(method: Method, config: FitConfig, epoch: int, monitor: Monitor | None, fabric: Fabric) -> dict[str, float]:
+    """Returns the epoch's diagnostics; only the first process looks."""
+    if not fabric.is_global_zero:
+        return {}
+    numbers = method.diagnostics()
+    if monitor is not None and config.knn_every and (epoch % config.knn_every == 0 or epoch == config.epochs):
+        method.eval()
+        numbers |= monitor(method.encoder)
+        method.train()
+    return numbers
+
+
+def _warn_of_collapse(row: dict[str, float], config: FitConfig, run: RunFolder, fabric: Fabric, warned: bool) -> bool:
+    message = collapse.warning(row) if "std" in row else None
+    if message is None or warned:
+        return warned
+    run.log(message)
+    if config.strict:
+        raise ValueError(f"{message} (stopped by --strict at step {row['step']:.0f})")
+    print(f"warning: {message}", file=sys.stderr)
+    return True
+
+
+def _require_finite(row: dict[str, float], step: int) -> None:
+    bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+    if bad:
+        raise ValueError(
+            f"{', '.join(bad)} not finite by step {step}: lower --lr, add --warmup-epochs or --clip 1, or check the data"
+        )
+
+
+def _agreed(stopped: list[int], fabric: Fabric, step: int) -> int:
+    """Returns the signal that stops all processes after this step, or 0."""
+    if fabric.world_size == 1:
+        return stopped[-1] if stopped else 0
+    if step % AGREE_EVERY:
+        return 0
+    flag = torch.tensor(stopped[-1] if stopped else 0, device=fabric.device)
+    return int(fabric.all_reduce(flag, reduce_op="max").item())  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def _stop_signal() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM so that the step under way ends first; a second one acts at once."""
+    caught: list[int] = []
+
+    def note(signum: int, frame: object) -> None:
+        caught.append(signum)
+        signal.signal(signum, before[signum])
+
+    try:
+        before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's
+        before = {}
+    try:
+        yield caught
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+def _with_global_batch_norm(method: Method, fabric: Fabric) -> Method:
+    """Makes every batch normalisation see all processes' items; torch's own way to do so needs a GPU."""
+    if fabric.device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(method)  # type: ignore[no-any-return]
+    for module in list(method.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                setattr(module, name, _GlobalBatchNorm.of(child))
+    return method
+
+
+class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation with the mean and variance of all processes' items, on any device."""
+
+    @classmethod
+    def of(cls, norm: nn.modules.batchnorm._BatchNorm) -> "_GlobalBatchNorm":
+        new = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        new.load_state_dict(norm.state_dict())
+        return new.to(next(norm.parameters()).dtype).train(norm.training)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        assert input.ndim >= 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        from torch.distributed.nn.functional import all_reduce
+
+        dims = [d for d in range(x.ndim) if d != 1]
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        n = wide.numel() // wide.shape[1] * torch.distributed.get_world_size()
+        mean = all_reduce(wide.sum(dims)) / n
+        centred = wide - mean.view(shape)
+        var = all_reduce(centred.square().sum(dims)) / n
+        with torch.no_grad():
+            assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
+            self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
+        normal = centred * torch.rsqrt(var + self.eps).view(shape)
+        return (normal * self.weight.view(shape) + self.bias.view(shape)).to(x.dtype)
+

@@ -1,0 +1,724 @@
+"""The objective of variational joint embedding against scalar loops, closed forms, limits, quadrature and planted errors."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import nn
+
+from tests.reference import vje as reference
+from vergence.objectives import vje
+
+B, D, INF = 5, 4, math.inf
+NUS = (0.5, 1.0, 3.0, 20.0, INF)
+
+
+class Fixed(nn.Module):
+    """An inference network that ignores its input: the same mu and var, (B, D) or (D,), for every z."""
+
+    def __init__(self, mu, var):
+        super().__init__()
+        self.mu, self.var = nn.Parameter(mu), nn.Parameter(var)
+
+    def forward(self, z):
+        return self.mu.expand_as(z), self.var.expand_as(z)
+
+
+def triple(rows=B, dim=D):
+    return torch.randn(rows, dim), torch.randn(rows, dim), torch.rand(rows, dim) + 0.1
+
+
+def model(**options):
+    return vje.VJE(D, hidden=8, **options)
+
+
+def pair():
+    return torch.randn(B, D), torch.randn(B, D)
+
+
+def seeded(seed=1):
+    return torch.Generator().manual_seed(seed)
+
+
+def close(found, expected, **tolerance):
+    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected), **({"rtol": 1e-10, "atol": 1e-11} | tolerance))
+
+
+def rows(function, *batches):
+    return torch.tensor([function(*row) for row in zip(*(b.tolist() for b in batches), strict=True)])
+
+
+def grad(value, *inputs):
+    return torch.autograd.grad(value, inputs, allow_unused=True)
+
+
+# --- the checks: each holds for the module and fails for a planted error (the table at the end) ---------------------------
+
+
+def check_directional():
+    for nu in NUS:
+        for normalised in (False, True):
+            z, s, var = triple()
+            expected = rows(lambda z, s, v, nu=nu, n=normalised: reference.directional_nll(z, s, v, nu, n), 3 * z, s, var)
+            close(vje.directional_nll(3 * z, s, var, nu, normalised=normalised), expected)
+
+
+def check_radial():
+    for nu in NUS:
+        for normalised in (False, True):
+            z, s, _ = triple()
+            expected = rows(lambda z, s, nu=nu, n=normalised: reference.radial_nll(z, s, nu, n), z, s)
+            close(vje.radial_nll(z, s, nu, normalised=normalised), expected)
+
+
+def check_gaussian_limit():
+    z, s, var = triple()
+    for big in (1e9, 1e12, 1e15):
+        close(vje.directional_nll(z, s, var, big), vje.directional_nll(z, s, var, INF), rtol=3e-8, atol=3e-8)
+        close(vje.radial_nll(z, s, big), vje.radial_nll(z, s, INF), rtol=3e-8, atol=3e-8)
+
+
+def check_scale_invariance():
+    z, s, var = triple()
+    close(vje.directional_nll(7 * z, 0.2 * s, var, 3.0), vje.directional_nll(z, s, var, 3.0))
+
+
+def check_kl():
+    mu, _, var = triple()
+    close(vje.kl_standard_normal(mu, var), rows(reference.kl, mu, var))
+    closed = torch.distributions.kl_divergence(torch.distributions.Normal(mu, var.sqrt()), torch.distributions.Normal(0.0, 1.0))
+    close(vje.kl_standard_normal(mu, var), closed.sum(-1))
+
+
+def check_kl_is_averaged_over_views():
+    za, zb = pair()
+    for beta in (0.5, 1.0, 2.0):
+        m = model(beta=beta)
+        views = [torch.distributions.kl_divergence(m.posterior(z), standard()).mean() for z in (za, zb)]
+        close(m(za, zb)["kl"], beta * (views[0] + views[1]) / 2)
+
+
+def check_loss():
+    m, (za, zb) = model(beta=0.7), pair()
+    posteriors = [[x.tolist() for x in m.infer(z)] for z in (za, zb)]
+    torch.manual_seed(3)
+    found = m(za, zb)
+    torch.manual_seed(3)
+    eps = tuple(torch.randn(B, D).tolist() for _ in range(2))
+    mu, var = zip(*posteriors, strict=True)
+    views = (za.tolist(), zb.tolist())
+    expected = reference.terms(views, mu, var, eps, nu=3.0, beta=0.7)
+    swapped = reference.terms(*(tuple(reversed(x)) for x in (views, mu, var, eps)), nu=3.0, beta=0.7)
+    assert set(found) == set(expected)
+    for term in expected:
+        close(found[term], expected[term])
+        close(found[term], swapped[term])
+
+
+def check_target_is_detached():
+    za, zb = (z.requires_grad_() for z in pair())
+    m = model()
+    m.inference = Fixed(torch.randn(D), torch.rand(D) + 0.5)
+    assert grad(sum(m(za, zb).values()), za, zb) == (None, None), "the target is a fixed observation"
+
+
+def check_encoder_learns():
+    za, zb = (z.requires_grad_() for z in pair())
+    m = model()
+    torch.manual_seed(3)
+    total = sum(m(za, zb).values())
+    assert total.requires_grad
+    found = grad(total, za, zb)
+    torch.manual_seed(3)
+    frozen = one_way(m, za, zb.detach()) / 2 + one_way(m, zb, za.detach()) / 2
+    for got, expected in zip(found, grad(frozen, za, zb), strict=True):
+        assert got is not None and got.norm() > 0, "the gradient reaches the encoder through g"
+        close(got, expected)
+
+
+def check_log_prob():
+    m, (za, zb) = model(), pair()
+    noise = torch.randn(7, D, generator=seeded())
+    expected = rows(lambda z, mu, var: reference.bound(z, mu, var, noise.tolist(), 3.0), zb, *m.infer(za))
+    close(m.log_prob(zb, za, samples=7, generator=seeded()), expected)
+
+
+def check_scores():
+    m, z = model(), torch.randn(B, D)
+    mu, var = m.infer(z)
+    for noise, samples in ((torch.zeros(1, D), 0), (torch.randn(7, D, generator=seeded()), 7)):
+        expected = rows(lambda z, mu, var, e=noise.tolist(): reference.joint_score(z, mu, var, e, 3.0), z, mu, var)
+        found = {how: m.score(z, how, samples=samples, generator=seeded()) for how in ("joint", "directional", "radial")}
+        close(found["joint"], expected)
+        close(found["directional"] + found["radial"], expected)
+    close(m.score(z, "variance"), rows(sum, var))
+    close(m.score(z, "entropy"), rows(reference.entropy, var))
+    close(m.score(z, "entropy"), m.posterior(z).entropy())
+
+
+def check_rows_are_independent():
+    m, (za, zb), order = model(), pair(), torch.randperm(B)
+    for call in (lambda a, b: m.log_prob(b, a, generator=seeded()), lambda a, b: m.score(a, generator=seeded())):
+        whole = call(za, zb)
+        close(torch.cat([call(za[i : i + 1], zb[i : i + 1]) for i in range(B)]), whole)
+        close(call(za[order], zb[order]), whole[order])
+
+
+def standard():
+    return torch.distributions.Independent(torch.distributions.Normal(torch.zeros(D), torch.ones(D)), 1)
+
+
+def one_way(m, zi, target):
+    mu, var = m.infer(zi)
+    s = mu + var.sqrt() * torch.randn(mu.shape)
+    nll = vje.directional_nll(target, s, var, m.nu) + vje.radial_nll(target, s, m.nu)
+    return (nll + m.beta * vje.kl_standard_normal(mu, var)).mean()
+
+
+CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_holds(check):
+    check()
+
+
+# --- forms, gradients, symmetries (properties 1-10) -----------------------------------------------------------------------
+
+
+def test_unit_gaussian_is_one_minus_cosine():
+    z, s, _ = triple()
+    cosine = torch.cosine_similarity(z, s, dim=-1)
+    close(vje.directional_nll(z, s, torch.ones(B, D), INF), 1 - cosine)
+    close(vje.directional_nll(z, s, torch.ones(B, D), 1e6), 1 - cosine, rtol=0, atol=1e-5)
+    close(vje.radial_nll(z, s, INF), (z.norm(dim=-1) - s.norm(dim=-1)) ** 2 / 2)
+
+
+def test_kl_and_its_gradient():
+    mu, _, var = triple()
+    close(vje.kl_standard_normal(torch.zeros(1, D), torch.ones(1, D)), [0.0])
+    close(vje.kl_standard_normal(torch.ones(1, D), torch.ones(1, D)), [D / 2])
+    total = vje.kl_standard_normal(mu.requires_grad_(), var.requires_grad_()).sum()
+    for found, expected in zip(grad(total, mu, var), (mu, (1 - 1 / var) / 2), strict=True):
+        close(found, expected)
+
+
+def test_rotations():
+    z, s, var = triple()
+    turn = torch.linalg.qr(torch.randn(D, D)).Q
+    same = var[:, :1].expand(B, D)
+    close(vje.directional_nll(z @ turn, s @ turn, same, 3.0), vje.directional_nll(z, s, same, 3.0))
+    close(vje.radial_nll(z @ turn, s @ turn, 3.0), vje.radial_nll(z, s, 3.0))
+    apart = vje.directional_nll(z @ turn, s @ turn, var, 3.0) - vje.directional_nll(z, s, var, 3.0)
+    assert (apart.abs() > 1e-3).all(), "unequal variances pick out axes"
+
+
+@pytest.mark.parametrize("nu", NUS)
+def test_minima(nu):
+    z, s, var = triple()
+    floor = var.log().sum(-1) / 2
+    close(vje.directional_nll(z, 5 * z, var, nu), floor)
+    assert (vje.directional_nll(z, s, var, nu) > floor).all()
+    close(vje.radial_nll(z, -z.flip(-1), nu), torch.zeros(B), atol=1e-14)
+    assert (vje.radial_nll(z, 1.1 * z, nu) > 0).all()
+
+
+def test_pairs_are_exchangeable():
+    (z, s, var), order = triple(), torch.randperm(B)
+    close(vje.directional_nll(z[order], s[order], var[order], 3.0), vje.directional_nll(z, s, var, 3.0)[order])
+    close(vje.radial_nll(z[order], s[order], 3.0), vje.radial_nll(z, s, 3.0)[order])
+
+
+@pytest.mark.parametrize(("nu", "slope"), [(0.25, 1.25), (0.5, 1.0607), (1.0, 1.0), (3.0, 1.1547), (20.0, 2.3479)])
+def test_radial_gradient_is_bounded(nu, slope):
+    gap = torch.cat([torch.linspace(-8, 8, 2001), torch.tensor([-math.sqrt(nu), math.sqrt(nu)])]).requires_grad_()
+    s = torch.full((len(gap), 1), 10.0)
+    found = grad(vje.radial_nll(10 + gap[:, None], s, nu).sum(), gap)[0].abs()
+    bound = (nu + 1) / (2 * math.sqrt(nu))
+    assert round(bound, 4) == slope and found.max() <= bound * (1 + 1e-12)
+    close(found[-2:], [bound, bound])
+
+
+@pytest.mark.parametrize(("var", "printed"), [(1.0, 148.7), (0.32, 262.8)])
+def test_directional_gradient_is_bounded(var, printed, nu=3.0, dim=512):
+    steepest = 2 * math.asin(math.sqrt(var * nu) / 2)
+    angle = torch.cat([torch.linspace(1e-3, 3.1, 500), torch.tensor([steepest])])
+    z = plane(angle, dim).requires_grad_()
+    s = plane(torch.zeros(1), dim).expand_as(z)
+    tangential = grad(vje.directional_nll(z, s, torch.full_like(s, var), nu).sum(), z)[0].norm(dim=-1)
+    bound = (nu + dim) / (2 * math.sqrt(var * nu))
+    assert round(bound, 1) == printed and tangential.max() <= bound
+    ambient = tangential / torch.cos(angle / 2)  # the tangent component of z^ - s^ is cos(angle / 2) of its length
+    assert ambient.max() <= bound * (1 + 1e-10)
+    close(ambient[-1], bound)
+
+
+def plane(angle, dim):
+    """Unit vectors at the given angles to the first axis, (N, dim)."""
+    return torch.cat([angle.cos()[:, None], angle.sin()[:, None], torch.zeros(len(angle), dim - 2)], 1)
+
+
+def test_variance_gradient_at_a_fixed_sample(nu=3.0):
+    z, s, var = triple()
+    found = grad(vje.directional_nll(z, s, var.requires_grad_(), nu).sum(), var)[0]
+    gap2 = (s / s.norm(dim=-1, keepdim=True) - z / z.norm(dim=-1, keepdim=True)) ** 2
+    q = (gap2 / var).sum(-1, keepdim=True)
+    close(found, 0.5 / var - 0.5 * (nu + D) / (nu + q) * gap2 / var**2)
+
+
+def test_log_variances_cancel_at_beta_one(nu=3.0):
+    (z, s, var), mu = triple(), torch.randn(B, D)
+    var.requires_grad_()
+    q = 2 * (vje.directional_nll(z, s, var, INF) - var.log().sum(-1) / 2)
+    without = (nu + D) / 2 * torch.log1p(q / nu) + (mu.square() + var).sum(-1) / 2 - D / 2
+    rest = vje.directional_nll(z, s, var, nu) + vje.kl_standard_normal(mu, var) - without
+    close(rest, torch.zeros(B))
+    close(grad(rest.sum(), var)[0], torch.zeros(B, D))
+
+
+def test_loss_is_affine_in_beta():
+    za, zb = pair()
+    first = model()
+    losses = []
+    for beta in (0.0, 1.0, 3.0):
+        m = model(beta=beta)
+        m.load_state_dict(first.state_dict())
+        torch.manual_seed(5)
+        losses.append(sum(m(za, zb).values()))
+    kl = [torch.distributions.kl_divergence(first.posterior(z), standard()).mean() for z in (za, zb)]
+    close(losses[1] - losses[0], (kl[0] + kl[1]) / 2)
+    close(losses[2] - losses[0], 3 * (losses[1] - losses[0]))
+
+
+@pytest.mark.parametrize("terms", [("directional", "kl"), ("radial",), ("kl", "radial")])
+def test_terms_switch_off(terms):
+    whole, part, (za, zb) = model(), model(terms=terms), pair()
+    part.load_state_dict(whole.state_dict())
+    torch.manual_seed(5)
+    expected = whole(za, zb)
+    torch.manual_seed(5)
+    found = part(za, zb)
+    assert set(found) == set(terms)
+    for term in terms:
+        close(found[term], expected[term])
+
+
+def test_gradcheck():
+    z, s, var = (x.requires_grad_() for x in triple(2, 3))
+    for nu in (0.5, 3.0, INF):
+        assert torch.autograd.gradcheck(lambda z, s, v, nu=nu: vje.directional_nll(z, s, v, nu), (z, s, var))
+        assert torch.autograd.gradcheck(lambda z, s, nu=nu: vje.radial_nll(z, s, nu), (z, s))
+    assert torch.autograd.gradcheck(vje.kl_standard_normal, (s, var))
+
+
+def test_gradcheck_of_the_loss_in_the_parameters():
+    m, (za, zb) = vje.VJE(3, hidden=4), (torch.randn(2, 3), torch.randn(2, 3))
+    names = [name for name, _ in m.named_parameters()]
+
+    def loss(*values):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            return sum(torch.func.functional_call(m, dict(zip(names, values, strict=True)), (za, zb)).values())
+
+    assert torch.autograd.gradcheck(loss, tuple(m.parameters()))
+
+
+@pytest.mark.parametrize("nu", NUS)
+def test_degenerate_inputs_stay_finite(nu):
+    values = [torch.zeros(D), torch.full((D,), 1e-9), torch.full((D,), 1e9), torch.eye(D)[0]]
+    for z in values:
+        for s in values:
+            z, s = z.clone()[None].requires_grad_(), s.clone()[None].requires_grad_()
+            var = torch.full((1, D), vje.EPS, requires_grad=True)
+            total = (vje.directional_nll(z, s, var, nu) + vje.radial_nll(z, s, nu) + vje.kl_standard_normal(s, var)).sum()
+            assert all(torch.isfinite(x).all() for x in (total, *grad(total, z, s, var)))
+
+
+def test_a_loss_of_zeros_is_finite():
+    za = torch.zeros(B, D, requires_grad=True)
+    total = sum(model()(za, za).values())
+    total.backward()
+    assert torch.isfinite(total) and torch.isfinite(za.grad).all()
+
+
+@pytest.mark.float32
+def test_bfloat16_is_widened():
+    z, s, var = (x.bfloat16() for x in triple(dim=64))
+    calls = [
+        lambda z, s, v: vje.directional_nll(z, s, v, 3.0),
+        lambda z, s, v: vje.radial_nll(z, s, 3.0),
+        lambda z, s, v: vje.kl_standard_normal(s, v),
+    ]
+    for call in calls:
+        exact = call(z.double(), s.double(), var.double())
+        with torch.autocast("cpu", torch.bfloat16):
+            for found in (call(z, s, var), call(z.float(), s.float(), var.float())):
+                assert found.dtype == torch.float32
+                close(found.double(), exact, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.float32
+def test_loss_under_autocast():
+    m, za, zb = vje.VJE(64), torch.randn(32, 64), torch.randn(32, 64)
+    torch.manual_seed(2)
+    exact = m(za, zb)
+    torch.manual_seed(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = m(za, zb)
+    for term, value in found.items():
+        assert value.dtype == torch.float32
+        close(value, exact[term], rtol=0.01, atol=0)
+
+
+# --- constants and masses (sections 1 and 5, property 11) -----------------------------------------------------------------
+
+
+def test_constants():
+    printed = {(0.5, 1): -1.311, (1, 1): -1.145, (3, 1): -1.001}
+    assert {key: round(vje.log_constant(*key), 3) for key in printed} == printed
+    printed = {(0.5, 512): 1046.2, (1, 512): 870.9, (3, 512): 595.9, (3, 2048): 3784.6}
+    assert {key: round(vje.log_constant(*key), 1) for key in printed} == printed
+    assert all(math.isclose(vje.log_constant(nu, d), reference.log_constant(nu, d)) for nu in NUS for d in (1, 2, 512))
+    assert math.isclose(vje.log_constant(1e9, 3), vje.log_constant(INF, 3), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("nu", [1.0, 3.0, INF])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_kernel_integrates_to_one_over_space(nu, dim):
+    t = torch.linspace(-25, 25, 4001)
+    r = t.exp()[:, None]
+    z, s = torch.ones(1, dim), -torch.ones(1, dim)  # z^ - s^ = 2 / sqrt(D) in each coordinate: var makes Q = r^2
+    var = (4 / r**2).expand(-1, dim)
+    log_density = -vje.directional_nll(z, s, var, nu, normalised=True) + var.log().sum(-1) / 2
+    log_area = math.log(2) + dim / 2 * math.log(math.pi) - math.lgamma(dim / 2)
+    assert abs((log_density + log_area + dim * t).exp().sum().item() * (t[1] - t[0]).item() - 1) < 1e-6
+
+
+@pytest.mark.parametrize(("nu", "length", "printed"), [(0.5, 1.0, 0.69), (3.0, 15.0, 0.9997)])
+def test_radial_factor_is_a_subdensity(nu, length, printed):
+    t = torch.linspace(-25, 60, 20001)  # the tail at nu = 1/2 falls as slowly as r^(-1/2)
+    r = t.exp()[:, None]
+    mass = (t - vje.radial_nll(r, torch.full((1, 1), length), nu, normalised=True)).exp().sum() * (t[1] - t[0])
+    assert abs(mass.item() - printed) < 0.5 * 10 ** -len(str(printed).split(".")[1])
+
+
+MASSES = {
+    (3, 3.0): (-1.20, -0.47, 0.15, 1.30, 3.60, 5.91),
+    (64, 3.0): (-44.7, -25.2, -12.8, -1.69, 3.54, 5.91),
+    (512, 3.0): (-392.6, -233.7, -131.0, -37.6, 1.33, 5.86),
+    (512, 0.5): (-176.6, -100.7, -55.9, -16.1, 1.90, 5.52),
+}
+
+
+@pytest.mark.parametrize(("dim", "nu"), MASSES)
+def test_isotropic_mass_on_the_sphere(dim, nu):
+    t = torch.linspace(math.log(1e-8), math.log(math.pi), 3001)[:-1]
+    z = plane(t.exp(), dim)
+    log_area = math.log(2) + (dim - 1) / 2 * math.log(math.pi) - math.lgamma((dim - 1) / 2)
+    for var, printed in zip((1.0, 0.32, 0.1, 0.01, 1e-4, 1e-6), MASSES[dim, nu], strict=True):
+        nll = vje.directional_nll(z, z[:1], torch.full((1, dim), var), nu, normalised=True)
+        logs = (dim - 2) * t.exp().sin().log() + t + log_area - nll
+        found = torch.logsumexp(logs, 0).item() + math.log(t[1] - t[0])
+        digits = len(str(printed).split(".")[1]) if abs(printed) > 9 else 2
+        assert abs(found - printed) < 0.6 * 10**-digits
+
+
+def test_small_scale_mass_on_the_sphere(nu=3.0):
+    s = torch.tensor([[0.6, -0.3, 0.9]])
+    s = s / s.norm()
+    turn = torch.linalg.qr(torch.cat([s.T, torch.randn(3, 2)], 1)).Q
+    turn = turn * (turn[:, :1].T @ s.T).sign()
+    t = torch.linspace(math.log(1e-8), math.log(math.pi), 801)[:-1]
+    phi = torch.arange(64) * (2 * math.pi / 64)
+    theta, phi = (x.flatten() for x in torch.meshgrid(t.exp(), phi, indexing="ij"))
+    local = torch.stack([theta.cos(), theta.sin() * phi.cos(), theta.sin() * phi.sin()], 1)
+    gaps = []
+    for scale in (1e-2, 1e-4, 1e-6):
+        var = scale * torch.tensor([[1.0, 3.0, 2.0]])
+        nll = vje.directional_nll(local @ turn.T, s, var, nu, normalised=True)
+        mass = ((-nll).exp() * theta.sin() * theta).sum() * (t[1] - t[0]) * (2 * math.pi / 64)
+        gaps.append((mass * (s.square() * var).sum().sqrt() / math.exp(vje.log_constant(nu, 1)) - 1).abs().item())
+    assert gaps[0] > gaps[1] > gaps[2] and gaps[2] < 1e-3
+
+
+# --- what the loss does (sections 3 and 4, properties 12 and 13) ----------------------------------------------------------
+
+
+def isotropic(mu2, var, angle, dim=512):
+    """Returns (z, s, mu, var) with |mu|^2 = mu2 at the angle to z, |s|^2 = mu2 + D var, s.z = sqrt(f) cos(angle) |s| |z|."""
+    square = mu2 + dim * var
+    s = square.sqrt() * plane(torch.acos((mu2 / square).sqrt() * math.cos(angle))[None], dim)
+    mu = mu2.sqrt() * plane(torch.tensor([angle]), dim)
+    return square.sqrt() * plane(torch.zeros(1), dim), s, mu, var.expand(1, dim)
+
+
+def isotropic_loss(mu2, var, angle, nu, beta=1.0):
+    z, s, mu, var = isotropic(torch.as_tensor(mu2), torch.as_tensor(var), angle)
+    loss = vje.directional_nll(z, s, var, nu) + vje.radial_nll(z, s, nu) + beta * vje.kl_standard_normal(mu, var)
+    return loss.squeeze()
+
+
+EQUILIBRIA = {0.25: (446, 0.557), 0.5: (404, 0.505), 1: (350, 0.437), 2: (290, 0.362), 3: (255, 0.319), 5: (214, 0.267)}
+EQUILIBRIA |= {10: (164, 0.205), 20: (124, 0.155), 50: (85, 0.106), INF: (27, 0.034)}
+
+
+@pytest.mark.parametrize("nu", EQUILIBRIA)
+def test_equilibrium(nu, dim=512, angle=math.asin(0.47)):
+    square, mu2, var = vje.equilibrium(nu, dim, angle)
+    assert (round(square), round(var, 3)) == EQUILIBRIA[nu]
+    x = torch.tensor([4.0, -1.5], requires_grad=True)  # log |mu|^2, log var
+    optimiser = torch.optim.LBFGS([x], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimiser.zero_grad()
+        loss = isotropic_loss(x[0].exp(), x[1].exp(), angle, nu)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    close(x.detach().exp(), [mu2, var], rtol=1e-4)
+    close(mu2 + dim * var, square)
+
+
+def test_optimal_loss_grows_with_the_angle(nu=3.0):
+    printed = {1: 3.8, 5: 11.3, 10: 20.2, 20: 36.5, 28: 47.9, 45: 67.5}
+    found = {}
+    for degrees in printed:
+        angle = math.radians(degrees)
+        _, mu2, var = vje.equilibrium(nu, 512, angle)
+        found[degrees] = round(isotropic_loss(mu2, var, angle, nu).item(), 1)
+    assert found == printed
+
+
+def test_beta_below_one_is_unbounded_below():
+    variances = (1e-1, 1e-2, 1e-4, 1e-6)
+    assert [round(isotropic_loss(200.0, v, 0.0, 3.0, beta=0.75).item()) for v in variances] == [-106, -253, -548, -842]
+    barrier = [isotropic_loss(200.0, v, 0.0, 3.0, beta=1.25).item() for v in variances]
+    assert barrier == sorted(barrier) and barrier[-1] > 1000
+    level = [isotropic_loss(200.0, v, 0.0, 3.0).item() for v in variances]
+    assert max(level) - min(level) < 50, "at beta = 1 no log of the variance is left"
+
+
+def test_equilibrium_limits(dim=512, angle=0.5):
+    assert math.isclose(vje.equilibrium(1e-9, dim, angle)[0], dim, rel_tol=1e-6)
+    assert math.isclose(vje.equilibrium(1e12, dim, angle)[0], vje.equilibrium(INF, dim, angle)[0], rel_tol=1e-6)
+    assert vje.equilibrium(INF, dim, math.pi / 2)[0] <= math.sqrt(2 * dim) * (1 + 1e-12)
+
+
+def test_sampling_noise_keeps_q_up(dim=512, mu2=92.0, var=0.319):
+    z = plane(torch.zeros(1), dim)
+    s = math.sqrt(mu2) * z + math.sqrt(var) * torch.randn(4000, dim)
+    variance = torch.full((1, dim), var)
+    q = 2 * (vje.directional_nll(z, s, variance, INF) - variance.log().sum() / 2)
+    square = mu2 + dim * var
+    expected = dim / square * 2 / (1 + math.sqrt(mu2 / square))
+    assert dim / square < q.mean() < 2 * dim / square
+    assert abs(q.mean() / expected - 1) < 0.01
+
+
+def settled_variance(cls, angle=math.asin(0.47), dim=512, batch=8):
+    """Returns where a short optimisation of |mu| and one variance ends, mu held at an angle to the target."""
+    m = cls(dim, terms=("directional", "kl"))
+    m.inference = Isotropic(plane(torch.tensor([angle]), dim))
+    z = plane(torch.zeros(batch), dim)
+    optimiser = torch.optim.Adam(m.inference.parameters(), lr=0.05)
+    trace = []
+    for _ in range(400):
+        optimiser.zero_grad()
+        sum(m(z, z).values()).backward()
+        optimiser.step()
+        trace.append(m.infer(z)[1][0, 0].item())
+    return float(np.mean(trace[-100:]))
+
+
+class Isotropic(nn.Module):
+    """mu of free length along a given direction, one free variance."""
+
+    def __init__(self, direction):
+        super().__init__()
+        self.direction, self.logs = direction, nn.Parameter(torch.tensor([4.0, -0.7]))
+
+    def forward(self, z):
+        return (self.logs[0] / 2).exp() * self.direction.expand_as(z), self.logs[1].exp().expand_as(z)
+
+
+def test_variance_tells_a_doubled_kl():
+    once, twice = settled_variance(vje.VJE), settled_variance(doubled_class())
+    assert abs(once - 0.319) < 0.015 and 0.68 < twice < 0.75
+
+
+def exact_log_prob(m, zb, za):
+    """log p(y_b | z_a) for D = 3 by Gauss-Legendre in |s| and cos(polar angle), trapezoid in the azimuth."""
+    nodes, weights = (torch.as_tensor(x) for x in np.polynomial.legendre.leggauss(40))
+    r, wr, phi = 4.5 * (nodes + 1), 4.5 * weights, torch.arange(48) * (2 * math.pi / 48)
+    r, c, p = (x.flatten() for x in torch.meshgrid(r, nodes, phi, indexing="ij"))
+    w = (wr[:, None, None] * weights[None, :, None] * (2 * math.pi / 48)).expand(40, 40, 48).flatten()
+    s = r[:, None] * torch.stack([(1 - c**2).sqrt() * p.cos(), (1 - c**2).sqrt() * p.sin(), c], 1)
+    prior = w.log() + 2 * r.log() - r**2 / 2 - 1.5 * math.log(2 * math.pi)
+    out = []
+    for z, var in zip(zb, m.infer(za)[1], strict=True):
+        nll = vje.directional_nll(z[None], s, var[None], m.nu, normalised=True) + vje.radial_nll(z[None], s, m.nu, normalised=True)
+        out.append(torch.logsumexp(prior - nll, 0))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("nu", [0.5, 3.0])
+def test_log_prob_is_a_lower_bound(nu, n=500):
+    za, zb = 2 * torch.randn(6, 3), 2 * torch.randn(6, 3)
+    m = vje.VJE(3, nu=nu, hidden=8)
+    m.inference = Fixed(torch.randn(6, 3), 0.6 + torch.rand(6, 3))  # var > 1/2: the weights' variance is finite
+    with torch.no_grad():
+        exact = exact_log_prob(m, zb, za)
+        gaps = {k: torch.stack([m.log_prob(zb, za, samples=k) for _ in range(n)]) - exact for k in (1, 4, 64)}
+    for few, many in ((1, 4), (4, 64)):
+        rise = gaps[many] - gaps[few]
+        assert (rise.mean(0) / (rise.std(0) / math.sqrt(n)) > 4).all(), "more samples tighten the bound"
+    assert all((gap.mean(0) < 0).all() for gap in (gaps[1], gaps[4]))
+    ratio = gaps[64].exp()
+    assert ((ratio.mean(0) - 1) / (ratio.std(0) / math.sqrt(n))).abs().max() < 4, "exp(log_prob) is unbiased"
+
+
+# --- the class ------------------------------------------------------------------------------------------------------------
+
+
+def test_posterior_and_floor():
+    m, z = model(), torch.randn(B, D)
+    mu, var = m.infer(z)
+    close(m.posterior(z).mean, mu)
+    close(m.posterior(z).variance, var)
+    with torch.no_grad():
+        assert (m.infer(1e6 * z)[1] >= vje.EPS).all()
+        m.inference.variance.bias.fill_(-1e4)
+        close(m.infer(z)[1], torch.full((B, D), vje.EPS))
+    assert [p.shape[0] for p in vje.VJE(512).inference.body.parameters()] == [128] * 12
+
+
+def test_diagnostics():
+    m, (za, zb) = model(), pair()
+    var = m.infer(za)[1].detach().numpy()
+    found = m.diagnostics(za, zb)
+    assert set(found) == {"variance_mean", "variance_cv"}
+    assert math.isclose(found["variance_mean"], var.mean()) and math.isclose(found["variance_cv"], var.std() / var.mean(), rel_tol=0.05)
+
+
+def test_scores_rank_a_planted_anomaly_higher():
+    """A posterior trained on one direction finds the other one anomalous; AUROC by counting pairs, ties as one half."""
+    inlier, outlier = torch.eye(D)[0] + 0.1 * torch.randn(64, D), -torch.eye(D)[0] + 0.1 * torch.randn(64, D)
+    m = model()
+    m.inference = Fixed(torch.eye(D)[0], torch.full((D,), 0.1))
+    for how in ("joint", "directional"):
+        a, b = (m.score(z, how, samples=0).round(decimals=1).tolist() for z in (inlier, outlier))
+        counted = sum((y > x) + 0.5 * (y == x) for x in a for y in b) / len(a) / len(b)
+        assert math.isclose(counted, roc_auc_score([0] * len(a) + [1] * len(b), a + b)) and counted > 0.99
+
+
+def test_noise_is_the_seed_s():
+    m, z = model(), torch.randn(B, D)
+    torch.manual_seed(4)
+    first, second = m.score(z), m.score(z)
+    torch.manual_seed(4)
+    assert torch.equal(m.score(z), first) and not torch.equal(first, second)
+    many = m.score(z, samples=20_000) - torch.stack([m.score(z, samples=1) for _ in range(2000)]).mean(0)
+    spread = torch.stack([m.score(z, samples=1) for _ in range(500)]).std(0) / math.sqrt(1800)
+    assert (many / spread).abs().max() < 4
+
+
+@pytest.mark.parametrize("bad", [{"nu": 0.0}, {"nu": -1.0}, {"beta": -1.0}, {"terms": ("angular",)}, {"terms": ()}])
+def test_bad_arguments(bad):
+    with pytest.raises(ValueError, match="expected"):
+        vje.VJE(D, **bad)
+
+
+def test_bad_calls():
+    m, z = model(), torch.randn(B, D)
+    for call in (lambda: m.score(z, "angular"), lambda: m.score(z, samples=-1), lambda: m.log_prob(z, z, samples=0)):
+        with pytest.raises(ValueError):
+            call()
+
+
+# --- planted errors -------------------------------------------------------------------------------------------------------
+
+
+def slipped(unit=lambda x: x / x.norm(dim=-1, keepdim=True), power=lambda v: v, log1p=torch.log1p, dof=lambda d: d, share=lambda d: 1):
+    """Returns eq. 24 with one thing different."""
+
+    def nll(z, s, var, nu, *, normalised=False):
+        d = z.shape[-1]
+        q = ((unit(s) - unit(z)) ** 2 / power(var)).sum(-1)
+        kernel = q / 2 if math.isinf(nu) else (nu + dof(d)) / 2 * log1p(q / nu)
+        return kernel + var.log().sum(-1) / 2 / share(d) - normalised * vje.log_constant(nu, d)
+
+    return nll
+
+
+def variant(target=torch.Tensor.detach, scale=torch.sqrt, kl=0.5):
+    """Returns VJE with one thing of eq. 38 different."""
+
+    class Variant(vje.VJE):
+        def forward(self, za, zb):
+            out = dict.fromkeys(self.terms, 0.0)
+            for zi, zj in ((za, zb), (zb, za)):
+                mu, var = self.infer(zi)
+                s = mu + scale(var) * torch.randn_like(mu)
+                parts = {
+                    "directional": vje.directional_nll(target(zj), s, var, self.nu).mean() / 2,
+                    "radial": vje.radial_nll(target(zj), s, self.nu).mean() / 2,
+                    "kl": self.beta * kl * vje.kl_standard_normal(mu, var).mean(),
+                }
+                out = {term: out[term] + parts[term] for term in self.terms}
+            return out
+
+    return Variant
+
+
+def doubled_class():
+    return variant(kl=1.0)
+
+
+def override(**methods):
+    return lambda: type("Variant", (vje.VJE,), methods)
+
+
+REAL = vje.VJE
+PLANTED = {
+    "doubled KL": (check_kl_is_averaged_over_views, "VJE", doubled_class),
+    "KL without its half": (check_kl, "kl_standard_normal", lambda: lambda m, v: (v + m**2 - 1 - v.log()).sum(-1)),
+    "mean over features": (check_directional, "directional_nll", lambda: slipped(share=lambda d: d)),
+    "nu + 1 for nu + D": (check_directional, "directional_nll", lambda: slipped(dof=lambda d: 1)),
+    "sigma for variance": (check_directional, "directional_nll", lambda: slipped(power=torch.sqrt)),
+    "no unit direction": (check_scale_invariance, "directional_nll", lambda: slipped(unit=lambda x: x)),
+    "log for log1p": (check_gaussian_limit, "directional_nll", lambda: slipped(log1p=lambda x: (1 + x).log())),
+    "signed norm gap": (check_radial, "radial_nll", lambda: lambda z, s, nu, **_: (z.norm(dim=-1) - s.norm(dim=-1)) / 2),
+    "no detach": (check_target_is_detached, "VJE", lambda: variant(target=lambda z: z)),
+    "no detach, by gradient": (check_encoder_learns, "VJE", lambda: variant(target=lambda z: z)),
+    "detached g input": (check_encoder_learns, "VJE", override(infer=lambda self, z: REAL.infer(self, z.detach()))),
+    "noise times variance": (check_loss, "VJE", lambda: variant(scale=lambda v: v)),
+    "score of the other sign": (check_scores, "VJE", override(score=lambda self, *a, **k: -REAL.score(self, *a, **k))),
+    "noise per row": (
+        check_rows_are_independent,
+        "VJE",
+        override(score=lambda self, z, **k: REAL.score(self, z, **k) + 1e-3 * torch.randn(len(z))),
+    ),
+    "no p(s) / q(s)": (
+        check_log_prob,
+        "VJE",
+        override(log_prob=lambda self, b, a, **k: REAL.log_prob(self, b, a, **k) + self.posterior(a).entropy()),
+    ),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_error_is_caught(error, monkeypatch):
+    check, name, plant = PLANTED[error]
+    monkeypatch.setattr(vje, name, plant())
+    with pytest.raises(AssertionError):
+        check()
+
+
+@pytest.mark.parametrize("plant", [slipped, variant], ids=["slipped", "variant"])
+def test_the_planting_itself_is_sound(plant, monkeypatch):
+    monkeypatch.setattr(vje, {slipped: "directional_nll", variant: "VJE"}[plant], plant())
+    for check in (check_directional, check_gaussian_limit, check_loss, check_target_is_detached, check_encoder_learns):
+        check()
