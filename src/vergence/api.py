@@ -271,7 +271,7 @@ def _fit(fabric: Any, method: PairedMethod, opened: Data, config: RunConfig, fol
             assembly.make_views(opened, config, shape, mean, std),
             config.fit,
             folder,
-            monitor=online_knn(opened, config.fit, size, fabric.device),
+            monitor=assembly.online_knn(opened, config.fit, size, fabric.device),
             progress=progress if fabric.is_global_zero else None,
         )
     return Run(folder, method, fabric.device)

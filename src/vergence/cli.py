@@ -284,3 +284,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     Report: _report,
     Bench: _bench,
 }
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ draw what one process would: they draw for the whole batch and take their part.
 
 import contextlib
 import hashlib
+import logging
 import math
 import signal
 import sys
@@ -59,6 +60,7 @@ def launch(config: FitConfig) -> Fabric:
     accelerator = "cuda" if cuda and config.device != "cpu" else "cpu"
     if accelerator == "cuda" and config.devices > torch.cuda.device_count():
         raise ValueError(f"{config.devices} devices were asked for, found {torch.cuda.device_count()}; lower --devices")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its notes on precision are in the run's facts
     fabric = Fabric(
         accelerator=accelerator,
         devices=config.devices,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from tests.reference import vje as reference
 from torch import nn
 
-from tests.reference import vje as reference
 from vergence.objectives import vje
 
 B, D, INF = 5, 4, math.inf
@@ -43,7 +43,9 @@ def seeded(seed=1):
 
 
 def close(found, expected, **tolerance):
-    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected), **({"rtol": 1e-10, "atol": 1e-11} | tolerance))
+    torch.testing.assert_close(
+        torch.as_tensor(found), torch.as_tensor(expected), **({"rtol": 1e-10, "atol": 1e-11} | tolerance)
+    )
 
 
 def rows(function, *batches):
@@ -88,7 +90,9 @@ def check_scale_invariance():
 def check_kl():
     mu, _, var = triple()
     close(vje.kl_standard_normal(mu, var), rows(reference.kl, mu, var))
-    closed = torch.distributions.kl_divergence(torch.distributions.Normal(mu, var.sqrt()), torch.distributions.Normal(0.0, 1.0))
+    closed = torch.distributions.kl_divergence(
+        torch.distributions.Normal(mu, var.sqrt()), torch.distributions.Normal(0.0, 1.0)
+    )
     close(vje.kl_standard_normal(mu, var), closed.sum(-1))
 
 
@@ -148,11 +152,12 @@ def check_log_prob():
 def check_scores():
     m, z = model(), torch.randn(B, D)
     mu, var = m.infer(z)
-    for noise, samples in ((torch.zeros(1, D), 0), (torch.randn(7, D, generator=seeded()), 7)):
-        expected = rows(lambda z, mu, var, e=noise.tolist(): reference.joint_score(z, mu, var, e, 3.0), z, mu, var)
+    for noise, samples in (([[0.0] * D], 0), (torch.randn(7, D, generator=seeded()).tolist(), 7)):
+        expected = rows(lambda z, mu, var, noise=noise: reference.joint_score(z, mu, var, noise, 3.0), z, mu, var)
         found = {how: m.score(z, how, samples=samples, generator=seeded()) for how in ("joint", "directional", "radial")}
         close(found["joint"], expected)
         close(found["directional"] + found["radial"], expected)
+        close(m.scores(z, samples=samples, generator=seeded())["joint"], expected)
     close(m.score(z, "variance"), rows(sum, var))
     close(m.score(z, "entropy"), rows(reference.entropy, var))
     close(m.score(z, "entropy"), m.posterior(z).entropy())
@@ -396,7 +401,7 @@ def test_kernel_integrates_to_one_over_space(nu, dim):
     assert abs((log_density + log_area + dim * t).exp().sum().item() * (t[1] - t[0]).item() - 1) < 1e-6
 
 
-@pytest.mark.parametrize(("nu", "length", "printed"), [(0.5, 1.0, 0.69), (3.0, 15.0, 0.9997)])
+@pytest.mark.parametrize(("nu", "length", "printed"), [(0.5, 1.0, 0.699), (3.0, 15.0, 0.9997)])
 def test_radial_factor_is_a_subdensity(nu, length, printed):
     t = torch.linspace(-25, 60, 20001)  # the tail at nu = 1/2 falls as slowly as r^(-1/2)
     r = t.exp()[:, None]
@@ -460,16 +465,19 @@ def isotropic_loss(mu2, var, angle, nu, beta=1.0):
     return loss.squeeze()
 
 
+ANGLE = math.asin(0.47)
 EQUILIBRIA = {0.25: (446, 0.557), 0.5: (404, 0.505), 1: (350, 0.437), 2: (290, 0.362), 3: (255, 0.319), 5: (214, 0.267)}
 EQUILIBRIA |= {10: (164, 0.205), 20: (124, 0.155), 50: (85, 0.106), INF: (27, 0.034)}
 
 
 @pytest.mark.parametrize("nu", EQUILIBRIA)
-def test_equilibrium(nu, dim=512, angle=math.asin(0.47)):
+def test_equilibrium(nu, dim=512, angle=ANGLE):
     square, mu2, var = vje.equilibrium(nu, dim, angle)
     assert (round(square), round(var, 3)) == EQUILIBRIA[nu]
     x = torch.tensor([4.0, -1.5], requires_grad=True)  # log |mu|^2, log var
-    optimiser = torch.optim.LBFGS([x], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS(
+        [x], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
 
     def closure():
         optimiser.zero_grad()
@@ -483,7 +491,7 @@ def test_equilibrium(nu, dim=512, angle=math.asin(0.47)):
 
 
 def test_optimal_loss_grows_with_the_angle(nu=3.0):
-    printed = {1: 3.8, 5: 11.3, 10: 20.2, 20: 36.5, 28: 47.9, 45: 67.5}
+    printed = {1: 3.8, 5: 11.3, 10: 20.2, 20: 36.4, 28: 47.9, 45: 67.5}
     found = {}
     for degrees in printed:
         angle = math.radians(degrees)
@@ -495,8 +503,8 @@ def test_optimal_loss_grows_with_the_angle(nu=3.0):
 def test_beta_below_one_is_unbounded_below():
     variances = (1e-1, 1e-2, 1e-4, 1e-6)
     assert [round(isotropic_loss(200.0, v, 0.0, 3.0, beta=0.75).item()) for v in variances] == [-106, -253, -548, -842]
-    barrier = [isotropic_loss(200.0, v, 0.0, 3.0, beta=1.25).item() for v in variances]
-    assert barrier == sorted(barrier) and barrier[-1] > 1000
+    barrier = np.diff([isotropic_loss(200.0, v, 0.0, 3.0, beta=1.25).item() for v in variances])
+    assert (barrier > 100).all(), "at beta > 1 a small variance costs"
     level = [isotropic_loss(200.0, v, 0.0, 3.0).item() for v in variances]
     assert max(level) - min(level) < 50, "at beta = 1 no log of the variance is left"
 
@@ -518,7 +526,7 @@ def test_sampling_noise_keeps_q_up(dim=512, mu2=92.0, var=0.319):
     assert abs(q.mean() / expected - 1) < 0.01
 
 
-def settled_variance(cls, angle=math.asin(0.47), dim=512, batch=8):
+def settled_variance(cls, angle, dim=512, batch=8):
     """Returns where a short optimisation of |mu| and one variance ends, mu held at an angle to the target."""
     m = cls(dim, terms=("directional", "kl"))
     m.inference = Isotropic(plane(torch.tensor([angle]), dim))
@@ -544,9 +552,21 @@ class Isotropic(nn.Module):
         return (self.logs[0] / 2).exp() * self.direction.expand_as(z), self.logs[1].exp().expand_as(z)
 
 
-def test_variance_tells_a_doubled_kl():
-    once, twice = settled_variance(vje.VJE), settled_variance(doubled_class())
-    assert abs(once - 0.319) < 0.015 and 0.68 < twice < 0.75
+@pytest.mark.parametrize("degrees", [5, 28, 60])
+def test_variance_tells_a_doubled_kl(degrees):
+    angle = math.radians(degrees)
+    once, twice = settled_variance(vje.VJE, angle), settled_variance(doubled_class(), angle)
+    assert math.isclose(once, vje.equilibrium(3.0, 512, angle)[2], rel_tol=0.03)
+    assert 0.69 < twice < 0.74, "whatever the angle"
+
+
+def test_doubled_kl_is_beta_two():
+    m, doubled, (za, zb) = model(beta=2.0), doubled_class()(D, hidden=8), pair()
+    doubled.load_state_dict(m.state_dict())
+    torch.manual_seed(6)
+    expected = sum(m(za, zb).values())
+    torch.manual_seed(6)
+    close(sum(doubled(za, zb).values()), expected)
 
 
 def exact_log_prob(m, zb, za):
@@ -559,7 +579,9 @@ def exact_log_prob(m, zb, za):
     prior = w.log() + 2 * r.log() - r**2 / 2 - 1.5 * math.log(2 * math.pi)
     out = []
     for z, var in zip(zb, m.infer(za)[1], strict=True):
-        nll = vje.directional_nll(z[None], s, var[None], m.nu, normalised=True) + vje.radial_nll(z[None], s, m.nu, normalised=True)
+        nll = vje.directional_nll(z[None], s, var[None], m.nu, normalised=True) + vje.radial_nll(
+            z[None], s, m.nu, normalised=True
+        )
         out.append(torch.logsumexp(prior - nll, 0))
     return torch.stack(out)
 
@@ -574,10 +596,14 @@ def test_log_prob_is_a_lower_bound(nu, n=500):
         gaps = {k: torch.stack([m.log_prob(zb, za, samples=k) for _ in range(n)]) - exact for k in (1, 4, 64)}
     for few, many in ((1, 4), (4, 64)):
         rise = gaps[many] - gaps[few]
-        assert (rise.mean(0) / (rise.std(0) / math.sqrt(n)) > 4).all(), "more samples tighten the bound"
-    assert all((gap.mean(0) < 0).all() for gap in (gaps[1], gaps[4]))
-    ratio = gaps[64].exp()
-    assert ((ratio.mean(0) - 1) / (ratio.std(0) / math.sqrt(n))).abs().max() < 4, "exp(log_prob) is unbiased"
+        assert z_score(rise.mean(1)) > 4 and z_score(rise).min() > -3, "more samples tighten the bound"
+    for gap in (gaps[1], gaps[4]):
+        assert z_score(gap.mean(1)) < -4 and z_score(gap).max() < 3, "the bound is from below"
+    assert z_score(gaps[64].exp() - 1).abs().max() < 4, "exp(log_prob) is unbiased"
+
+
+def z_score(x):
+    return x.mean(0) / (x.std(0) / math.sqrt(len(x)))
 
 
 # --- the class ------------------------------------------------------------------------------------------------------------
@@ -600,18 +626,27 @@ def test_diagnostics():
     var = m.infer(za)[1].detach().numpy()
     found = m.diagnostics(za, zb)
     assert set(found) == {"variance_mean", "variance_cv"}
-    assert math.isclose(found["variance_mean"], var.mean()) and math.isclose(found["variance_cv"], var.std() / var.mean(), rel_tol=0.05)
+    assert math.isclose(found["variance_mean"], var.mean()) and math.isclose(
+        found["variance_cv"], var.std() / var.mean(), rel_tol=0.05
+    )
 
 
 def test_scores_rank_a_planted_anomaly_higher():
-    """A posterior trained on one direction finds the other one anomalous; AUROC by counting pairs, ties as one half."""
-    inlier, outlier = torch.eye(D)[0] + 0.1 * torch.randn(64, D), -torch.eye(D)[0] + 0.1 * torch.randn(64, D)
+    """A posterior that knows one direction finds the other anomalous; rounding makes ties, each one half of a win."""
+    inlier, outlier = torch.eye(D)[0] + 0.3 * torch.randn(64, D), torch.eye(D)[1] + 0.3 * torch.randn(64, D)
     m = model()
     m.inference = Fixed(torch.eye(D)[0], torch.full((D,), 0.1))
     for how in ("joint", "directional"):
-        a, b = (m.score(z, how, samples=0).round(decimals=1).tolist() for z in (inlier, outlier))
-        counted = sum((y > x) + 0.5 * (y == x) for x in a for y in b) / len(a) / len(b)
-        assert math.isclose(counted, roc_auc_score([0] * len(a) + [1] * len(b), a + b)) and counted > 0.99
+        a, b = (m.score(z, how, samples=0).round().tolist() for z in (inlier, outlier))
+        counted = reference.auroc(a, b)
+        assert (
+            set(a) & set(b) and math.isclose(counted, roc_auc_score([0] * len(a) + [1] * len(b), a + b)) and counted > 0.95
+        )
+
+
+def test_table_3_of_the_paper():
+    classes = [0.872, 0.976, 0.851, 0.828, 0.884, 0.897, 0.909, 0.935, 0.940, 0.937]
+    assert (round(np.mean(classes), 4), round(np.std(classes), 4)) == (0.9029, 0.0431)  # its .043 is the population's
 
 
 def test_noise_is_the_seed_s():
@@ -620,9 +655,9 @@ def test_noise_is_the_seed_s():
     first, second = m.score(z), m.score(z)
     torch.manual_seed(4)
     assert torch.equal(m.score(z), first) and not torch.equal(first, second)
-    many = m.score(z, samples=20_000) - torch.stack([m.score(z, samples=1) for _ in range(2000)]).mean(0)
-    spread = torch.stack([m.score(z, samples=1) for _ in range(500)]).std(0) / math.sqrt(1800)
-    assert (many / spread).abs().max() < 4
+    single = torch.stack([m.score(z, samples=1) for _ in range(1000)])
+    error = single.std(0) * math.sqrt(1 / 1000 + 1 / 20_000)
+    assert ((m.score(z, samples=20_000) - single.mean(0)) / error).abs().max() < 4
 
 
 @pytest.mark.parametrize("bad", [{"nu": 0.0}, {"nu": -1.0}, {"beta": -1.0}, {"terms": ("angular",)}, {"terms": ()}])
@@ -641,7 +676,9 @@ def test_bad_calls():
 # --- planted errors -------------------------------------------------------------------------------------------------------
 
 
-def slipped(unit=lambda x: x / x.norm(dim=-1, keepdim=True), power=lambda v: v, log1p=torch.log1p, dof=lambda d: d, share=lambda d: 1):
+def slipped(
+    unit=lambda x: x / x.norm(dim=-1, keepdim=True), power=lambda v: v, log1p=torch.log1p, dof=lambda d: d, share=lambda d: 1
+):
     """Returns eq. 24 with one thing different."""
 
     def nll(z, s, var, nu, *, normalised=False):
@@ -681,6 +718,23 @@ def override(**methods):
     return lambda: type("Variant", (vje.VJE,), methods)
 
 
+def distance_nll(z, s, nu, *, normalised=False):
+    return (nu + 1) / 2 * torch.log1p((z - s).square().sum(-1) / nu) - normalised * vje.log_constant(nu, 1)
+
+
+def score_by_row(self, z, *, samples=16, generator=None):
+    mu, var = self.infer(z)
+    s = mu + var.sqrt() * torch.randn(samples, *z.shape, generator=generator)
+    return (vje.directional_nll(z, s, var, self.nu) + vje.radial_nll(z, s, self.nu)).mean(0)
+
+
+def log_prob_without_prior(self, zb, za, *, samples=16, generator=None):
+    mu, var = self.infer(za)
+    s = mu + var.sqrt() * torch.randn(samples, 1, D, generator=generator)
+    nll = vje.directional_nll(zb, s, var, self.nu, normalised=True) + vje.radial_nll(zb, s, self.nu, normalised=True)
+    return torch.logsumexp(-nll, 0) - math.log(samples)
+
+
 REAL = vje.VJE
 PLANTED = {
     "doubled KL": (check_kl_is_averaged_over_views, "VJE", doubled_class),
@@ -690,22 +744,14 @@ PLANTED = {
     "sigma for variance": (check_directional, "directional_nll", lambda: slipped(power=torch.sqrt)),
     "no unit direction": (check_scale_invariance, "directional_nll", lambda: slipped(unit=lambda x: x)),
     "log for log1p": (check_gaussian_limit, "directional_nll", lambda: slipped(log1p=lambda x: (1 + x).log())),
-    "signed norm gap": (check_radial, "radial_nll", lambda: lambda z, s, nu, **_: (z.norm(dim=-1) - s.norm(dim=-1)) / 2),
+    "distance for norm gap": (check_radial, "radial_nll", lambda: distance_nll),
     "no detach": (check_target_is_detached, "VJE", lambda: variant(target=lambda z: z)),
     "no detach, by gradient": (check_encoder_learns, "VJE", lambda: variant(target=lambda z: z)),
     "detached g input": (check_encoder_learns, "VJE", override(infer=lambda self, z: REAL.infer(self, z.detach()))),
     "noise times variance": (check_loss, "VJE", lambda: variant(scale=lambda v: v)),
     "score of the other sign": (check_scores, "VJE", override(score=lambda self, *a, **k: -REAL.score(self, *a, **k))),
-    "noise per row": (
-        check_rows_are_independent,
-        "VJE",
-        override(score=lambda self, z, **k: REAL.score(self, z, **k) + 1e-3 * torch.randn(len(z))),
-    ),
-    "no p(s) / q(s)": (
-        check_log_prob,
-        "VJE",
-        override(log_prob=lambda self, b, a, **k: REAL.log_prob(self, b, a, **k) + self.posterior(a).entropy()),
-    ),
+    "noise per row": (check_rows_are_independent, "VJE", override(score=score_by_row)),
+    "no p(s) / q(s)": (check_log_prob, "VJE", override(log_prob=log_prob_without_prior)),
 }
 
 

@@ -128,3 +128,12 @@ def entropy(var: Vector) -> float:
     for v in var:
         total += math.log(2 * math.pi * math.e * float(v))
     return total / 2
+
+
+def auroc(inliers: Vector, outliers: Vector) -> float:
+    """Returns the share of (inlier, outlier) pairs where the outlier's score is larger, ties counted one half."""
+    wins = 0.0
+    for low in inliers:
+        for high in outliers:
+            wins += 1.0 if high > low else 0.5 if high == low else 0.0
+    return wins / (len(inliers) * len(outliers))

@@ -5,7 +5,13 @@ import abc
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-__all__ = ["DensityObjective", "Objective"]
+__all__ = ["DensityObjective", "Objective", "require_pairs"]
+
+
+def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
+    """Raises a ValueError unless ``za`` and ``zb`` are both (B, dim)."""
+    if za.shape != zb.shape or za.shape[1:] != (dim,):
+        raise ValueError(f"expected two (B, {dim}) embeddings, found {tuple(za.shape)} and {tuple(zb.shape)}")
 
 
 class Objective(nn.Module, abc.ABC):

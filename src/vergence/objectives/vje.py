@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 from torch.nn import functional as F
 
-from vergence.objectives.core import DensityObjective
+from vergence.objectives.core import DensityObjective, require_pairs
 
 __all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
 
@@ -41,6 +41,7 @@ def log_constant(nu: float, dim: int) -> float:
         >>> round(log_constant(3.0, 1), 3)
         -1.001
     """
+    _require_positive(nu)
     if math.isinf(nu):
         return -0.5 * dim * math.log(2 * math.pi)
     return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
@@ -138,7 +139,8 @@ class VJE(DensityObjective):
         dim: Features D of the embeddings.
         nu: Degrees of freedom of both likelihood factors, > 0 or ``math.inf`` (paper: 3; one-class detection: 0.5).
         beta: Weight of the KL, averaged over the two views (paper: 1). Below 1 the loss is unbounded from below.
-        hidden: Width of the inference network's three hidden layers; the paper's dim / 4 by default.
+        hidden: Width of the inference network's three hidden layers; the paper's dim / 4 by default, but at least 16: layer
+            normalisation of one or two features would leave nothing of z.
         terms: Which terms make the loss (the paper's tables 6 and 7 switch them off one by one).
 
     Raises:
@@ -164,12 +166,13 @@ class VJE(DensityObjective):
     ) -> None:
         super().__init__()
         unknown = set(terms) - {"directional", "radial", "kl"}
-        if not nu > 0 or not beta >= 0:
-            raise ValueError(f"expected nu > 0 and beta >= 0, found nu={nu}, beta={beta}")
+        hidden = max(dim // 4, 16) if hidden is None else hidden
+        if not nu > 0 or not beta >= 0 or hidden < 1:
+            raise ValueError(f"expected nu > 0, beta >= 0 and hidden >= 1, found nu={nu}, beta={beta}, hidden={hidden}")
         if unknown or not terms:
             raise ValueError(f"expected terms among 'directional', 'radial', 'kl', found {tuple(terms)}")
         self.dim, self.nu, self.beta, self.terms = dim, float(nu), float(beta), tuple(terms)
-        self.inference = _InferenceNetwork(dim, hidden or max(dim // 4, 1))
+        self.inference = _InferenceNetwork(dim, hidden)
 
     def infer(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the posterior's mean and variance, each (B, D), for embeddings (B, D)."""
@@ -182,7 +185,12 @@ class VJE(DensityObjective):
         return Independent(Normal(mu, var.sqrt()), 1)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the terms of the symmetric loss (eq. 38) from one sample a view, drawn with the global seed."""
+        """Returns the terms of the symmetric loss (eq. 38) from one sample a view, drawn with the global seed.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim).
+        """
+        require_pairs(za, zb, self.dim)
         ab, ba = self._one_way(za, zb), self._one_way(zb, za)
         return {term: 0.5 * (ab[term] + ba[term]).mean() for term in self.terms}
 
@@ -210,7 +218,11 @@ class VJE(DensityObjective):
             za: Context embeddings, (B, D).
             samples: M >= 1.
             generator: Source of the noise; the global seed by default.
+
+        Raises:
+            ValueError: ``samples`` is below 1, or the embeddings are not two (B, dim).
         """
+        require_pairs(za, zb, self.dim)
         if samples < 1:
             raise ValueError(f"log_prob needs samples >= 1, found {samples}")
         mu, var = self.infer(za)
@@ -268,7 +280,7 @@ class VJE(DensityObjective):
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns mean and coefficient of variation of the posterior variance (paper: about 0.3 and 0.75)."""
         var = self.infer(za)[1]
-        return {"variance_mean": var.mean().item(), "variance_cv": (var.std() / var.mean()).item()}
+        return {"variance_mean": var.mean().item(), "variance_cv": (var.std(correction=0) / var.mean()).item()}
 
     @staticmethod
     def _common_samples(
@@ -306,5 +318,11 @@ def _unit(x: Tensor) -> Tensor:
     return x / _norm(x).clamp_min(EPS).unsqueeze(-1)
 
 
+def _require_positive(nu: float) -> None:
+    if not nu > 0:
+        raise ValueError(f"expected nu > 0 degrees of freedom, found {nu}")
+
+
 def _student_kernel(Q: Tensor, nu: float, dim: int) -> Tensor:
+    _require_positive(nu)
     return 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)

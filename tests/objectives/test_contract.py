@@ -1,0 +1,246 @@
+"""What every objective in the folder must keep: shapes, gradients, symmetry, state, mass, precision, names."""
+
+import importlib.resources
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from vergence import objectives
+from vergence.objectives import DensityObjective, Objective
+
+NAMES = objectives.names()
+DENSITIES = [name for name in NAMES if issubclass(objectives.get(name), DensityObjective)]
+B, D = 16, 8
+
+every = pytest.mark.parametrize("name", NAMES)
+every_density = pytest.mark.parametrize("name", DENSITIES)
+
+
+class Outside(Objective):
+    """An objective that lives in a package of its own."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, za, zb):
+        return {"squared": (za - zb).square().sum(-1).mean()}
+
+
+def pair():
+    """Returns two views of one thing: correlated embeddings, as after some training."""
+    za = torch.randn(B, D)
+    return za, za + 0.3 * torch.randn(B, D)
+
+
+def moved(objective):
+    """Returns the objective with every parameter away from its initial value, so that a state not saved would show."""
+    with torch.no_grad():
+        for parameter in objective.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return objective
+
+
+def repeated(call, seeds):
+    """Returns call() under each seed, (seeds, ...)."""
+    out = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        out.append(call())
+    return torch.stack(out).detach()
+
+
+def outputs(objective, za, zb):
+    """Returns everything that an objective computes from a pair, under one seed."""
+    torch.manual_seed(3)
+    found = [*objective(za, zb).values()]
+    if isinstance(objective, DensityObjective):
+        found += [objective.log_prob(zb, za), objective.score(za)]
+    return [value.detach() for value in found]
+
+
+# --- the register ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_is_the_register():
+    folder = importlib.resources.files("vergence.objectives")
+    files = {entry.name.removesuffix(".py") for entry in folder.iterdir() if entry.name.endswith(".py")}
+    assert set(NAMES) == files - {"__init__", "core"} and "vje" in NAMES
+
+
+@every
+def test_class_is_concrete_and_final(name):
+    cls = objectives.get(name)
+    assert issubclass(cls, Objective) and not cls.__abstractmethods__
+    assert [sub for sub in cls.__subclasses__() if sub.__module__.startswith("vergence.")] == []
+    assert isinstance(cls(D), Objective)
+
+
+def test_unknown_name_suggests_the_nearest():
+    with pytest.raises(ValueError, match=r"unknown objective 'vjee'.*did you mean 'vje'"):
+        objectives.get("vjee")
+    with pytest.raises(ValueError, match=r"package\.module:Class"):
+        objectives.get("nothing like it")
+    with pytest.raises(ValueError, match="core"):
+        objectives.get("core")
+
+
+def test_class_from_outside():
+    assert objectives.get(f"{__name__}:Outside") is Outside
+    for wrong in ("no_such_package:Outside", f"{__name__}:Missing", f"{__name__}:pair", "math:pi"):
+        with pytest.raises(ValueError, match="objective"):
+            objectives.get(wrong)
+
+
+# --- the loss -------------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_terms_are_finite_scalars(name):
+    za, zb = pair()
+    before = za.clone(), zb.clone()
+    terms = objectives.get(name)(D)(za, zb)
+    assert terms and all(isinstance(term, str) for term in terms)
+    for value in terms.values():
+        assert value.shape == () and value.dtype == torch.float64 and torch.isfinite(value)
+    assert torch.equal(za, before[0]) and torch.equal(zb, before[1])
+
+
+@every
+def test_embeddings_and_parameters_get_gradient(name):
+    objective, (za, zb) = objectives.get(name)(D), (z.requires_grad_() for z in pair())
+    total = sum(objective(za, zb).values())
+    parameters = list(objective.parameters())
+    *learnt, ga, gb = torch.autograd.grad(total, [*parameters, za, zb])
+    assert all(torch.isfinite(g).all() for g in (*learnt, ga, gb))
+    a_pair = B * (ga.norm(dim=-1) + gb.norm(dim=-1))
+    assert a_pair.median() > 1e-3, "an encoder in front of the objective must learn from a typical pair"
+
+
+@every
+def test_order_of_the_pairs_does_not_matter(name, n=200):
+    objective, (za, zb), order = objectives.get(name)(D), pair(), torch.randperm(B)
+    assert same_on_average(terms_of(objective, za, zb, range(n)), terms_of(objective, za[order], zb[order], range(n, 2 * n)))
+
+
+def terms_of(objective, za, zb, seeds):
+    return repeated(lambda: torch.stack(list(objective(za, zb).values())), seeds)
+
+
+def same_on_average(a, b):
+    error = ((a.var(0) + b.var(0)) / len(a)).sqrt()
+    return bool(((a.mean(0) - b.mean(0)).abs() <= 4 * error + 1e-9 * (1 + a.mean(0).abs())).all())
+
+
+def test_the_comparison_sees_an_ordered_loss():
+    weights = torch.arange(1.0, B + 1)
+
+    class Ordered(Outside):
+        def forward(self, za, zb):
+            return {"ordered": (weights * (za + 0.1 * torch.randn(B, D) - zb).square().sum(-1)).mean()}
+
+    objective, (za, zb), order = Ordered(D), pair(), torch.arange(B).flip(0)
+    za[-1] += 1
+    a, b = terms_of(objective, za, zb, range(100)), terms_of(objective, za[order], zb[order], range(100, 200))
+    assert not same_on_average(a, b)
+
+
+@every
+def test_update_and_diagnostics(name):
+    objective, (za, zb) = objectives.get(name)(D), pair()
+    with torch.no_grad():
+        assert objective.update(za, zb) is None
+        numbers = objective.diagnostics(za, zb)
+    assert all(isinstance(key, str) and type(value) is float and math.isfinite(value) for key, value in numbers.items())
+    assert not set(numbers) & set(objective(za, zb)), "a diagnostic is never part of the loss"
+    assert all(torch.isfinite(value) for value in objective(za, zb).values())
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_precision_follows_the_input(name, dtype):
+    objective, (za, zb) = objectives.get(name)(D), pair()
+    exact = outputs(objective, za, zb)
+    found = outputs(objective.to(dtype), za.to(dtype), zb.to(dtype))
+    for value, reference in zip(found, exact, strict=True):
+        assert value.dtype == dtype and value.shape == reference.shape and torch.isfinite(value).all()
+
+
+# --- the state ------------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_state_dict_is_the_whole_state(name):
+    cls, (za, zb) = objectives.get(name), pair()
+    first, second = moved(cls(D)), cls(D)
+    first.update(za, zb)
+    expected = outputs(first, za, zb)
+    assert not all(torch.equal(a, b) for a, b in zip(outputs(second, za, zb), expected, strict=True))
+    second.load_state_dict(first.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(outputs(second, za, zb), expected, strict=True))
+    assert stray_tensors(first) == [] and {n for n, _ in first.named_buffers()} <= set(first.state_dict())
+
+
+def stray_tensors(module):
+    """Returns the attributes that hold a tensor, or a collection of tensors, which no state_dict would save."""
+    found = []
+    for path, part in module.named_modules():
+        own = {
+            key: value for key, value in vars(part).items() if not key.startswith(("_parameters", "_buffers", "_modules"))
+        }
+        for key, value in own.items():
+            items = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else [value]
+            )
+            found += [f"{path}.{key}" for item in items if isinstance(item, torch.Tensor)]
+    return found
+
+
+def test_a_stray_tensor_is_seen():
+    objective = Outside(D)
+    objective.mean, objective.bank, objective.by_name = torch.zeros(D), [torch.zeros(D)], {"a": torch.zeros(D)}
+    assert stray_tensors(objective) == [".mean", ".bank", ".by_name"]
+
+
+# --- the density ----------------------------------------------------------------------------------------------------------
+
+
+@every_density
+def test_density_and_score_are_one_number_a_row(name):
+    objective, (za, zb) = objectives.get(name)(D), pair()
+    for value in (
+        objective.log_prob(zb, za),
+        objective.score(za),
+        objective.log_prob(zb[:1], za[:1]),
+        objective.score(za[:1]),
+    ):
+        assert value.dtype == torch.float64 and torch.isfinite(value).all()
+    assert objective.log_prob(zb, za).shape == objective.score(za).shape == (B,)
+    assert objective.log_prob(zb[:1], za[:1]).shape == objective.score(za[:1]).shape == (1,)
+
+
+def line_mass(log_prob, context, n=2000):
+    """Returns the integral of exp(log_prob(., context)) over the line by the midpoint rule in t, z = sinh(t).
+
+    A density of (direction, norm) has the same mass at D = 1: the two directions are the two halves of the line, and the
+    change of variables has a factor |z|^(D-1) = 1.
+    """
+    t = (torch.arange(2 * n) + 0.5) * (14 / n) - 14
+    z = torch.sinh(t)[:, None]
+    return (log_prob(z, torch.full_like(z, context)).exp() * torch.cosh(t)).sum() * (14 / n)
+
+
+@every_density
+@pytest.mark.parametrize("context", [-3.0, 0.1, 1.0])
+def test_mass_on_the_line_is_at_most_one(name, context):
+    """A bound by importance sampling may pass the density for some draws of its noise, but not on average over the draws."""
+    objective = objectives.get(name)(1)
+    masses = repeated(lambda: line_mass(objective.log_prob, context), range(60))
+    assert 0 < masses.mean() <= 1 + 1e-4 + 4 * masses.std() / math.sqrt(len(masses))
+
+
+def test_the_quadrature_itself():
+    for spread in (0.05, 1.0, 30.0):
+        assert abs(line_mass(lambda z, c, s=spread: Normal(c[:, 0], s).log_prob(z[:, 0]), 1.0) - 1) < 1e-6
