@@ -13,10 +13,10 @@ SRC = Path(__file__).parents[1] / "src" / "vergence"
 LAYERS = {
     "config": 0, "files": 0, "linalg": 0, "resampling": 0, "terminal": 0,
     "densities": 10, "networks": 10, "views": 10,
-    "data_files": 19, "data": 20, "objectives.core": 20, "linear": 20, "mixtures.core": 20,
+    "data_items": 17, "data_images": 18, "data_files": 19, "data": 20, "objectives.core": 20, "linear": 20, "mixtures.core": 20,
     "objectives": 21, "mixtures": 21, "methods.core": 21, "methods": 22,
     "runs": 30, "evaluation": 30, "training": 31,
-    "assembly": 40, "recipes": 40, "report": 40, "show": 40, "api": 41, "protocol": 42, "bench": 42, "demo": 43,
+    "assembly": 40, "recipes": 40, "report_files": 40, "report_page": 40, "report": 41, "show": 40, "api": 41, "protocol": 42, "bench": 42, "demo": 43,
     "cli": 50,
 }  # fmt: skip
 EXEMPT = {"vergence"}  # the package's own __init__ loads lazily

@@ -25,7 +25,8 @@ from vergence.data_files import (
     open_arrays,
     readable,
 )
-from vergence.data_items import ArrayItems, ImageFiles, Items, PairItems, RowNames, Skipped, batches
+from vergence.data_images import ImageFiles
+from vergence.data_items import ArrayItems, Items, PairItems, RowNames, Skipped, batches
 
 __all__ = [
     "BUILT_IN",
@@ -154,11 +155,7 @@ def open_items(
     path = _existing(source)
     if _is_array(path):
         return _shaped(open_arrays(path, memory).items, shape, source)
-    if len(shape) != 3:
-        raise ValueError(f"expected vectors of shape {shape}, as the model was trained on, found images in {source}")
-    found = listing(path)
-    files = ImageFiles(base(path), found.names, shape, found.labels)
-    return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
+    return _image_files(path, shape, strict, workers)
 
 
 def _check_settings(config: DataConfig) -> None:
@@ -247,6 +244,14 @@ def _shaped_rows(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayI
     if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
         raise ValueError(f"expected items of shape {shape}, as the model was trained on, found {items.shape} in {name}")
     return items if items.shape == shape else items.shaped(shape)
+
+
+def _image_files(path: Path, shape: tuple[int, ...], strict: bool, workers: int) -> Items:
+    if len(shape) != 3:
+        raise ValueError(f"expected vectors of shape {shape}, as the model was trained on, found images in {path}")
+    found = listing(path)
+    files = ImageFiles(base(path), found.names, shape, found.labels)
+    return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 
 
 # Splitting

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data_items import Array, ArrayItems, ImageFiles, Items, PairItems, RowNames, batches, image_mode
+from vergence.data_images import ImageFiles, image_mode
+from vergence.data_items import Array, ArrayItems, Items, PairItems, RowNames, batches
 
 __all__ = [
     "ENDINGS",
@@ -37,7 +38,7 @@ LABEL_KEYS = ("labels", "y", "label")
 PART_KEYS = ("x_train", "y_train", "x_test", "y_test")
 PAIR_KEYS = ("context", "target")
 DECODE_BATCH = 32
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 4 << 20
 PATIENCE_SECONDS = 2.0
 
 

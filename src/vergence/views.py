@@ -1,7 +1,8 @@
 """Random views of whole batches: each sample has its own parameters, from one generator.
 
-Drawing and applying are apart. Every process draws for the global batch and applies its own part, so that several processes make
-the views of one. Nothing random happens while applying, no sample sees another one, and no result is waited for on the device.
+Drawing and applying are apart. Every process draws for the global batch and applies its own part, so that several
+processes make the views of one. Nothing random happens while applying, no sample sees another one, and no result is
+waited for on the device.
 """
 
 import abc
@@ -44,18 +45,18 @@ class ImageViews(Views):
 
     In this order, each with its own parameters for each image:
 
-    1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3], then
-       the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default).
+    1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3],
+       then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default).
     2. Horizontal flip. MoCo v2 flips last: the same, as the flip commutes with all that follows.
-    3. Colour jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in [-s, s]
-       turns, in one of the 24 orders, each as likely.
+    3. Colour jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in
+       [-s, s] turns, in one of the 24 orders, each as likely.
     4. Greyscale with the luma 0.2989 R + 0.587 G + 0.114 B.
-    5. Gaussian blur, sigma uniform in ``blur_sigma`` pixels, reflected borders; the kernel is a tenth of ``size`` rounded up to
-       an odd number, at least 3 (SimCLR's and torchvision's 23 at 224 pixels, 3 at 32).
+    5. Gaussian blur, sigma uniform in ``blur_sigma`` pixels, reflected borders; the kernel is a tenth of ``size`` made
+       odd, at least 3 (3 at 32 pixels; 23 at 224 pixels, as SimCLR's).
     6. Solarisation: values of at least 0.5 become 1 - value.
 
-    Saturation, hue and greyscale leave images of one channel as they are. Operations of strength or probability 0 cost nothing.
-    On the CPU the views of a part of a batch are bitwise that part of the batch's views.
+    Saturation, hue and greyscale leave images of one channel as they are. Operations of strength or probability 0 cost
+    nothing. On the CPU the views of a part of a batch are bitwise that part of the batch's views.
 
     Example:
         >>> views = ImageViews(ViewConfig(), size=32)
@@ -88,10 +89,10 @@ class ImageViews(Views):
             generator: A CPU generator.
 
         Returns:
-            ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1): vertical and
-            horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in turns; ``order``
-            (n, 4): which of the four is done first to last; ``sigma`` (n,) in pixels; and ``flip``, ``jitter``,
-            ``greyscale``, ``blur``, ``solarise`` (n,), whether it is done.
+            ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
+            vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in
+            turns; ``order`` (n, 4): which of the four is done first to last; ``sigma`` (n,) in pixels; and ``flip``,
+            ``jitter``, ``greyscale``, ``blur``, ``solarise`` (n,): whether it is done.
         """
 
         def u(low: float, high: float, *shape: int) -> Tensor:
@@ -119,8 +120,8 @@ class ImageViews(Views):
         """Returns the views of images that drawn parameters describe.
 
         Args:
-            x: Images (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (verified on the CPU only: on a GPU the training loop would
-                have to wait for it).
+            x: Images (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (their range is verified on the CPU only:
+                elsewhere the training loop would have to wait for it).
             draws: Parameters of these B images, on the CPU.
 
         Returns:
@@ -163,17 +164,19 @@ class ImageViews(Views):
 class VectorViews(Views):
     """Masking, scaling and noise of feature vectors, on standardised features.
 
-    view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with probability
-    ``mask`` for each feature (it then is its mean, and noise), and log a ~ N(0, ``scale``^2), one for each sample.
+    view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with
+    probability ``mask`` for each feature (what remains is its mean, and noise), and log a ~ N(0, ``scale``^2), one for
+    each sample.
 
     Example:
-        >>> views = VectorViews(ViewConfig(noise=0.0, mask=1.0), mean=torch.tensor([1.0, 2.0]), std=torch.tensor([1.0, 5.0]))
+        >>> mean, std = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 5.0])
+        >>> views = VectorViews(ViewConfig(noise=0.0, mask=1.0), mean, std)
         >>> views(torch.zeros(1, 2, dtype=torch.float32), torch.Generator().manual_seed(0))
         tensor([[1., 2.]])
     """
 
     def __init__(self, config: ViewConfig, mean: Tensor, std: Tensor) -> None:
-        """Takes the strengths of ``config``, and the features' ``mean`` and ``std``, each (D,), in the features' own units.
+        """Takes the strengths of ``config``, and the features' ``mean`` and ``std``, each (D,), in their own units.
 
         Raises:
             ValueError: A strength is out of its range, or ``mean`` and ``std`` are not two (D,) with std >= 0.
@@ -187,7 +190,7 @@ class VectorViews(Views):
         self.config, self.mean, self.std = config, mean, std
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Returns ``noise`` (n, D) in units of std, ``keep`` (n, D) and ``scale`` (n, 1) of n samples; ``generator`` is on the CPU."""
+        """Returns ``noise`` (n, D) in units of std, ``keep`` (n, D) and ``scale`` (n, 1), from a CPU generator."""
         c, shape = self.config, (n, len(self.mean))
         return {
             "noise": torch.randn(shape, generator=generator, dtype=torch.float32).mul_(c.noise),
@@ -241,7 +244,7 @@ def centre_crop(x: Tensor, size: int) -> Tensor:
         raise ValueError(f"expected images (B, C, H, W), found shape {tuple(x.shape)}: add the missing dimensions")
     if min(x.shape[2:]) < size:
         x = _enlarge(x, size / min(x.shape[2:]))
-    top, left = ((side - size) // 2 for side in x.shape[2:])
+    top, left = (round((side - size) / 2) for side in x.shape[2:])
     return x if x.shape[2:] == (size, size) else x[..., top : top + size, left : left + size]
 
 
@@ -265,7 +268,7 @@ def _boxes(draws: dict[str, Tensor], height: int, width: int) -> tuple[Tensor, T
 
 
 def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, device: torch.device) -> Tensor:
-    """Weights (B, out, size) that resize pixels start .. start + length of a line, with a triangle as wide as an output pixel."""
+    """Weights (B, out, size) that resize pixels start .. start + length of a line by triangles, wider where it shrinks."""
     s, n, mirror = (_to(part.float(), device)[:, None] for part in (start, length, flip))
     i = (mirror * (out - 1) - torch.arange(out, device=device)).abs_()
     centre = (s + (i + 0.5) * (n / out))[..., None]
@@ -278,14 +281,14 @@ def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, 
 def _separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Returns rows @ x @ columns^T for each channel: (B, C, H, W), (B, R, H), (B, S, W) -> (B, C, R, S) in [0, 1]."""
     b, c, h, w = x.shape
-    # Channels ride along as columns, then as rows: one matrix product a sample is up to 20 times faster than one a plane.
+    # Channels ride along as columns, then as rows: one product a sample is up to 20 times faster than one a plane.
     y = torch.bmm(rows, x.transpose(1, 2).reshape(b, h, c * w))
     y = torch.bmm(y.view(b, -1, w), columns.mT)
     return y.view(b, -1, c, columns.shape[1]).transpose(1, 2).contiguous().clamp_(0, 1)
 
 
 def _jitter(x: Tensor, draws: dict[str, Tensor], strengths: tuple[float, float, float, float]) -> None:
-    """Colour jitter of planes (B, C, P), in place: the blends of all images at once, and the hue where its turn has come."""
+    """Colour jitter of planes (B, C, P), in place: blends of all images at once, the hue where its turn has come."""
     colour = x.shape[1] == 3
     active = [o for o in (BRIGHTNESS, CONTRAST, SATURATION) if strengths[o] > 0 and (colour or o != SATURATION)]
     f = torch.where(draws["jitter"][:, None], draws["factors"], 1.0)
@@ -300,7 +303,7 @@ def _jitter(x: Tensor, draws: dict[str, Tensor], strengths: tuple[float, float, 
 
 
 def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> None:
-    """x <- f x + (1 - f) base, in place; base is black, the mean grey (contrast) or each pixel's own grey (saturation)."""
+    """Blends planes (B, C, P) in place, x <- f x + (1 - f) base; base is black, the mean grey or the pixel's own grey."""
     rest = 1 - factor
     f, to_mean, to_grey = (
         _to(part.float(), x.device)[:, None, None]
@@ -315,16 +318,16 @@ def _luma(x: Tensor) -> Tensor:
     """Grey of (B, C, ...), shape (B, 1, ...)."""
     if x.shape[1] == 1:
         return x
-    r, g, b = x.split(1, 1)
+    r, g, b = x[:, :1], x[:, 1:2], x[:, 2:]
     return (r * LUMA[0]).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2])
 
 
 def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:
     """Turns the hue of planes (n, 3, P) by shift (n,) turns; the largest and the smallest value of a pixel stay.
 
-    With v, u the largest and smallest value and c = v - u, the hue in sixths of a turn is t = (G - B)/c, 2 + (B - R)/c or
-    4 + (R - G)/c where R, G or B is the largest; then R = u + c clamp(|t - 3| - 1), G = u + c clamp(2 - |t - 2|) and
-    B = u + c clamp(2 - |t - 4|), clamped to [0, 1]: the HSV shift without going through HSV.
+    With v, u the largest and smallest value and c = v - u, the hue in sixths of a turn is t = (G - B)/c, 2 + (B - R)/c
+    or 4 + (R - G)/c where R, G or B is the largest. Once t is turned, R = u + c clamp(|t - 3| - 1),
+    G = u + c clamp(2 - |t - 2|) and B = u + c clamp(2 - |t - 4|), where clamp is to [0, 1].
     """
     r, g, b = x.unbind(1)
     v, u = torch.maximum(torch.maximum(r, g), b), torch.minimum(torch.minimum(r, g), b)
@@ -336,7 +339,7 @@ def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def _change(x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *parameters: Tensor) -> None:
-    """Changes the chosen samples of x in place; which they are is known on the CPU, so that nobody waits for the device."""
+    """Changes the chosen samples of x in place; they are known on the CPU, so that nobody waits for the device."""
     index = chosen.nonzero()[:, 0]
     if len(index) > 0:
         where = _to(index, x.device)
