@@ -116,7 +116,7 @@ def test_files_and_functions_stay_small():
         text = path.read_text()
         if text.count("\n") > 420:
             long.append(f"{name}: {text.count(chr(10))} lines")
-        if name.startswith("vergence.objectives.") and text.count("\n") > 320:
+        if name.startswith("vergence.objectives.") and text.count("\n") > 350:
             long.append(f"{name}: an objective of {text.count(chr(10))} lines")
     assert long == []
 
@@ -132,6 +132,6 @@ def test_light_imports_stay_light(statement):
 
 
 def test_importing_the_library_leaves_optional_packages_alone():
-    code = "import sys, vergence.api, vergence.protocol; print([m for m in ('torchvision', 'plotly', 'sklearn') if m in sys.modules])"
+    code = "import sys, vergence.api, vergence.protocol; print([m for m in ('torchvision', 'plotly', 'sklearn', 'lightning_fabric') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

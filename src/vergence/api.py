@@ -60,7 +60,8 @@ def train(
         config = describe(source, recipe, settings)
         if (out / "config.json").exists():
             raise ValueError(f"{out} already holds a run: continue it with --resume, or choose another --out")
-    fabric = training.launch(config.fit)
+    several = config.fit.devices * config.fit.nodes > 1
+    fabric = training.launch(config.fit) if several else None  # the others start over from the command: before the work
     opened = data.open_data(config.data, workers=config.fit.workers)
     mean, std = assembly.statistics(opened.train)
     shape, target_shape = assembly.seen_shape(opened)
@@ -68,6 +69,8 @@ def train(
         torch.manual_seed(training.seed_of(config.fit.seed, "initialise", 0))
         method = assembly.build(config.model, shape, target_shape, mean, std)
     method.to(memory_format=torch.channels_last)
+    training.require_batches(len(opened.train), config.fit)
+    fabric = fabric or training.launch(config.fit)
     if not resume:
         facts = assembly.facts(config, opened, shape, target_shape, method, fabric)
         if fabric.is_global_zero:

@@ -4,6 +4,7 @@ Everything that decides a result is here and is written to the run folder's ``co
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -137,8 +138,10 @@ class RunConfig:
     fit: FitConfig = field(default_factory=FitConfig)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns nested plain dictionaries, ready for JSON."""
-        return dataclasses.asdict(self)
+        """Returns nested plain dictionaries, ready for JSON; an infinite option becomes ``"inf"``."""
+        raw = dataclasses.asdict(self)
+        raw["model"]["options"] = {k: "inf" if v == math.inf else v for k, v in self.model.options.items()}
+        return raw
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "RunConfig":
@@ -149,7 +152,9 @@ class RunConfig:
         """
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
-            return cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
+            config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
+            options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
+            return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a run description: {error}") from None
 

@@ -247,16 +247,14 @@ def open_arrays(path: Path, memory: int) -> Source:
     """Opens a ``.npy`` file, on disk if it has more bytes than ``memory``, or a ``.npz`` file of arrays with known keys.
 
     Keys: ``images`` (or x, data, X, arr_0) and ``labels`` (y, label); x_train, y_train, x_test, y_test (train comes first);
-    ``context`` and ``target``, with labels. Labels are integers >= -1 (-1: unknown) or strings.
+    ``context`` and ``target`` with labels, and for a test part of their own the same names with ``_test`` behind. Labels are integers >= -1 (-1: unknown) or strings.
 
     Raises:
         ValueError: The file cannot be read without running code, or holds something else.
     """
     arrays = _read(path, memory)
     if all(key in arrays for key in PAIR_KEYS):
-        context, target = (from_array(arrays[key], f"{key} of {path.name}") for key in PAIR_KEYS)
-        context.labels, classes = _labels(arrays, LABEL_KEYS, len(context), path.name)
-        return Source(PairItems(context, target), classes)
+        return _pairs(arrays, path.name)
     if all(key in arrays for key in PART_KEYS[::2]):
         return _two_parts(arrays, path.name)
     key = next((key for key in ARRAY_KEYS if key in arrays), None)
@@ -280,6 +278,23 @@ def _read(path: Path, memory: int) -> dict[str, Array]:
         reason = str(error).split("\n", 1)[0].removesuffix(".") or type(error).__name__
         hint = "save numbers (no Python objects) with numpy.save or numpy.savez"
         raise ValueError(f"expected a NumPy file at {path}, found one that cannot be read ({reason}); {hint}") from None
+
+
+def _pairs(arrays: dict[str, Array], name: str) -> Source:
+    n = len(arrays["context"])
+    tests = [f"{key}_test" for key in PAIR_KEYS if f"{key}_test" in arrays]
+    if len(tests) == 1:
+        raise ValueError(f"expected context_test and target_test in {name}, found {tests[0]} alone; give both or neither")
+    label = next((key for key in LABEL_KEYS if key in arrays), None)
+    if label is not None and (f"{label}_test" in arrays) != bool(tests):
+        raise ValueError(f"expected {label}_test in {name} where there is context_test, and only there; give both or neither")
+    if tests:
+        keys = (*PAIR_KEYS, *((label,) if label else ()))
+        arrays = {key: np.concatenate([arrays[key], arrays[f"{key}_test"]]) for key in keys}
+    context, target = (from_array(arrays[key], f"{key} of {name}") for key in PAIR_KEYS)
+    context.labels, classes = _labels(arrays, LABEL_KEYS, len(context), name)
+    pairs = PairItems(context, target)
+    return Source(pairs, classes, torch.arange(len(pairs)) >= n, "context_test of the file") if tests else Source(pairs, classes)
 
 
 def _two_parts(arrays: dict[str, Array], name: str) -> Source:

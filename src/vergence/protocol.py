@@ -155,12 +155,13 @@ def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> dict[
     keep, labels = run.folder.config.data.keep_classes, opened.test.labels
     if keep is None or labels is None:
         return None
-    strange = ~torch.isin(labels, torch.tensor(keep))
+    test = {name: found[labels >= 0] for name, found in test.items()}
+    strange = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
     scores = {name: ("model", score) for name, score in _scores(run, test["z"]).items()}
     for name in ("z", "untrained", "pixels", "pca"):
-        scores[f"kNN distance on {name}"] = "control", anomaly.knn_distance(train[name], test[name])
+        scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
     for name in ("z", "untrained", "pca"):
-        scores[f"Mahalanobis on {name}"] = "control", anomaly.mahalanobis(train[name], test[name])
+        scores[f"Mahalanobis, {name}"] = "control", anomaly.mahalanobis(train[name], test[name])
     return {
         "inliers": [opened.classes[c] for c in keep],
         "anomalies": [name for c, name in enumerate(opened.classes) if c not in keep],
@@ -196,7 +197,7 @@ def _write_examples(run: Run, items: Items, test: Features) -> None:
     }
     keep = run.folder.config.data.keep_classes
     if keep is not None:
-        columns["anomalous"] = (~torch.isin(labels, torch.tensor(keep))).numpy()
+        columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
     if run.size is not None:
         columns["thumbnail"] = torch.cat([x for _, x in features.stream(_thumbnail, items.subset(chosen), size=run.size)]).numpy()
     with replacing(run.folder.path / "examples.npz") as part, part.open("wb") as file:

@@ -5,6 +5,7 @@ Names, classes and notes belong to the user: every string passes `html.escape` o
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
@@ -16,26 +17,25 @@ from vergence.report_page import (
     AGAIN,
     CHOICE,
     MAP,
-    SCRIPT,
-    STYLE,
-    TEMPLATE,
+    Columns,
+    assemble,
     count,
     curve,
+    duel,
     finite,
     histogram,
     missing,
     number,
     picture,
+    ranking,
     scatter,
     table,
+    verdict,
 )
 
 __all__ = ["write_report"]
 
-Columns = dict[str, dict[str, float]]  # column title -> row name -> value
-
 GALLERY, LISTED, LEGEND = 18, 100, 30  # items a side; rows of skipped items; classes in a legend
-NOUNS = {"image": "images", "vector": "vectors", "pairs": "pairs"}
 HINTS = {
     "loss": ("Loss", "the sum of its terms"),
     "knn": ("Online kNN accuracy", "on part of the test items"),
@@ -85,8 +85,6 @@ def write_report(run: Path) -> Path:
 
 
 def _page(run: RunFiles) -> str:
-    from plotly.offline import get_plotlyjs
-
     parts = (
         ("quality", "How good is the representation?", _quality(run)),
         ("anomalies", "Does it notice what is unusual?", _anomalies(run)),
@@ -98,17 +96,8 @@ def _page(run: RunFiles) -> str:
         ("skipped", "What was skipped", _skipped_items(run)),
         ("again", "Settings, and how to have these numbers again", _again(run)),
     )
-    figures = json.dumps(run.figures, allow_nan=False).replace("<", "\\u003c")  # a name cannot end the script
-    return TEMPLATE.substitute(
-        title=escape(f"{run.name}: {run.config['data'].get('source', '')}"),
-        style=STYLE,
-        header=_header(run),
-        nav="".join(f'<a href="#{anchor}">{title}</a>' for anchor, title, _ in parts),
-        main="".join(f'<section id="{anchor}"><h2>{title}</h2>{body}</section>' for anchor, title, body in parts),
-        plotly=get_plotlyjs(),
-        figures=figures,
-        script=SCRIPT,
-    )
+    title = f"{run.path.resolve().name}: {run.config['data'].get('source', '')}"
+    return assemble(title, _header(run), parts, run.figures)
 
 
 def _header(run: RunFiles) -> str:
@@ -128,19 +117,19 @@ def _header(run: RunFiles) -> str:
     cells = "".join(f"<div><dt>{name}</dt><dd>{escape(str(value))}</dd></div>" for name, value in shown.items() if value)
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in run.notes)
     said = "".join(f"<p>{sentence}</p>" for sentence in (_learnt(run), _recognised(run), _noticed(run)))
-    return f'<h1>{escape(run.name)}</h1><div class="lead">{said}</div>{notes}<dl>{cells}</dl>'
+    return f'<h1>{escape(run.path.resolve().name)}</h1><div class="lead">{said}</div>{notes}<dl>{cells}</dl>'
 
 
 def _learnt(run: RunFiles) -> str:
     facts, fit, model = run.facts, run.config["fit"], run.config["model"]
     size = f" ({count(facts['parameters'])} parameters)" if facts.get("parameters") else ""
-    noun = NOUNS.get(facts.get("kind", ""), "items")
+    noun = str(facts.get("kind", "item")).removesuffix("s") + "s"
     kept = run.config["data"].get("keep_classes")
     labels = f"labels only chose the {len(kept)} classes that it saw" if kept else "no labels were used"
-    encoder, objective = escape(str(model.get("encoder", "?"))), escape(str(model.get("objective", "?")))
+    encoder, objective = (escape(str(model.get(name, "?"))) for name in ("encoder", "objective"))
     return (
-        f"The encoder <b>{encoder}</b>{size} looked at {count(facts.get('n_train'))} {noun} for {fit.get('epochs', '–')} epochs "
-        f"under the objective <b>{objective}</b>; {labels}."
+        f"The encoder <b>{encoder}</b>{size} looked at {count(facts.get('n_train'))} {noun} for {fit.get('epochs', '–')} "
+        f"epochs under the objective <b>{objective}</b>; {labels}."
     )
 
 
@@ -150,35 +139,21 @@ def _recognised(run: RunFiles) -> str:
         return f"How well classes can be told apart was not measured{_because(run)}."
     title = next((title for title in columns if title.startswith("k = 30")), next(iter(columns)))
     return (
-        f"Told apart by what lies nearest ({title}): {_duel(kinds, columns[title], 'of test items get their right class')}"
+        f"Recognising by what is most similar ({title}): {duel(kinds, columns[title], 'of test items get the right class')}"
     )
 
 
 def _noticed(run: RunFiles) -> str:
     kinds, columns = _detectors(run)
-    if columns:
-        return f"Unusual items: {_duel(kinds, columns['AUROC'], 'of pairs of an anomaly and an ordinary item are ranked rightly')}"
+    if "AUROC" in columns:
+        meaning = "of pairs of an anomaly and an ordinary item are ranked rightly (AUROC)"
+        return f"Noticing what is unusual: {duel(kinds, columns['AUROC'], meaning)}"
     mean = (run.evaluation.get("posterior") or {}).get("variance_mean")
+    if not run.evaluation:
+        return "How well unusual items are noticed was not measured either."
     if mean is None:
         return "Nothing was held out as an anomaly, so how well unusual items are noticed is not known."
     return f"What the model believes of an item has a variance of {mean:.2f} on average, where 1 would be knowing nothing."
-
-
-def _duel(kinds: Mapping[str, str], column: Mapping[str, float], meaning: str) -> str:
-    """Says how the first of the model's rows does beside the best control."""
-    name = next((name for name in column if kinds[name] == "model"), None)
-    control = max((name for name in column if kinds[name] != "model"), key=column.__getitem__, default=None)
-    if name is None:
-        return "the model itself was not measured."
-    said = f"with <b>{escape(name)}</b>, <b>{column[name]:.1%}</b> {meaning}"
-    if control is None:
-        return f"{said}; there is no control beside it."
-    verdict = (
-        "; the model is ahead."
-        if column[name] > column[control]
-        else ": <strong>the control does at least as well.</strong>"
-    )
-    return f"{said}; with the best control, {escape(control)}, {column[control]:.1%}{verdict}"
 
 
 def _representations(run: RunFiles) -> tuple[dict[str, str], Columns]:
@@ -207,22 +182,27 @@ def _kinds(found: Mapping[str, Any]) -> dict[str, str]:
 def _quality(run: RunFiles) -> str:
     kinds, columns = _representations(run)
     if not run.evaluation:
-        return missing(
-            f"This run was not evaluated yet: <code>vergence evaluate {escape(run.name)}</code> adds accuracies and controls."
-        )
+        return missing("This run was not evaluated yet: <code>vergence evaluate</code> adds accuracies and controls.")
     if not columns:
         return missing(f"There are no accuracies{_because(run)}.") + _collapse(run)
-    protocol = run.evaluation.get("protocol") or {}
-    found = run.evaluation["representations"]
-    loose = [name for name, r in found.items() if r.get("probe") and not r["probe"].get("converged", True)]
-    words = (
-        f"<p>Share of {count(protocol.get('test'))} test items whose class is found, in %: by the k most similar of {count(protocol.get('bank'))} "
-        "training items (each with one vote, or weighted by similarity), and by a linear probe. <b>z</b> is the embedding, <b>mu</b> the mean of what "
-        "is believed of it. Controls learnt nothing: what they reach needs no training. The best of a column is bold.</p>"
-    )
+    probes = {name: r["probe"] for name, r in run.evaluation["representations"].items() if r.get("probe")}
+    loose = [name for name, probe in probes.items() if not probe.get("converged", True)]
     unsure = f"<p>The probe had not converged on {escape(', '.join(loose))}.</p>" if loose else ""
-    note = f'<p class="note">{escape(str(protocol["note"]))}</p>' if protocol.get("note") else ""
-    return _verdict(kinds, columns) + words + _ranking("Accuracies", kinds, columns) + unsure + note + _collapse(run)
+    note = (run.evaluation.get("protocol") or {}).get("note")
+    said = f"<p>Protocol: {escape(str(note))}.</p>" if note else ""
+    return verdict(kinds, columns) + _protocol(run) + ranking("Accuracies", kinds, columns) + unsure + said + _collapse(run)
+
+
+def _protocol(run: RunFiles) -> str:
+    protocol = run.evaluation.get("protocol") or {}
+    n, bank = protocol.get("test"), protocol.get("bank")
+    chance = f" Chance alone moves a figure by up to {50 / math.sqrt(n):.1f} points (one standard error)." if n else ""
+    return (
+        f"<p>Share of {count(n)} test items whose class is found, in %: by the k most similar of {count(bank)} "
+        "training items, each with one vote or weighted by similarity, and by a linear probe. <b>z</b> is the embedding, "
+        "<b>mu</b> the mean of what is believed of it. A control has learnt nothing: what it reaches needs no training. "
+        f"The best of each column is bold.{chance}</p>"
+    )
 
 
 def _collapse(run: RunFiles) -> str:
@@ -231,77 +211,37 @@ def _collapse(run: RunFiles) -> str:
         [escape(name), str(entry.get("dim", "–")), *(number((entry.get("collapse") or {}).get(key)) for key in titles)]
         for name, entry in (run.evaluation.get("representations") or {}).items()
     ]
-    words = (
-        "<p>Is the space used? A spread near 0 or an effective rank near 1 says that all items became one (collapse).</p>"
-    )
+    words = "<h3>Is the space used?</h3><p>A spread near 0 or an effective rank near 1: all items became one (collapse).</p>"
     return words + table("Use of the space", ["", "features", *titles.values()], rows) if rows else ""
 
 
 def _anomalies(run: RunFiles) -> str:
     kinds, columns = _detectors(run)
-    chart = _histogram(run)
     if not columns:
-        return (
-            missing(
-                "No class was held out as an anomaly (<code>--keep-classes</code> does it), so there is nothing to detect here."
-            )
-            + chart
-        )
+        nothing = "No class was held out as an anomaly, so there is nothing to detect; <code>--keep-classes</code> does it."
+        words = nothing if run.evaluation else "Not measured yet: <code>vergence evaluate</code> does."
+        return missing(words) + _histogram(run)
     found = run.evaluation["anomaly"]
     inliers, anomalies = (escape(", ".join(map(str, found.get(key, [])))) for key in ("inliers", "anomalies"))
     words = (
-        f"<p>{count(found.get('n_anomalies'))} items of classes never seen in training ({anomalies}) among {count(found.get('n_inliers'))} of those seen "
-        f"({inliers}). Larger scores are more unusual. All in %; AUROC 50 is chance; of false alarms, fewer are better.</p>"
+        f"<p>{count(found.get('n_anomalies'))} items of classes never seen in training ({anomalies}) hide among "
+        f"{count(found.get('n_inliers'))} of those seen ({inliers}). Larger scores are more unusual. All in %: AUROC 50 is "
+        "chance; of false alarms, fewer are better. Scores that are not controls are the model's.</p>"
     )
-    return _verdict(kinds, columns) + words + _ranking("Detection of anomalies", kinds, columns) + chart
-
-
-def _verdict(kinds: Mapping[str, str], columns: Columns) -> str:
-    """Says in words where a control is strictly better than everything of the model's."""
-    won: dict[str, list[str]] = {}
-    for title, column in columns.items():
-        best = _best(title, column)
-        winners = [name for name, value in column.items() if value == best]
-        if all(kinds[name] != "model" for name in winners):
-            won.setdefault(" and ".join(winners), []).append(title)
-    if not won:
-        return "<p>In every column the trained model is at least level with its controls.</p>"
-    said = "; ".join(
-        f"<b>{escape(name)}</b> in {len(titles)} of {len(columns)} columns ({', '.join(titles)})"
-        for name, titles in won.items()
-    )
-    return f'<p class="note"><strong>A control wins:</strong> {said}. There, training has not paid.</p>'
-
-
-def _best(title: str, column: Mapping[str, float]) -> float:
-    return (min if title.startswith("false alarms") else max)(column.values())
-
-
-def _ranking(label: str, kinds: Mapping[str, str], columns: Columns) -> str:
-    def cell(title: str, name: str) -> str:
-        value = columns[title].get(name)
-        shown = "–" if value is None else f"{100 * value:.1f}"
-        return f"<b>{shown}</b>" if value is not None and value == _best(title, columns[title]) else shown
-
-    tag = ' <span class="tag">control</span>'
-    rows = [
-        [escape(name) + ("" if kind == "model" else tag), *(cell(title, name) for title in columns)]
-        for name, kind in kinds.items()
-    ]
-    return table(label, ["", *columns], rows)
+    return verdict(kinds, columns) + words + ranking("Detection of anomalies", kinds, columns) + _histogram(run)
 
 
 def _histogram(run: RunFiles) -> str:
-    scores, anomalous = _scores(run), run.examples.get("anomalous")
+    scores = _scores(run)
     if not scores:
         return ""
-    names = ("items",) if anomalous is None else ("ordinary items", "anomalies")
+    names = ("ordinary items", "anomalies") if "anomalous" in run.examples else ("items",)
     groups: dict[str, list[float]] = {name: [] for name in names}
     for i, score in scores.items():
-        groups[names[0 if anomalous is None else int(anomalous[i])]].append(score)
+        groups[names[_held_out(run, i)]].append(score)
     words = f"Scores of the examples on this page: {', '.join(f'{len(x)} {name}' for name, x in groups.items())}"
     chart = _figure(run, "scores", histogram(groups, "score, nats (larger is more unusual)"), f"Histogram. {words}")
-    return f"<p>{words}.</p>{chart}"
+    return f"<h3>{words}</h3>{chart}"
 
 
 def _scores(run: RunFiles) -> dict[int, float]:
@@ -320,19 +260,23 @@ def _gallery(run: RunFiles) -> str:
 
 
 def _items(run: RunFiles, index: Iterable[int], query: int | None = None) -> str:
-    return f'<div class="items">{"".join(_item(run, i, query) for i in index)}</div>'
+    return f'<div class="items{" near" if query is not None else ""}">{"".join(_item(run, i, query) for i in index)}</div>'
 
 
 def _item(run: RunFiles, i: int, query: int | None) -> str:
-    label, caption = _label(run, i), escape(_caption(run, i))
+    label, caption, address = escape(_label(run, i)), escape(_caption(run, i)), picture(run.examples.get("thumbnail"), i)
     other = query is not None and run.examples["label"][i] != run.examples["label"][query]
-    picture = _picture(run, i)
-    seen = (
-        f'<img src="{picture}" alt="{caption}" title="{caption}" loading="lazy">' if picture else f"<span>{caption}</span>"
+    image = f'<img src="{address}" alt="{caption}" title="{caption}" loading="lazy">'
+    words = (
+        label if query is not None else f"{label}<br>{number(run.examples['score'][i])}{'<br>held out' * _held_out(run, i)}"
     )
-    words = escape(label) if query is not None else f"{escape(label)} {number(run.examples['score'][i])}"
     mark = '<span class="query">query</span> ' if i == query else "≠ " if other else ""
-    return f"<figure{' class=other' if other else ''}>{seen}<figcaption>{mark}{words}</figcaption></figure>"
+    shown = image if address else f"<span>{caption}</span>"
+    return f"<figure{' class=other' if other else ''}>{shown}<figcaption>{mark}{words}</figcaption></figure>"
+
+
+def _held_out(run: RunFiles, i: int) -> bool:
+    return "anomalous" in run.examples and bool(run.examples["anomalous"][i])
 
 
 def _label(run: RunFiles, i: int) -> str:
@@ -341,13 +285,8 @@ def _label(run: RunFiles, i: int) -> str:
 
 
 def _caption(run: RunFiles, i: int) -> str:
-    anomalous = run.examples.get("anomalous")
-    held_out = ", held out as an anomaly" if anomalous is not None and anomalous[i] else ""
+    held_out = ", held out as an anomaly" * _held_out(run, i)
     return f"{run.examples['name'][i]}: {_label(run, i)}, score {number(run.examples['score'][i])}{held_out}"
-
-
-def _picture(run: RunFiles, i: int) -> str:
-    return picture(run.examples["thumbnail"][i]) if "thumbnail" in run.examples else ""
 
 
 def _map(run: RunFiles) -> str:
@@ -355,12 +294,12 @@ def _map(run: RunFiles) -> str:
     if not n:
         return missing("There are no example items to draw; <code>vergence evaluate</code> picks them.")
     captions, scores = [_caption(run, i) for i in range(n)], _scores(run)
-    run.figures["items"] = [[_picture(run, i), captions[i]] for i in range(n)]
+    run.figures["items"] = [[picture(run.examples.get("thumbnail"), i), captions[i]] for i in range(n)]
     run.figures["order"] = [*scores, *(i for i in range(n) if i not in scores)]
-    chart = _figure(
-        run, "map", _map_figure(run, captions, list(scores)), f"Map of {n} test items; the slider steps through them"
-    )
-    return MAP.substitute(n=n, last=n - 1, chart=chart, choice=CHOICE if scores else "")
+    alt = f"Map of {n} test items; the slider steps through them"
+    chart = _figure(run, "map", _map_figure(run, captions, list(scores)), alt)
+    ordered = {"choice": CHOICE, "order": ", most unusual first"} if scores else {"choice": "", "order": ""}
+    return MAP.substitute(n=n, last=n - 1, chart=chart, **ordered)
 
 
 def _map_figure(run: RunFiles, captions: list[str], scored: list[int]) -> dict[str, Any]:
@@ -376,7 +315,7 @@ def _map_figure(run: RunFiles, captions: list[str], scored: list[int]) -> dict[s
     traces.append(
         {"meta": "ring", "x": [], "y": [], "mode": "markers", "marker": ring, "showlegend": False, "hoverinfo": "skip"}
     )
-    axes = {f"{a}axis": {"title": {"text": f"principal component {i}"}, "zeroline": False} for a, i in (("x", 1), ("y", 2))}
+    axes = {f"{a}axis": {"title": {"text": f"principal component {i}"}} for a, i in (("x", 1), ("y", 2))}
     return {"data": traces, "layout": {"height": 520, "hovermode": "closest", "showlegend": len(groups) <= LEGEND, **axes}}
 
 
@@ -387,8 +326,8 @@ def _neighbours(run: RunFiles) -> str:
     label = run.examples["label"]
     known = rows[label[rows[:, 0]] >= 0]
     same = int((label[known[:, 1:]] == label[known[:, :1]]).sum())
-    count = f" {same} of {known[:, 1:].size} neighbours have their query's label; ≠ marks the others." if known.size else ""
-    words = f"<p>First the query, then the items whose embeddings are most similar to its own.{count}</p>"
+    said = f" {same} of {known[:, 1:].size} neighbours have their query's label; ≠ marks the others." if known.size else ""
+    words = f"<p>First the query, then the items whose embeddings are most similar to its own.{said}</p>"
     return words + "".join(_items(run, row, row[0]) for row in rows.tolist())
 
 
@@ -396,19 +335,16 @@ def _posterior(run: RunFiles) -> str:
     found = run.evaluation.get("posterior")
     if not found:
         return missing("There are no posterior statistics: the run was not evaluated, or its objective keeps no posterior.")
-    ours = run.config["model"].get("objective") == "vje"
+    ours = bool(run.config["model"].get("objective") == "vje")
     rows = [
         [title, number(found[key]), *([f"about {paper}" if paper else "–"] if ours else []), meaning]
         for key, (title, paper, meaning) in POSTERIOR.items()
         if found.get(key) is not None
     ]
-    head = ["", "this run", *(["the paper's regime"] if ours else []), "what it says"]
-    words = "<p>The paper's regime is what the VJE paper reports of its own runs on CIFAR and STL-10; it was not measured here.</p>"
-    return (
-        "<p>For every item the model keeps a belief with a width. Means over the test items:</p>"
-        + table("Posterior", head, rows, "words")
-        + (words if ours else "")
-    )
+    head = ["", "this run", *(["the paper's"] if ours else []), "what it says"]
+    words = "<p>“The paper's” is what the VJE paper reports of its own networks; it was not measured here.</p>"
+    before = "<p>Of every item the model keeps a belief with a width. Means over the test items:</p>"
+    return before + table("Posterior", head, rows, "words") + words * ours
 
 
 def _training(run: RunFiles) -> str:
@@ -418,7 +354,7 @@ def _training(run: RunFiles) -> str:
     charts = "".join(_curve(run, k, name) for k, name in enumerate(order))
     if not charts:
         return missing("There are no training curves: metrics.jsonl is missing or holds no numbers.")
-    return f"<p>Each line is one quantity over the epochs; what is not named otherwise is a term of the loss.</p><div class='curves'>{charts}</div>"
+    return f'<p>One quantity each, over the epochs. Point at a line to read it.</p><div class="curves">{charts}</div>'
 
 
 def _curve(run: RunFiles, k: int, name: str) -> str:
@@ -426,7 +362,7 @@ def _curve(run: RunFiles, k: int, name: str) -> str:
     points = [(x, y) for x, y in points if finite(x) and finite(y)]
     if not points:
         return ""
-    x, y = (list(part) for part in zip(*points, strict=True))
+    x, y = map(list, zip(*points, strict=True))
     title, hint = HINTS.get(name, (name, "term of the loss, nats"))
     alt = f"{title}: from {number(y[0])} to {number(y[-1])}, epoch {number(x[0])} to {number(x[-1])}"
     return f"<div><h3>{escape(title)} <small>{hint}</small></h3>{_figure(run, f'curve{k}', curve(x, y), alt)}</div>"
@@ -435,11 +371,10 @@ def _curve(run: RunFiles, k: int, name: str) -> str:
 def _skipped_items(run: RunFiles) -> str:
     if not run.skipped:
         return "<p>Nothing is listed as skipped.</p>"
-    more = f"<p>The first {LISTED} are shown; skipped.csv lists all.</p>" if len(run.skipped) > LISTED else ""
+    more = f" The first {LISTED} are shown; skipped.csv lists all." if len(run.skipped) > LISTED else ""
     rows = [[escape(name), escape(reason)] for name, reason in run.skipped[:LISTED]]
-    return f"<p>{count(len(run.skipped))} items could not be read and were left out.</p>{more}" + table(
-        "Skipped", ["item", "reason"], rows, "words"
-    )
+    words = f"<p>{count(len(run.skipped))} items could not be read and were left out.{more}</p>"
+    return words + table("Skipped", ["item", "reason"], rows, "words")
 
 
 def _again(run: RunFiles) -> str:
@@ -448,10 +383,10 @@ def _again(run: RunFiles) -> str:
         for part in ("data", "views", "model", "fit", "facts")
         for key, value in run.config[part].items()
     ]
-    return (
-        AGAIN
-        + f"<details><summary>All settings and facts</summary>{table('Settings', ['setting', 'value'], rows, 'words')}</details>"
-    )
+    config, again = (escape(shlex.quote(str(p))) for p in (run.path / "config.json", f"{run.path}-again"))
+    command = AGAIN.substitute(config=config, again=again)
+    everything = table("Settings", ["setting", "value"], rows, "words")
+    return f"{command}<details><summary>All settings and facts</summary>{everything}</details>"
 
 
 def _figure(run: RunFiles, key: str, figure: dict[str, Any], alt: str) -> str:

@@ -13,7 +13,20 @@ __all__ = ["RunFiles", "read"]
 
 @dataclass(frozen=True)
 class RunFiles:
-    name: str
+    """What a report is made from.
+
+    Attributes:
+        path: The run folder, as it was named.
+        config: ``config.json``.
+        rows: ``metrics.jsonl``.
+        evaluation: ``evaluation.json``; empty where there is none.
+        examples: Arrays of ``examples.npz``; empty where there are none.
+        skipped: Name and reason of what could not be read.
+        notes: What was damaged, for people.
+        figures: Collects the data of the page's charts.
+    """
+
+    path: Path
     config: dict[str, Any]
     rows: list[dict[str, Any]]
     evaluation: dict[str, Any]
@@ -24,14 +37,20 @@ class RunFiles:
 
     @property
     def facts(self) -> dict[str, Any]:
+        """What was found when the run began."""
         facts: dict[str, Any] = self.config["facts"]
         return facts
 
 
 def read(run: Path) -> RunFiles:
+    """Reads a run folder.
+
+    Raises:
+        ValueError: ``config.json`` is missing or damaged. Other files may be; a note says so.
+    """
     notes: list[str] = []
     return RunFiles(
-        name=run.resolve().name,
+        path=run,
         config=_config(run),
         rows=_part(run / "metrics.jsonl", lambda file: _metrics(file, notes), notes) or [],
         evaluation=_part(run / "evaluation.json", _json, notes) or {},
@@ -83,7 +102,7 @@ def _metrics(file: Path, notes: list[str]) -> list[dict[str, Any]]:
         bad += not isinstance(row, dict)
     if bad:
         notes.append(
-            f"{bad} line(s) of metrics.jsonl could not be read and are left out; a run that is killed leaves a half-written one."
+            f"{bad} line(s) of metrics.jsonl could not be read and are left out (a killed run leaves a half-written one)."
         )
     return rows
 
@@ -91,11 +110,13 @@ def _metrics(file: Path, notes: list[str]) -> list[dict[str, Any]]:
 def _arrays(file: Path) -> dict[str, Any]:
     import numpy as np
 
-    with np.load(file, allow_pickle=False) as archive:
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
         found = {name: archive[name] for name in archive.files}
     lengths = {name: len(found[name]) for name in ("xy", "label", "score", "name")}
     if len(set(lengths.values())) != 1:
         raise ValueError(f"expected arrays of one length, found {lengths}")
+    if not np.isfinite(found["xy"]).all():
+        raise ValueError("expected finite coordinates in xy")
     return found
 
 

@@ -6,6 +6,7 @@
 import contextlib
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class RunFolder:
                     f"which reads formats up to {FORMAT}: upgrade vergence"
                 )
             return cls(path, RunConfig.from_dict(raw), raw["facts"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file} is damaged ({error!r}); train again, or restore it from a copy") from None
 
     def _write_config(self) -> None:
@@ -124,10 +125,10 @@ class RunFolder:
 
     def save_model(self, state: dict[str, Tensor]) -> None:
         """Writes ``model.safetensors`` in one step."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         with replacing(self.path / "model.safetensors") as part:
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, part)
+            part.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}))
 
     def load_model(self) -> dict[str, Tensor]:
         """Returns the trained tensors.
@@ -159,7 +160,7 @@ def _reading(file: Path, read: Callable[[], State]) -> State:
 
     try:
         return read()
-    except (RuntimeError, EOFError, SafetensorError, OSError, KeyError) as error:
+    except (RuntimeError, EOFError, SafetensorError, OSError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{file} is damaged: {reason}; restore it from a copy, or train again") from None
 

@@ -12,10 +12,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from vergence.config import FitConfig
@@ -25,7 +24,10 @@ from vergence.methods.core import Method
 from vergence.runs import RunFolder
 from vergence.views import Views
 
-__all__ = ["LARS", "Interrupted", "fit", "launch", "learning_rate", "optimiser", "precision", "seed_of"]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["LARS", "Interrupted", "fit", "launch", "learning_rate", "optimiser", "precision", "require_batches", "seed_of"]
 
 LOG_EVERY = 50  # steps between two rows of metrics.jsonl; each row costs one synchronisation with the device
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
@@ -48,12 +50,14 @@ class Progress(Protocol):
         """Is called after every step; ``row`` holds the last metrics."""
 
 
-def launch(config: FitConfig) -> Fabric:
+def launch(config: FitConfig) -> "Fabric":
     """Starts the processes and returns the engine; call it once, before anything is read or written.
 
     Raises:
         ValueError: The device is not there.
     """
+    from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
+
     cuda = torch.cuda.is_available()
     if config.device == "cuda" and not cuda:
         raise ValueError("device 'cuda' was asked for, but torch finds no CUDA device; use --device cpu")
@@ -140,7 +144,7 @@ def optimiser(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.op
 
 
 def fit(
-    fabric: Fabric,
+    fabric: "Fabric",
     method: Method,
     items: Items,
     views: Views | None,
@@ -166,11 +170,7 @@ def fit(
         Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
         ValueError: The batch is larger than the data, the loss is not finite, or the embedding collapsed under ``strict``.
     """
-    steps = len(items) // config.batch_size  # an incomplete last batch is left out; the next epoch draws another
-    if steps == 0:
-        raise ValueError(f"batch of {config.batch_size} is larger than the data, {len(items)} items; lower --batch-size")
-    if config.batch_size % fabric.world_size:
-        raise ValueError(f"batch of {config.batch_size} cannot be shared by {fabric.world_size} processes evenly")
+    steps = require_batches(len(items), config)
     raw, optimizer = method, optimiser(config, method.parameters())
     if fabric.world_size > 1:
         raw = method = _with_global_batch_norm(method, fabric)
@@ -230,11 +230,27 @@ def fit(
         run.save_model(raw.state_dict())
 
 
+def require_batches(n: int, config: FitConfig) -> int:
+    """Returns the steps of an epoch of n items; an incomplete last batch is left out, and the next epoch draws another.
+
+    Raises:
+        ValueError: The batch is below 2, larger than the data, or not to be shared by the processes evenly.
+    """
+    processes = config.devices * config.nodes
+    if config.batch_size > n:
+        raise ValueError(f"batch of {config.batch_size} is larger than the data, {n} items; lower --batch-size")
+    if config.batch_size < 2 * processes or config.batch_size % processes:
+        raise ValueError(f"expected a batch of {processes} times 2 or more, found {config.batch_size}; change --batch-size")
+    if config.epochs < 1:
+        raise ValueError(f"expected at least 1 epoch, found {config.epochs}; raise --epochs")
+    return n // config.batch_size
+
+
 def _state(method: Method, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
     return {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
 
 
-def _epoch(items: Items, config: FitConfig, fabric: Fabric, epoch: int, start: int, steps: int) -> Iterator[Any]:
+def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start: int, steps: int) -> Iterator[Any]:
     """Yields this process's part of each batch of an epoch, from batch ``start`` on, on the device."""
     generator = torch.Generator().manual_seed(seed_of(config.seed, "order", epoch))
     order = torch.randperm(len(items), generator=generator)[: steps * config.batch_size].view(steps, -1)
@@ -243,7 +259,7 @@ def _epoch(items: Items, config: FitConfig, fabric: Fabric, epoch: int, start: i
         yield fabric.to_device(x)
 
 
-def _views(views: Views | None, x: Any, config: FitConfig, fabric: Fabric, step: int) -> tuple[Tensor, ...]:
+def _views(views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
     if views is None:
         return tuple(x)
     generator = torch.Generator().manual_seed(seed_of(config.seed, "views", step))
@@ -252,7 +268,7 @@ def _views(views: Views | None, x: Any, config: FitConfig, fabric: Fabric, step:
     return tuple(views.apply(x, {name: draw[part] for name, draw in drawn.items()}) for drawn in draws)
 
 
-def _gather(fabric: Fabric) -> Callable[[Tensor], Tensor]:
+def _gather(fabric: "Fabric") -> Callable[[Tensor], Tensor]:
     if fabric.world_size == 1:
         return lambda z: z
     return lambda z: fabric.all_gather(z, sync_grads=True).flatten(0, 1)  # type: ignore[union-attr]
@@ -261,7 +277,7 @@ def _gather(fabric: Fabric) -> Callable[[Tensor], Tensor]:
 class _Meter:
     """Means of the terms since the last row, kept on the device, and the rate."""
 
-    def __init__(self, config: FitConfig, fabric: Fabric) -> None:
+    def __init__(self, config: FitConfig, fabric: "Fabric") -> None:
         self.batch, self.device = config.batch_size, fabric.device
         self._restart()
 
@@ -281,7 +297,7 @@ class _Meter:
         return {"step": step, "epoch": round(epoch, 4), **means, "lr": lr, "images_per_second": rate}
 
 
-def _watch(method: Method, config: FitConfig, epoch: int, monitor: Monitor | None, fabric: Fabric) -> dict[str, float]:
+def _watch(method: Method, config: FitConfig, epoch: int, monitor: Monitor | None, fabric: "Fabric") -> dict[str, float]:
     """Returns the epoch's diagnostics; only the first process looks."""
     if not fabric.is_global_zero:
         return {}
@@ -293,7 +309,7 @@ def _watch(method: Method, config: FitConfig, epoch: int, monitor: Monitor | Non
     return numbers
 
 
-def _warn_of_collapse(row: dict[str, float], config: FitConfig, run: RunFolder, fabric: Fabric, warned: bool) -> bool:
+def _warn_of_collapse(row: dict[str, float], config: FitConfig, run: RunFolder, fabric: "Fabric", warned: bool) -> bool:
     message = collapse.warning(row) if "std" in row else None
     if message is None or warned:
         return warned
@@ -312,7 +328,7 @@ def _require_finite(row: dict[str, float], step: int) -> None:
         )
 
 
-def _agreed(stopped: list[int], fabric: Fabric, step: int) -> int:
+def _agreed(stopped: list[int], fabric: "Fabric", step: int) -> int:
     """Returns the signal that stops all processes after this step, or 0."""
     if fabric.world_size == 1:
         return stopped[-1] if stopped else 0
@@ -342,7 +358,7 @@ def _stop_signal() -> Iterator[list[int]]:
             signal.signal(s, handler)
 
 
-def _with_global_batch_norm(method: Method, fabric: Fabric) -> Method:
+def _with_global_batch_norm(method: Method, fabric: "Fabric") -> Method:
     """Makes every batch normalisation see all processes' items; torch's own way to do so needs a GPU."""
     if fabric.device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(method)  # type: ignore[no-any-return]

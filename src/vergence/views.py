@@ -46,7 +46,8 @@ class ImageViews(Views):
     In this order, each with its own parameters for each image:
 
     1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3],
-       then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default).
+       then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default; it
+       changes only crops larger than ``size``: photographs of 96 pixels brought to 32 by 0.03 root mean square).
     2. Horizontal flip. MoCo v2 flips last: the same, as the flip commutes with all that follows.
     3. Colour jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in
        [-s, s] turns, in one of the 24 orders, each as likely.

@@ -1,0 +1,76 @@
+"""Is the space used? Spread and rank of an embedding, and a line of advice where it shrinks to a point or a line.
+
+Shapes: N items, D features.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from vergence.linalg import effective_rank, normalised_std, require_features
+
+__all__ = ["collapse", "warning"]
+
+ROWS = 4096  # of these the spectrum is taken, so that its cost does not grow with N
+ADVICE = "try a smaller learning rate, AdamW, warm-up or a larger batch; check the views; for vje keep beta >= 1"
+
+
+def collapse(z: Tensor) -> dict[str, float]:
+    """Returns how much of the space an embedding uses.
+
+    The mean squared Mahalanobis distance under the features' own covariance is left out: it is D (N - 1) / N whatever the
+    features are (covariance of divisor N - 1, invertible), so it says something only about a covariance from elsewhere.
+
+    Args:
+        z: Features (N, D).
+
+    Returns:
+        ``std`` and ``std_min``: mean and minimum over features of `vergence.linalg.normalised_std` (1 even, 0 collapsed);
+        ``effective_rank``: `vergence.linalg.effective_rank` of at most 4096 rows, drawn with a fixed seed;
+        ``norm``: mean Euclidean norm.
+
+    Raises:
+        ValueError: The features are not a finite matrix.
+
+    Example:
+        >>> z = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
+        >>> {name: round(value, 3) for name, value in collapse(z).items()}
+        {'std': 1.0, 'std_min': 1.0, 'effective_rank': 2.0, 'norm': 2.0}
+    """
+    require_features(z=z)
+    std = normalised_std(z)
+    return {
+        "std": std.mean().item(),
+        "std_min": std.min().item(),
+        "effective_rank": effective_rank(_subset(z)).item(),
+        "norm": z.norm(dim=1).mean().item(),
+    }
+
+
+def warning(stats: Mapping[str, float], dim: int | None = None) -> str | None:
+    """Returns one line that names the collapse and what to try, or None where there is none.
+
+    Args:
+        stats: Holds ``std`` and ``effective_rank``, as from `collapse`.
+        dim: D; below 8 a small rank is no symptom. None judges the rank as that of a wide embedding.
+
+    Example:
+        >>> warning({"std": 0.02, "effective_rank": 5.0}, dim=256).split(":")[0]
+        'the embedding collapses to one direction (spread 0.02, below 0.1)'
+        >>> warning({"std": 0.9, "effective_rank": 40.0}, dim=256) is None
+        True
+    """
+    std, rank = stats["std"], stats["effective_rank"]
+    if std < 0.1:
+        return f"the embedding collapses to one direction (spread {std:.2g}, below 0.1): {ADVICE}"
+    if rank < 2 and (dim is None or dim >= 8):
+        return f"the embedding collapses to a line (effective rank {rank:.2g}, below 2): {ADVICE}"
+    return None
+
+
+def _subset(z: Tensor) -> Tensor:
+    if len(z) <= ROWS:
+        return z
+    chosen = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:ROWS]
+    return z[chosen.to(z.device)]

@@ -1,0 +1,68 @@
+"""What any learnt representation has to beat: the raw inputs and their principal components."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.linalg import require_features
+
+__all__ = ["pca", "pixels"]
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Returns the inputs themselves as features, float32 of shape (N, D), D the number of values an item.
+
+    Args:
+        x: Items (N, ...); uint8 is scaled from 0..255 to [0, 1], other types keep their values.
+
+    Raises:
+        ValueError: There is no dimension besides the items.
+
+    Example:
+        >>> pixels(torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
+        tensor([[0.0000, 1.0000, 0.2000, 0.4000]])
+    """
+    if x.ndim < 2:
+        raise ValueError(f"expected items of shape (N, ...), found {tuple(x.shape)}: put items along the first dimension")
+    flat = x.flatten(1).float()
+    return flat / 255 if x.dtype == torch.uint8 else flat
+
+
+def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Returns both parts projected on the leading principal components of the training part.
+
+    scikit-learn's randomised solver, fitted on the training features only; not whitened.
+
+    Args:
+        train: Features (N, D).
+        test: Features (M, D).
+        dim: Components kept, clipped to min(dim, N, D).
+        seed: Of the randomised solver.
+
+    Returns:
+        Features (N, dim') and (M, dim') of the inputs' type and device.
+
+    Raises:
+        ValueError: The features are not finite matrices of one width, or dim < 1.
+
+    Example:
+        >>> x = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]])
+        >>> a, b = pca(x, x[:1], dim=1)
+        >>> [round(abs(v), 3) for v in a[:, 0].tolist()], tuple(b.shape)
+        ([5.0, 0.0, 5.0], (1, 1))
+    """
+    from sklearn.decomposition import PCA
+
+    require_features(train=train, test=test)
+    if dim < 1:
+        raise ValueError(f"expected at least 1 component, found {dim}: choose the width of the embedding it stands beside")
+    model = PCA(min(dim, *train.shape), svd_solver="randomized", random_state=seed)
+    with np.errstate(invalid="ignore"):  # constant training features explain 0 of a variance of 0
+        model.fit(train.cpu().numpy())
+    return _project(model, train), _project(model, test)
+
+
+def _project(model: Any, z: Tensor) -> Tensor:
+    return torch.from_numpy(model.transform(z.cpu().numpy())).to(z)

@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from vergence.evaluation.controls import pca, pixels
+
+
+def test_pixels():
+    x = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 2, 2)
+    found = pixels(x)
+    assert found.shape == (2, 12) and found.dtype == torch.float32
+    assert found[1, 3].item() == pytest.approx(x[1, 0, 1, 1].item() / 255)
+    assert pixels(torch.full((1, 1), 255, dtype=torch.uint8)).item() == 1
+    vectors = torch.randn(4, 3) * 300
+    assert torch.equal(pixels(vectors), vectors.float())  # not images: kept in their own unit
+    with pytest.raises(ValueError, match=r"found \(3,\)"):
+        pixels(torch.ones(3))
+
+
+def test_pca_is_the_eigenvectors_projection():
+    train, test = torch.randn(300, 10) @ torch.randn(10, 10) + 4, torch.randn(20, 10)
+    a, b = pca(train, test, 10)
+    mean = train.mean(0)
+    vectors = torch.linalg.eigh(torch.cov(train.T))[1].flip(1)
+    for found, x in ((a, train), (b, test)):
+        torch.testing.assert_close(found.abs(), ((x - mean) @ vectors).abs(), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(torch.cdist(b, b), torch.cdist(test, test))  # all directions kept: a rotation
+
+
+def test_pca_keeps_the_leading_directions():
+    train = torch.randn(500, 40) * torch.tensor([9.0, 7.0, 5.0] + [0.1] * 37)
+    a, _ = pca(train, train[:2], 3)
+    assert a.shape == (500, 3) and a.dtype == train.dtype
+    assert a.var(0).sum() / train.var(0).sum() > 0.99
+    off = (a.T @ a).fill_diagonal_(0).abs().max() / a.square().sum()
+    assert off < 1e-6
+
+
+def test_pca_never_sees_the_test_part():
+    train, test = torch.randn(60, 5), torch.randn(8, 5)
+    a, b = pca(train, test, 3)
+    a2, b2 = pca(train, test[:2] * 1e3, 3)
+    assert torch.equal(a, a2)
+    assert not torch.allclose(b[:2], b2)
+    torch.testing.assert_close(a.mean(0), torch.zeros(3), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize(("n", "d", "dim", "kept"), [(50, 6, 256, 6), (4, 20, 8, 4), (1, 3, 2, 1), (30, 5, 2, 2)])
+def test_pca_clips_its_width(n, d, dim, kept):
+    a, b = pca(torch.randn(n, d), torch.randn(3, d), dim)
+    assert a.shape == (n, kept) and b.shape == (3, kept)
+    assert a.isfinite().all() and b.isfinite().all()
+
+
+def test_pca_of_constants_and_seeds():
+    a, b = pca(torch.ones(10, 4), torch.ones(2, 4), 2)
+    assert torch.equal(a, torch.zeros(10, 2)) and torch.equal(b, torch.zeros(2, 2))
+    x = torch.randn(200, 60)
+    assert torch.equal(pca(x, x, 5, seed=1)[0], pca(x, x, 5, seed=1)[0])
+    with pytest.raises(ValueError, match="at least 1 component, found 0"):
+        pca(x, x, 0)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        pca(x / 0, x, 2)

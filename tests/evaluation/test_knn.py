@@ -1,0 +1,121 @@
+import math
+from collections import Counter
+
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from vergence.evaluation.knn import knn_accuracy, nearest
+
+
+def blobs(n, d=6, classes=4):
+    y = torch.randint(0, classes, (n,))
+    return torch.eye(d)[y] * 1.5 + torch.randn(n, d), y
+
+
+def slow_accuracy(train, y, test, truth, k, temperature, weighted):
+    right = 0
+    for x, t in zip(test, truth.tolist(), strict=True):
+        near = sorted(((torch.dot(x, z) / (x.norm() * z.norm())).item(), c) for z, c in zip(train, y.tolist(), strict=True))[
+            ::-1
+        ][:k]
+        votes = Counter()
+        for s, c in near:
+            votes[c] += math.exp(s / temperature) if weighted else 1
+        right += next(c for _, c in near if votes[c] == max(votes.values())) == t
+    return right / len(test)
+
+
+@pytest.mark.parametrize("block", [3, 2048])
+def test_both_votes_are_the_loop(block):
+    (train, y), (test, truth) = blobs(60), blobs(40)
+    found = knn_accuracy(train, y, test, truth, ks=(1, 2, 4, 9, 60), temperature=0.3, block=block)
+    for k, votes in found.items():
+        for how, accuracy in votes.items():
+            assert accuracy == slow_accuracy(train, y, test, truth, k, 0.3, how == "weighted"), (k, how)
+    assert found[9]["majority"] != found[9]["weighted"]  # the case tells the votes apart
+
+
+@pytest.mark.parametrize("k", [1, 5, 21])
+def test_scikit_learn_agrees_with_two_classes_and_odd_k(k):
+    (train, y), (test, truth) = blobs(300, classes=2), blobs(200, classes=2)
+    found = knn_accuracy(train, y, test, truth, ks=(k,), temperature=0.07)[k]
+    for how, weights in (
+        ("majority", "uniform"),
+        ("weighted", lambda distance: torch.tensor(1 - distance).div(0.07).exp().numpy()),
+    ):
+        model = KNeighborsClassifier(k, metric="cosine", weights=weights, algorithm="brute").fit(train.numpy(), y.numpy())
+        assert found[how] == model.score(test.numpy(), truth.numpy())
+
+
+def directions(*degrees):
+    angle = torch.tensor(degrees).deg2rad()
+    return torch.stack([angle.cos(), angle.sin()], 1)
+
+
+@pytest.mark.parametrize("labels", [(5, 2, 2, 5), (2, 5, 5, 2)])
+def test_a_tie_goes_to_the_nearest_of_the_tied(labels):
+    train, y = directions(1.0, 2.0, 3.0, 4.0), torch.tensor(labels)
+    assert knn_accuracy(train, y, directions(0.0), y[:1], ks=(2, 4)) == {
+        2: {"majority": 1.0, "weighted": 1.0},
+        4: {"majority": 1.0, "weighted": 0.0},  # cos x = 1 - x^2 / 2: 1 and 4 degrees weigh less than 2 and 3
+    }
+    three = torch.tensor(
+        [9, labels[0], labels[1], labels[1], labels[0]]
+    )  # nearest is out of the race: the tie is between others
+    found = knn_accuracy(directions(1.0, 2.0, 3.0, 4.0, 5.0), three, directions(0.0), three[1:2], ks=(5,))
+    assert found[5]["majority"] == 1
+
+
+def test_weights_follow_the_temperature():
+    train, y = directions(5.0, 40.0, 41.0), torch.tensor([0, 1, 1])
+    cold, hot = (
+        knn_accuracy(train, y, directions(0.0), torch.tensor([0]), ks=(3,), temperature=t)[3]["weighted"]
+        for t in (0.07, 10.0)
+    )
+    assert (cold, hot) == (1, 0)
+    assert knn_accuracy(train, y, directions(0.0), torch.tensor([0]), ks=(3,), temperature=1e-5)[3]["weighted"] == 1
+
+
+def test_labels_may_be_any_integers_and_unseen_classes_are_wrong():
+    (train, y), (test, truth) = blobs(80), blobs(50)
+    plain = knn_accuracy(train, y, test, truth, ks=(1, 7))
+    names = torch.tensor([10**12, -3, 0, 77])
+    assert knn_accuracy(train, names[y], test, names[truth], ks=(1, 7)) == plain
+    assert knn_accuracy(train, y, test, torch.full_like(truth, 99), ks=(7,)) == {7: {"majority": 0.0, "weighted": 0.0}}
+    shifted = knn_accuracy(train, y, test, (truth + 1) % 4, ks=(7,))
+    assert shifted[7]["majority"] < plain[7]["majority"] / 2  # planted: labels that are off by one
+
+
+def test_invariances():
+    (train, y), (test, truth) = blobs(80), blobs(50)
+    found = knn_accuracy(train, y, test, truth, ks=(1, 6, 20))
+    turn, order, back = torch.linalg.qr(torch.randn(6, 6))[0], torch.randperm(80), torch.randperm(50)
+    assert knn_accuracy(train @ turn, y, test @ turn, truth, ks=(1, 6, 20)) == found
+    assert knn_accuracy(train[order], y[order], test[back], truth[back], ks=(1, 6, 20)) == found
+    assert knn_accuracy(train * torch.rand(80, 1).add(0.1), y, test * 7, truth, ks=(1, 6, 20)) == found
+
+
+def test_limits():
+    train, y = blobs(30)
+    assert knn_accuracy(train, y, train, y, ks=(1,))[1] == {"majority": 1.0, "weighted": 1.0}
+    assert list(knn_accuracy(train, y, train, y)) == [1, 5, 20, 30]
+    assert knn_accuracy(train, y, train, y, ks=(31, 200)) == {}
+    most = y.bincount().max().item() / 30
+    assert knn_accuracy(torch.ones(30, 2), y, torch.ones(30, 2), y, ks=(30,))[30]["majority"] == pytest.approx(most)
+    assert nearest(train, train, 1)[1].shape == (30, 1)
+
+
+def test_refusals():
+    train, y = blobs(10)
+    with pytest.raises(ValueError, match=r"test: expected labels of shape \(10,\), found \(9,\)"):
+        knn_accuracy(train, y, train, y[:9])
+    with pytest.raises(ValueError, match=r"train: expected labels"):
+        knn_accuracy(train, y[:, None], train, y)
+    with pytest.raises(ValueError, match="temperature > 0, found 0"):
+        knn_accuracy(train, y, train, y, temperature=0)
+    for k in (0, -1):
+        with pytest.raises(ValueError, match=f"k >= 1, found {k}"):
+            knn_accuracy(train, y, train, y, ks=(k, 5))
+    with pytest.raises(ValueError, match="NaN or infinity in 10 of 10"):
+        knn_accuracy(train * math.nan, y, train, y)
