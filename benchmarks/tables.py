@@ -1,7 +1,7 @@
 """Writes the README's tables from the ledger (``benchmarks/results/*.jsonl``) and the objectives' folder.
 
-    python benchmarks/tables.py            # writes README.md
-    python benchmarks/tables.py --check    # exits with 1 where README.md says something else
+python benchmarks/tables.py            # writes README.md
+python benchmarks/tables.py --check    # exits with 1 where README.md says something else
 """
 
 import importlib
@@ -53,7 +53,13 @@ def training_table() -> str:
     groups = defaultdict(list)
     for row in rows("training"):
         config = row["config"]
-        key = (row["data"], row["recipe"], row["n_train"], config["fit"]["epochs"], json.dumps(config["data"].get("keep_classes")))
+        key = (
+            row["data"],
+            row["recipe"],
+            row["n_train"],
+            config["fit"]["epochs"],
+            json.dumps(config["data"].get("keep_classes")),
+        )
         groups[key].append(row)
     body = []
     for (data, recipe, n, epochs, _), group in groups.items():
@@ -69,7 +75,16 @@ def training_table() -> str:
             mean = statistics.mean(x["variance_mean"] for x in p)
             cv = statistics.mean(x["variance_cv"] for x in p)
             body.append([*where, label, *values, f"{mean:.2f}, {cv:.2f}" if name == "mu" else ""])
-    header = ["data", "recipe", "items x epochs", "seeds", "representation", "kNN (30), %", "linear probe, %", "variance: mean, CV"]
+    header = [
+        "data",
+        "recipe",
+        "items x epochs",
+        "seeds",
+        "representation",
+        "kNN (30), %",
+        "linear probe, %",
+        "variance: mean, CV",
+    ]
     return grid(header, body)
 
 
@@ -85,8 +100,10 @@ def speed_table() -> str:
         body.append([what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`vergence {row['measurement']}`"])
     last = {(row["encoder"], row["our_precision"]): row for row in rows("lightly")}
     for row in last.values():
-        setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}; ours {row['our_precision']}, theirs {row['their_precision']}"
-        body.append(["our training loop / lightly's SimCLR loop", setting, f"{row['ratio']:.2f}", "`benchmarks/against_lightly.py`"])
+        setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}; {row['our_precision']} / {row['their_precision']}"
+        body.append(
+            ["our training loop / lightly's SimCLR loop", setting, f"{row['ratio']:.2f}", "`benchmarks/against_lightly.py`"]
+        )
     return grid(["what", "setting", "ratio", "command"], body)
 
 

@@ -1,7 +1,7 @@
 """Trains a recipe with several seeds, evaluates each run by the declared protocol, and adds a row a seed to the ledger.
 
-    python benchmarks/train.py cifar10 --data-root DATA --recipe vje_small --limit 10000 --seeds 0 1 2
-    python benchmarks/train.py cifar10 --data-root DATA --recipe vje_cifar10_200 --seeds 0 1 2      (a GPU's work)
+python benchmarks/train.py cifar10 --data-root DATA --recipe vje_small --limit 10000 --seeds 0 1 2
+python benchmarks/train.py cifar10 --data-root DATA --recipe vje_cifar10_200 --seeds 0 1 2      (a GPU's work)
 """
 
 import argparse
@@ -38,8 +38,15 @@ def main() -> None:
         began = time.monotonic()
         finished = (folder / "model.safetensors").exists()
         resume = (folder / "config.json").exists()
-        run = vergence.load(folder) if finished else vergence.train(
-            None if resume else a.data, out=folder, resume=resume, **({} if resume else {"recipe": a.recipe, "seed": seed, **settings})
+        run = (
+            vergence.load(folder)
+            if finished
+            else vergence.train(
+                None if resume else a.data,
+                out=folder,
+                resume=resume,
+                **({} if resume else {"recipe": a.recipe, "seed": seed, **settings}),
+            )
         )
         seconds = time.monotonic() - began
         record = vergence.evaluate(run)
@@ -55,7 +62,7 @@ def main() -> None:
         }
         row = {
             "measurement": "training",
-            "command": f"python benchmarks/train.py {shlex.join(x for x in sys.argv[1:] if x != a.data_root and x != '--data-root')}",
+            "command": "python benchmarks/train.py " + shlex.join("DATA" if x == a.data_root else x for x in sys.argv[1:]),
             "data": a.data,
             "recipe": a.recipe,
             "seed": seed,

@@ -44,9 +44,7 @@ def metrics():
 
 
 def representation(kind, dim, base, probe):
-    knn = {
-        k: {"majority": base - 0.004 * i, "weighted": base - 0.003 * i} for i, k in enumerate(["1", "5", "20", "30", "200"])
-    }
+    knn = {k: {"majority": base - 0.004 * i, "weighted": base - 0.003 * i} for i, k in enumerate(["1", "5", "20", "30", "200"])}
     collapse = {"std": 0.9, "effective_rank": 31.0, "norm": 16.0}
     return {"kind": kind, "dim": dim, "knn": knn, "probe": {"accuracy": probe, "converged": True}, "collapse": collapse}
 

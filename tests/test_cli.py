@@ -18,7 +18,20 @@ from vergence import cli
 
 CLI = [sys.executable, "-m", "vergence.cli"]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "COLUMNS": "100"}
-QUICK = ["--epochs", "1", "--batch-size", "64", "--limit", "192", "--device", "cpu", "--precision", "fp32", "--set", "knn_every=0"]
+QUICK = [
+    "--epochs",
+    "1",
+    "--batch-size",
+    "64",
+    "--limit",
+    "192",
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+    "--set",
+    "knn_every=0",
+]
 
 OPTIONS = {
     "Demo": ["out", "seed"],
@@ -192,7 +205,18 @@ def test_outputs_that_cannot_be_written(run, tmp_path):
 
 
 def test_a_full_disk_stops_training_with_one_line_and_keeps_the_checkpoint(tmp_path):
-    arguments = ["train", "digits", "--out", str(tmp_path / "run"), "--epochs", "3", "--device", "cpu", "--precision", "fp32"]
+    arguments = [
+        "train",
+        "digits",
+        "--out",
+        str(tmp_path / "run"),
+        "--epochs",
+        "3",
+        "--device",
+        "cpu",
+        "--precision",
+        "fp32",
+    ]
     arguments += ["--set", "knn_every=0", "--set", "checkpoint_seconds=0"]
     code = f"""
 import resource, vergence.runs, vergence.cli

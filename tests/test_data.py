@@ -200,9 +200,7 @@ def test_mnist_through_torchvision(tmp_path, name, folder):
     assert torch.equal(read_all(data.test)[1], torch.from_numpy(x[40:, None])) and data.test.names[0] == "0"
     assert data.test.labels.tolist() == y[40:].tolist() and data.train.in_memory
     test, train = (open_items(name + part, shape=(1, 28, 28), root=str(tmp_path)) for part in ("", ":train"))
-    assert torch.equal(read_all(test)[1], read_all(data.test)[1]) and torch.equal(
-        read_all(train)[1], read_all(data.train)[1]
-    )
+    assert torch.equal(read_all(test)[1], read_all(data.test)[1]) and torch.equal(read_all(train)[1], read_all(data.train)[1])
 
 
 def test_the_real_fashion_mnist(tmp_path):
@@ -465,9 +463,7 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path, memory, workers):
 
 def test_strict_refuses_unreadable_images(tmp_path):
     write_mixed(tmp_path)
-    refused(
-        tmp_path, r"4 of 15 images cannot be read: corrupt.png \(.*\), cut.jpg \(.*\), empty.gif \(.*\); remove", strict=True
-    )
+    refused(tmp_path, r"4 of 15 images cannot be read: corrupt.png \(.*\), cut.jpg \(.*\), empty.gif \(.*\); remove", strict=True)
     with pytest.raises(ValueError, match="4 of 15 images cannot be read"):
         open_items(str(tmp_path), shape=(3, 16, 16), strict=True, workers=0)
 
@@ -580,12 +576,7 @@ def test_npy_vectors(tmp_path):
     x = rng().normal(size=(50, 4))
     np.save(tmp_path / "x.npy", x)
     data = opened(tmp_path / "x.npy")
-    assert (
-        data.kind == "vector"
-        and data.name == "x.npy"
-        and data.size is None
-        and (len(data.train), len(data.test)) == (40, 10)
-    )
+    assert data.kind == "vector" and data.name == "x.npy" and data.size is None and (len(data.train), len(data.test)) == (40, 10)
     rows = [int(name) for name in data.test.names]
     np.testing.assert_array_equal(read_all(data.test)[1].numpy(), x[rows].astype(np.float32))
 
@@ -636,9 +627,7 @@ def test_arrays_are_resized_once(tmp_path):
     x = rng().integers(0, 255, (30, 12, 16, 3), dtype=np.uint8)
     np.save(tmp_path / "x.npy", x)
     data = opened(tmp_path / "x.npy", size=6)
-    assert (
-        data.train.in_memory and data.train.shape == (3, 6, 6) and data.size == 6 and data.train.array.shape[1:] == (3, 6, 6)
-    )
+    assert data.train.in_memory and data.train.shape == (3, 6, 6) and data.size == 6 and data.train.array.shape[1:] == (3, 6, 6)
     rows = torch.tensor([int(name) for name in data.train.names])
     assert torch.equal(read_all(data.train)[1], fit(torch.from_numpy(x).permute(0, 3, 1, 2)[rows], (3, 6, 6)))
     small = open_data(DataConfig(source=str(tmp_path / "x.npy"), size=6), memory=100)
@@ -706,9 +695,7 @@ def test_memmap_equals_the_array(tmp_path):
     assert torch.equal(read_all(lazy.train)[1], read_all(whole.train)[1])
     both, _ = load(lazy.train)
     assert (
-        both.in_memory
-        and torch.equal(read_all(both)[1], read_all(whole.train)[1])
-        and list(both.names) == list(lazy.train.names)
+        both.in_memory and torch.equal(read_all(both)[1], read_all(whole.train)[1]) and list(both.names) == list(lazy.train.names)
     )
 
 
@@ -807,9 +794,7 @@ def test_limit_and_classes(tmp_path):
     whole = opened(tmp_path / "a.npz")
     kept = opened(tmp_path / "a.npz", keep_classes=(0, 2))
     assert (
-        set(kept.train.labels.tolist()) == {0, 2}
-        and len(kept.train) == 160
-        and list(kept.test.names) == list(whole.test.names)
+        set(kept.train.labels.tolist()) == {0, 2} and len(kept.train) == 160 and list(kept.test.names) == list(whole.test.names)
     )
     few = opened(tmp_path / "a.npz", keep_classes=(2,), limit=30)
     assert len(few.train) == 30 and set(few.train.labels.tolist()) == {2} and set(few.train.names) < set(whole.train.names)

@@ -12,7 +12,9 @@ def test_readme_says_what_the_ledger_says():
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "VISION.md", "LICENSE", "CITATION.cff", "docs/decisions.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "VISION.md", "LICENSE", "CITATION.cff", "docs/decisions.md"]
+)
 def test_the_repository_has_its_documents(name):
     assert (ROOT / name).stat().st_size > 100
 

@@ -13,7 +13,7 @@ def parts():
     rng = np.random.default_rng(0)
     for n in (3, 1, 5):
         yield {
-            "name": [f"ä {i}, \"{n}\"" for i in range(n)],
+            "name": [f'ä {i}, "{n}"' for i in range(n)],
             "score": rng.normal(size=n).astype(np.float32),
             "z": rng.normal(size=(n, 4)).astype(np.float32),
         }

@@ -117,6 +117,14 @@ def test_nearest_of_zeros_and_copies():
     assert similarity.abs().max() <= 1
 
 
+@pytest.mark.float32
+def test_similarity_never_rounds_beyond_one():
+    z = torch.randn(2000, 64)
+    unit = torch.nn.functional.normalize(z, dim=1)
+    assert (unit @ unit.T).max() > 1  # what a bare product gives
+    assert nearest(z, z, 1)[0].max() <= 1
+
+
 def test_refusals():
     good, bad = torch.randn(5, 3), torch.randn(5, 3)
     bad[1, 0], bad[4, 2] = math.nan, math.inf

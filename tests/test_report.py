@@ -46,9 +46,7 @@ def plain(text):
 
 def rows(text, label):
     body = re.search(rf'aria-label="{label}"><table.*?<tbody>(.*?)</tbody>', text, re.S)[1]
-    return [
-        [plain(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in re.findall(r"<tr>(.*?)</tr>", body)
-    ]
+    return [[plain(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in re.findall(r"<tr>(.*?)</tr>", body)]
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +66,7 @@ def test_accuracies_are_the_files(full):
 def test_detection_is_the_files_and_the_best_is_bold(full):
     scores = fixtures.evaluation()["anomaly"]["scores"]
     found = rows(full, "Detection of anomalies")
-    assert [row[1:] for row in found] == [
-        [f"{100 * s[key]:.1f}" for key in ("auroc", "aupr", "fpr95")] for s in scores.values()
-    ]
+    assert [row[1:] for row in found] == [[f"{100 * s[key]:.1f}" for key in ("auroc", "aupr", "fpr95")] for s in scores.values()]
     table = re.search(r'aria-label="Detection of anomalies">(.*?)</table>', full, re.S)[1]
     assert re.findall(r"<td><b>(.*?)</b>", table) == ["91.4", "31.2", "66.0"]  # fewest false alarms are best
 
@@ -179,9 +175,7 @@ def test_where_no_control_wins_none_is_said_to(tmp_path):
 
 
 def test_names_are_data_not_markup(tmp_path):
-    config = fixtures.config(
-        data={"source": HOSTILE, "keep_classes": None}, model={"encoder": HOSTILE, "objective": HOSTILE}
-    )
+    config = fixtures.config(data={"source": HOSTILE, "keep_classes": None}, model={"encoder": HOSTILE, "objective": HOSTILE})
     config["facts"] |= {"classes": [HOSTILE] * 10, "note": HOSTILE, "device": HOSTILE}
     evaluation = fixtures.evaluation()
     evaluation["protocol"]["note"] = HOSTILE
@@ -387,9 +381,7 @@ def test_a_browser_draws_every_chart(tmp_path):
     chart = drawn.split('data-figure="map"')[1].split('id="neighbours"')[0]
     assert len(re.findall(r'<path class="point', chart)) == 121  # the items and the ring around the chosen one
     assert "&lt;b&gt;zero" in drawn
-    assert "<b>zero" not in re.sub(r'"[^"]*"', "", drawn) and not re.search(
-        r"onerror=\"|src=\"x\"", drawn
-    )  # as text it is fine
+    assert "<b>zero" not in re.sub(r'"[^"]*"', "", drawn) and not re.search(r"onerror=\"|src=\"x\"", drawn)  # as text it is fine
     assert re.search(r'<img id="seen" alt="test/[^"]*held out as an anomaly" src="data:image/png', drawn)
     assert not re.search(r"CONSOLE.*(error|refused|violates)", found.stderr, re.I)
 
@@ -405,7 +397,5 @@ def test_nothing_is_wider_than_the_page(tmp_path):
     (tmp_path / "frames.html").write_text(f"<body>{frame.format(400)}{frame.format(1400)}{script}")
     options = ("--dump-dom", "--virtual-time-budget=9000", "--allow-file-access-from-files", "--window-size=1600,1000")
     found = browse(tmp_path / "frames.html", tmp_path / "profile", *options)
-    for width, (scroll, client) in zip(
-        (400, 1400), re.findall(r"(\d+) (\d+)", found.stdout.split("title>")[1]), strict=True
-    ):
+    for width, (scroll, client) in zip((400, 1400), re.findall(r"(\d+) (\d+)", found.stdout.split("title>")[1]), strict=True):
         assert int(scroll) <= int(client) <= width and int(client) >= width - 20

@@ -1,5 +1,6 @@
 """The loop: a kill changes nothing, N processes are one, and it learns from real images."""
 
+import itertools
 import json
 import math
 import os
@@ -48,8 +49,8 @@ def test_schedule_warms_up_and_ends_at_zero():
     config = FitConfig(epochs=20, lr=0.1, warmup_epochs=2)
     rates = [training.learning_rate(config, step, 10) for step in range(200)]
     assert rates[0] == pytest.approx(0.1 / 20) and max(rates) == pytest.approx(0.1)
-    assert all(a < b for a, b in zip(rates[:19], rates[1:20], strict=True))
-    assert all(a > b for a, b in zip(rates[20:-1], rates[21:], strict=True))
+    assert all(a < b for a, b in itertools.pairwise(rates[:20]))
+    assert all(a > b for a, b in itertools.pairwise(rates[20:]))
     assert rates[110] == pytest.approx(0.05, rel=1e-2) and rates[-1] < 1e-4
     expected = 0.05 * (1 + math.cos(math.pi * (57 - 20) / 180))
     assert rates[57] == pytest.approx(expected)
@@ -76,7 +77,18 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
     settings = ["--epochs", "6", "--batch-size", "128", "--set", "checkpoint_seconds=0", "--precision", "fp32"]
     train(tmp_path / "whole", *settings)
     rng = random.Random(0)
-    command = [*CLI, "train", "digits", "--out", str(tmp_path / "killed"), "--device", "cpu", "--set", "knn_every=0", *settings]
+    command = [
+        *CLI,
+        "train",
+        "digits",
+        "--out",
+        str(tmp_path / "killed"),
+        "--device",
+        "cpu",
+        "--set",
+        "knn_every=0",
+        *settings,
+    ]
     kills, steps = 0, []
     for _ in range(8):
         process = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -109,7 +121,20 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
 
 
 def test_two_processes_are_one(tmp_path):
-    settings = ["--epochs", "2", "--batch-size", "64", "--limit", "320", "--precision", "fp64", "--optimizer", "sgd", "--lr", "0.01"]
+    settings = [
+        "--epochs",
+        "2",
+        "--batch-size",
+        "64",
+        "--limit",
+        "320",
+        "--precision",
+        "fp64",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.01",
+    ]
     train(tmp_path / "one", *settings)
     train(tmp_path / "two", *settings, "--devices", "2")
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")

@@ -71,9 +71,7 @@ def test_each_jitter_operation_is_torchvisions(operation, channels):
     assert close(y, x) == (channels == 1 and operation >= 2)
 
 
-@pytest.mark.parametrize(
-    "strengths", [(0.8, 0.8, 0.8, 0.5), (0.8, 0.0, 0.8, 0.5), (0.8, 0.8, 0.8, 0.0), (0.0, 0.0, 0.0, 0.5)]
-)
+@pytest.mark.parametrize("strengths", [(0.8, 0.8, 0.8, 0.5), (0.8, 0.0, 0.8, 0.5), (0.8, 0.8, 0.8, 0.0), (0.0, 0.0, 0.0, 0.5)])
 def test_jitter_in_each_of_the_24_orders_is_torchvisions(strengths):
     views = ImageViews(replace(FORCED, jitter=strengths, jitter_p=0.8), 8)
     x = images(48, height=8, width=8)
@@ -195,9 +193,7 @@ def torchvision_crops(scale, height, width):
     return [torch.tensor([p[name] for p in params]) for name in ("top", "left", "height", "width")]
 
 
-@pytest.mark.parametrize(
-    ("scale", "height", "width"), [((0.2, 1.0), 400, 400), ((0.08, 1.0), 300, 500), ((0.2, 1.0), 32, 32)]
-)
+@pytest.mark.parametrize(("scale", "height", "width"), [((0.2, 1.0), 400, 400), ((0.08, 1.0), 300, 500), ((0.2, 1.0), 32, 32)])
 def test_crops_are_distributed_as_torchvisions(scale, height, width):
     draws = ImageViews(replace(NOTHING, crop=scale), 32).draw(DRAWS, seeded(3))
     ours = crop_facts(_boxes(draws, height, width), height, width)
@@ -276,8 +272,7 @@ def test_operations_are_as_frequent_as_torchvisions(name, field, transform):
     image = images(1, height=4, width=4)[0]
     theirs = torch.tensor([not torch.equal(transform(image), image) for _ in range(DRAWS)]).double()
     chosen = {
-        p: ImageViews(replace(NOTHING, **{field: p}), 32).draw(DRAWS, seeded(10))[name].double()
-        for p in (0.0, 0.3, 0.35, 1.0)
+        p: ImageViews(replace(NOTHING, **{field: p}), 32).draw(DRAWS, seeded(10))[name].double() for p in (0.0, 0.3, 0.35, 1.0)
     }
     assert rates_z(chosen[0.3], theirs) < 4 and rates_z(chosen[0.35], theirs) > 4
     assert chosen[0.0].sum() == 0 and chosen[1.0].sum() == DRAWS
@@ -314,9 +309,7 @@ def test_a_part_of_the_draws_is_not_what_a_smaller_draw_gives():
 
 @pytest.mark.parametrize("kind", ["images", "vectors"])
 def test_the_generator_alone_decides(kind):
-    views: Views = (
-        ImageViews(EVERYTHING, 32) if kind == "images" else VectorViews(ViewConfig(), torch.zeros(5), torch.ones(5))
-    )
+    views: Views = ImageViews(EVERYTHING, 32) if kind == "images" else VectorViews(ViewConfig(), torch.zeros(5), torch.ones(5))
     x = images(8) if kind == "images" else torch.randn(8, 5)
     before = torch.get_rng_state()
     first, again, other = (views(x, seeded(seed)) for seed in (1, 1, 2))
@@ -505,9 +498,7 @@ def test_bad_images_are_refused(x, words):
         views.apply(x, views.draw(2, seeded()))
 
 
-@pytest.mark.parametrize(
-    "x", [torch.zeros(2, 4), torch.zeros(3, 3), torch.zeros(2, 3, 1), torch.zeros(2, 3, dtype=torch.int64)]
-)
+@pytest.mark.parametrize("x", [torch.zeros(2, 4), torch.zeros(3, 3), torch.zeros(2, 3, 1), torch.zeros(2, 3, dtype=torch.int64)])
 def test_bad_vectors_are_refused(x):
     views = VectorViews(ViewConfig(), torch.zeros(3), torch.ones(3))
     with pytest.raises(ValueError, match=r"expected floats of shape \(2, 3\), found"):

@@ -8,7 +8,7 @@ __version__ = "0.1.0.dev0"
 _NAMES = {"Run": "api", "evaluate": "protocol", "load": "api", "train": "api", "write_report": "report"}
 _MODULES = ("evaluation", "linalg", "networks", "objectives", "recipes", "report", "training", "views")
 
-__all__ = ["Run", "__version__", "evaluate", "load", "train", "write_report", *_MODULES]  # noqa: PLE0604
+__all__ = ["Run", "__version__", "evaluate", "load", "train", "write_report", *_MODULES]
 
 if TYPE_CHECKING:
     from vergence.api import Run, load, train

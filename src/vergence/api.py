@@ -1,6 +1,6 @@
 """The library in three calls: `train` makes a run, `load` opens one, and a `Run` embeds, scores and evaluates."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ Images = str | Path | np.ndarray | Tensor | Items
 
 
 def train(
-    source: str | RunConfig | None = None, *, out: str | Path, recipe: str = "vje_small", resume: bool = False, **settings: Any
+    source: str | RunConfig | None = None,
+    *,
+    out: str | Path,
+    recipe: str = "vje_small",
+    resume: bool = False,
+    **settings: Any,
 ) -> "Run":
     """Trains an encoder and an objective, writes a run folder, and returns the run.
 
@@ -230,8 +235,7 @@ class Run:
         facts, config = self.folder.facts, self.folder.config.data
         shape = tuple(facts["read_shape"])
         if isinstance(images, (str, Path)):
-            where = {"root": config.root, "download": config.download, "holdout": config.holdout}
-            return data.open_items(str(images), shape=shape, **where)
+            return data.open_items(str(images), shape=shape, root=config.root, download=config.download, holdout=config.holdout)
         items = data.from_array(images)
         if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
             raise ValueError(f"expected items of shape {shape} as the model was trained on, found {items.shape}")
@@ -248,13 +252,20 @@ def _require_unchanged(config: RunConfig, source: str | RunConfig | None, recipe
         wanted = named
     was, now = config.to_dict(), wanted.to_dict()
     changed = [
-        f"{name} was {was[part][name]!r}, now {now[part][name]!r}" for part in was for name in was[part] if was[part][name] != now[part][name]
+        f"{name} was {was[part][name]!r}, now {now[part][name]!r}"
+        for part in was
+        for name in was[part]
+        if was[part][name] != now[part][name]
     ]
     if changed:
-        raise ValueError(f"--resume goes on with a run's own settings: {'; '.join(changed)}; leave them out, or start another run")
+        raise ValueError(
+            f"--resume goes on with a run's own settings: {'; '.join(changed)}; leave them out, or start another run"
+        )
 
 
-def _fit(fabric: Any, method: PairedMethod, opened: Data, config: RunConfig, folder: RunFolder, mean: Tensor, std: Tensor) -> "Run":
+def _fit(
+    fabric: Any, method: PairedMethod, opened: Data, config: RunConfig, folder: RunFolder, mean: Tensor, std: Tensor
+) -> "Run":
     shape = folder.facts["shape"]
     size = shape[1] if len(shape) == 3 else None
     steps = config.fit.epochs * (len(opened.train) // config.fit.batch_size)

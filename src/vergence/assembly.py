@@ -97,6 +97,7 @@ def write_skipped(path: Path, skipped: Sequence[Skipped]) -> None:
 def facts(
     config: RunConfig, opened: Data, shape: Sequence[int], target_shape: Sequence[int] | None, method: nn.Module, fabric: Any
 ) -> dict[str, Any]:
+    """Returns what was found at the start of a run: data, shapes, machine and versions."""
     return {
         "kind": opened.kind,
         "classes": list(opened.classes),
@@ -121,7 +122,10 @@ def commit() -> str | None:
     where = Path(__file__).parent
     try:
         found = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"], cwd=where, capture_output=True, text=True
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+            cwd=where,
+            capture_output=True,
+            text=True,
         )
     except OSError:
         return None
@@ -160,5 +164,3 @@ def labelled(items: Items, limit: int | None = None) -> Items | None:
     if limit is not None and len(index) > limit:
         index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:limit]].sort().values
     return items.subset(index)
-
-

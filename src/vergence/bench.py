@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-
 
 from vergence import assembly, training
 from vergence.api import Run
@@ -35,8 +34,8 @@ def bench(
     objective: str = "vje",
     size: int = 32,
     batch_size: int = 256,
-    precision: str = "auto",
-    device: str = "auto",
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     rounds: int = 5,
     out: Path | None = None,
 ) -> dict[str, Any]:
@@ -60,7 +59,13 @@ def bench(
         The row.
     """
     fit = FitConfig(
-        epochs=1, batch_size=batch_size, optimizer="sgd", precision=precision, device=device, knn_every=0, checkpoint_seconds=1e9
+        epochs=1,
+        batch_size=batch_size,
+        optimizer="sgd",
+        precision=precision,
+        device=device,
+        knn_every=0,
+        checkpoint_seconds=1e9,
     )
     fabric = training.launch(fit)
     measure = {"step": _step, "embed": _embed}[what]
@@ -107,7 +112,7 @@ def _step(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> Measure
     def once() -> None:
         with autocast():
             z = [method.encoder(x) for x in pair]
-        sum(part.float().square().mean() for part in z).backward()  # type: ignore[union-attr]
+        torch.stack([part.float().square().mean() for part in z]).sum().backward()
         for p in method.parameters():
             p.grad = None
 
@@ -120,7 +125,7 @@ def _step(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> Measure
             run = RunFolder.create(Path(place) / "run", config, {})
             training.fit(fabric, _method(model, size), many, views, fit, run)
             rows = [row for row in run.metrics() if "images_per_second" in row]
-        return statistics.mean(row["images_per_second"] for row in rows)
+        return float(statistics.mean(row["images_per_second"] for row in rows))
 
     return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
 
@@ -176,5 +181,3 @@ def _rate(once: Callable[[], None], steps: int, images: int, device: torch.devic
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-

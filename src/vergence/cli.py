@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments[:1] == ["--version"]:
         print(f"vergence {__version__}")
         return
-    commands: dict[str, type] = {
+    commands: dict[str, Callable[..., Any]] = {
         "demo": Demo,
         "train": Train,
         "evaluate": Evaluate,

@@ -247,7 +247,8 @@ def open_arrays(path: Path, memory: int) -> Source:
     """Opens a ``.npy`` file, on disk if it has more bytes than ``memory``, or a ``.npz`` file of arrays with known keys.
 
     Keys: ``images`` (or x, data, X, arr_0) and ``labels`` (y, label); x_train, y_train, x_test, y_test (train comes first);
-    ``context`` and ``target`` with labels, and for a test part of their own the same names with ``_test`` behind. Labels are integers >= -1 (-1: unknown) or strings.
+    ``context`` and ``target`` with labels, and the same with ``_test`` behind for a test part of their own. Labels are
+    integers >= -1 (-1: unknown) or strings.
 
     Raises:
         ValueError: The file cannot be read without running code, or holds something else.

@@ -71,7 +71,7 @@ def write_pairs(path: Path, seed: int) -> None:
     test, train = order[: len(order) // 5], order[len(order) // 5 :].repeat(SHOTS)
     generator = torch.Generator().manual_seed(seed)
     shots = {"context": train, "target": train, "context_test": test, "target_test": test}
-    arrays = {name: photographs(clean[index], generator).numpy() for name, index in shots.items()}
+    arrays: dict[str, Any] = {name: photographs(clean[index], generator).numpy() for name, index in shots.items()}
     labels = {"labels": digits.target[train.numpy()], "labels_test": digits.target[test.numpy()]}
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays, **labels)

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,6 +45,7 @@ class Table(abc.ABC):
     def close(self) -> None:
         """Writes what is left."""
 
+    @abc.abstractmethod
     def abandon(self) -> None:
         """Lets go of what is still held; nothing more is written."""
 
@@ -56,7 +57,7 @@ def open_table(path: Path) -> Iterator[Table]:
     Raises:
         ValueError: The ending is another, the folder cannot be written, or pyarrow is missing for ``.parquet``.
     """
-    kinds = {".csv": _CSV, ".npz": _NPZ, ".parquet": _Parquet}
+    kinds: dict[str, Callable[[Path], Table]] = {".csv": _CSV, ".npz": _NPZ, ".parquet": _Parquet}
     if path.suffix not in kinds:
         raise ValueError(f"cannot write '{path.name}': expected an ending among {', '.join(kinds)}")
     if not path.parent.is_dir():
@@ -186,6 +187,9 @@ class _Parquet(Table):
     def close(self) -> None:
         if self.writer is not None:
             self.writer.close()
+
+    def abandon(self) -> None:
+        self.writer = None
 
 
 def _arrow(values: Column) -> Any:

@@ -33,9 +33,7 @@ def require_features(**named: Tensor) -> None:
             )
         bad = int((~z.isfinite()).any(1).sum())
         if bad:
-            raise ValueError(
-                f"{name}: expected finite features, found NaN or infinity in {bad} of {len(z)} rows: leave them out"
-            )
+            raise ValueError(f"{name}: expected finite features, found NaN or infinity in {bad} of {len(z)} rows: leave them out")
     widths = {name: z.shape[1] for name, z in named.items()}
     if len(set(widths.values())) > 1:
         found = ", ".join(f"{name} {width}" for name, width in widths.items())

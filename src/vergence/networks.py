@@ -7,6 +7,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ def timm_model(name: str, channels: int, size: int) -> nn.Module:
         raise ValueError("encoder 'timm:...' needs timm: pip install 'vergence[timm]'") from None
     if not timm.is_model(name):
         raise ValueError(f"timm knows no model '{name}'{_hint(name, timm.list_models())}")
-    fixed = {"img_size": size} if "vit" in name or "swin" in name else {}
+    fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **fixed)
     return model
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence import assembly, networks
+from vergence import networks
 from vergence.api import Run
 from vergence.data import Data, Items, open_data
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
@@ -139,9 +139,7 @@ def _kept(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor, T
     return (torch.isin(train, classes), torch.isin(test, classes)) if len(classes) >= 2 else None
 
 
-def _accuracies(
-    opened: Data, train: Tensor, test: Tensor, kept: tuple[Tensor, Tensor] | None, probes: bool
-) -> dict[str, Any]:
+def _accuracies(opened: Data, train: Tensor, test: Tensor, kept: tuple[Tensor, Tensor] | None, probes: bool) -> dict[str, Any]:
     if kept is None:
         return {"knn": None, "probe": None}
     assert opened.train.labels is not None and opened.test.labels is not None
@@ -188,7 +186,7 @@ def _write_examples(run: Run, items: Items, test: Features) -> None:
     centred = z - z.mean(0)
     xy = centred @ torch.linalg.svd(centred.double(), full_matrices=False)[2][:2].T.float()
     labels = items.labels[chosen] if items.labels is not None else torch.full((len(chosen),), -1)
-    columns: dict[str, np.ndarray] = {
+    columns: dict[str, Any] = {
         "xy": xy.numpy(),
         "label": labels.numpy(),
         "score": next(iter(_scores(run, z).values())).numpy(),

@@ -11,7 +11,17 @@ from typing import Any
 
 from vergence.config import DataConfig, FitConfig, ModelConfig, RunConfig, ViewConfig
 
-__all__ = ["get", "names", "override", "vje_cifar10", "vje_cifar10_200", "vje_imagenet", "vje_oneclass_cifar10", "vje_small", "vje_stl10"]
+__all__ = [
+    "get",
+    "names",
+    "override",
+    "vje_cifar10",
+    "vje_cifar10_200",
+    "vje_imagenet",
+    "vje_oneclass_cifar10",
+    "vje_small",
+    "vje_stl10",
+]
 
 NO_BLUR = ViewConfig(blur=0.0)
 
@@ -112,7 +122,9 @@ def get(name: str) -> Callable[..., RunConfig]:
     """
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
-        raise ValueError(f"unknown recipe '{name}'; known: {', '.join(names())}" + (f"; did you mean '{near[0]}'?" if near else ""))
+        raise ValueError(
+            f"unknown recipe '{name}'; known: {', '.join(names())}" + (f"; did you mean '{near[0]}'?" if near else "")
+        )
     recipe: Callable[..., RunConfig] = globals()[name]
     return recipe
 
@@ -133,7 +145,9 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
         if not holders:
             known = sorted({f.name for part in parts.values() for f in dataclasses.fields(part)})
             near = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(f"unknown setting '{name}'" + (f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"))
+            raise ValueError(
+                f"unknown setting '{name}'" + (f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}")
+            )
         for key in holders:
             merged = {**parts[key].options, **value} if name == "options" else value
             parts[key] = dataclasses.replace(parts[key], **{name: merged})

@@ -138,9 +138,7 @@ def _recognised(run: RunFiles) -> str:
     if not columns:
         return f"How well classes can be told apart was not measured{_because(run)}."
     title = next((title for title in columns if title.startswith("k = 30")), next(iter(columns)))
-    return (
-        f"Recognising by what is most similar ({title}): {duel(kinds, columns[title], 'of test items get the right class')}"
-    )
+    return f"Recognising by what is most similar ({title}): {duel(kinds, columns[title], 'of test items get the right class')}"
 
 
 def _noticed(run: RunFiles) -> str:
@@ -267,9 +265,7 @@ def _item(run: RunFiles, i: int, query: int | None) -> str:
     label, caption, address = escape(_label(run, i)), escape(_caption(run, i)), picture(run.examples.get("thumbnail"), i)
     other = query is not None and run.examples["label"][i] != run.examples["label"][query]
     image = f'<img src="{address}" alt="{caption}" title="{caption}" loading="lazy">'
-    words = (
-        label if query is not None else f"{label}<br>{number(run.examples['score'][i])}{'<br>held out' * _held_out(run, i)}"
-    )
+    words = label if query is not None else f"{label}<br>{number(run.examples['score'][i])}{'<br>held out' * _held_out(run, i)}"
     mark = '<span class="query">query</span> ' if i == query else "≠ " if other else ""
     shown = image if address else f"<span>{caption}</span>"
     return f"<figure{' class=other' if other else ''}>{shown}<figcaption>{mark}{words}</figcaption></figure>"
@@ -312,9 +308,7 @@ def _map_figure(run: RunFiles, captions: list[str], scored: list[int]) -> dict[s
         by_score = scatter(xy, scored, captions, "score", 0, run.examples["score"])
         traces.append(by_score | {"meta": "score", "visible": False, "showlegend": False})
     ring = {"size": 18, "symbol": "circle-open", "color": "#000", "line": {"width": 3}}
-    traces.append(
-        {"meta": "ring", "x": [], "y": [], "mode": "markers", "marker": ring, "showlegend": False, "hoverinfo": "skip"}
-    )
+    traces.append({"meta": "ring", "x": [], "y": [], "mode": "markers", "marker": ring, "showlegend": False, "hoverinfo": "skip"})
     axes = {f"{a}axis": {"title": {"text": f"principal component {i}"}} for a, i in (("x", 1), ("y", 2))}
     return {"data": traces, "layout": {"height": 520, "hovermode": "closest", "showlegend": len(groups) <= LEGEND, **axes}}
 

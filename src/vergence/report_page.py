@@ -178,9 +178,7 @@ def assemble(title: str, header: str, parts: Iterable[tuple[str, str, str]], fig
 def table(label: str, head: list[str], rows: list[list[str]], kind: str = "") -> str:
     """Returns a table whose first column heads its rows; what is wider than the page scrolls by itself."""
     top = "".join(f'<th scope="col">{name}</th>' for name in head)
-    body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>' for row in rows
-    )
+    body = "".join(f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>' for row in rows)
     whole = f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{whole}</div>'
 
@@ -213,9 +211,7 @@ def verdict(kinds: Mapping[str, str], columns: Columns) -> str:
             won.setdefault(" and ".join(winners), []).append(title)
     if not won:
         return "<p>In every column the model's best is at least level with the controls.</p>"
-    said = "; ".join(
-        f"<b>{escape(name)}</b> in {len(t)} of {len(columns)} columns ({', '.join(t)})" for name, t in won.items()
-    )
+    said = "; ".join(f"<b>{escape(name)}</b> in {len(t)} of {len(columns)} columns ({', '.join(t)})" for name, t in won.items())
     return f'<p class="note"><strong>A control wins:</strong> {said}. There, training has not paid.</p>'
 
 

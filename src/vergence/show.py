@@ -36,7 +36,8 @@ def show_anomalies(record: dict[str, Any]) -> None:
     """Prints how well each score tells anomalies from the rest."""
     a = record["anomaly"]
     rows = [
-        [name if s["kind"] == "model" else f"{name} (control)", s["auroc"], s["aupr"], s["fpr95"]] for name, s in a["scores"].items()
+        [name if s["kind"] == "model" else f"{name} (control)", s["auroc"], s["aupr"], s["fpr95"]]
+        for name, s in a["scores"].items()
     ]
     names = ", ".join(a["anomalies"])
     title = f"anomalies: {names} ({a['n_anomalies']} among {a['n_inliers']} others)"

@@ -345,7 +345,7 @@ def _stop_signal() -> Iterator[list[int]]:
 
     def note(signum: int, frame: object) -> None:
         caught.append(signum)
-        signal.signal(signum, before[signum])
+        signal.signal(signum, before[signal.Signals(signum)])
 
     try:
         before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -361,7 +361,8 @@ def _stop_signal() -> Iterator[list[int]]:
 def _with_global_batch_norm(method: Method, fabric: "Fabric") -> Method:
     """Makes every batch normalisation see all processes' items; torch's own way to do so needs a GPU."""
     if fabric.device.type == "cuda":
-        return nn.SyncBatchNorm.convert_sync_batchnorm(method)  # type: ignore[no-any-return]
+        converted: Method = nn.SyncBatchNorm.convert_sync_batchnorm(method)
+        return converted
     for module in list(method.modules()):
         for name, child in module.named_children():
             if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -399,5 +400,5 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
             self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
             self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
         normal = centred * torch.rsqrt(var + self.eps).view(shape)
-        return (normal * self.weight.view(shape) + self.bias.view(shape)).to(x.dtype)
-
+        scaled: Tensor = normal * self.weight.view(shape) + self.bias.view(shape)
+        return scaled.to(x.dtype)

@@ -104,9 +104,7 @@ class ImageViews(Views):
             "area": u(*c.crop, TRIES),
             "aspect": u(math.log(ASPECT[0]), math.log(ASPECT[1]), TRIES).exp_(),
             "place": u(0, 1, 2),
-            "factors": torch.stack(
-                [u(max(0, 1 - s), 1 + s) for s in c.jitter[:HUE]] + [u(-c.jitter[HUE], c.jitter[HUE])], 1
-            ),
+            "factors": torch.stack([u(max(0, 1 - s), 1 + s) for s in c.jitter[:HUE]] + [u(-c.jitter[HUE], c.jitter[HUE])], 1),
             "order": u(0, 1, 4).argsort(1),
             "sigma": u(*c.blur_sigma),
             "flip": u(0, 1) < c.flip,
@@ -363,9 +361,7 @@ def _is_channels_last(x: Tensor) -> bool:
 
 def _check_images(x: Tensor, n: int) -> None:
     if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise ValueError(
-            f"expected images (B, C, H, W) with C = 1 or 3, found shape {tuple(x.shape)}: reorder the dimensions"
-        )
+        raise ValueError(f"expected images (B, C, H, W) with C = 1 or 3, found shape {tuple(x.shape)}: reorder the dimensions")
     if len(x) != n:
         raise ValueError(f"expected {n} images, as many as were drawn for, found {len(x)}: take the same part of the draws")
     if x.dtype == torch.uint8:

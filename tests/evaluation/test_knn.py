@@ -60,9 +60,7 @@ def test_a_tie_goes_to_the_nearest_of_the_tied(labels):
         2: {"majority": 1.0, "weighted": 1.0},
         4: {"majority": 1.0, "weighted": 0.0},  # cos x = 1 - x^2 / 2: 1 and 4 degrees weigh less than 2 and 3
     }
-    three = torch.tensor(
-        [9, labels[0], labels[1], labels[1], labels[0]]
-    )  # nearest is out of the race: the tie is between others
+    three = torch.tensor([9, labels[0], labels[1], labels[1], labels[0]])  # nearest is out of the race: the tie is between others
     found = knn_accuracy(directions(1.0, 2.0, 3.0, 4.0, 5.0), three, directions(0.0), three[1:2], ks=(5,))
     assert found[5]["majority"] == 1
 
@@ -70,11 +68,13 @@ def test_a_tie_goes_to_the_nearest_of_the_tied(labels):
 def test_weights_follow_the_temperature():
     train, y = directions(5.0, 40.0, 41.0), torch.tensor([0, 1, 1])
     cold, hot = (
-        knn_accuracy(train, y, directions(0.0), torch.tensor([0]), ks=(3,), temperature=t)[3]["weighted"]
-        for t in (0.07, 10.0)
+        knn_accuracy(train, y, directions(0.0), torch.tensor([0]), ks=(3,), temperature=t)[3]["weighted"] for t in (0.07, 10.0)
     )
     assert (cold, hot) == (1, 0)
     assert knn_accuracy(train, y, directions(0.0), torch.tensor([0]), ks=(3,), temperature=1e-5)[3]["weighted"] == 1
+    near = directions(0.5, 1.0, 1.2)  # at T = 0.001 the two weigh 0.89 + 0.83 of the one, and exp(cosine / T) overflows
+    assert math.isinf(torch.tensor(1 / 0.001).exp().item())
+    assert knn_accuracy(near, y, directions(0.0), torch.tensor([1]), ks=(3,), temperature=0.001)[3]["weighted"] == 1
 
 
 def test_labels_may_be_any_integers_and_unseen_classes_are_wrong():

@@ -61,6 +61,13 @@ def test_features_constant_in_training_stay_zero(dtype):
     assert linear_probe(wide, y, wide_test, truth) == plain
 
 
+def test_equal_numbers_are_constant_whatever_their_deviation_rounds_to():
+    equal = torch.full((200, 1), 1 / 3, dtype=torch.float32)
+    assert equal.std(0, correction=0).item() > 0
+    for part in probe._standardise(equal, equal + 1):
+        assert torch.equal(part, torch.zeros_like(part))
+
+
 def test_invariances():
     (train, y), (test, truth) = blobs(300), blobs(1000)
     found = linear_probe(train, y, test, truth)["accuracy"]

@@ -187,13 +187,9 @@ def stray_tensors(module):
     """Returns the attributes that hold a tensor, or a collection of tensors, which no state_dict would save."""
     found = []
     for path, part in module.named_modules():
-        own = {
-            key: value for key, value in vars(part).items() if not key.startswith(("_parameters", "_buffers", "_modules"))
-        }
+        own = {key: value for key, value in vars(part).items() if not key.startswith(("_parameters", "_buffers", "_modules"))}
         for key, value in own.items():
-            items = (
-                value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else [value]
-            )
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else [value]
             found += [f"{path}.{key}" for item in items if isinstance(item, torch.Tensor)]
     return found
 

@@ -43,9 +43,7 @@ def seeded(seed=1):
 
 
 def close(found, expected, **tolerance):
-    torch.testing.assert_close(
-        torch.as_tensor(found), torch.as_tensor(expected), **({"rtol": 1e-10, "atol": 1e-11} | tolerance)
-    )
+    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected), **({"rtol": 1e-10, "atol": 1e-11} | tolerance))
 
 
 def rows(function, *batches):
@@ -90,9 +88,7 @@ def check_scale_invariance():
 def check_kl():
     mu, _, var = triple()
     close(vje.kl_standard_normal(mu, var), rows(reference.kl, mu, var))
-    closed = torch.distributions.kl_divergence(
-        torch.distributions.Normal(mu, var.sqrt()), torch.distributions.Normal(0.0, 1.0)
-    )
+    closed = torch.distributions.kl_divergence(torch.distributions.Normal(mu, var.sqrt()), torch.distributions.Normal(0.0, 1.0))
     close(vje.kl_standard_normal(mu, var), closed.sum(-1))
 
 
@@ -475,9 +471,7 @@ def test_equilibrium(nu, dim=512, angle=ANGLE):
     square, mu2, var = vje.equilibrium(nu, dim, angle)
     assert (round(square), round(var, 3)) == EQUILIBRIA[nu]
     x = torch.tensor([4.0, -1.5], requires_grad=True)  # log |mu|^2, log var
-    optimiser = torch.optim.LBFGS(
-        [x], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
-    )
+    optimiser = torch.optim.LBFGS([x], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe")
 
     def closure():
         optimiser.zero_grad()
@@ -639,9 +633,7 @@ def test_scores_rank_a_planted_anomaly_higher():
     for how in ("joint", "directional"):
         a, b = (m.score(z, how, samples=0).round().tolist() for z in (inlier, outlier))
         counted = reference.auroc(a, b)
-        assert (
-            set(a) & set(b) and math.isclose(counted, roc_auc_score([0] * len(a) + [1] * len(b), a + b)) and counted > 0.95
-        )
+        assert set(a) & set(b) and math.isclose(counted, roc_auc_score([0] * len(a) + [1] * len(b), a + b)) and counted > 0.95
 
 
 def test_table_3_of_the_paper():

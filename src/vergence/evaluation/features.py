@@ -57,7 +57,10 @@ def collect(
     training = encoder.training
     encoder.eval()
     try:
-        parts = [(i, z.float().cpu()) for i, z in stream(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)]
+        parts = [
+            (i, z.float().cpu())
+            for i, z in stream(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)
+        ]
     finally:
         encoder.train(training)
     return torch.cat([z for _, z in parts]), torch.cat([i for i, _ in parts])

@@ -77,9 +77,7 @@ def _require(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Ten
             raise ValueError(f"{name}: expected labels of shape ({len(z)},), found {tuple(y.shape)}: give one label a row")
     n = len(set(train_labels.tolist()))
     if n < 2:
-        raise ValueError(
-            f"a probe needs at least 2 classes in training, found {n}: label more classes or leave the probe out"
-        )
+        raise ValueError(f"a probe needs at least 2 classes in training, found {n}: label more classes or leave the probe out")
     if not l2 > 0:
         raise ValueError(f"expected l2 > 0, found {l2}: the default is 30")
 

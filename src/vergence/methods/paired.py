@@ -86,8 +86,8 @@ class PairedMethod(Method):
             student = nn.Sequential(self.encoder, self.projector)
             for t, s in zip(self.teacher.parameters(), student.parameters(), strict=True):
                 t.lerp_(s, 1 - self.momentum)
-            for t, s in zip(self.teacher.buffers(), student.buffers(), strict=True):
-                t.copy_(s)
+            for kept, now in zip(self.teacher.buffers(), student.buffers(), strict=True):
+                kept.copy_(now)
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:

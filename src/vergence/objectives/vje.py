@@ -20,7 +20,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Distribution, Independent, Normal
 from torch.nn import functional as F
 
 from vergence.objectives.core import DensityObjective, require_pairs
@@ -179,7 +179,7 @@ class VJE(DensityObjective):
         mu, var = self.inference(z)
         return mu, var
 
-    def posterior(self, z: Tensor) -> Independent:
+    def posterior(self, z: Tensor) -> Distribution:
         """Returns q(s | z), a diagonal Gaussian over (B, D)."""
         mu, var = self.infer(z)
         return Independent(Normal(mu, var.sqrt()), 1)
@@ -204,9 +204,7 @@ class VJE(DensityObjective):
             "kl": self.beta * kl_standard_normal(mu, var),
         }
 
-    def log_prob(
-        self, zb: Tensor, za: Tensor, *, samples: int = 16, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def log_prob(self, zb: Tensor, za: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> Tensor:
         r"""Returns a lower bound of log p(y_b | z_a), y_b = (z_b/|z_b|, |z_b|), in nats, shape (B,).
 
         log 1/M sum_m p(y_b | s_m, var_a) p(s_m) / q(s_m | z_a), s_m ~ q: one sample is the evidence lower bound (eq. 35)
@@ -227,9 +225,7 @@ class VJE(DensityObjective):
             raise ValueError(f"log_prob needs samples >= 1, found {samples}")
         mu, var = self.infer(za)
         s, noise = self._common_samples(mu, var, samples, generator)
-        likelihood = -directional_nll(zb, s, var, self.nu, normalised=True) - radial_nll(
-            zb, s, self.nu, normalised=True
-        )
+        likelihood = -directional_nll(zb, s, var, self.nu, normalised=True) - radial_nll(zb, s, self.nu, normalised=True)
         log_ratio = 0.5 * (noise.square() - s.square() + var.log()).sum(-1)  # log p(s) - log q(s)
         return torch.logsumexp(likelihood + log_ratio, 0) - math.log(samples)
 
@@ -263,9 +259,7 @@ class VJE(DensityObjective):
             raise ValueError(f"expected how in {', '.join(scores)}, found '{how}'")
         return scores[how]
 
-    def scores(
-        self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None
-    ) -> dict[str, Tensor]:
+    def scores(self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Returns all five scores of `score`, each (B,), from the same samples."""
         if samples < 0:
             raise ValueError(f"score needs samples >= 0, found {samples}")
@@ -283,9 +277,7 @@ class VJE(DensityObjective):
         return {"variance_mean": var.mean().item(), "variance_cv": (var.std(correction=0) / var.mean()).item()}
 
     @staticmethod
-    def _common_samples(
-        mu: Tensor, var: Tensor, samples: int, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
+    def _common_samples(mu: Tensor, var: Tensor, samples: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         device = generator.device if generator is not None else mu.device
         noise = torch.randn(samples, 1, mu.shape[-1], generator=generator, dtype=mu.dtype, device=device).to(mu.device)
         return mu + var.sqrt() * noise, noise
@@ -311,7 +303,8 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _norm(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norm
 
 
 def _unit(x: Tensor) -> Tensor:
