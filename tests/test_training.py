@@ -91,7 +91,7 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
     ]
     kills, steps = 0, []
     for _ in range(8):
-        process = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         log = tmp_path / "killed" / "checkpoints" / "last.pt"
         seen = log.stat().st_mtime_ns if log.exists() else 0
         deadline = time.monotonic() + 60

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import io
 import json
 import os
 import pickle
@@ -109,8 +110,10 @@ class RunFolder:
 
     def save_checkpoint(self, state: State) -> None:
         """Writes ``checkpoints/last.pt`` in one step: a kill leaves the one before."""
+        whole = io.BytesIO()  # torch reports a full disk as an error of its own making; plain writing says what it is
+        torch.save(state, whole)
         with replacing(self.path / "checkpoints" / "last.pt") as part:
-            torch.save(state, part)
+            part.write_bytes(whole.getbuffer())
 
     def load_checkpoint(self) -> State | None:
         """Returns the last checkpoint's tensors and numbers, or None where there is none yet.

@@ -29,10 +29,11 @@ def linear_probe(
 
         min_{W, b}  - sum_n ln softmax(W x_n + b)_{y_n} + l2 / 2 |W|^2,   x standardised with the training mean and deviation
 
-    Features that are constant in training stay zero. One protocol for every representation and control, with nothing
-    chosen on test data: l2 is the precision of a Gaussian prior on each weight, so it matters less the more items there
-    are (scikit-learn's C = 1 / l2). 30 lay within 0.3 % of the best of {10, 30, 100} on Fashion-MNIST's pixels and principal
-    components at 5,000 and 50,000 items. A test item whose class does not occur in training counts as wrong.
+    Features that are constant in training stay zero. One protocol for every representation and control: l2 is the precision
+    of a Gaussian prior on each weight (scikit-learn's C = 1 / l2) and is never tuned for a run. Its default was settled once,
+    by looking at Fashion-MNIST's test part, where 30 lay within 0.3 % of the best of {10, 30, 100} for pixels and principal
+    components at 5,000 and 50,000 items (on the digits, within 1.1 %): probes on Fashion-MNIST are not blind to that choice.
+    A test item whose class does not occur in training counts as wrong.
 
     Args:
         train: Features (N, D).

@@ -1,0 +1,46 @@
+"""On real photographs of clothes: a short training beats the encoder that it started from, and says so in its own evaluation."""
+
+import gzip
+
+import pytest
+from tests.conftest import DATA_ROOT
+
+from vergence import api, protocol
+
+pytestmark = pytest.mark.float32
+
+
+@pytest.fixture(scope="module")
+def fashion(tmp_path_factory):
+    """Fashion-MNIST as torchvision expects it."""
+    if (DATA_ROOT / "FashionMNIST" / "raw").is_dir():
+        return DATA_ROOT
+    packed = sorted((DATA_ROOT / "fashion_mnist").glob("*.gz"))
+    if not packed:
+        pytest.skip(f"no Fashion-MNIST in {DATA_ROOT.name}: set VERGENCE_DATA to a folder laid out for torchvision")
+    root = tmp_path_factory.mktemp("torchvision")
+    raw = root / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for file in packed:
+        (raw / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    return root
+
+
+def test_a_short_training_beats_the_untrained_encoder(fashion, tmp_path):
+    run = api.train(
+        "fashion_mnist",
+        out=tmp_path / "run",
+        root=str(fashion),
+        limit=4000,
+        epochs=5,
+        batch_size=64,
+        lr=2e-3,
+        crop=(0.4, 1.0),
+        device="cpu",
+        knn_every=0,
+    )
+    record = protocol.evaluate(run, probes=False)
+    accuracy = {name: r["knn"]["30"]["majority"] for name, r in record["representations"].items()}
+    error = (accuracy["z"] * (1 - accuracy["z"]) / record["protocol"]["test"]) ** 0.5
+    assert accuracy["z"] > accuracy["untrained"] + 4 * error
+    assert 0.1 < record["posterior"]["variance_mean"] < 0.5, "with the KL doubled the variance settles near 0.7"
