@@ -138,9 +138,10 @@ def optimiser(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.op
     """Returns the optimiser over the parameters that want a gradient."""
     wanted = [p for p in parameters if p.requires_grad]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(wanted, lr=config.lr, weight_decay=config.weight_decay)
-    kind = {"sgd": torch.optim.SGD, "lars": LARS}[config.optimizer]
-    return kind(wanted, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+        return torch.optim.AdamW(wanted, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    if config.optimizer == "lars":
+        return LARS(wanted, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+    return torch.optim.SGD(wanted, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)
 
 
 def fit(
@@ -153,6 +154,7 @@ def fit(
     *,
     monitor: Monitor | None = None,
     progress: Progress | None = None,
+    warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),
 ) -> None:
     """Trains ``method`` to the last epoch, from the run's last checkpoint if it has one, and writes the model.
 
@@ -165,34 +167,33 @@ def fit(
         run: Where checkpoints, metrics and the model go; written by the first process only.
         monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers go to the metrics.
         progress: Called after every step.
+        warn: Told once, by the first process, if the embedding collapses.
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
         ValueError: The batch is larger than the data, the loss is not finite, or the embedding collapsed under ``strict``.
     """
     steps = require_batches(len(items), config)
-    raw, optimizer = method, optimiser(config, method.parameters())
     if fabric.world_size > 1:
-        raw = method = _with_global_batch_norm(method, fabric)
-        optimizer = optimiser(config, method.parameters())
+        method = _with_global_batch_norm(method, fabric)
     state = run.load_checkpoint()
-    step = 0
     if state is not None:
-        raw.load_state_dict(state["model"])
-    model, optimizer = fabric.setup(method, optimizer)
+        method.load_state_dict(state["model"])
+    model, optimizer = fabric.setup(method, optimiser(config, method.parameters()))
+    step = 0
     if state is not None:
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
-    if fabric.is_global_zero and state is not None:
-        run.forget_after(step)
+        if fabric.is_global_zero:
+            run.forget_after(step)
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
-    meter, saved, warned, row = _Meter(config, fabric), time.monotonic(), False, {}
+    journal = _Journal(run, method, config, steps, fabric.is_global_zero, monitor, progress, warn)
+    saved = time.monotonic()
 
     with _stop_signal() as stopped, torch.random.fork_rng():
         model.train()
         while step < config.epochs * steps:
-            epoch = step // steps
-            for x in _epoch(items, config, fabric, epoch, step % steps, steps):
+            for x in _epoch(items, config, fabric, step // steps, step % steps, steps):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(config, step, steps)
                 torch.manual_seed(seed_of(config.seed, "noise", step))
@@ -203,31 +204,19 @@ def fit(
                     fabric.clip_gradients(model, optimizer, max_norm=config.clip)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-                raw.after_step()
+                method.after_step()
                 step += 1
-                meter.add(loss, terms)
-
-                last = step % steps == 0
-                if step % LOG_EVERY == 0 or last:
-                    row = meter.row(step, step / steps, optimizer.param_groups[0]["lr"])
-                    _require_finite(row, step)
-                    if last:
-                        row |= _watch(raw, config, epoch + 1, monitor, fabric)
-                        warned = _warn_of_collapse(row, config, run, fabric, warned)
-                    if fabric.is_global_zero:
-                        run.append(row)
-                if progress is not None:
-                    progress(step=step, total=config.epochs * steps, epoch=epoch + 1, row=row)
+                journal.note(step, {"loss": loss, **terms})
                 stop = _agreed(stopped, fabric, step)
                 if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds):
-                    run.save_checkpoint(_state(raw, optimizer, step))
+                    run.save_checkpoint(_state(method, optimizer, step))
                     saved = time.monotonic()
                 if stop:
                     raise Interrupted(stop, step)
     fabric.barrier()
     if fabric.is_global_zero:
-        run.save_checkpoint(_state(raw, optimizer, step))
-        run.save_model(raw.state_dict())
+        run.save_checkpoint(_state(method, optimizer, step))
+        run.save_model(method.state_dict())
 
 
 def require_batches(n: int, config: FitConfig) -> int:
@@ -274,50 +263,69 @@ def _gather(fabric: "Fabric") -> Callable[[Tensor], Tensor]:
     return lambda z: fabric.all_gather(z, sync_grads=True).flatten(0, 1)  # type: ignore[union-attr]
 
 
-class _Meter:
-    """Means of the terms since the last row, kept on the device, and the rate."""
+class _Journal:
+    """What is written and told of the steps. Terms stay on the device until a row is due, which waits for them once."""
 
-    def __init__(self, config: FitConfig, fabric: "Fabric") -> None:
-        self.batch, self.device = config.batch_size, fabric.device
+    def __init__(
+        self,
+        run: RunFolder,
+        method: Method,
+        config: FitConfig,
+        steps: int,
+        first: bool,
+        monitor: Monitor | None,
+        progress: Progress | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.run, self.method, self.config, self.steps, self.first = run, method, config, steps, first
+        self.monitor, self.progress, self.warn, self.warned = monitor, progress, warn, False
+        self.row: dict[str, float] = {}
         self._restart()
 
     def _restart(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.count, self.since = 0, time.monotonic()
 
-    def add(self, loss: Tensor, terms: dict[str, Tensor]) -> None:
-        for name, value in {"loss": loss, **terms}.items():
+    def note(self, step: int, terms: dict[str, Tensor]) -> None:
+        """Takes the terms of a step; writes a row every `LOG_EVERY` steps and at the end of an epoch."""
+        for name, value in terms.items():
             self.sums[name] = self.sums.get(name, 0) + value.detach()
         self.count += 1
+        if step % LOG_EVERY == 0 or step % self.steps == 0:
+            self._write(step)
+        if self.progress is not None:
+            epoch = (step - 1) // self.steps + 1
+            self.progress(step=step, total=self.config.epochs * self.steps, epoch=epoch, row=self.row)
 
-    def row(self, step: int, epoch: float, lr: float) -> dict[str, float]:
+    def _write(self, step: int) -> None:
+        rate = self.config.batch_size * self.count / (time.monotonic() - self.since)
         means = {name: value.item() / self.count for name, value in self.sums.items()}
-        rate = self.batch * self.count / (time.monotonic() - self.since)
+        lr = learning_rate(self.config, step - 1, self.steps)
+        self.row = {"step": step, "epoch": round(step / self.steps, 4), **means, "lr": lr, "images_per_second": rate}
+        _require_finite(self.row, step)
+        if self.first and step % self.steps == 0:
+            self.row |= self._watch(step // self.steps)
+        if self.first:
+            self.run.append(self.row)
         self._restart()
-        return {"step": step, "epoch": round(epoch, 4), **means, "lr": lr, "images_per_second": rate}
 
-
-def _watch(method: Method, config: FitConfig, epoch: int, monitor: Monitor | None, fabric: "Fabric") -> dict[str, float]:
-    """Returns the epoch's diagnostics; only the first process looks."""
-    if not fabric.is_global_zero:
-        return {}
-    numbers = method.diagnostics()
-    if monitor is not None and config.knn_every and (epoch % config.knn_every == 0 or epoch == config.epochs):
-        method.eval()
-        numbers |= monitor(method.encoder)
-        method.train()
-    return numbers
-
-
-def _warn_of_collapse(row: dict[str, float], config: FitConfig, run: RunFolder, fabric: "Fabric", warned: bool) -> bool:
-    message = collapse.warning(row) if "std" in row else None
-    if message is None or warned:
-        return warned
-    run.log(message)
-    if config.strict:
-        raise ValueError(f"{message} (stopped by --strict at step {row['step']:.0f})")
-    print(f"warning: {message}", file=sys.stderr)
-    return True
+    def _watch(self, epoch: int) -> dict[str, float]:
+        """Returns the epoch's diagnostics, the monitor's numbers among them, and warns of a collapse."""
+        numbers = self.method.diagnostics()
+        message = collapse.warning(numbers) if {"std", "effective_rank"} <= numbers.keys() else None
+        if message is not None and self.config.strict:
+            self.run.log(message)
+            raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")
+        if message is not None and not self.warned:
+            self.run.log(message)
+            self.warn(message)
+            self.warned = True
+        every = self.config.knn_every
+        if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):
+            self.method.eval()
+            numbers |= self.monitor(self.method.encoder)
+            self.method.train()
+        return numbers
 
 
 def _require_finite(row: dict[str, float], step: int) -> None:
