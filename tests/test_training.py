@@ -159,11 +159,13 @@ def test_signals_end_cleanly_and_the_run_goes_on(tmp_path, signum):
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_a_collapsing_run_is_stopped_under_strict(tmp_path):
-    settings = ["--epochs", "30", "--optimizer", "sgd", "--lr", "0.5", "--set", "terms=('radial',)", "--set", "teacher=None"]
-    found = train(tmp_path / "run", *settings, "--strict", "--limit", "512", check=False)
-    assert found.returncode == 2
-    assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
+def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
+    settings = {"objective": "tests.collapsing:Constant", "epochs": 12, "batch_size": 64, "optimizer": "adamw", "lr": 1e-2}
+    settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512}
+    with pytest.raises(ValueError, match=r"collapses .* try .*--strict"):
+        api.train("digits", out=tmp_path / "strict", strict=True, **settings)
+    assert "collapses" in (tmp_path / "strict" / "log.txt").read_text()
+    assert not (tmp_path / "strict" / "model.safetensors").exists()
 
 
 def test_a_teacher_follows_the_student(tmp_path):

@@ -24,7 +24,7 @@ from vergence.views import ImageViews
 
 __all__ = ["bench"]
 
-STEPS_SECONDS = 4.0  # length of one round of the bare step, about
+STEPS_SECONDS = 6.0  # length of one round of the bare step, about
 
 
 def bench(

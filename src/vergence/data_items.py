@@ -132,7 +132,11 @@ class ArrayItems(Items):
     def read(self, index: Tensor) -> Tensor:
         """Returns the items of an index (B,), shape (B, *shape)."""
         rows = index if self.rows is None else self.rows[index]
-        x = self.array[rows] if isinstance(self.array, Tensor) else _tensor(self.array[rows.numpy()], self.dtype)
+        x = (
+            self.array.index_select(0, rows.to(self.array.device))
+            if isinstance(self.array, Tensor)
+            else _tensor(self.array[rows.numpy()], self.dtype)
+        )
         return x if x.shape[1:] == self.shape else fit(x, self.shape)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["LARS", "Interrupted", "fit", "launch", "learning_rate", "optimiser", "precision", "require_batches", "seed_of"]
 
 LOG_EVERY = 50  # steps between two rows of metrics.jsonl; each row costs one synchronisation with the device
+PATIENCE = 2  # epochs in a row that show a collapse before it is called one
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
 
 Monitor = Callable[[nn.Module], dict[str, float]]
@@ -280,6 +281,7 @@ class _Journal:
         self.run, self.method, self.config, self.steps, self.first = run, method, config, steps, first
         self.monitor, self.progress, self.warn, self.warned = monitor, progress, warn, False
         self.row: dict[str, float] = {}
+        self.symptoms = 0
         self._restart()
 
     def _restart(self) -> None:
@@ -313,6 +315,9 @@ class _Journal:
         """Returns the epoch's diagnostics, the monitor's numbers among them, and warns of a collapse."""
         numbers = self.method.diagnostics()
         message = collapse.warning(numbers) if {"std", "effective_rank"} <= numbers.keys() else None
+        self.symptoms = 0 if message is None else self.symptoms + 1
+        if self.symptoms < PATIENCE:  # many a run begins narrow and opens in its second epoch
+            message = None
         if message is not None and self.config.strict:
             self.run.log(message)
             raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")

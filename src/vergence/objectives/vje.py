@@ -191,18 +191,16 @@ class VJE(DensityObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        ab, ba = self._one_way(za, zb), self._one_way(zb, za)
-        return {term: 0.5 * (ab[term] + ba[term]).mean() for term in self.terms}
-
-    def _one_way(self, zi: Tensor, zj: Tensor) -> dict[str, Tensor]:
+        noise = torch.cat([torch.randn_like(za), torch.randn_like(zb)])
+        zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once: their mean is the 1/2 sum
         mu, var = self.infer(zi)
-        s = mu + var.sqrt() * torch.randn_like(mu)
-        target = zj.detach()
-        return {
-            "directional": directional_nll(target, s, var, self.nu),
-            "radial": radial_nll(target, s, self.nu),
-            "kl": self.beta * kl_standard_normal(mu, var),
+        s = mu + var.sqrt() * noise
+        terms = {
+            "directional": lambda: directional_nll(zj, s, var, self.nu),
+            "radial": lambda: radial_nll(zj, s, self.nu),
+            "kl": lambda: self.beta * kl_standard_normal(mu, var),
         }
+        return {term: terms[term]().mean() for term in self.terms}
 
     def log_prob(self, zb: Tensor, za: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> Tensor:
         r"""Returns a lower bound of log p(y_b | z_a), y_b = (z_b/|z_b|, |z_b|), in nats, shape (B,).
