@@ -19,16 +19,17 @@ Column = np.ndarray | Sequence[str]
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside ``path``; on success it is flushed to disk and takes ``path``'s place in one step.
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Gives a temporary path beside ``path``; on success it takes ``path``'s place in one step.
 
-    On an error ``path`` is untouched and the temporary file is removed.
+    With ``durable`` it is flushed to the disk first, so that not even a power cut leaves half a file. On an error ``path`` is untouched and the temporary file is removed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -64,7 +65,7 @@ def open_table(path: Path) -> Iterator[Table]:
         raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
-    with replacing(path) as part:
+    with replacing(path, durable=False) as part:
         table = kinds[path.suffix](part)
         try:
             yield table
