@@ -15,6 +15,8 @@ from vergence import __version__
 
 __all__ = ["main"]
 
+FROM_RECIPE = "(default: the recipe's)"
+
 
 @dataclass(kw_only=True)
 class Demo:
@@ -30,43 +32,49 @@ class Demo:
 class Train:
     """Train an encoder and a density over its embeddings; writes a run folder."""
 
-    data: Positional[str | None] = None
+    data: Annotated[Positional[str | None], arg(metavar="DATA", help_behavior_hint="")] = None
     """digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy or .npz file."""
-    out: Path | None = None
+    out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Run folder to write."""
     resume: bool = False
     """Go on with the run in --out from its last checkpoint."""
     recipe: str = "vje_small"
-    """Settings to start from; see docs/recipes or vergence.recipes."""
-    objective: str | None = None
+    """Settings to start from; see vergence.recipes."""
+    objective: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=FROM_RECIPE)] = None
     """Objective, or package.module:Class for one of your own."""
-    encoder: str | None = None
+    encoder: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=FROM_RECIPE)] = None
     """small, mlp, resnet18, resnet34, resnet50 (-cifar or -imagenet for the stem), timm:NAME."""
-    epochs: int | None = None
+    epochs: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Passes over the data."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Pairs in a step, all processes together."""
-    optimizer: Literal["sgd", "adamw", "lars"] | None = None
+    optimizer: Annotated[
+        Literal["sgd", "adamw", "lars"] | None, arg(metavar="{sgd|adamw|lars}", help_behavior_hint=FROM_RECIPE)
+    ] = None
     """Optimiser."""
-    lr: float | None = None
+    lr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint=FROM_RECIPE)] = None
     """Peak learning rate."""
-    size: int | None = None
+    size: Annotated[int | None, arg(metavar="PIXELS", help_behavior_hint=FROM_RECIPE)] = None
     """Side of the images that the encoder sees, in pixels."""
-    limit: int | None = None
+    limit: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Train on at most so many items."""
-    keep_classes: tuple[int, ...] | None = None
+    keep_classes: Annotated[tuple[int, ...] | None, arg(metavar="LABEL [LABEL ...]", help_behavior_hint="")] = None
     """Train on these labels only; the others are the anomalies of the evaluation."""
     set: UseAppendAction[list[str]] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
-    seed: int | None = None
+    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Seed of everything that is random."""
-    precision: Literal["auto", "fp32", "bf16", "fp64"] | None = None
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "fp64"] | None, arg(metavar="{auto|fp32|bf16|fp64}", help_behavior_hint=FROM_RECIPE)
+    ] = None
     """Arithmetic; auto takes bfloat16 where the hardware has it."""
-    device: Literal["auto", "cpu", "cuda"] | None = None
+    device: Annotated[Literal["auto", "cpu", "cuda"] | None, arg(metavar="{auto|cpu|cuda}", help_behavior_hint=FROM_RECIPE)] = (
+        None
+    )
     """Where to compute."""
-    devices: int | None = None
+    devices: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Processes, one a device."""
-    data_root: Annotated[str | None, arg(name="data-root")] = None
+    data_root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint="(default: data)")] = None
     """Folder of torchvision's data sets."""
     download: bool = False
     """Let torchvision download what is missing."""

@@ -98,8 +98,8 @@ def lessons(record: dict[str, Any]) -> list[str]:
     control = max((n for n in scores if scores[n]["kind"] == "control"), key=lambda name: scores[name]["auroc"])
     joint = scores["joint"]["auroc"]
     return [
-        f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: "
-        f"{accuracy['z']:.1%} of the 30 nearest-neighbour votes are right, {best} {accuracy[best]:.1%}.",
+        f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: the majority of 30 "
+        f"nearest neighbours names {accuracy['z']:.1%} of the test digits rightly; on {best} {accuracy[best]:.1%}.",
         f"2. The joint score finds the unseen digit {_compared(joint, scores[control]['auroc'])} the best control: "
         f"AUROC {joint:.3f}, {control} {scores[control]['auroc']:.3f} (0.5 is chance).",
         "3. Next: your own images with `vergence train FOLDER --out runs/mine`, or `vergence train --help`.",

@@ -22,7 +22,8 @@ Column = np.ndarray | Sequence[str]
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Gives a temporary path beside ``path``; on success it takes ``path``'s place in one step.
 
-    With ``durable`` it is flushed to the disk first, so that not even a power cut leaves half a file. On an error ``path`` is untouched and the temporary file is removed.
+    With ``durable`` it is flushed to the disk first, so that not even a power cut leaves half a file. On an error ``path`` is
+    untouched and the temporary file is removed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

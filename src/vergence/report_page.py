@@ -212,7 +212,7 @@ def verdict(kinds: Mapping[str, str], columns: Columns) -> str:
     if not won:
         return "<p>In every column the model's best is at least level with the controls.</p>"
     said = "; ".join(f"<b>{escape(name)}</b> in {len(t)} of {len(columns)} columns ({', '.join(t)})" for name, t in won.items())
-    return f'<p class="note"><strong>A control wins:</strong> {said}. There, training has not paid.</p>'
+    return f'<p class="note"><strong>A control wins:</strong> {said}. There, the simpler way does better.</p>'
 
 
 def ranking(label: str, kinds: Mapping[str, str], columns: Columns) -> str:
