@@ -14,6 +14,17 @@ from pathlib import Path
 import vergence
 
 
+def command(data_root: str) -> str:
+    """Returns the call that makes the row, without this machine's folders."""
+    kept, words = [], iter(sys.argv[1:])
+    for word in words:
+        if word in ("--runs", "--out"):
+            next(words)
+        else:
+            kept.append("DATA" if word == data_root else word)
+    return "python benchmarks/train.py " + shlex.join(kept)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
@@ -62,7 +73,7 @@ def main() -> None:
         }
         row = {
             "measurement": "training",
-            "command": "python benchmarks/train.py " + shlex.join("DATA" if x == a.data_root else x for x in sys.argv[1:]),
+            "command": command(a.data_root),
             "data": a.data,
             "recipe": a.recipe,
             "seed": seed,

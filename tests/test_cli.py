@@ -44,8 +44,8 @@ OPTIONS = {
         "keep_classes", "set", "seed", "precision", "device", "devices", "data_root", "download", "strict",
     ],
     "Evaluate": ["run", "probes", "device"],
-    "Embed": ["run", "images", "out", "batch_size", "device"],
-    "Score": ["run", "images", "out", "batch_size", "device"],
+    "Embed": ["run", "images", "out", "data_root", "batch_size", "device"],
+    "Score": ["run", "images", "out", "data_root", "batch_size", "device"],
     "Report": ["run"],
     "Bench": ["what", "encoder", "objective", "size", "batch_size", "precision", "device", "rounds", "out"],
 }  # fmt: skip
@@ -197,12 +197,22 @@ def test_unusable_data(tmp_path):
         (["--set", "nu=-1"], "nu > 0"),
         (["--set", "nu"], "NAME=VALUE"),
         (["--set", "crop=(0.5,2)"], "crop"),
+        (["--set", "crop=5"], "crop to be 2 numbers"),
+        (["--set", "warmup_epochs=abc"], "warmup_epochs to be a number, found 'abc'"),
+        (["--set", "epochs=5"], "given twice"),
+        (["--set", "options=5"], "NAME=VALUE"),
+        (["--set", "nu={[]:1}"], "nu"),
+        (["--set", "no_such=1"], "no option 'no_such'"),
+        (["--lr", "-1"], "lr of at least 0"),
+        (["--size", "0"], "size of at least 1"),
+        (["--devices", "3"], "3 processes can share evenly"),
         (["--keep-classes", "77"], "77"),
         (["--encoder", "timm:vit_tiny_patch16_224", "--size", "8"], "--size"),
     ],
 )
 def test_unusable_settings(tmp_path, arguments, words):
     refused("train", "digits", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu", *arguments, words=words)
+    assert not (tmp_path / "run").exists()
 
 
 def test_run_folders_that_are_no_runs(run, tmp_path):

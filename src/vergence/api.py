@@ -18,6 +18,7 @@ from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
 from vergence.runs import RunFolder
 from vergence.terminal import bar
+from vergence.views import Views
 
 __all__ = ["Run", "load", "train"]
 
@@ -74,6 +75,7 @@ def train(
         torch.manual_seed(training.seed_of(config.fit.seed, "initialise", 0))
         method = assembly.build(config.model, shape, target_shape, mean, std)
     method.to(memory_format=torch.channels_last)
+    views = assembly.make_views(opened, config, shape, mean, std)
     training.require_batches(len(opened.train), config.fit)
     fabric = fabric or training.launch(config.fit)
     if not resume:
@@ -87,7 +89,7 @@ def train(
         raise ValueError(
             f"the data has changed since the run began: {folder.facts['n_train']} training items then, {len(opened.train)} now"
         )
-    return _fit(fabric, method, opened, config, folder, mean, std)
+    return _fit(fabric, method, opened, config, folder, views)
 
 
 def describe(source: str | RunConfig | None, recipe: str, settings: dict[str, Any]) -> RunConfig:
@@ -222,20 +224,24 @@ class Run:
                 table.append({"name": names, **{name: value.float().cpu().numpy() for name, value in columns.items()}})
                 rows += len(index)
                 advance(len(index))
-        if not rows:
-            out.unlink()
-            raise ValueError(f"none of the {len(items)} items of {source} could be read; the first: {items.skipped[0].reason}")
-        assembly.write_skipped(out.with_suffix(out.suffix + ".skipped.csv"), items.skipped)
+            if not rows:
+                first = items.skipped[0]
+                raise ValueError(f"none of the {len(items)} items could be read; the first, {first.name}: {first.reason}")
+        listing = out.with_name(f"{out.name}.skipped.csv")
+        listing.unlink(missing_ok=True)  # of an earlier call
+        assembly.write_skipped(listing, items.skipped)
         return rows
 
-    def items(self, images: Images) -> Items:
-        """Returns anything that can be embedded as items of the run's shape."""
+    def items(self, images: Images, *, root: str | None = None) -> Items:
+        """Returns anything that can be embedded as items of the run's shape; torchvision's sets from ``root``."""
         if isinstance(images, Items):
             return images
         facts, config = self.folder.facts, self.folder.config.data
         shape = tuple(facts["read_shape"])
         if isinstance(images, (str, Path)):
-            return data.open_items(str(images), shape=shape, root=config.root, download=config.download, holdout=config.holdout)
+            return data.open_items(
+                str(images), shape=shape, root=root or config.root, download=config.download, holdout=config.holdout
+            )
         items = data.from_array(images)
         if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
             raise ValueError(f"expected items of shape {shape} as the model was trained on, found {items.shape}")
@@ -263,9 +269,7 @@ def _require_unchanged(config: RunConfig, source: str | RunConfig | None, recipe
         )
 
 
-def _fit(
-    fabric: Any, method: PairedMethod, opened: Data, config: RunConfig, folder: RunFolder, mean: Tensor, std: Tensor
-) -> "Run":
+def _fit(fabric: Any, method: PairedMethod, opened: Data, config: RunConfig, folder: RunFolder, views: Views | None) -> "Run":
     shape = folder.facts["shape"]
     size = shape[1] if len(shape) == 3 else None
     steps = config.fit.epochs * (len(opened.train) // config.fit.batch_size)
@@ -282,7 +286,7 @@ def _fit(
             fabric,
             method,
             opened.train,
-            assembly.make_views(opened, config, shape, mean, std),
+            views,
             config.fit,
             folder,
             monitor=assembly.online_knn(opened, config.fit, size, fabric.device),

@@ -60,7 +60,10 @@ def _objective(config: ModelConfig, dim: int) -> Objective:
                 f"objective '{config.objective}' has no option '{name}'; it has: {', '.join(known)}"
                 + (f"; did you mean '{near[0]}'?" if near else "")
             )
-    return kind(dim, **config.options)
+    try:
+        return kind(dim, **config.options)
+    except TypeError as error:
+        raise ValueError(f"objective '{config.objective}' cannot take the options {config.options}: {error}") from error
 
 
 def seen_shape(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

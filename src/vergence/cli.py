@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ class Train:
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Run folder to write."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint."""
+    """Go on with the run in --out (or in DATA's place) from its last checkpoint."""
     recipe: str = "vje_small"
     """Settings to start from; see vergence.recipes."""
     objective: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=FROM_RECIPE)] = None
@@ -60,7 +61,7 @@ class Train:
     """Train on at most so many items."""
     keep_classes: Annotated[tuple[int, ...] | None, arg(metavar="LABEL [LABEL ...]", help_behavior_hint="")] = None
     """Train on these labels only; the others are the anomalies of the evaluation."""
-    set: UseAppendAction[list[str]] = field(default_factory=list)
+    set: Annotated[UseAppendAction[list[str]], arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
     seed: Annotated[int | None, arg(metavar="N", help_behavior_hint=FROM_RECIPE)] = None
     """Seed of everything that is random."""
@@ -86,7 +87,7 @@ class Train:
 class Evaluate:
     """Evaluate a run beside its controls; writes evaluation.json and prints a table."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     probes: bool = True
     """Fit linear probes."""
@@ -98,12 +99,14 @@ class Evaluate:
 class Embed:
     """Write embeddings, posterior means, variances and log-densities."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
-    images: Positional[str]
+    images: Annotated[Positional[str], arg(metavar="IMAGES")]
     """What to embed: anything that train takes as data; of a built-in name the test part (cifar10:train for the other)."""
     out: Path
     """File to write: .npz, .csv or .parquet."""
+    data_root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint="(default: the run's)")] = None
+    """Folder of torchvision's data sets."""
     batch_size: int = 256
     """Items at a time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -114,12 +117,14 @@ class Embed:
 class Score:
     """Write how anomalous each item is; larger is more anomalous."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
-    images: Positional[str]
+    images: Annotated[Positional[str], arg(metavar="IMAGES")]
     """What to score, as for embed."""
     out: Path
     """File to write: .csv, .npz or .parquet."""
+    data_root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint="(default: the run's)")] = None
+    """Folder of torchvision's data sets."""
     batch_size: int = 256
     """Items at a time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -130,7 +135,7 @@ class Score:
 class Report:
     """Write a run's report: one interactive page that works offline."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
 
 
@@ -203,14 +208,18 @@ def _train(command: Train) -> None:
     named = ("objective", "encoder", "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "seed")
     settings = {name: getattr(command, name) for name in (*named, "precision", "device", "devices")}
     settings |= {"root": command.data_root, "download": command.download or None, "strict": command.strict or None}
-    settings = {name: value for name, value in settings.items() if value is not None} | _settings(command.set)
+    settings = {name: value for name, value in settings.items() if value is not None}
+    also = _settings(command.set)
+    if twice := sorted(settings.keys() & also.keys()):
+        raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
+    settings |= also
     try:
         run = train(source, out=out, recipe=command.recipe, resume=command.resume, **settings)
     except Interrupted as stop:
-        print(f"{stop}; go on with: vergence train --resume {out}", file=sys.stderr)
+        print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"trained {run.folder.path}; next: vergence evaluate {run.folder.path}")
+        print(f"trained {run.folder.path}; next: vergence evaluate {shlex.quote(str(run.folder.path))}")
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
@@ -223,8 +232,8 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {"options": {}}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"expected --set NAME=VALUE, found '{pair}'")
+        if not equals or name in ("options", "source"):
+            raise ValueError(f"expected --set NAME=VALUE with the name of one setting, found '{pair}'")
         (settings if name in known else settings["options"])[name] = _value(text)
     return settings if settings["options"] else {k: v for k, v in settings.items() if k != "options"}
 
@@ -234,7 +243,7 @@ def _value(text: str) -> Any:
         return float("inf") if text == "inf" else None
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return text
 
 
@@ -249,14 +258,18 @@ def _evaluate(command: Evaluate) -> None:
 def _embed(command: Embed) -> None:
     from vergence.api import load
 
-    rows = load(command.run, device=command.device).write_embeddings(command.images, command.out, batch_size=command.batch_size)
+    run = load(command.run, device=command.device)
+    items = run.items(command.images, root=command.data_root)
+    rows = run.write_embeddings(items, command.out, batch_size=command.batch_size)
     _say_written(command.out, rows)
 
 
 def _score(command: Score) -> None:
     from vergence.api import load
 
-    rows = load(command.run, device=command.device).write_scores(command.images, command.out, batch_size=command.batch_size)
+    run = load(command.run, device=command.device)
+    items = run.items(command.images, root=command.data_root)
+    rows = run.write_scores(items, command.out, batch_size=command.batch_size)
     _say_written(command.out, rows)
 
 

@@ -5,14 +5,68 @@ Everything that decides a result is here and is written to the run folder's ``co
 
 import dataclasses
 import math
+import types
+import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = ["DataConfig", "FitConfig", "ModelConfig", "RunConfig", "ViewConfig"]
 
 
+class _Checked:
+    """Refuses a field whose value is not of its type, or is below its least one."""
+
+    least: typing.ClassVar[dict[str, float]] = {}
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self)).items():
+            if name == "least":
+                continue
+            value = getattr(self, name)
+            if not _fits(value, hint):
+                raise ValueError(f"expected {name} to be {_spoken(hint)}, found {value!r}")
+            if name in self.least and value is not None and value < self.least[name]:
+                raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {value!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, part) for part in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        parts = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is Ellipsis else inner
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def _spoken(hint: Any) -> str:
+    """Returns a type as people say it."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_spoken(part) for part in inner)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, inner))
+    if origin is tuple:
+        return "numbers (a, b, ...)" if inner[-1] is Ellipsis else f"{len(inner)} numbers ({', '.join('abcd'[: len(inner)])})"
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "True or False",
+        type(None): "None",
+        dict: "a dictionary",
+    }
+    return names.get(origin or hint, str(hint))
+
+
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(_Checked):
     """Which data, and how it is read.
 
     Attributes:
@@ -26,6 +80,8 @@ class DataConfig:
         strict: Refuse unreadable images instead of skipping and listing them.
     """
 
+    least: typing.ClassVar[dict[str, float]] = {"size": 1, "limit": 2}
+
     source: str
     root: str | None = None
     download: bool = False
@@ -37,7 +93,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewConfig:
+class ViewConfig(_Checked):
     """Strengths of the random views; the defaults are MoCo v2's for images.
 
     Attributes:
@@ -68,7 +124,7 @@ class ViewConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(_Checked):
     """Which encoder and which objective.
 
     Attributes:
@@ -88,7 +144,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitConfig:
+class FitConfig(_Checked):
     """How the parameters are found.
 
     Attributes:
@@ -109,6 +165,11 @@ class FitConfig:
         checkpoint_seconds: Least time between two checkpoints, in seconds.
         strict: Stop the run when the embedding collapses.
     """
+
+    least: typing.ClassVar[dict[str, float]] = {
+        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes"), 1),
+        **dict.fromkeys(("lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0),
+    }
 
     epochs: int = 100
     batch_size: int = 256

@@ -282,7 +282,7 @@ def _read(path: Path, memory: int) -> dict[str, Array]:
 
 
 def _pairs(arrays: dict[str, Array], name: str) -> Source:
-    n = len(arrays["context"])
+    n = (*arrays["context"].shape, 0)[0]
     tests = [f"{key}_test" for key in PAIR_KEYS if f"{key}_test" in arrays]
     if len(tests) == 1:
         raise ValueError(f"expected context_test and target_test in {name}, found {tests[0]} alone; give both or neither")

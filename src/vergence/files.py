@@ -89,7 +89,7 @@ def _kept(table: "Table", part: Path, path: Path) -> str:
 
 class _CSV(Table):
     def __init__(self, path: Path) -> None:
-        self.file = path.open("w", newline="")
+        self.file = path.open("w", newline="", encoding="utf-8")
         self.writer = csv.writer(self.file)
         self.header: list[str] | None = None
 

@@ -230,9 +230,10 @@ def require_batches(n: int, config: FitConfig) -> int:
     if config.batch_size > n:
         raise ValueError(f"batch of {config.batch_size} is larger than the data, {n} items; lower --batch-size")
     if config.batch_size < 2 * processes or config.batch_size % processes:
-        raise ValueError(f"expected a batch of {processes} times 2 or more, found {config.batch_size}; change --batch-size")
-    if config.epochs < 1:
-        raise ValueError(f"expected at least 1 epoch, found {config.epochs}; raise --epochs")
+        raise ValueError(
+            f"expected a batch of at least {2 * processes} that {processes} processes can share evenly, "
+            f"found {config.batch_size}; change --batch-size"
+        )
     return n // config.batch_size
 
 
