@@ -96,13 +96,11 @@ class Evaluate:
 
 
 @dataclass(kw_only=True)
-class Embed:
-    """Write embeddings, posterior means, variances and log-densities."""
-
+class _Use:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     images: Annotated[Positional[str], arg(metavar="IMAGES")]
-    """What to embed: anything that train takes as data; of a built-in name the test part (cifar10:train for the other)."""
+    """Anything that train takes as data; of a built-in name the test part (cifar10:train for the other)."""
     out: Path
     """File to write: .npz, .csv or .parquet."""
     data_root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint="(default: the run's)")] = None
@@ -113,22 +111,12 @@ class Embed:
     """Where to compute."""
 
 
-@dataclass(kw_only=True)
-class Score:
-    """Write how anomalous each item is; larger is more anomalous."""
+class Embed(_Use):
+    """Write embeddings, posterior means, variances and log-densities."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Run folder."""
-    images: Annotated[Positional[str], arg(metavar="IMAGES")]
-    """What to score, as for embed."""
-    out: Path
-    """File to write: .csv, .npz or .parquet."""
-    data_root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint="(default: the run's)")] = None
-    """Folder of torchvision's data sets."""
-    batch_size: int = 256
-    """Items at a time."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
+
+class Score(_Use):
+    """Write how anomalous each item is; larger is more anomalous."""
 
 
 @dataclass(kw_only=True)
