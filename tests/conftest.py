@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: a second thread only waits, and on a busy machine for long
+
 import pytest
 import torch
 
