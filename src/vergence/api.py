@@ -66,6 +66,7 @@ def train(
         config = describe(source, recipe, settings)
         if (out / "config.json").exists():
             raise ValueError(f"{out} already holds a run: continue it with --resume, or choose another --out")
+    training.require_shareable(config.fit)
     several = config.fit.devices * config.fit.nodes > 1
     fabric = training.launch(config.fit) if several else None  # the others start over from the command: before the work
     opened = data.open_data(config.data, workers=config.fit.workers)

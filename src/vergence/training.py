@@ -27,7 +27,18 @@ from vergence.views import Views
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["LARS", "Interrupted", "fit", "launch", "learning_rate", "optimiser", "precision", "require_batches", "seed_of"]
+__all__ = [
+    "LARS",
+    "Interrupted",
+    "fit",
+    "launch",
+    "learning_rate",
+    "optimiser",
+    "precision",
+    "require_batches",
+    "require_shareable",
+    "seed_of",
+]
 
 LOG_EVERY = 50  # steps between two rows of metrics.jsonl; each row costs one synchronisation with the device
 PATIENCE = 2  # epochs in a row that show a collapse before it is called one
@@ -220,20 +231,25 @@ def fit(
         run.save_model(method.state_dict())
 
 
-def require_batches(n: int, config: FitConfig) -> int:
-    """Returns the steps of an epoch of n items; an incomplete last batch is left out, and the next epoch draws another.
-
-    Raises:
-        ValueError: The batch is below 2, larger than the data, or not to be shared by the processes evenly.
-    """
+def require_shareable(config: FitConfig) -> None:
+    """Raises a ValueError unless the processes can share a batch evenly, each at least two items."""
     processes = config.devices * config.nodes
-    if config.batch_size > n:
-        raise ValueError(f"batch of {config.batch_size} is larger than the data, {n} items; lower --batch-size")
     if config.batch_size < 2 * processes or config.batch_size % processes:
         raise ValueError(
             f"expected a batch of at least {2 * processes} that {processes} processes can share evenly, "
             f"found {config.batch_size}; change --batch-size"
         )
+
+
+def require_batches(n: int, config: FitConfig) -> int:
+    """Returns the steps of an epoch of n items; an incomplete last batch is left out, and the next epoch draws another.
+
+    Raises:
+        ValueError: The batch is larger than the data, or not to be shared by the processes evenly.
+    """
+    require_shareable(config)
+    if config.batch_size > n:
+        raise ValueError(f"batch of {config.batch_size} is larger than the data, {n} items; lower --batch-size")
     return n // config.batch_size
 
 
