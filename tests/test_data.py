@@ -808,7 +808,7 @@ def test_limit_and_classes(tmp_path):
 
 @pytest.mark.parametrize("holdout", [0.0, 1.0, -0.1, 2.0, float("nan")])
 def test_settings_out_of_range(holdout):
-    refused("digits", r"holdout in \(0, 1\)", holdout=holdout)
+    refused("digits", r"holdout (in \(0, 1\)|to be a number)", holdout=holdout)
     refused("digits", "limit of at least 2", limit=1)
     refused("digits", "size of at least 1", size=0)
     refused("digits", "at least 2 items to train on and 1 to test, found 1797 and 0", holdout=1e-9)

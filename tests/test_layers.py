@@ -12,7 +12,7 @@ SRC = Path(__file__).parents[1] / "src" / "vergence"
 # A file imports from files of lower number only; `core` of a folder lies just below its siblings.
 LAYERS = {
     "config": 0, "files": 0, "linalg": 0, "resampling": 0, "terminal": 0,
-    "densities": 10, "networks": 10, "views": 10,
+    "batchnorm": 10, "densities": 10, "networks": 10, "views": 10,
     "data_items": 17, "data_images": 18, "data_files": 19, "data": 20, "objectives.core": 20, "linear": 20, "mixtures.core": 20,
     "objectives": 21, "mixtures": 21, "methods.core": 21, "methods": 22,
     "runs": 30, "evaluation": 30, "training": 31,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vergence.batchnorm import with_global_batch_norm
 from vergence.config import FitConfig
 from vergence.data import ArrayItems, Items, PairItems
 from vergence.evaluation import collapse
@@ -187,7 +188,7 @@ def fit(
     """
     steps = require_batches(len(items), config)
     if fabric.world_size > 1:
-        method = _with_global_batch_norm(method, fabric)
+        method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
     state = run.load_checkpoint()
     if state is not None:
         method.load_state_dict(state["model"])
@@ -386,49 +387,3 @@ def _stop_signal() -> Iterator[list[int]]:
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
-
-
-def _with_global_batch_norm(method: Method, fabric: "Fabric") -> Method:
-    """Makes every batch normalisation see all processes' items; torch's own way to do so needs a GPU."""
-    if fabric.device.type == "cuda":
-        converted: Method = nn.SyncBatchNorm.convert_sync_batchnorm(method)
-        return converted
-    for module in list(method.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                setattr(module, name, _GlobalBatchNorm.of(child))
-    return method
-
-
-class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation with the mean and variance of all processes' items, on any device."""
-
-    @classmethod
-    def of(cls, norm: nn.modules.batchnorm._BatchNorm) -> "_GlobalBatchNorm":
-        new = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
-        new.load_state_dict(norm.state_dict())
-        return new.to(next(norm.parameters()).dtype).train(norm.training)
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        assert input.ndim >= 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
-        from torch.distributed.nn.functional import all_reduce
-
-        dims = [d for d in range(x.ndim) if d != 1]
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-        n = wide.numel() // wide.shape[1] * torch.distributed.get_world_size()
-        mean = all_reduce(wide.sum(dims)) / n
-        centred = wide - mean.view(shape)
-        var = all_reduce(centred.square().sum(dims)) / n
-        with torch.no_grad():
-            assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
-            self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
-        normal = centred * torch.rsqrt(var + self.eps).view(shape)
-        scaled: Tensor = normal * self.weight.view(shape) + self.bias.view(shape)
-        return scaled.to(x.dtype)
