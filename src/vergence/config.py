@@ -25,7 +25,7 @@ class _Checked:
             value = getattr(self, name)
             if not _fits(value, hint):
                 raise ValueError(f"expected {name} to be {_spoken(hint)}, found {value!r}")
-            if name in self.least and value is not None and value < self.least[name]:
+            if name in self.least and value is not None and not value >= self.least[name]:
                 raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {value!r}")
 
 
@@ -39,7 +39,7 @@ def _fits(value: Any, hint: Any) -> bool:
         parts = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is Ellipsis else inner
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, origin or hint)
