@@ -61,7 +61,7 @@ def train(
     if resume:
         folder = RunFolder.open(out)
         config = folder.config
-        _require_unchanged(config, source, recipe, settings)
+        _require_unchanged(config, source, settings)
     else:
         config = describe(source, recipe, settings)
         if (out / "config.json").exists():
@@ -252,11 +252,10 @@ class Run:
         return {"size": self.size, "device": self.device}
 
 
-def _require_unchanged(config: RunConfig, source: str | RunConfig | None, recipe: str, settings: dict[str, Any]) -> None:
-    wanted = config if source is None and not settings else recipes.override(config, **settings)
+def _require_unchanged(config: RunConfig, source: str | RunConfig | None, settings: dict[str, Any]) -> None:
+    wanted = recipes.override(config, **settings)
     if source is not None:
-        named = source if isinstance(source, RunConfig) else recipes.override(wanted, source=str(source))
-        wanted = named
+        wanted = source if isinstance(source, RunConfig) else recipes.override(wanted, source=str(source))
     was, now = config.to_dict(), wanted.to_dict()
     changed = [
         f"{name} was {was[part][name]!r}, now {now[part][name]!r}"

@@ -5,6 +5,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from vergence.linalg import wide
+
 __all__ = ["with_global_batch_norm"]
 
 M = TypeVar("M", bound=nn.Module)
@@ -41,10 +43,10 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
 
         dims = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-        n = wide.numel() // wide.shape[1] * torch.distributed.get_world_size()
-        mean = all_reduce(wide.sum(dims)) / n
-        centred = wide - mean.view(shape)
+        y = wide(x)
+        n = y.numel() // y.shape[1] * torch.distributed.get_world_size()
+        mean = all_reduce(y.sum(dims)) / n
+        centred = y - mean.view(shape)
         var = all_reduce(centred.square().sum(dims)) / n
         with torch.no_grad():
             assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None

@@ -1,4 +1,4 @@
-"""Numbers of tensors that every layer may use: how far a cloud of features spreads, and which of its points lie close.
+"""Numbers of tensors that every layer may use: factors of covariances, how far a cloud spreads, which points lie close.
 
 Shapes: N items, D features.
 """
@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["effective_rank", "nearest", "normalised_std", "require_features"]
+__all__ = ["JITTER", "cholesky", "effective_rank", "nearest", "normalised_std", "require_features", "wide"]
+
+JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of the mean of the diagonal
 
 
 def require_features(**named: Tensor) -> None:
@@ -38,6 +40,54 @@ def require_features(**named: Tensor) -> None:
     if len(set(widths.values())) > 1:
         found = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise ValueError(f"expected the same number of features D, found {found}: use one encoder for all")
+
+
+def wide(x: Tensor) -> Tensor:
+    """Returns half-precision numbers as float32, others as they are: norms, logarithms and sums need that, under autocast too.
+
+    Example:
+        >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype, wide(torch.ones(2, dtype=torch.float64)).dtype
+        (torch.float32, torch.float64)
+    """
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def cholesky(a: Tensor) -> tuple[Tensor, float]:
+    r"""Returns the Cholesky factor of a + jitter I, for the least jitter of a ladder that conditions it well, and the jitter.
+
+    Rungs are 0, 1e-13, 1e-12, ..., 1e-4 times the mean of a's diagonal. A factor is taken where it exists and every squared
+    L_dd, what is left of entry d once the entries before it are known, is at least 4 D eps of a_dd: less is rounding error.
+
+    Args:
+        a: Symmetric positive semidefinite (D, D), or a batch (..., D, D), which shares one rung.
+
+    Returns:
+        The lower factor L, L L^T = a + jitter I, and the largest jitter that was added, in the units of ``a``; 0.0 where
+        none was needed.
+
+    Raises:
+        ValueError: ``a`` holds NaN or infinity, has no positive diagonal, or is not positive semidefinite.
+
+    Example:
+        >>> L, jitter = cholesky(torch.tensor([[4.0, 2.0], [2.0, 1.0]], dtype=torch.float64))
+        >>> bool(jitter > 0), [round(x, 6) for x in (L @ L.T).flatten().tolist()]
+        (True, [4.0, 2.0, 2.0, 1.0])
+    """
+    if not bool(a.isfinite().all()):
+        raise ValueError("expected a finite matrix to factorise, found NaN or infinity: check the data for extreme values")
+    scale = a.diagonal(dim1=-2, dim2=-1).mean(-1)
+    if not bool((scale > 0).all()):
+        raise ValueError("expected a matrix with a positive diagonal to factorise, found zeros: nothing varies")
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    least = 4 * a.shape[-1] * torch.finfo(a.dtype).eps
+    for rung in JITTER:
+        b = a + (rung * scale)[..., None, None] * eye if rung else a
+        L, failed = torch.linalg.cholesky_ex(b)
+        left = L.diagonal(dim1=-2, dim2=-1).square() - least * b.diagonal(dim1=-2, dim2=-1)
+        if not bool(failed.any()) and bool((left >= 0).all()):
+            return L, rung * float(scale.max())
+    found = float(torch.linalg.eigvalsh(a).min())
+    raise ValueError(f"expected a positive semidefinite matrix, found the eigenvalue {found:.3g}: it is no covariance")
 
 
 def effective_rank(z: Tensor) -> Tensor:

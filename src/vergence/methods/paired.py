@@ -59,7 +59,7 @@ class PairedMethod(Method):
         """Returns the objective's terms for two views."""
         a, b = views
         second = self.encoder if self.target_encoder is None else self.target_encoder
-        za, zb = gather(_wide(self.projector(self.encoder(a)))), gather(_wide(self.projector(second(b))))
+        za, zb = gather(linalg.wide(self.projector(self.encoder(a)))), gather(linalg.wide(self.projector(second(b))))
         self._last = za.detach(), zb.detach()
         with torch.autocast(za.device.type, enabled=False):  # an objective's sums and factorisations want float32
             if self.teacher is None:
@@ -75,7 +75,7 @@ class PairedMethod(Method):
     @torch.no_grad()
     def _targets(self, x: Tensor, gather: Gather) -> Tensor:
         assert self.teacher is not None
-        return gather(_wide(self.teacher(x)))
+        return gather(linalg.wide(self.teacher(x)))
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -96,10 +96,6 @@ class PairedMethod(Method):
         za, zb = self._last
         spread = {"std": linalg.normalised_std(za).mean().item(), "effective_rank": linalg.effective_rank(za).item()}
         return spread | self.objective.diagnostics(za, zb)
-
-
-def _wide(z: Tensor) -> Tensor:
-    return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
 
 
 def _frozen_copy(module: nn.Module) -> nn.Module:

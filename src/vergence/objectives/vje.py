@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 from torch.nn import functional as F
 
+from vergence.linalg import wide
 from vergence.objectives.core import DensityObjective, require_pairs
 
 __all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
@@ -65,7 +66,7 @@ def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalised:
         >>> directional_nll(z, 2 * z, torch.ones(1, 2), nu=3.0)
         tensor([0.])
     """
-    z, s, var = _wide(z), _wide(s), _wide(var)
+    z, s, var = wide(z), wide(s), wide(var)
     Q = ((_unit(s) - _unit(z)).square() / var).sum(-1)
     nll = _student_kernel(Q, nu, z.shape[-1]) + 0.5 * var.log().sum(-1)
     return nll - log_constant(nu, z.shape[-1]) if normalised else nll
@@ -87,7 +88,7 @@ def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalised: bool = False) -> 
         >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
         tensor([0.6931])
     """
-    dr = _norm(_wide(z)) - _norm(_wide(s))
+    dr = _norm(wide(z)) - _norm(wide(s))
     nll = _student_kernel(dr.square(), nu, 1)
     return nll - log_constant(nu, 1) if normalised else nll
 
@@ -103,7 +104,7 @@ def kl_standard_normal(mu: Tensor, var: Tensor) -> Tensor:
         >>> kl_standard_normal(torch.ones(1, 8), torch.ones(1, 8))
         tensor([4.])
     """
-    mu, var = _wide(mu), _wide(var)
+    mu, var = wide(mu), wide(var)
     return 0.5 * (var + mu.square() - 1 - var.log()).sum(-1)
 
 
@@ -292,12 +293,7 @@ class _InferenceNetwork(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         h = self.body(z)
-        return _wide(self.mean(h)), F.softplus(_wide(self.variance(h))) + EPS
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Norms, logs and sums over D need float32 at least, under autocast too."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        return wide(self.mean(h)), F.softplus(wide(self.variance(h))) + EPS
 
 
 def _norm(x: Tensor) -> Tensor:

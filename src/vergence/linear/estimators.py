@@ -1,0 +1,279 @@
+"""The three linear problems as scikit-learn estimators: any augmentation, data of any size, one pass.
+
+What the solutions are is in `vergence.linear.solutions`; how the moments are taken, in `vergence.linear.moments`.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from vergence.data_items import Items
+from vergence.linear import solutions
+from vergence.linear.fitting import RANK, Linear, warn_jitter
+from vergence.linear.moments import Statistics
+
+__all__ = ["JointEmbedding", "Reconstruction", "Supervised"]
+
+TIE = 1e-9  # eigenvalues of joint embedding nearer than this are equal
+
+
+class JointEmbedding(Linear):
+    r"""Linear joint embedding (theorem 3.2): the directions that an augmentation leaves most alone.
+
+        min_W  1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2   subject to   W S W^T = I
+
+    The minimum is exact for any augmentation with these second moments, mean-preserving or not (remark 4.1). With ``center``
+    everything is taken around its mean, which is a free intercept in the problem; ``center=False`` is the paper to the letter.
+
+    Args:
+        n_components: K, at most the rank of the items; None for that rank.
+        augmentation: None is isotropic noise of a tenth of the mean feature variance. A number or an array (D,) are the
+            variances of noise, an array (D, D) its covariance: exact, without sampling. A function f(X, generator) -> X' of a
+            tensor of items (B, ...), or Vergence's views, is sampled.
+        n_draws: m >= 2, draws for each item where the augmentation is sampled.
+        center: Subtract means.
+        device: Where the moments are taken, as torch names it.
+        random_state: Seed of the draws.
+
+    Attributes:
+        components_: W (K, D), the most invariant first, each with its largest entry positive.
+        eigenvalues_: omega (K,), the share of a direction's second moment that the augmentation leaves, in [0, 1].
+        objective_: The minimum, 2 sum_i (1 - omega_i).
+        objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
+        spectrum_: All D eigenvalues omega.
+        augmentation_covariance_: Sigma (D, D).
+        mean_: What `transform` subtracts, (D,).
+        n_features_in_: D.
+        n_samples_seen_: N.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(1000, 3)) * [5.0, 1.0, 1.0]
+        >>> model = JointEmbedding(1, augmentation=[25.0, 1.0, 0.01]).fit(X)
+        >>> np.abs(model.components_).round(1).tolist(), model.eigenvalues_.round(2).tolist()
+        ([[0.0, 0.0, 1.0]], [0.99])
+        >>> model.transform(X).shape
+        (1000, 1)
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        augmentation: Any = None,
+        n_draws: int = 16,
+        center: bool = True,
+        device: str = "cpu",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.augmentation = augmentation
+        self.n_draws = n_draws
+        self.center = center
+        self.device = device
+        self.random_state = random_state
+
+    def _solve(self, found: Statistics) -> None:
+        S = self._augmented(found)
+        if bool(torch.linalg.matrix_norm(S - found.G) <= RANK * torch.linalg.matrix_norm(S)):
+            raise ValueError(
+                "joint embedding is a tie: the augmentation changes nothing (S = G), so every direction is perfectly invariant; "
+                "give an augmentation that changes the items, or use Reconstruction"
+            )
+        W, omega, jitter = solutions.joint_embedding(found.G, S)
+        warn_jitter(jitter)
+        k = self._number(int((omega > 1e3 * RANK).sum()))
+        if k < len(omega) and omega[k - 1] - omega[k] < TIE:
+            warnings.warn(f"components {k} and {k + 1} are equally invariant: which of them is kept is arbitrary", stacklevel=4)
+        self.spectrum_ = omega.cpu().numpy()
+        self.components_, self.eigenvalues_ = W[:k].cpu().numpy(), self.spectrum_[:k]
+        self.objective_ = float(2 * (1 - omega[:k]).sum())
+        self.objective_se_ = self._error(lambda x, v: _lagrangian(v @ W[:k].T, omega[:k]), found)
+
+
+def _lagrangian(a: Tensor, omega: Tensor) -> Tensor:
+    """Returns what each draw a (m, B, K) adds to the constrained objective, to first order: -2 sum_k (2 abar a - omega a^2)."""
+    return -2 * (2 * a.mean(0) * a - omega * a.square()).sum(-1)
+
+
+class Reconstruction(Linear):
+    r"""Linear reconstruction (theorem 3.1): the directions from which the clean items can best be rebuilt.
+
+        min_{E, D}  1/n sum_i E|x_i - D E tau(x_i)|^2
+
+    With ``center`` encoder and decoder have free intercepts; ``center=False`` is the paper to the letter. Without noise
+    (``augmentation=0.0``) this is principal component analysis.
+
+    Args:
+        n_components: K, at most the rank of the items; None for that rank.
+        augmentation: As in `JointEmbedding`.
+        n_draws: As in `JointEmbedding`.
+        center: Subtract means.
+        device: Where the moments are taken, as torch names it.
+        random_state: Seed of the draws.
+
+    Attributes:
+        components_: E (K, D) with E S E^T = I, the strongest first, each with its largest entry positive.
+        singular_values_: phi (K,); phi^2 is what a component explains of the items' variance.
+        decoder_: D (D, K).
+        objective_: The minimum, 1/n |X|^2 - sum_i phi_i^2.
+        objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
+        spectrum_: All D singular values phi.
+        augmentation_covariance_: Sigma (D, D).
+        mean_: What `transform` subtracts, (D,).
+        target_mean_: What `inverse_transform` adds, (D,).
+        n_features_in_: D.
+        n_samples_seen_: N.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(1000, 3)) * [5.0, 1.0, 1.0]
+        >>> model = Reconstruction(1, augmentation=[25.0, 1.0, 0.01]).fit(X)
+        >>> np.abs(model.components_).round(1).tolist(), model.inverse_transform(model.transform(X)).shape
+        ([[0.1, 0.0, 0.0]], (1000, 3))
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        augmentation: Any = None,
+        n_draws: int = 16,
+        center: bool = True,
+        device: str = "cpu",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.augmentation = augmentation
+        self.n_draws = n_draws
+        self.center = center
+        self.device = device
+        self.random_state = random_state
+
+    def _solve(self, found: Statistics) -> None:
+        S = self._augmented(found)
+        M = found.M
+        E, D, phi, jitter = solutions.reconstruction(M, S)
+        warn_jitter(jitter)
+        k = self._number(int((phi > 1e3 * RANK * phi[0]).sum()))
+        E, D = E[:k], D[:, :k]
+        self.spectrum_ = phi.cpu().numpy()
+        self.components_, self.decoder_, self.singular_values_ = E.cpu().numpy(), D.cpu().numpy(), self.spectrum_[:k]
+        self.target_mean_ = found.mean.cpu().numpy() * self.center
+        self.objective_ = float(found.power - phi[:k].square().sum())
+        self.objective_se_ = self._error(lambda x, v: (x - v @ E.T @ D.T).square().sum(-1), found)
+
+    def inverse_transform(self, Z: Any) -> Any:
+        """Returns decoder_ z + target_mean_ for each code z: (N, K) to (N, D)."""
+        check_is_fitted(self)
+        return np.asarray(Z) @ self.decoder_.T + self.target_mean_
+
+
+class Supervised(Linear):
+    r"""Linear least squares from augmented items to targets, the comparison of the paper (lemma B.1).
+
+        min_V  1/n sum_i E|y_i - V tau(x_i)|^2 = |V|_Sigma^2 + 1/n sum_i |y_i - V xbar_i|^2
+
+    ``y`` holds targets (N,) or (N, L); integers, strings and truth values are classes, one column each (one-hot). With
+    ``center`` there is a free intercept, which `transform` adds; ``center=False`` is the paper to the letter.
+
+    Args:
+        augmentation: As in `JointEmbedding`.
+        n_draws: As in `JointEmbedding`.
+        center: Subtract means.
+        device: Where the moments are taken, as torch names it.
+        random_state: Seed of the draws.
+
+    Attributes:
+        components_: V (L, D).
+        classes_: The classes, in the order of the targets; None for targets that are numbers.
+        objective_: The minimum.
+        objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
+        augmentation_covariance_: Sigma (D, D).
+        mean_: What `transform` subtracts from items, (D,).
+        target_mean_: What it adds to targets, (L,).
+        n_features_in_: D.
+        n_samples_seen_: N.
+
+    Example:
+        >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
+        >>> model = Supervised(augmentation=0.0).fit(X, 2 * X[:, 0] + 1)
+        >>> model.transform(np.array([[10.0]])).round(6).tolist(), model.classes_
+        ([[21.0]], None)
+    """
+
+    def __init__(
+        self,
+        *,
+        augmentation: Any = None,
+        n_draws: int = 16,
+        center: bool = True,
+        device: str = "cpu",
+        random_state: int = 0,
+    ) -> None:
+        self.augmentation = augmentation
+        self.n_draws = n_draws
+        self.center = center
+        self.device = device
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+    def transform(self, X: Any) -> Any:
+        """Returns the predicted targets, (N, L), in the items' own precision.
+
+        Args:
+            X: As in `fit`, but not an iterable of batches.
+        """
+        z = super().transform(X)
+        return z + self.target_mean_.astype(z.dtype)
+
+    def _checked(self, X: Any, y: Any, reset: bool | None = None) -> tuple[Any, Any]:
+        X, y = super()._checked(X, y, reset)
+        if reset is None and y is None and isinstance(X, (Items, np.ndarray, Tensor)):
+            raise ValueError("Supervised requires y to be passed, but the target y is None")
+        if y is not None and y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise ValueError("Input y contains NaN or infinity: leave those items out")
+        return X, y
+
+    def _targets(self, targets: Any) -> Tensor | None:
+        """Returns targets (B, L) as numbers; classes that were not seen before become new columns."""
+        if targets is None:
+            raise ValueError("expected batches of (items, targets), found items alone")
+        y = np.asarray(targets)
+        if y.ndim > 2:
+            raise ValueError(f"expected targets (N,) or (N, L), found shape {y.shape}")
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.ndim == 2 or y.dtype.kind == "f":
+            return torch.from_numpy(y.reshape(len(y), -1).astype(np.float64))
+        known = self._classes or []
+        classes = known + [c for c in np.unique(y).tolist() if c not in set(known)]
+        column = {c: i for i, c in enumerate(classes)}
+        self._classes = classes
+        return torch.nn.functional.one_hot(torch.tensor([column[c] for c in y.tolist()]), len(classes)).double()
+
+    def _solve(self, found: Statistics) -> None:
+        S = self._augmented(found)
+        V, jitter = solutions.supervised(found.N, S)
+        warn_jitter(jitter)
+        classes = self._classes
+        order = list(range(len(V))) if classes is None else sorted(range(len(V)), key=classes.__getitem__)
+        self.classes_ = None if classes is None else np.asarray([classes[i] for i in order])
+        self.components_ = V[order].cpu().numpy()
+        self.target_mean_ = found.mean_target[order].cpu().numpy() * self.center
+        self.objective_ = float(found.power_target - (V * found.N).sum())
+        self.objective_se_ = self._error(lambda x, v: self._loss(v, V, found), found)
+
+    def _loss(self, v: Tensor, V: Tensor, found: Statistics) -> Tensor:
+        y = V.new_zeros(len(self._kept), len(V))
+        for row, (_, t) in zip(y, self._kept, strict=True):
+            assert t is not None
+            row[: len(t)] = t  # classes that came later have no column in it
+        y = y - found.mean_target if self.center else y
+        return (y - v @ V.T).square().sum(-1)

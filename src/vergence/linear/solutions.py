@@ -1,0 +1,127 @@
+r"""Joint-Embedding vs Reconstruction (NeurIPS 2025), arXiv:2505.12477 version 2: the three linear problems, solved exactly.
+
+X are the items (N, D), tau an augmentation, xbar_i = E tau(x_i), Y the targets (N, L), and
+
+    G = 1/n sum_i xbar_i xbar_i^T     S = 1/n sum_i E[tau(x_i) tau(x_i)^T]     Sigma = S - G
+    M = 1/n sum_i x_i xbar_i^T        N = 1/n sum_i y_i xbar_i^T                (M = G where xbar_i = x_i)
+
+    supervised       min_V      1/n sum_i E|y_i - V tau(x_i)|^2                                      (lemma B.1)
+    reconstruction   min_{E,D}  1/n sum_i E|x_i - D E tau(x_i)|^2                                    (eq. 5, theorem 3.1)
+    joint embedding  min_W      1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2  with  W S W^T = I        (theorem 3.2)
+
+The theorems write a symmetric root S^{1/2}. Here L, the Cholesky factor S = L L^T, stands in its place: the two differ by an
+orthogonal matrix that leaves R, Phi and E, and Omega and W, as they are. The optimal values and the two relations
+
+    G w = omega S w        G^2 e = phi^2 S e   (xbar_i = x_i)        so that  phi_i^2 = g_i omega_i  where G and S commute
+
+are derived here: reconstruction ranks a direction by its variance times its invariance, joint embedding by invariance alone.
+"""
+
+import torch
+from torch import Tensor
+
+from vergence import linalg
+
+__all__ = [
+    "joint_embedding",
+    "joint_embedding_objective",
+    "reconstruction",
+    "reconstruction_objective",
+    "supervised",
+    "supervised_objective",
+]
+
+
+def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
+    r"""Returns W = Q^T S^{-1/2} and omega, S^{-1/2} G S^{-1/2} = Q Omega Q^T, the most invariant direction first (theorem 3.2).
+
+    The first k rows solve the problem in k dimensions; U W for any orthogonal U does as well. Each row's entry of largest
+    size is positive.
+
+    Args:
+        G: (D, D).
+        S: (D, D), S - G positive semidefinite.
+
+    Returns:
+        W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter that S needed.
+
+    Raises:
+        ValueError: S is not positive semidefinite.
+
+    Example:
+        >>> G = torch.diag(torch.tensor([9.0, 1.0], dtype=torch.float64))
+        >>> W, omega, _ = joint_embedding(G, G + torch.diag(torch.tensor([9.0, 0.0], dtype=torch.float64)))
+        >>> omega.round(decimals=6).tolist(), W.round(decimals=4).tolist()
+        ([1.0, 0.5], [[0.0, 1.0], [0.2357, 0.0]])
+    """
+    L, jitter = linalg.cholesky(S)
+    A = _whiten(L, _whiten(L, G).T)
+    omega, Q = torch.linalg.eigh((A + A.T) / 2)
+    W = torch.linalg.solve_triangular(L.T, Q.flip(1), upper=True).T
+    return _oriented(W)[0], omega.flip(0).clamp(0, 1), jitter
+
+
+def joint_embedding_objective(W: Tensor, G: Tensor, S: Tensor) -> Tensor:
+    """Returns 2 tr W (S - G) W^T, the problem's value at any W (K, D); at the optimum 2 sum_{i <= k} (1 - omega_i)."""
+    return 2 * ((W @ (S - G)) * W).sum()
+
+
+def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+    r"""Returns E, D and phi of theorem 3.1, the strongest first: M S^{-1/2} = R Phi P^T, E = P^T S^{-1/2}, D = R Phi.
+
+    The first k rows of E and columns of D solve the problem in k dimensions; T E and D T^{-1} for any invertible T do as
+    well. P holds the *right* singular vectors. Each row of E has its entry of largest size positive.
+
+    Args:
+        M: (D, D), rows for what is reconstructed, columns for what is seen.
+        S: (D, D).
+
+    Returns:
+        E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter that S needed.
+
+    Raises:
+        ValueError: S is not positive semidefinite.
+
+    Example:
+        >>> G = torch.diag(torch.tensor([9.0, 1.0], dtype=torch.float64))
+        >>> E, D, phi, _ = reconstruction(G, G + torch.diag(torch.tensor([9.0, 0.0], dtype=torch.float64)))
+        >>> phi.square().round(decimals=6).tolist()  # g^2 / s: the direction that joint embedding puts last comes first
+        [4.5, 1.0]
+    """
+    L, jitter = linalg.cholesky(S)
+    R, phi, Pt = torch.linalg.svd(_whiten(L, M.T).T)
+    E, sign = _oriented(torch.linalg.solve_triangular(L.T, Pt.T, upper=True).T)
+    return E, R * phi * sign, phi, jitter
+
+
+def reconstruction_objective(E: Tensor, D: Tensor, M: Tensor, S: Tensor, power: Tensor | float) -> Tensor:
+    """Returns power - 2 tr D E M^T + tr D E S (D E)^T, power = 1/n |X|^2; at the optimum power - sum_{i <= k} phi_i^2."""
+    return supervised_objective(D @ E, M, S, power)
+
+
+def supervised(N: Tensor, S: Tensor) -> tuple[Tensor, float]:
+    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter that S needed.
+
+    Example:
+        >>> supervised(torch.tensor([[2.0, 1.0]]), torch.diag(torch.tensor([4.0, 1.0])))[0]
+        tensor([[0.5000, 1.0000]])
+    """
+    L, jitter = linalg.cholesky(S)
+    return torch.cholesky_solve(N.T, L).T, jitter
+
+
+def supervised_objective(V: Tensor, N: Tensor, S: Tensor, power: Tensor | float) -> Tensor:
+    """Returns power - 2 tr V N^T + tr V S V^T, power = 1/n |Y|^2; at the optimum power - tr V N^T."""
+    return power - 2 * (V * N).sum() + ((V @ S) * V).sum()
+
+
+def _whiten(L: Tensor, a: Tensor) -> Tensor:
+    """Returns L^{-1} a."""
+    whitened: Tensor = torch.linalg.solve_triangular(L, a, upper=False)
+    return whitened
+
+
+def _oriented(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the rows with their largest entries positive, and the signs that did it: one answer on every machine."""
+    sign = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()[:, 0]
+    return rows * sign[:, None], sign
