@@ -15,7 +15,7 @@ LAYERS = {
     "batchnorm": 10, "densities": 10, "networks": 10, "views": 10,
     "data_items": 17, "data_images": 18, "data_files": 19, "data": 20, "objectives.core": 20, "mixtures.core": 20,
     "linear.solutions": 20, "linear.thresholds": 20, "linear.moments": 20, "linear.fitting": 21, "linear.estimators": 22,
-    "linear.advice": 23, "linear": 24,
+    "linear.evidence": 22, "linear.words": 22, "linear.advice": 23, "linear": 24,
     "objectives": 21, "mixtures": 21, "methods.core": 21, "methods": 22,
     "runs": 30, "evaluation": 30, "training": 31,
     "assembly": 40, "recipes": 40, "report_files": 40, "report_page": 40, "report": 41,

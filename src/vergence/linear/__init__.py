@@ -1,6 +1,7 @@
 """Joint embedding or reconstruction? The closed forms, the thresholds, and advice on one's own data (arXiv:2505.12477)."""
 
+from vergence.linear.advice import Advice, advise
 from vergence.linear.estimators import JointEmbedding, Reconstruction, Supervised
 from vergence.linear.thresholds import Thresholds, alignment_thresholds
 
-__all__ = ["JointEmbedding", "Reconstruction", "Supervised", "Thresholds", "alignment_thresholds"]
+__all__ = ["Advice", "JointEmbedding", "Reconstruction", "Supervised", "Thresholds", "advise", "alignment_thresholds"]

@@ -173,7 +173,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """Returns S: as sampled, or G plus the augmentation's covariance, which becomes ``augmentation_covariance_``."""
         S = found.S
         if self._sampler is None:
-            S = found.G + covariance_of(self.augmentation, found)
+            S = found.G + covariance_of(self.augmentation, found.G, float(found.variance.mean()))
         self.augmentation_covariance_ = (S - found.G).cpu().numpy()
         if bool(found.constant.any()):
             where = found.constant.nonzero().flatten().tolist()
@@ -221,16 +221,20 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return float((h.var(0).mean() / (found.n * self.n_draws)).sqrt())
 
 
-def covariance_of(augmentation: Any, found: Statistics) -> Tensor:
+def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
     """Returns the covariance (D, D) of an augmentation that is given by numbers; see `JointEmbedding`.
+
+    Args:
+        augmentation: The numbers, or None.
+        G: Of the items, (D, D): gives size, type and device.
+        variance: Mean over the features, of which None takes a tenth.
 
     Raises:
         ValueError: It is of another size, not finite, not symmetric, or has a negative variance in some direction.
     """
-    G = found.G
     D = len(G)
     if augmentation is None:
-        return torch.eye(D, dtype=G.dtype, device=G.device) * (NOISE * float(found.variance.mean()))
+        return torch.eye(D, dtype=G.dtype, device=G.device) * (NOISE * variance)
     a = torch.as_tensor(np.asarray(augmentation, dtype=np.float64), device=G.device)
     if a.ndim == 0:
         a = a.expand(D)

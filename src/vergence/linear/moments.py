@@ -42,6 +42,7 @@ class Statistics:
         S: (D, D).
         M: (D, D).
         N: (L, D).
+        clean: 1/n sum_i x_i x_i^T, (D, D).
         power: 1/n |X|^2.
         power_target: 1/n |Y|^2.
         variance: (D,), of each feature, around its mean in any case.
@@ -56,6 +57,7 @@ class Statistics:
     S: Tensor
     M: Tensor
     N: Tensor
+    clean: Tensor
     power: float
     power_target: float
     variance: Tensor
@@ -81,6 +83,7 @@ class Moments:
     def __init__(self, dim: int, draws: int = 0, device: str | torch.device = "cpu") -> None:
         self.draws = draws
         self.n = 0
+        self.eps = 0.0
         self.origin: Tensor | None = None
 
         def zeros(*shape: int) -> Tensor:
@@ -141,6 +144,16 @@ class Moments:
         for part, total in zip(parts, whole[1:].split([p.numel() for p in parts]), strict=True):
             part.copy_(total.view_as(part))
 
+    @classmethod
+    def weighted(cls, parts: Sequence["Moments"], weights: Sequence[float]) -> "Moments":
+        """Returns the weighted sum of moments that share their origin, their draws and their numbers of targets."""
+        whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device)
+        whole.origin, whole.eps = parts[0].origin, max(part.eps for part in parts)
+        whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
+        for name in ("x", "xx", "y", "yy", "yv", "v", "vv", "tt", "xv"):
+            setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True)))
+        return whole
+
     def statistics(self, *, centred: bool) -> Statistics:
         """Returns the moments, around the means or around zero.
 
@@ -160,7 +173,7 @@ class Moments:
         def moved(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
             return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
 
-        yb = torch.outer(my, b)
+        clean = moved(xx, mx, mx, a, a)
         found = Statistics(
             n=n,
             mean=c + mx,
@@ -169,8 +182,9 @@ class Moments:
             G=moved(G, mv, mv, b, b),
             S=moved(S, mv, mv, b, b),
             M=moved(xv, mx, mv, a, b),
-            N=yv + yb,
-            power=float(moved(xx, mx, mx, a, a).trace()),
+            N=yv + torch.outer(my, b),
+            clean=clean,
+            power=float(clean.trace()),
             power_target=float(self.yy / n - (my.square().sum() if centred else 0)),
             variance=xx.diagonal() - mx.square(),
             constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),
