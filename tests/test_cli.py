@@ -46,6 +46,9 @@ OPTIONS = {
     "Evaluate": ["run", "probes", "device"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device"],
     "Score": ["run", "images", "out", "data_root", "batch_size", "device"],
+    "Advise": [
+        "data", "out", "labels", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
+    ],
     "Report": ["run"],
     "Bench": ["what", "encoder", "objective", "size", "batch_size", "precision", "device", "rounds", "out"],
 }  # fmt: skip

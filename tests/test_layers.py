@@ -19,7 +19,7 @@ LAYERS = {
     "objectives": 21, "mixtures": 21, "methods.core": 21, "methods": 22,
     "runs": 30, "evaluation": 30, "training": 31,
     "assembly": 40, "recipes": 40, "report_files": 40, "report_page": 40, "report": 41,
-    "show": 40, "api": 41, "protocol": 42, "bench": 42, "demo": 43,
+    "show": 40, "report_advice": 41, "advising": 42, "api": 41, "protocol": 42, "bench": 42, "demo": 43,
     "cli": 50,
 }  # fmt: skip
 EXEMPT = {"vergence"}  # the package's own __init__ loads lazily

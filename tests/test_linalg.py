@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from vergence.linalg import effective_rank, nearest, normalised_std, require_features
+from vergence.linalg import cholesky, effective_rank, nearest, normalised_std, require_features
 
 
 def slow_rank(z):
@@ -140,3 +140,68 @@ def test_refusals():
     for k in (0, 6):
         with pytest.raises(ValueError, match=f"k from 1 to the 5 training items, found {k}"):
             nearest(good, good, k)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (40, 40), (3, 4, 4)])
+def test_cholesky_is_exact_on_what_is_well_conditioned(shape):
+    a = torch.randn(shape) + torch.eye(shape[-1])
+    a = a @ a.mT + torch.eye(shape[-1])
+    factor, jitter = cholesky(a)
+    assert jitter == 0
+    torch.testing.assert_close(factor, torch.linalg.cholesky(a), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("diagonal", [[1.0, 1e-16], [1e-16, 1.0], [1e12, 1.0, 1e-12], [1e-200, 1e-180]])
+def test_cholesky_takes_units_as_they_come(diagonal):
+    scale = torch.tensor(diagonal).sqrt()
+    correlation = torch.full((len(scale), len(scale)), 0.5).fill_diagonal_(1)
+    for a in (torch.diag(scale**2), correlation * torch.outer(scale, scale)):
+        factor, jitter = cholesky(a)
+        assert jitter == 0
+        torch.testing.assert_close(factor @ factor.T, a, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_cholesky_of_a_singular_matrix_adds_the_least_jitter(scale):
+    z = torch.randn(20, 3) * scale
+    a = torch.cat([z, z[:, :2]], 1)
+    a = a.T @ a
+    factor, jitter = cholesky(a)
+    unit = a.diagonal().mean().item()
+    assert any(jitter == pytest.approx(rung * unit) for rung in (1e-13, 1e-12, 1e-11)), "near the bottom of the ladder"
+    torch.testing.assert_close(factor @ factor.T, a + jitter * torch.eye(5), rtol=1e-12, atol=1e-14 * unit)
+    left = factor.diagonal().square() / (a.diagonal() + jitter)
+    assert left.min() >= 4 * 5 * torch.finfo(a.dtype).eps
+
+
+@pytest.mark.float32
+def test_cholesky_climbs_further_in_float32():
+    factor, jitter = cholesky(torch.ones(4, 4))
+    assert factor.dtype == torch.float32 and 1e-8 < jitter <= 1e-4
+    torch.testing.assert_close(factor @ factor.T, torch.ones(4, 4), rtol=2e-4, atol=0)
+
+
+def test_cholesky_of_a_batch_shares_one_rung():
+    a = torch.stack([torch.eye(2), torch.full((2, 2), 3.0)])
+    factor, jitter = cholesky(a)
+    alone = [cholesky(one)[1] for one in a]
+    assert alone[0] == 0 < alone[1] == jitter
+    torch.testing.assert_close(factor[0] @ factor[0].T, (1 + jitter / 3) * torch.eye(2), rtol=1e-15, atol=0)
+    torch.testing.assert_close(factor[1] @ factor[1].T, a[1] + jitter * torch.eye(2), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("a", "message"),
+    [
+        ([[1.0, 2.0], [2.0, 1.0]], r"positive semidefinite matrix, found the eigenvalue -1: it is no covariance"),
+        ([[1.0, 0.0], [0.0, -0.01]], r"positive semidefinite matrix, found the eigenvalue -0.01"),
+        ([[1.0, math.nan], [math.nan, 1.0]], r"finite matrix to factorise, found NaN or infinity"),
+        ([[1.0, 0.0], [0.0, math.inf]], r"finite matrix to factorise, found NaN or infinity"),
+        ([[0.0, 0.0], [0.0, 0.0]], r"positive diagonal to factorise, found zeros: nothing varies"),
+    ],
+)
+def test_cholesky_refuses(a, message):
+    with pytest.raises(ValueError, match=message):
+        cholesky(torch.tensor(a))
+    with pytest.raises(ValueError, match=message):
+        cholesky(torch.stack([torch.eye(2), torch.tensor(a)]))

@@ -120,6 +120,36 @@ class Score(_Use):
 
 
 @dataclass(kw_only=True)
+class Advise:
+    """Before training: would joint embedding or reconstruction suit these data and augmentations?"""
+
+    data: Annotated[Positional[str], arg(metavar="DATA")]
+    """digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy or .npz file."""
+    out: Path = Path("runs/advice")
+    """Folder for advice.json and report.html."""
+    labels: bool = True
+    """Use the data's labels; without them the answer is often that one cannot tell."""
+    components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32)")] = None
+    """Directions that a representation keeps."""
+    draws: int = 4
+    """Views of each item."""
+    size: Annotated[int | None, arg(metavar="PIXELS", help_behavior_hint="")] = None
+    """Side of the images, in pixels."""
+    limit: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Look at so many items at most."""
+    set: Annotated[UseAppendAction[list[str]], arg(metavar="NAME=VALUE")] = field(default_factory=list)
+    """Strength of a view's operation, NAME=VALUE (blur=0, crop=(0.5,1), noise=0.1), or a field of the data (holdout=0.1)."""
+    seed: int = 0
+    """Seed of everything that is random."""
+    data_root: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint="(default: data)")] = None
+    """Folder of torchvision's data sets."""
+    download: bool = False
+    """Let torchvision download what is missing."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+
+
+@dataclass(kw_only=True)
 class Report:
     """Write a run's report: one interactive page that works offline."""
 
@@ -163,6 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
         "evaluate": Evaluate,
         "embed": Embed,
         "score": Score,
+        "advise": Advise,
         "report": Report,
         "bench": Bench,
     }
@@ -266,6 +297,37 @@ def _say_written(out: Path, rows: int) -> None:
     print(f"wrote {rows} rows to {out}" + (f"; what could not be read is listed in {skipped}" if skipped.exists() else ""))
 
 
+def _advise(command: Advise) -> None:
+    from dataclasses import fields
+
+    from vergence.advising import advise_on
+    from vergence.config import DataConfig, ViewConfig
+    from vergence.show import show_advice
+
+    given = {"root": command.data_root, "download": command.download, "size": command.size, "limit": command.limit}
+    also = _settings(command.set)
+    parts: dict[type, dict[str, Any]] = {DataConfig: dict(given, source=command.data), ViewConfig: {}}
+    for name, value in also.items():
+        part = next((part for part in parts if name in {f.name for f in fields(part)}), None)
+        if part is None or name in given:
+            known = ", ".join(f.name for f in fields(ViewConfig))
+            raise ValueError(f"expected --set with the strength of an operation ({known}), found {name}={value}")
+        parts[part][name] = value
+    advice = advise_on(
+        DataConfig(**parts[DataConfig]),
+        ViewConfig(**parts[ViewConfig]),
+        out=command.out,
+        labels=command.labels,
+        n_components=command.components,
+        n_draws=command.draws,
+        seed=command.seed,
+        device=command.device,
+        command=shlex.join(["vergence", *sys.argv[1:]]),
+    )
+    show_advice(advice.to_dict())
+    print(f"wrote {command.out / 'report.html'}")
+
+
 def _report(command: Report) -> None:
     from vergence.report import write_report
 
@@ -290,6 +352,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     Evaluate: _evaluate,
     Embed: _embed,
     Score: _score,
+    Advise: _advise,
     Report: _report,
     Bench: _bench,
 }

@@ -19,6 +19,7 @@ from vergence.report_page import (
     MAP,
     Columns,
     assemble,
+    chart,
     count,
     curve,
     duel,
@@ -238,8 +239,8 @@ def _histogram(run: RunFiles) -> str:
     for i, score in scores.items():
         groups[names[_held_out(run, i)]].append(score)
     words = f"Scores of the examples on this page: {', '.join(f'{len(x)} {name}' for name, x in groups.items())}"
-    chart = _figure(run, "scores", histogram(groups, "score, nats (larger is more unusual)"), f"Histogram. {words}")
-    return f"<h3>{words}</h3>{chart}"
+    drawn = _figure(run, "scores", histogram(groups, "score, nats (larger is more unusual)"), f"Histogram. {words}")
+    return f"<h3>{words}</h3>{drawn}"
 
 
 def _scores(run: RunFiles) -> dict[int, float]:
@@ -293,9 +294,9 @@ def _map(run: RunFiles) -> str:
     run.figures["items"] = [[picture(run.examples.get("thumbnail"), i), captions[i]] for i in range(n)]
     run.figures["order"] = [*scores, *(i for i in range(n) if i not in scores)]
     alt = f"Map of {n} test items; the slider steps through them"
-    chart = _figure(run, "map", _map_figure(run, captions, list(scores)), alt)
+    drawn = _figure(run, "map", _map_figure(run, captions, list(scores)), alt)
     ordered = {"choice": CHOICE, "order": ", most unusual first"} if scores else {"choice": "", "order": ""}
-    return MAP.substitute(n=n, last=n - 1, chart=chart, **ordered)
+    return MAP.substitute(n=n, last=n - 1, chart=drawn, **ordered)
 
 
 def _map_figure(run: RunFiles, captions: list[str], scored: list[int]) -> dict[str, Any]:
@@ -384,8 +385,7 @@ def _again(run: RunFiles) -> str:
 
 
 def _figure(run: RunFiles, key: str, figure: dict[str, Any], alt: str) -> str:
-    run.figures[key] = figure
-    return f'<div class="figure" data-figure="{key}" role="img" aria-label="{escape(alt)}"></div>'
+    return chart(run.figures, key, figure, alt)
 
 
 def _because(run: RunFiles) -> str:

@@ -9,8 +9,8 @@ from html import escape
 from string import Template
 from typing import Any
 
-__all__ = ["AGAIN", "CHOICE", "MAP", "Columns", "assemble", "count", "curve", "duel", "finite"]
-__all__ += ["histogram", "missing", "number", "picture", "ranking", "scatter", "table", "verdict"]
+__all__ = ["AGAIN", "CHOICE", "MAP", "Columns", "assemble", "chart", "count", "curve", "duel", "finite"]
+__all__ += ["histogram", "lines", "missing", "number", "picture", "ranking", "scatter", "table", "verdict"]
 
 Figure = dict[str, Any]
 Columns = dict[str, dict[str, float]]  # title of a column -> name of a row -> share in [0, 1]
@@ -249,6 +249,12 @@ def finite(x: Any) -> bool:
     return isinstance(x, (int, float)) and math.isfinite(x)
 
 
+def chart(figures: dict[str, Any], key: str, figure: Figure, alt: str) -> str:
+    """Returns a chart's place; its data go into ``figures``."""
+    figures[key] = figure
+    return f'<div class="figure" data-figure="{key}" role="img" aria-label="{escape(alt)}"></div>'
+
+
 def number(x: Any) -> str:
     """Returns four digits of a number, or a dash."""
     return f"{x:.4g}" if x is not None and math.isfinite(x) else "–"
@@ -268,6 +274,17 @@ def curve(x: list[float], y: list[float]) -> Figure:
         "data": [trace],
         "layout": {"height": 210, "margin": margin, "xaxis": {"title": {"text": "epoch"}}, "dragmode": False},
     }
+
+
+def lines(x: list[float], series: Mapping[str, list[float | None]], xtitle: str, ytitle: str) -> Figure:
+    """Returns several quantities over a common logarithmic axis; what was not measured is left open."""
+    traces: list[Figure] = [
+        {"x": x, "y": y, "name": name, "mode": "lines+markers", "line": {"color": COLOURS[k]}}
+        | {"marker": {"symbol": SYMBOLS[k]}, "hovertemplate": "%{x}: %{y:.4g}<extra>" + name + "</extra>"}
+        for k, (name, y) in enumerate(series.items())
+    ]
+    axes = {"xaxis": {"title": {"text": xtitle}, "type": "log", "tickvals": x}, "yaxis": {"title": {"text": ytitle}}}
+    return {"data": traces, "layout": {"height": 340, "dragmode": False, "showlegend": True, **axes}}
 
 
 def histogram(groups: Mapping[str, list[float]], title: str) -> Figure:

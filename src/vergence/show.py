@@ -4,7 +4,10 @@ from typing import Any
 
 from vergence.terminal import table
 
-__all__ = ["show_anomalies", "show_evaluation", "show_representations"]
+__all__ = ["show_advice", "show_anomalies", "show_evaluation", "show_representations"]
+
+
+HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 
 
 def show_evaluation(record: dict[str, Any]) -> None:
@@ -18,6 +21,27 @@ def show_evaluation(record: dict[str, Any]) -> None:
         )
     if record["anomaly"] is not None:
         show_anomalies(record)
+
+
+def show_advice(advice: dict[str, Any]) -> None:
+    """Prints what `vergence.linear.Advice.to_dict` gives: the words, and the tables that they rest on."""
+    print("\n".join(advice["words"]) + "\n")
+    rows, keys = advice["components"], list(HEADS)
+    if "margin" in rows[0]:
+        body = [[str(row["k"]), row["overlap"], *(row[key] for key in keys), row["margin"], _interval(row)] for row in rows]
+        table(
+            "classes found (JE joint embedding, RC reconstruction)", ["kept", "overlap", *HEADS.values(), "margin", "95 %"], body
+        )
+    else:
+        table("what both keep", ["kept", "overlap"], [[str(row["k"]), row["overlap"]] for row in rows])
+    rows = advice["augmentations"]
+    keys = [key for key in ("strength", "unchanged", "alignment", *keys[:2]) if key in rows[0]]
+    body = [["all" if i == 0 else f"no {row['operation']}", *(row[key] for key in keys)] for i, row in enumerate(rows)]
+    table("the augmentation", ["", *(HEADS.get(key, key) for key in keys)], body)
+
+
+def _interval(row: dict[str, Any]) -> str:
+    return f"{row['interval'][0]:+.3f} {row['interval'][1]:+.3f}"
 
 
 def show_representations(record: dict[str, Any]) -> None:

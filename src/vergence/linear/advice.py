@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import vergence.linear.evidence as ev
 from vergence.data_items import Items, PairItems
-from vergence.linear import evidence as ev
 from vergence.linear.words import APART, LEAST, words
 from vergence.terminal import bar
 
@@ -143,9 +143,9 @@ def advise(
         known = _enough(found.labels)
         right = ev.cross_validated(found, ks) if known else {}
         augmentations = _augmentations(found, solution, part, augmentation, parts, k, known, device, random_state, advance)
-    components = _components(found, solution, ks, right, random_state)
+    components = _components(found, solution, ks, right)
     at = components[ks.index(k)]
-    verdict, margin, interval = _verdict(at, _bootstrapped(found, k, random_state))
+    verdict, margin, interval = _verdict(at, _bootstrapped(found, k, at["overlap"], random_state))
     facts = _facts(found, k, n_draws if callable(augmentation) else 0, classes, known)
     sizes = _sizes(found, k, known)
     said = words(verdict, margin, interval, facts, components, augmentations, sizes)
@@ -213,37 +213,39 @@ def _enough(labels: Tensor | None) -> bool:
 
 
 def _components(
-    found: ev.Evidence, solution: ev.Solution, ks: Sequence[int], right: Mapping[str, Tensor], seed: int
+    found: ev.Evidence, solution: ev.Solution, ks: Sequence[int], right: Mapping[str, Tensor]
 ) -> list[dict[str, Any]]:
     rows = []
     for i, k in enumerate(ks):
         row: dict[str, Any] = {"k": k, "overlap": solution.overlap(k)}
         if right:
-            row |= {name: float(ok[i].double().mean()) for name, ok in right.items()}
-            row["margin"] = row["joint_embedding"] - row["reconstruction"]
-            row["interval"] = _interval(right["joint_embedding"][i], right["reconstruction"][i], seed)
+            row |= _compared(right["joint_embedding"][i], right["reconstruction"][i], pca=right["pca"][i])
         rows.append(row)
     return rows
 
 
-def _interval(a: Tensor, b: Tensor, seed: int) -> tuple[float, float]:
+def _interval(a: Tensor, b: Tensor) -> tuple[float, float]:
     """Returns the 95 % bootstrap interval of the difference of two accuracies on the same items.
 
     Each item's difference is -1, 0 or 1, so that resampling items is a multinomial draw of their numbers.
     """
     n = len(a)
     only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
-    draws = np.random.default_rng(seed).multinomial(n, [only_a / n, only_b / n, 1 - (only_a + only_b) / n], size=10_000)
+    draws = np.random.default_rng(0).multinomial(n, [only_a / n, only_b / n, 1 - (only_a + only_b) / n], size=10_000)
     low, high = np.quantile((draws[:, 0] - draws[:, 1]) / n, [0.025, 0.975])
     return float(low), float(high)
 
 
-def _bootstrapped(found: ev.Evidence, k: int, seed: int) -> tuple[float, float]:
-    """Returns the 95 % interval of the overlap: solutions on groups of items drawn with replacement."""
+def _bootstrapped(found: ev.Evidence, k: int, overlap: float, seed: int) -> tuple[float, float]:
+    """Returns the 95 % interval of the overlap: solutions on groups of items drawn with replacement.
+
+    Fewer different items make both solutions less settled and so their overlap smaller: the quantiles are mirrored at the
+    overlap that was found (the basic bootstrap), which takes that shift off instead of adding it a second time.
+    """
     rng = np.random.default_rng(seed)
     draws = (rng.multinomial(ev.GROUPS, [1 / ev.GROUPS] * ev.GROUPS).astype(float) for _ in range(BOOTSTRAP))
     low, high = np.quantile([found.solution(w.tolist()).overlap(k) for w in draws], [0.025, 0.975])
-    return float(low), float(high)
+    return max(0.0, float(2 * overlap - high)), min(1.0, float(2 * overlap - low))
 
 
 def _verdict(at: Mapping[str, Any], overlap: tuple[float, float]) -> tuple[Verdict, float, tuple[float, float]]:
@@ -320,8 +322,9 @@ def _augmentations(
     for name, one in (("all", augmentation), *parts):
         solution = ev.solve(ev.rebased(found, part, one, PART_DRAWS, seed, device), None)
         whole = solution if whole is None else whole
-        rows.append(_treatment(name, found, solution, whole, k, known))
         advance(len(part))
+        if whole is solution or not torch.equal(whole.S, solution.S):  # greyscale of grey images does nothing
+            rows.append(_treatment(name, found, solution, whole, k, known))
     return rows
 
 
@@ -331,17 +334,24 @@ def _treatment(name: str, found: ev.Evidence, solution: ev.Solution, whole: ev.S
     row["unchanged"] = min(1.0, float((p.T @ q).square().sum() / k))
     if known:
         row["alignment"] = ev.information(found, solution.W[:k])
-        row["joint_embedding"], row["reconstruction"] = (_accuracy(found, rows, k) for rows in (solution.W, solution.E))
+        row |= _compared(_right(found, solution.W, k), _right(found, solution.E, k))
     return row
 
 
-def _accuracy(found: ev.Evidence, rows: Tensor, k: int) -> float:
-    """Returns the cross-validated accuracy of a solution that saw no labels: the probe alone is held out."""
+def _right(found: ev.Evidence, rows: Tensor, k: int) -> Tensor:
+    """Returns which labelled items a solution that saw no labels gets right: the probe alone is held out."""
     assert found.labels is not None
     here = (found.labels >= 0).nonzero().flatten()
     fold = found.group[here] % ev.FOLDS
-    right = [ev.predicted(found.x, found.labels, rows, [k], here[fold != f], here[fold == f]) for f in range(ev.FOLDS)]
-    return float(torch.cat(right, 1).double().mean())
+    right = [ev.predicted(found.x, found.labels, rows, [k], here[fold != f], here[fold == f])[0] for f in range(ev.FOLDS)]
+    return torch.cat(right)
+
+
+def _compared(je: Tensor, rc: Tensor, **others: Tensor) -> dict[str, Any]:
+    """Returns accuracies from what each probe gets right of the same items, the margin and its 95 % interval."""
+    row: dict[str, Any] = {"joint_embedding": je, "reconstruction": rc, **others}
+    row = {name: float(right.double().mean()) for name, right in row.items()}
+    return row | {"margin": row["joint_embedding"] - row["reconstruction"], "interval": _interval(je, rc)}
 
 
 def _sizes(found: ev.Evidence, k: int, known: bool) -> list[dict[str, Any]]:
@@ -364,13 +374,15 @@ def _sizes(found: ev.Evidence, k: int, known: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _learnt(found: ev.Evidence, solution: ev.Solution, k: int, size: int, held_out: list[int]) -> dict[str, float | None]:
-    """Returns accuracies on the held-out groups after seeing ``size`` groups, labels included; None with too few labels."""
+def _learnt(found: ev.Evidence, solution: ev.Solution, k: int, size: int, held_out: list[int]) -> dict[str, Any]:
+    """Returns accuracies on the held-out groups after seeing ``size`` groups, labels included; none with too few labels."""
     assert found.labels is not None
     known = found.labels >= 0
     train = (known & (found.group < size)).nonzero().flatten()
     test = (known & torch.isin(found.group, torch.tensor(held_out))).nonzero().flatten()
-    both = {"joint_embedding": solution.W, "reconstruction": solution.E, "pca": solution.U}
     if len(train) <= 2 * k or len(test) == 0:
-        return dict.fromkeys(both)
-    return {n: float(ev.predicted(found.x, found.labels, rows, [k], train, test).double().mean()) for n, rows in both.items()}
+        return {}
+    je, rc, pca = (
+        ev.predicted(found.x, found.labels, rows, [k], train, test)[0] for rows in (solution.W, solution.E, solution.U)
+    )
+    return _compared(je, rc, pca=pca)

@@ -11,8 +11,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+import vergence.linear.solutions as solutions
 from vergence.data_items import Items
-from vergence.linear import solutions
 from vergence.linear.fitting import RANK, Linear, warn_jitter
 from vergence.linear.moments import Statistics
 

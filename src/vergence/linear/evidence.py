@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data_items import ArrayItems, Items
+import vergence.linear.solutions as solutions
 from vergence import linalg
-from vergence.linear import solutions
+from vergence.data_items import ArrayItems, Items
 from vergence.linear.fitting import covariance_of
 from vergence.linear.moments import Augmentation, Moments, Statistics, blocks, draw, flat
 from vergence.views import ImageViews, VectorViews, Views

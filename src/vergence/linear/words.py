@@ -32,13 +32,15 @@ def _measured(verdict: str, margin: float, interval: tuple[float, float], facts:
     low, high = (100 * bound for bound in interval)
     numbers = (
         f"with {at['k']} components a linear probe finds the class of {at['joint_embedding']:.1%} of held-out items from joint "
-        f"embedding, of {at['reconstruction']:.1%} from reconstruction, of {at['pca']:.1%} from PCA (chance {facts['chance']:.1%}). "
+        f"embedding, {at['reconstruction']:.1%} from reconstruction and {at['pca']:.1%} from PCA (chance {facts['chance']:.1%}). "
         f"The margin is {100 * margin:+.1f} points ({low:+.1f} to {high:+.1f}, 95 %)"
     )
+    worse = at["pca"] > max(at["joint_embedding"], at["reconstruction"]) + 2 * LEAST
+    warning = " PCA knows no augmentation and is ahead of both: this augmentation destroys more than it teaches." if worse else ""
     if verdict != "cannot_tell":
-        return f"Use {NAMES[verdict]}: {numbers}."
+        return f"Use {NAMES[verdict]}: {numbers}.{warning}"
     same = ", as they keep the same directions" if at["overlap"] > SAME else ""
-    return f"Cannot tell them apart{same}: {numbers}. Choose by cost, or by what else you need."
+    return f"Cannot tell them apart{same}: {numbers}. Choose by cost, or by what else you need.{warning}"
 
 
 def _spectral(verdict: str, interval: tuple[float, float], facts: Row, at: Row) -> str:
@@ -95,13 +97,8 @@ def _change(verdict: str, components: Sequence[Row], augmentations: Sequence[Row
 
 
 def _ahead(row: Row, sign: int) -> bool:
-    """Says whether one method is clearly ahead: outside the interval where there is one, or by twice what is of consequence."""
-    if row.get("joint_embedding") is None:
-        return False
-    lead = sign * (row["joint_embedding"] - row["reconstruction"])
-    if "interval" in row:
-        return bool(lead >= LEAST and not row["interval"][0] <= 0 <= row["interval"][1])
-    return bool(lead > 2 * LEAST)
+    """Says whether one method is ahead by more than chance, and by enough to matter."""
+    return "margin" in row and bool(sign * row["margin"] >= LEAST and not row["interval"][0] <= 0 <= row["interval"][1])
 
 
 def _setting(row: Row) -> str:
@@ -109,6 +106,6 @@ def _setting(row: Row) -> str:
 
 
 def _scope(facts: Row) -> str:
-    part = f"{facts['directions']} directions of most variance (of {facts['features']:,}), which hold {facts['variance_kept']:.1%} of it"
-    where = "" if facts["directions"] == facts["features"] else f", in the {part}"
+    part = f"in the {facts['directions']} directions of most variance (of {facts['features']:,}), which hold"
+    where = "" if facts["directions"] == facts["features"] else f", {part} {facts['variance_kept']:.1%} of it"
     return f"This is about linear models of {facts['items']:,} items{where}. How far networks follow them: docs/advice.md."

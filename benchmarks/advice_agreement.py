@@ -1,0 +1,169 @@
+"""Does the advice hold?  Real images under controlled noise: the verdict beside held-out probes and beside trained networks.
+
+python benchmarks/advice_agreement.py --data-root DATA            # about 45 minutes on two cores; resumes where it was stopped
+
+Every image gets one draw of noise that stays with it (training and test alike), a mixture of fixed patterns: `smooth` (20 low
+frequencies, like uneven light) or `random` (20 random directions), with ``strength`` times the images' own variance.
+The augmentation shifts the image by up to a pixel, adds a little white noise, and adds ``alignment`` times a new draw of the same
+noise. The advice sees the training part: once with its labels, once without. What it is held against, on the test part:
+
+closed form   which of the two closed-form solutions a least-squares probe reads better
+networks      the same for two small networks of 16 outputs: joint embedding (VICReg; VJE beside it) and a denoising autoencoder
+
+Images are halved in size; 5,000 train, 5,000 test. A difference counts where it is at least half a point and at least twice
+its standard error.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from denoising_autoencoder import train_autoencoder, train_vicreg, train_vje
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.assembly import commit
+from vergence.config import DataConfig
+from vergence.data import open_data
+from vergence.linear import JointEmbedding, Reconstruction, advise
+from vergence.linear.evidence import Composed, predicted
+
+ITEMS, COMPONENTS, PATTERNS = 5_000, 16, 20
+DATA = ("fashion_mnist", "cifar10")
+KINDS, STRENGTHS, ALIGNMENTS = ("smooth", "random"), (0.5, 2.0, 8.0), (0.0, 0.3, 1.0, 3.0)
+TRAINED = {"vicreg": train_vicreg, "vje": train_vje, "autoencoder": train_autoencoder}
+LEDGER = Path(__file__).parent / "results" / "advice.jsonl"
+
+
+def settings(datasets: list[str]) -> list[dict]:
+    """Returns the grid: the clean images, and every kind, strength and alignment of noise."""
+    noisy = itertools.product(datasets, KINDS, STRENGTHS, ALIGNMENTS)
+    clean = [{"data": name, "kind": "none", "strength": 0.0, "alignment": 0.0} for name in datasets]
+    return clean + [dict(zip(("data", "kind", "strength", "alignment"), one, strict=True)) for one in noisy]
+
+
+def images(name: str, root: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns halved images of both parts, (N, C, H, W) in [0, 1], and their labels."""
+    data = open_data(DataConfig(source=name, root=root))
+    found = []
+    for part in (data.train, data.test):
+        index = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:ITEMS].sort().values
+        x = next(iter(part.stream(iter([index]))))[1].float() / 255
+        found += [F.avg_pool2d(x, 2), part.labels[index]]
+    return tuple(found)
+
+
+def patterns(kind: str, shape: torch.Size) -> Tensor:
+    """Returns orthonormal patterns (20, D)."""
+    C, H, W = shape
+    if kind == "random":
+        generator = torch.Generator().manual_seed(1)
+        return torch.linalg.qr(torch.randn(C * H * W, PATTERNS, generator=generator))[0].T.contiguous()
+    rows, columns = (torch.arange(n) + 0.5 for n in (H, W))
+    waves = [
+        torch.outer(torch.cos(math.pi * u * rows / H), torch.cos(math.pi * v * columns / W)).expand(C, H, W).flatten()
+        for u, v in itertools.product(range(5), range(4))
+    ]
+    return F.normalize(torch.stack(waves), dim=1)
+
+
+def augmentation(shape: torch.Size, scale: float, P: Tensor, amplitude: float) -> Composed:
+    """Returns shift, white noise, and fresh noise of the corruption's own patterns, for flat images."""
+
+    def shift(X: Tensor, generator: torch.Generator) -> Tensor:
+        padded = F.pad(X.view(-1, *shape), (1, 1, 1, 1), mode="replicate")
+        i, j = torch.randint(3, (2, len(X)), generator=generator)
+        rows, columns = (k[:, None] + torch.arange(n) for k, n in ((i, shape[1]), (j, shape[2])))
+        n, c = torch.arange(len(X)), torch.arange(shape[0])
+        return padded[n[:, None, None, None], c[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]].flatten(
+            1
+        )
+
+    def white(X: Tensor, generator: torch.Generator) -> Tensor:
+        return X + 0.1 * scale * torch.randn(X.shape, generator=generator)
+
+    def aligned(X: Tensor, generator: torch.Generator) -> Tensor:
+        return X + amplitude * torch.randn(len(X), len(P), generator=generator) @ P
+
+    return Composed({"shift": shift, "white": white} | ({"aligned": aligned} if amplitude > 0 else {}))
+
+
+def judged(a: Tensor, b: Tensor) -> dict:
+    """Returns accuracies of two probes on the same items, and which is ahead."""
+    d = a.double() - b.double()
+    margin, se = d.mean().item(), d.flatten().std().item() / math.sqrt(d.shape[-1])
+    ahead = "tie" if abs(margin) < max(0.005, 2 * se) else "joint_embedding" if margin > 0 else "reconstruction"
+    return {"joint_embedding": a.double().mean().item(), "reconstruction": b.double().mean().item(), "ahead": ahead}
+
+
+def probed(train: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> Tensor:
+    """Returns which test items a least-squares probe gets right."""
+    z, y, n = torch.cat([train, test]), torch.cat([labels, test_labels]), len(train)
+    k = z.shape[1]
+    scale = z[:n].std(0).clamp(min=1e-12)
+    return predicted(z / scale, y, torch.eye(k, dtype=torch.float64), [k], torch.arange(n), torch.arange(n, len(z)))[0]
+
+
+def measure(setting: dict, root: str, epochs: int, seeds: int) -> dict:
+    """Returns the advice on one setting and what it is held against."""
+    x, y, t, ty = images(setting["data"], root)
+    shape, scale = x.shape[1:], x.flatten(1).var(0).mean().sqrt().item()
+    D = math.prod(shape)
+    P = patterns("smooth" if setting["kind"] == "none" else setting["kind"], shape)
+    amplitude = scale * math.sqrt(setting["strength"] * D / len(P))
+    generator = torch.Generator().manual_seed(2)
+    X, T = (part.flatten(1) + amplitude * torch.randn(len(part), len(P), generator=generator) @ P for part in (x, t))
+    tau = augmentation(shape, scale, P, setting["alignment"] * amplitude)
+    began = time.monotonic()
+    told = {
+        basis: advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
+        for basis, labels in (("labels", y.numpy()), ("spectrum", None))
+    }
+    took = time.monotonic() - began
+    row = {
+        **setting,
+        "advice": {basis: {"verdict": a.verdict, "margin": a.margin, "interval": a.interval} for basis, a in told.items()},
+    }
+    solved = [kind(COMPONENTS, augmentation=tau, n_draws=8).fit(X.numpy()).transform for kind in (JointEmbedding, Reconstruction)]
+    right = [probed(*(torch.from_numpy(f(part.numpy())) if part.ndim == 2 else part for part in (X, y, T, ty))) for f in solved]
+    row["closed_form"] = judged(*right)
+    nets = {name: [] for name in TRAINED}
+    for seed, (name, train) in itertools.product(range(seeds), TRAINED.items()):
+        encoder = train(X, tau, COMPONENTS, epochs=epochs, seed=seed)
+        with torch.inference_mode():
+            nets[name].append(probed(encoder(X).double(), y, encoder(T).double(), ty))
+    mean = {name: torch.stack(found).double().mean(0) for name, found in nets.items()}
+    row |= {"networks": judged(mean["vicreg"], mean["autoencoder"]), "vje": judged(mean["vje"], mean["autoencoder"])}
+    return row | {"seconds_of_advice": took}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", required=True)
+    parser.add_argument("--datasets", nargs="+", default=list(DATA), choices=DATA)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=LEDGER)
+    a = parser.parse_args()
+    done = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
+    for setting in settings(a.datasets):
+        if any(all(row[key] == value for key, value in setting.items()) for row in done):
+            continue
+        began = time.monotonic()
+        row = measure(setting, a.data_root, a.epochs, a.seeds)
+        row |= {"items": ITEMS, "k": COMPONENTS, "epochs": a.epochs, "seeds": a.seeds, "seconds": time.monotonic() - began}
+        row |= {"command": f"python benchmarks/advice_agreement.py --data-root DATA --epochs {a.epochs} --seeds {a.seeds}"}
+        row |= {"commit": commit(), "torch": torch.__version__, "numpy": np.__version__}
+        with a.out.open("a") as ledger:
+            ledger.write(json.dumps(row) + "\n")
+        told = {basis: found["verdict"] for basis, found in row["advice"].items()}
+        print(setting, told, row["closed_form"], row["networks"], f"{row['seconds']:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

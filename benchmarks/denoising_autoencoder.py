@@ -1,0 +1,93 @@
+"""Small networks on vectors: a denoising autoencoder in plain torch, and the same encoder trained by joint embedding.
+
+Joint embedding is VJE, or variance-invariance-covariance regularisation (VICReg, arXiv:2105.04906, weights 25, 25, 1, on the
+outputs themselves), whose linear case is the linear theory's problem with a soft constraint. All see the same views of the same
+items for the same number of epochs, with the same encoder and optimiser. The autoencoder rebuilds the item from its view,
+min |x - D(E(tau(x)))|^2, which is reconstruction as the linear theory states it.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from vergence.objectives.vje import VJE
+
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+WIDTH, BATCH, RATE = 512, 250, 1e-3
+
+
+class Standardise(nn.Module):
+    """(x - mean) / sd, one number each: the features keep their proportions, which reconstruction goes by."""
+
+    def __init__(self, X: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", X.mean(0))
+        self.register_buffer("scale", X.std(0).square().mean().sqrt())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.scale
+
+
+def body(inputs: int, outputs: int) -> nn.Sequential:
+    """Returns three layers with batch normalisation between them."""
+    hidden = [nn.Linear(inputs, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()]
+    again = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()]
+    return nn.Sequential(*hidden, *again, nn.Linear(WIDTH, outputs))
+
+
+def train_autoencoder(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
+    """Returns the encoder (B, D) -> (B, k) of a denoising autoencoder."""
+    torch.manual_seed(seed)
+    norm = Standardise(X)
+    encoder, decoder = nn.Sequential(norm, body(X.shape[1], k)), body(k, X.shape[1])
+    target = norm(X)
+
+    def loss(index: Tensor, generator: torch.Generator) -> Tensor:
+        return (decoder(encoder(tau(X[index], generator))) - target[index]).square().mean()
+
+    return _trained(encoder, [*encoder.parameters(), *decoder.parameters()], loss, len(X), epochs, seed)
+
+
+def train_vje(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
+    """Returns the encoder (B, D) -> (B, k) trained with VJE on two views."""
+    torch.manual_seed(seed)
+    encoder, objective = nn.Sequential(Standardise(X), body(X.shape[1], k)), VJE(k)
+
+    def loss(index: Tensor, generator: torch.Generator) -> Tensor:
+        za, zb = (encoder(tau(X[index], generator)) for _ in range(2))
+        return sum(objective(za, zb).values())
+
+    return _trained(encoder, [*encoder.parameters(), *objective.parameters()], loss, len(X), epochs, seed)
+
+
+def train_vicreg(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
+    """Returns the encoder (B, D) -> (B, k) trained with VICReg on two views."""
+    torch.manual_seed(seed)
+    encoder = nn.Sequential(Standardise(X), body(X.shape[1], k))
+
+    def loss(index: Tensor, generator: torch.Generator) -> Tensor:
+        za, zb = (encoder(tau(X[index], generator)) for _ in range(2))
+        return 25 * (za - zb).square().mean() + sum(25 * spread + shared for spread, shared in map(_regularised, (za, zb)))
+
+    return _trained(encoder, [*encoder.parameters()], loss, len(X), epochs, seed)
+
+
+def _regularised(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns VICReg's hinge on the deviations (half for each view) and its penalty on covariances."""
+    spread = torch.relu(1 - (z.var(0) + 1e-4).sqrt()).mean() / 2
+    covariance = z.T.cov()
+    return spread, (covariance - covariance.diagonal().diag()).square().sum() / z.shape[1]
+
+
+def _trained(encoder: nn.Module, parameters: list, loss: Callable, n: int, epochs: int, seed: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * (n // BATCH))
+    for _ in range(epochs):
+        for index in torch.randperm(n, generator=generator)[: n // BATCH * BATCH].split(BATCH):
+            optimiser.zero_grad()
+            loss(index, generator).backward()
+            optimiser.step()
+            schedule.step()
+    return encoder.eval()

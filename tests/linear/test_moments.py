@@ -1,0 +1,391 @@
+"""Moments in one pass: any source, any blocks, one process or two give what loops over all items give."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.linear.checks import (
+    accumulated,
+    check_moments_are_the_loops,
+    check_unbiased,
+    close,
+    noisy,
+    noisy_outcomes,
+    rng,
+    z_scores,
+)
+from tests.reference import linear as reference
+from torch.utils.data import DataLoader, TensorDataset
+
+from vergence.config import ViewConfig
+from vergence.data import ArrayItems, open_items
+from vergence.linear import JointEmbedding, Reconstruction, Supervised, moments
+from vergence.views import ImageViews, VectorViews, centre_crop
+
+ROWS, N, D = 256, 1003, 3  # 256 rows to a block at the least: four blocks, the last one short
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(moments, "BLOCK", 1)
+
+
+def items(seed=50, dtype=np.float64):
+    g = rng(seed)
+    drift = np.linspace(0, 3, N)[:, None]  # the first block's mean is not that of all
+    return (g.normal(size=(N, D)) * [2.0, 1.0, 0.5] + [0.0, 10.0, -3.0] + drift).astype(dtype)
+
+
+def targets(x, seed=51):
+    return np.c_[x @ [1.0, -2.0, 0.5], x[:, 0]] + rng(seed).normal(size=(N, 2))
+
+
+def fitted(source, y=None, kind=Reconstruction, **options):
+    arguments = (2,) if kind is not Supervised else ()
+    return kind(*arguments, **({"augmentation": noisy, "n_draws": 3} | options)).fit(source, y)
+
+
+def same(found, expected, **tolerance):
+    """Two fitted models say the same."""
+    names = [name for name in vars(expected) if name.endswith("_") and vars(expected)[name] is not None]
+    assert len(names) > 7 and found.n_samples_seen_ == expected.n_samples_seen_
+    for name in names:
+        close(getattr(found, name), getattr(expected, name), **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
+
+
+# --- the sums
+
+
+def test_moments_are_the_loops():
+    check_moments_are_the_loops(moments.Moments)
+
+
+def test_sampled_moments_are_unbiased():
+    check_unbiased(moments.Moments)
+
+
+def test_sampled_moments_around_the_means_are_unbiased(repeats=3000):
+    """What `Statistics` says of G, where the means are sampled as well."""
+    x = rng(5).normal(size=(3, 2))
+    G, *_ = reference.moments(*reference.centred(x, noisy_outcomes(x)))
+    found = [accumulated(moments.Moments, x, m=2, seed=seed)[0].statistics(centred=True).G for seed in range(repeats)]
+    assert np.abs(z_scores(torch.stack(found), G)).max() < 4.5
+
+
+def test_targets_are_the_loops():
+    x, y = items()[:20], targets(items())[:20]
+    draws, sums = accumulated(moments.Moments, x)[1], moments.Moments(D, 3)
+    views = torch.as_tensor(np.array(draws))
+    for part in (slice(0, 7), slice(7, 20)):
+        sums.add(torch.as_tensor(x[part]), iter(views[part].unbind(1)), torch.as_tensor(y[part]))
+    plain, around = sums.statistics(centred=False), sums.statistics(centred=True)
+    close(plain.N, reference.sampled(x, draws, y)[3])
+    close(plain.power_target, reference.square(y) / 20)
+    rows, seen = reference.centred(x, draws)
+    close(around.N, reference.sampled(rows, seen, y - y.mean(0))[3])
+    close(around.power_target, reference.square(y - y.mean(0)) / 20)
+    close(plain.mean_target, y.mean(0))
+
+
+def test_without_draws_what_is_seen_is_what_is():
+    x = items()[:50]
+    sums = moments.Moments(D)
+    sums.add(torch.as_tensor(x))
+    found = sums.statistics(centred=False)
+    for name in ("G", "S", "M"):
+        close(getattr(found, name), x.T @ x / 50)
+    close(sums.statistics(centred=True).S, np.cov(x.T, bias=True))
+    assert torch.equal(found.mean, found.mean_seen)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e6, 1e-12])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_constant_features_are_told_from_small_ones(value, dtype):
+    x = items(dtype=dtype)
+    x[:, 1] = value
+    x[:, 2] = x[:, 2] * (1e-3 * abs(value) or 1e-20) + value
+    sums = moments.Moments(D)
+    for part in torch.as_tensor(x).split(100):
+        sums.add(part)
+    assert sums.statistics(centred=True).constant.tolist() == [False, True, False]
+
+
+def test_float32_far_from_zero_keeps_its_digits():
+    x = (rng(52).normal(size=(20000, 4)) @ rng(53).normal(size=(4, 4)) + 1000).astype(np.float32)
+    exact = Reconstruction(2, augmentation=1.0).fit(x.astype(np.float64))
+    found = Reconstruction(2, augmentation=1.0).fit(x)
+    same(found, exact, rtol=2e-5, atol=2e-6)
+    naive = np.cov(x.T, bias=True, dtype=np.float32), (x.T @ x / 20000 - np.outer(x.mean(0), x.mean(0)))
+    assert np.abs(naive[1] / naive[0] - 1).max() > 1e-3, "which a difference of large numbers does not"
+
+
+# --- sources
+
+
+def memory_mapped(x, folder):
+    np.save(folder / "x.npy", x)
+    return np.load(folder / "x.npy", mmap_mode="r")
+
+
+def odd_batches(*arrays):
+    edges = np.r_[0, 1, 4, 300, 301, 301, 880, N]
+    for a, b in itertools.pairwise(edges):
+        yield arrays[0][a:b] if len(arrays) == 1 else tuple(v[a:b] for v in arrays)
+
+
+SOURCES = {
+    "array": lambda x, folder: x,
+    "fortran order": lambda x, folder: np.asfortranarray(x),
+    "list": lambda x, folder: x.tolist(),
+    "tensor": lambda x, folder: torch.as_tensor(x),
+    "batches": lambda x, folder: odd_batches(x),
+    "batches of tensors": lambda x, folder: odd_batches(torch.as_tensor(x)),
+    "items on disk or in memory": lambda x, folder: ArrayItems(x),
+    "memory-mapped items": lambda x, folder: ArrayItems(memory_mapped(x, folder)),
+    "memory map": memory_mapped,
+    "loader": lambda x, folder: DataLoader(TensorDataset(torch.as_tensor(x), torch.zeros(N)), batch_size=97),
+}
+
+
+@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction])
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_gives_one_answer(source, kind, tmp_path, small_blocks):
+    dtype = np.float32 if "items" in source else np.float64
+    x = items(dtype=dtype)
+    same(fitted(SOURCES[source](x, tmp_path), kind=kind), fitted(x, kind=kind))
+    if source == "list":
+        x = x.astype(np.float64)
+    same(fitted(SOURCES[source](x, tmp_path), kind=kind, augmentation=0.3), fitted(x, kind=kind, augmentation=0.3))
+
+
+@pytest.mark.parametrize("source", [s for s in SOURCES if "batches" not in s and s != "loader"])
+def test_every_source_is_transformed_alike(source, tmp_path, small_blocks):
+    x = items(dtype=np.float32 if "items" in source else np.float64)
+    model = fitted(x, augmentation=0.3)
+    found = model.transform(SOURCES[source](x, tmp_path))
+    close(found, (x.astype(np.float64) - model.mean_) @ model.components_.T, rtol=1e-5 if x.dtype == np.float32 else 1e-10)
+    assert found.dtype == x.dtype and found.shape == (N, 2)
+
+
+@pytest.mark.parametrize("mode", ["r+", "c"])
+def test_what_was_written_to_a_map_is_read_and_stays(mode, tmp_path, small_blocks):
+    x = items()
+    np.save(tmp_path / "x.npy", np.zeros_like(x))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    mapped[:] = x
+    same(fitted(mapped), fitted(x))
+    assert np.array_equal(mapped, x)
+
+
+def test_a_folder_of_images_is_read_without_what_cannot_be(tmp_path):
+    pixels, names = rng(58).integers(0, 256, size=(12, 4, 4, 3)).astype(np.uint8), ["a", "b"]
+    for i, image in enumerate(pixels):
+        folder = tmp_path / names[i // 6]
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i:02}.png")
+    (tmp_path / "a" / "03.png").write_bytes(b"broken")
+    source, left = open_items(str(tmp_path), shape=(3, 4, 4)), np.arange(12) != 3
+    x = pixels.transpose(0, 3, 1, 2)[left]
+    found = Supervised(augmentation=0.1).fit(source)
+    same(found, Supervised(augmentation=0.1).fit(x, (np.arange(12) // 6)[left]))
+    assert found.n_samples_seen_ == 11 and len(source.skipped) == 1
+
+
+@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction, Supervised])
+def test_blocks_are_as_one(kind, monkeypatch):
+    """A covariance needs no draws: the number of blocks changes nothing."""
+    x = items()
+    y = targets(x) if kind is Supervised else None
+    whole = fitted(x, y, kind, augmentation=[0.3, 0.1, 0.2])
+    monkeypatch.setattr(moments, "BLOCK", 1)
+    same(fitted(x, y, kind, augmentation=[0.3, 0.1, 0.2]), whole)
+
+
+def test_targets_come_with_batches(small_blocks):
+    x = items()
+    y, labels = targets(x), np.array(list("cabd"))[np.arange(N) * 4 // N]
+    loader = DataLoader(TensorDataset(torch.as_tensor(x), torch.as_tensor(y)), batch_size=130)
+    for expected, *sources in ((y, odd_batches(x, y), loader), (labels, odd_batches(x, labels))):
+        whole = fitted(x, expected, Supervised)
+        for source in sources:
+            found = fitted(source, None, Supervised)
+            assert np.array_equal(found.classes_, whole.classes_)
+            found.classes_ = whole.classes_ = None
+            same(found, whole)
+
+
+def test_items_bring_their_labels(small_blocks):
+    x, labels = items(dtype=np.float32), torch.arange(N) % 3
+    found = fitted(ArrayItems(x, labels), None, Supervised)
+    assert found.classes_.tolist() == [0, 1, 2]
+    same(found, fitted(x, labels.numpy(), Supervised))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_vectors_of_bytes_are_no_images(source, tmp_path):
+    """Only images are divided by 255."""
+    x = rng(54).integers(0, 256, size=(N, 3)).astype(np.uint8)
+    same(
+        fitted(SOURCES[source](x, tmp_path), augmentation=1.0),
+        fitted(x.astype(np.float64), augmentation=1.0),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_widened(dtype):
+    x = torch.as_tensor(items()).to(dtype)
+    same(fitted(x, augmentation=1.0), fitted(x.float(), augmentation=1.0), rtol=1e-6, atol=1e-6)
+
+
+def test_tensors_that_carry_gradients_are_read():
+    x, layer = torch.as_tensor(items()), torch.nn.Linear(D, D)
+    same(fitted(x.clone().requires_grad_(), augmentation=1.0), fitted(x, augmentation=1.0))
+    found = fitted(x, augmentation=lambda x, g: layer(x))
+    assert np.isfinite(found.components_).all()
+
+
+# --- pieces
+
+
+@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction, Supervised])
+def test_pieces_are_the_whole(kind, small_blocks):
+    x = items()
+    y = targets(x) if kind is Supervised else None
+    for augmentation, edges in ((0.3, (0, 17, 500, N)), (noisy, (0, ROWS, 3 * ROWS, N))):  # draws belong to blocks
+        model = fitted(x[: edges[1]], None if y is None else y[: edges[1]], kind, augmentation=augmentation)
+        for a, b in itertools.pairwise(edges[1:]):
+            model.partial_fit(x[a:b], None if y is None else y[a:b])
+        same(model, fitted(x, y, kind, augmentation=augmentation))
+
+
+def test_classes_may_come_later():
+    x = items()
+    labels = np.array(list("bca"))[np.arange(N) * 3 // N]
+    model = fitted(x[:400], labels[:400], Supervised, augmentation=0.3)
+    assert model.classes_.tolist() == ["b", "c"]
+    model.partial_fit(x[400:], labels[400:])
+    whole = fitted(x, labels, Supervised, augmentation=0.3)
+    assert model.classes_.tolist() == whole.classes_.tolist() == ["a", "b", "c"]
+    close(model.components_, whole.components_)
+    close(model.target_mean_, whole.target_mean_)
+
+
+def test_fitting_anew_forgets():
+    x = items()
+    model = fitted(x + 50)
+    same(model.fit(x), fitted(x))
+
+
+# --- draws
+
+
+def in_place(x, generator):
+    """`noisy`, written over its argument."""
+    e = torch.randn(x.shape, generator=generator, dtype=x.dtype) * (0.5 + x[:, :1].abs())
+    return x.mul_(0.8).add_(0.3).add_(e)
+
+
+@pytest.mark.parametrize("source", ["array", "tensor", "memory map", "batches"])
+def test_callables_may_write_over_what_they_get(source, tmp_path, small_blocks):
+    x = items()
+    before = x.copy()
+    same(fitted(SOURCES[source](x, tmp_path), augmentation=in_place), fitted(before))
+    assert np.array_equal(x, before)
+
+
+def test_draws_are_reproducible_and_differ():
+    x = torch.as_tensor(items()[:10])
+    one, again, seed, block = (torch.stack(list(moments.draw(x, noisy, 3, s, b))) for s, b in ((0, 0), (0, 0), (1, 0), (0, 1)))
+    assert torch.equal(one, again)
+    views = [*one, *seed, *block]
+    assert all(not torch.equal(a, b) for i, a in enumerate(views) for b in views[:i])
+
+
+def test_callables_may_return_arrays_and_other_types():
+    x = items()
+    expected = fitted(x)
+    same(fitted(x, augmentation=lambda x, g: noisy(x, g).numpy()), expected)
+    same(fitted(x, augmentation=lambda x, g: noisy(x, g).float()), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_of_data_that_stream_by_little_is_kept(small_blocks):
+    """The items kept for the Monte Carlo error are copies: they do not hold on to the blocks that they came in."""
+    g = rng(55)
+    model = fitted((g.normal(size=(500, 20)) for _ in range(40)), kind=JointEmbedding)
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x, *_ in model._kept}
+    assert 256 <= len(model._kept) <= 1024 and sum(storages.values()) <= 1024 * 20 * 8
+
+
+# --- images and vectors
+
+
+def mirrored(x):
+    """Outcomes of a flip with probability one half."""
+    flat = x.reshape(len(x), -1) / 255
+    return flat, [[a, b] for a, b in zip(flat, x[..., ::-1].reshape(len(x), -1) / 255, strict=True)]
+
+
+def still(**options):
+    """Views that do nothing, but for the options."""
+    return ViewConfig(**({"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "greyscale": 0.0, "blur": 0.0} | options))
+
+
+@pytest.mark.parametrize("as_items", [False, True])
+def test_views_of_images_have_the_moments_of_their_outcomes(as_items):
+    x = (rng(56).integers(0, 256, size=(40, 1, 3, 3)) * np.linspace(1, 0.3, 3)).astype(np.uint8)
+    G, S, M, _ = reference.moments(*reference.centred(*mirrored(x)))
+    model = Reconstruction(2, augmentation=ImageViews(still(flip=0.5), 3), n_draws=400).fit(ArrayItems(x) if as_items else x)
+    phi = reference.reconstruction(M, S)[2]
+    expected = np.trace(np.cov((x.reshape(40, -1) / 255).T, bias=True)) - (phi[:2] ** 2).sum()
+    assert abs(model.objective_ - expected) < 4.5 * model.objective_se_
+    assert 0 < model.objective_se_ < 0.05 * expected
+    close(model.augmentation_covariance_, S - G, atol=0.01, rtol=0)
+
+
+def test_a_crop_smaller_than_the_canvas():
+    x = torch.randint(256, (300, 3, 8, 10), dtype=torch.uint8)
+    views = ImageViews(still(crop=(0.5, 1.0)), 6)
+    model = Reconstruction(4, augmentation=views, n_draws=2).fit(x)
+    seen = (centre_crop(x, 6).double() / 255).flatten(1).numpy()
+    assert model.n_features_in_ == 3 * 6 * 6
+    close(model.target_mean_, seen.mean(0), atol=1e-6)
+    close(model.transform(x), (seen - model.mean_) @ model.components_.T, atol=1e-5)
+    assert model.transform(x.numpy()).dtype == np.float32
+    drawn = torch.stack(list(moments.draw(x, views, 2, 0, 0))).double()
+    close(model.mean_, drawn.mean((0, 1)), atol=1e-6)
+    assert fitted(x.numpy(), augmentation=0.1).n_features_in_ == 3 * 8 * 10, "no views, no crop"
+
+
+def test_callables_get_images_as_floats():
+    x, shapes = torch.randint(256, (50, 1, 4, 4), dtype=torch.uint8), []
+
+    def see(x, generator):
+        shapes.append((tuple(x.shape), x.dtype, bool(x.max() <= 1)))
+        return x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+    model = Reconstruction(2, augmentation=see, n_draws=2).fit(x)
+    assert set(shapes) == {((50, 1, 4, 4), torch.float32, True)} and model.n_features_in_ == 16
+    same(fitted(x.float() / 255, augmentation=0.1), fitted(x, augmentation=0.1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction])
+def test_views_of_vectors_have_the_moments_of_their_formula(kind):
+    x = rng(57).normal(size=(400, 3)) * [3.0, 1.0, 0.5] + [1.0, -2.0, 0.0]
+    mean, std = x.mean(0), x.std(0)
+    noise, mask, scale = 0.4, 0.3, 0.2
+    views = VectorViews(ViewConfig(noise=noise, mask=mask, scale=scale), *(torch.as_tensor(v) for v in (mean, std)))
+    model = kind(2, augmentation=views, n_draws=64).fit(x)
+    share, second = (1 - mask) * math.exp(scale**2 / 2), math.exp(2 * scale**2)
+    C = np.cov(x.T, bias=True)
+    S = C * second * np.where(np.eye(3) > 0, 1 - mask, (1 - mask) ** 2) + noise**2 * np.diag(std**2)
+    if kind is JointEmbedding:
+        expected = 2 * (1 - reference.joint_embedding(share**2 * C, S)[1][:2]).sum()
+    else:
+        expected = np.trace(C) - (reference.reconstruction(share * C, S)[2][:2] ** 2).sum()
+    assert abs(model.objective_ - expected) < 4.5 * model.objective_se_
+    assert 0 < model.objective_se_ < 0.05 * expected

@@ -1,0 +1,225 @@
+"""Planted errors: every property that the other files rely on fails for the error that it is there to find."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tests.linear import checks
+from tests.reference import linear as reference
+
+from vergence import linalg
+from vergence.linear import alignment_thresholds, moments, solutions
+
+# --- solvers
+
+
+def left_vectors(M, S):
+    """Left singular vectors in the encoder (what a reproduction of the paper's figure suggests that its code has)."""
+    L, jitter = linalg.cholesky(S)
+    R, phi, _ = torch.linalg.svd(torch.linalg.solve_triangular(L, M.T, upper=False).T)
+    return torch.linalg.solve_triangular(L.T, R, upper=True).T, R * phi, phi, jitter
+
+
+def unwhitened(M, S):
+    E, D, phi, jitter = solutions.reconstruction(M, S)
+    return E @ S, D, phi, jitter
+
+
+def decoder_without_phi(M, S):
+    E, D, phi, jitter = solutions.reconstruction(M, S)
+    return E, D / phi, phi, jitter
+
+
+def transposed_moment(M, S):
+    return solutions.reconstruction(M.T, S)
+
+
+def decoder_of_another_sign(M, S):
+    """Rows turned to be positive, and the columns that belong to them forgotten."""
+    E, D, phi, jitter = solutions.reconstruction(M, S)
+    return E * torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None], D, phi, jitter
+
+
+def ascending(G, S):
+    """The order in which eigh returns."""
+    W, omega, jitter = solutions.joint_embedding(G, S)
+    return W.flip(0), omega.flip(0), jitter
+
+
+def of_S_alone(G, S):
+    """Principal components of the augmented items, whitened: no eye for invariance."""
+    values, vectors = torch.linalg.eigh(S)
+    W = (vectors / values.sqrt()).T.flip(0)
+    return W, ((W @ G) * W).sum(1), 0.0
+
+
+def orthonormal_rows(G, S):
+    """W W^T = I in place of W S W^T = I."""
+    W, omega, jitter = solutions.joint_embedding(G, S)
+    return torch.linalg.qr(W.T).Q.T, omega, jitter
+
+
+def halved(G, S):
+    """The objective taken with a factor 1/2: omega moves half as far from 1."""
+    W, omega, jitter = solutions.joint_embedding(G, S)
+    return W, (1 + omega) / 2, jitter
+
+
+SOLVERS = [
+    (checks.check_reconstruction_is_the_reference, solutions.reconstruction, left_vectors),
+    (checks.check_reconstruction_is_the_reference, solutions.reconstruction, unwhitened),
+    (checks.check_reconstruction_value, solutions.reconstruction, left_vectors),
+    (checks.check_reconstruction_value, solutions.reconstruction, decoder_without_phi),
+    (checks.check_reconstruction_value, solutions.reconstruction, transposed_moment),
+    (checks.check_reconstruction_value, solutions.reconstruction, decoder_of_another_sign),
+    (checks.check_joint_embedding_is_the_reference, solutions.joint_embedding, ascending),
+    (checks.check_joint_embedding_value, solutions.joint_embedding, ascending),
+    (checks.check_joint_embedding_value, solutions.joint_embedding, of_S_alone),
+    (checks.check_joint_embedding_value, solutions.joint_embedding, halved),
+    (checks.check_constraint, solutions.joint_embedding, orthonormal_rows),
+]
+
+
+def named(value):
+    return getattr(value, "__name__", None)
+
+
+@pytest.mark.parametrize(("check", "real", "planted"), SOLVERS, ids=named)
+def test_solvers(check, real, planted):
+    check(real)
+    with pytest.raises(AssertionError):
+        check(planted)
+
+
+@pytest.mark.parametrize(
+    ("rc", "je"), [(left_vectors, solutions.joint_embedding), (solutions.reconstruction, of_S_alone)], ids=named
+)
+def test_eigenproblems(rc, je):
+    checks.check_generalised_eigenproblems()
+    with pytest.raises(AssertionError):
+        checks.check_generalised_eigenproblems(je, rc)
+
+
+# --- thresholds
+
+
+def for_alpha(*levels):
+    """Thresholds for alpha, where those for alpha^2 are asked for (the blog's reading)."""
+    found = alignment_thresholds(*levels)
+    roots = {name: np.sign(v) * abs(v) ** 0.5 for name, v in dataclasses.asdict(found).items() if name in checks.ROWS}
+    return dataclasses.replace(found, **roots)
+
+
+def exchanged(*levels):
+    found = alignment_thresholds(*levels)
+    return dataclasses.replace(found, joint_embedding=found.reconstruction, reconstruction=found.joint_embedding)
+
+
+def noise_twice(signal, noise, t, u):
+    """Without the -1 for the noise that is in the items already."""
+    found = alignment_thresholds(signal, noise, t, u)
+    return dataclasses.replace(found, reconstruction=found.reconstruction + 1)
+
+
+def eta_of_the_strongest(signal, noise, t, u):
+    """The maximum in place of the minimum over the signal."""
+    eta2 = (signal**2 / (signal + t)).max()
+    return dataclasses.replace(alignment_thresholds(signal, noise, t, u), reconstruction=(noise / eta2 - u / noise).max() - 1)
+
+
+def least_noise(signal, noise, t, u):
+    """The maximum in place of the minimum of Theta over Gamma."""
+    delta = (signal / (signal + t)).min()
+    return dataclasses.replace(alignment_thresholds(signal, noise, t, u), joint_embedding=(1 - delta) / delta - (u / noise).max())
+
+
+def alpha_unsquared(signal, noise, theta, alpha2, Q=None):
+    """A population whose augmentation has the covariance Theta + alpha Gamma."""
+    return reference.population(signal, noise, theta, np.sign(alpha2) * abs(alpha2) ** 0.5, Q)
+
+
+@pytest.mark.parametrize("planted", [for_alpha, exchanged, noise_twice, eta_of_the_strongest, least_noise], ids=named)
+def test_thresholds(planted):
+    checks.check_flips(alignment_thresholds)
+    with pytest.raises(AssertionError):
+        checks.check_flips(planted)
+
+
+def test_thresholds_against_a_population_of_alpha():
+    with pytest.raises(AssertionError):
+        checks.check_flips(alignment_thresholds, alpha_unsquared)
+
+
+# --- moments
+
+
+class Biased(moments.Moments):
+    """G as the mean of the outer products of mean draws, without m / (m - 1)."""
+
+    def statistics(self, *, centred):
+        found = super().statistics(centred=centred)
+        return dataclasses.replace(found, G=found.S - (found.S - found.G) * (self.draws - 1) / self.draws)
+
+
+class Forgetful(moments.Moments):
+    """The origin that sums were taken around is not added back."""
+
+    def statistics(self, *, centred):
+        self.origin = torch.zeros_like(self.origin)
+        return super().statistics(centred=centred)
+
+
+class Rebased(moments.Moments):
+    """Each part is summed around its own mean."""
+
+    def add(self, x, views=(), y=None):
+        self.origin = None
+        super().add(x, views, y)
+
+
+class OneDraw(moments.Moments):
+    """Of the draws the last one alone counts in S."""
+
+    def _add_views(self, x, views):
+        views = list(views)
+        found = super()._add_views(x, iter(views))
+        for view in views[:-1]:
+            self.tt += views[-1].T @ views[-1] - view.T @ view
+        return found
+
+
+class SeenTwice(moments.Moments):
+    """What is reconstructed is the augmented item: M = G."""
+
+    def statistics(self, *, centred):
+        found = super().statistics(centred=centred)
+        return dataclasses.replace(found, M=found.G)
+
+
+@pytest.mark.parametrize("planted", [Biased, Forgetful, Rebased, OneDraw, SeenTwice], ids=named)
+def test_moments(planted):
+    checks.check_moments_are_the_loops(moments.Moments)
+    with pytest.raises(AssertionError):
+        checks.check_moments_are_the_loops(planted)
+
+
+@pytest.mark.parametrize("planted", [Biased, Forgetful], ids=named)
+def test_unbiasedness(planted):
+    checks.check_unbiased(moments.Moments)
+    with pytest.raises(AssertionError):
+        checks.check_unbiased(planted)
+
+
+# --- the metric of the paper's figure
+
+
+def on_clean_items(clean, corrupted, x, seen, y):
+    """The corrupted model on clean items: a map of full rank on the signal, after which every probe is as good."""
+    return reference.distance(clean, corrupted, x, x, y)
+
+
+def test_the_metric():
+    checks.check_metric_sees_failure(reference.distance)
+    with pytest.raises(AssertionError):
+        checks.check_metric_sees_failure(on_clean_items)

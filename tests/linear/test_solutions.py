@@ -1,0 +1,301 @@
+"""The closed forms against the theorems in loops, against numerical optimisers, and their symmetries."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from tests.linear.checks import (
+    check_constraint,
+    check_generalised_eigenproblems,
+    check_joint_embedding_is_the_reference,
+    check_joint_embedding_value,
+    check_reconstruction_is_the_reference,
+    check_reconstruction_value,
+    close,
+    covariance,
+    feasible,
+    moments,
+    problem,
+    rng,
+    rotation,
+    tensors,
+    up_to_sign,
+)
+from tests.reference import linear as reference
+
+from vergence.linear import solutions
+
+CHECKS = [
+    check_constraint,
+    check_generalised_eigenproblems,
+    check_joint_embedding_is_the_reference,
+    check_joint_embedding_value,
+    check_reconstruction_is_the_reference,
+    check_reconstruction_value,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_holds(check):
+    check()
+
+
+def test_constraint_of_the_encoder():
+    _, S, M, _ = moments()
+    E, D, phi, jitter = solutions.reconstruction(M, S)
+    close(E @ S @ E.T, np.eye(4), atol=1e-12)
+    close(D.T @ D, phi.square().diag(), atol=1e-12)
+    close(D @ E, M @ torch.linalg.inv(S))  # all components: the unrestricted least squares
+    assert jitter == 0 and bool((phi.diff() <= 0).all())
+
+
+def test_eigenvalues_are_shares_in_order():
+    for seed in range(5):
+        G, S, _, _ = moments(seed)
+        omega = solutions.joint_embedding(G, S)[1]
+        assert bool((omega.diff() <= 0).all()) and 0 <= omega.min() and omega.max() <= 1
+    few = np.outer([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])
+    omega = solutions.joint_embedding(*tensors(few, few + np.eye(4)))[1]
+    close(omega, [30 / 31, 0, 0, 0])
+    assert omega.min() >= 0, "rounding does not make a share negative"
+
+
+def test_supervised_is_the_reference_and_its_gradient_is_zero():
+    for seed in range(3):
+        _, y, outcomes = problem(seed)
+        _, S, _, N = moments(seed)
+        V, jitter = solutions.supervised(N, S)
+        close(V, reference.supervised(N.numpy(), S.numpy()))
+        assert jitter == 0
+        power = reference.square(y) / len(y)
+        v = V.clone().requires_grad_()
+        value = solutions.supervised_objective(v, N, S, power)
+        close(torch.autograd.grad(value, v)[0], np.zeros(V.shape), atol=1e-11)
+        close(value.item(), power - (V * N).sum())
+        close(value.item(), reference.supervised_value(V.numpy(), y, outcomes))
+
+
+def test_supervised_is_least_squares_on_all_outcomes():
+    _, y, outcomes = problem(1)
+    _, S, _, N = moments(1)
+    stacked, targets = np.concatenate(outcomes), np.repeat(y, len(outcomes[0]), axis=0)
+    close(solutions.supervised(N, S)[0], np.linalg.lstsq(stacked, targets, rcond=None)[0].T)
+
+
+def test_objectives_at_any_point_are_the_loops():
+    x, y, outcomes = problem(2)
+    G, S, M, N = moments(2)
+    W, D, V = torch.randn(2, 4), torch.randn(4, 2), torch.randn(2, 4)
+    close(solutions.joint_embedding_objective(W, G, S), reference.joint_embedding_value(W.numpy(), outcomes))
+    found = solutions.reconstruction_objective(W, D, M, S, reference.square(x) / len(x))
+    close(found, reference.reconstruction_value(W.numpy(), D.numpy(), x, outcomes))
+    found = solutions.supervised_objective(V, N, S, reference.square(y) / len(y))
+    close(found, reference.supervised_value(V.numpy(), y, outcomes))
+
+
+# --- optimality
+
+
+def minimum(value, size, restarts):
+    """The least value that L-BFGS finds from random starts."""
+
+    def both(p):
+        p = torch.from_numpy(p).requires_grad_()
+        v = value(p)
+        return v.item(), torch.autograd.grad(v, p)[0].numpy()
+
+    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-10, "maxcor": 30}
+    runs = [
+        scipy.optimize.minimize(both, rng(i).normal(size=size), jac=True, method="L-BFGS-B", options=options)
+        for i in range(restarts)
+    ]
+    return min(run.fun for run in runs)
+
+
+def stacked(outcomes):
+    """Outcomes as one tensor (N, m, D)."""
+    return torch.as_tensor(np.asarray(outcomes))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_optimiser_finds_a_better_reconstruction(seed, k=2, d=4):
+    x, _, outcomes = problem(seed, d=d)
+    views, items = stacked(outcomes), torch.as_tensor(x)[:, None]
+    _, S, M, _ = moments(seed, d=d)
+
+    def value(p):
+        E, D = p[: k * d].view(k, d), p[k * d :].view(d, k)
+        return (items - views @ E.T @ D.T).square().sum(-1).mean()
+
+    E, D, phi, _ = solutions.reconstruction(M, S)
+    best = reference.square(x) / len(x) - phi[:k].square().sum().item()
+    close(minimum(value, 2 * k * d, restarts=4), best, rtol=1e-8)
+    close(value(torch.cat([E[:k].flatten(), D[:, :k].flatten()])), best)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_optimiser_finds_a_better_joint_embedding(seed, k=2, d=4):
+    _, _, outcomes = problem(seed, d=d)
+    views = stacked(outcomes)
+    G, S, _, _ = moments(seed, d=d)
+    flat = views.flatten(0, 1)
+
+    def value(p):
+        a = flat @ p.view(k, d).T
+        a = torch.linalg.solve_triangular(torch.linalg.cholesky(a.T @ a / len(a)), a.T, upper=False).T  # W S W^T = I
+        return 2 * a.view(*views.shape[:2], k).var(1, correction=0).sum(-1).mean()
+
+    best = 2 * (1 - solutions.joint_embedding(G, S)[1][:k]).sum().item()
+    close(minimum(value, k * d, restarts=4), best, rtol=1e-8)
+
+
+def test_no_random_reconstruction_is_better():
+    for seed in range(3):
+        x, _, _ = problem(seed)
+        _, S, M, _ = moments(seed)
+        power = reference.square(x) / len(x)
+        phi = solutions.reconstruction(M, S)[2]
+        for k in (1, 2, 3):
+            for _ in range(50):
+                E = feasible(k, S)
+                assert solutions.reconstruction_objective(E, M @ E.T, M, S, power) >= power - phi[:k].square().sum() - 1e-12
+
+
+def test_joint_embedding_is_stationary():
+    """On the constraint the gradient is S W^T times a symmetric matrix, 2 (I - Omega) each way."""
+    G, S, _, _ = moments()
+    W, omega, _ = solutions.joint_embedding(G, S)
+    w = W[:2].clone().requires_grad_()
+    grad = torch.autograd.grad(solutions.joint_embedding_objective(w, G, S), w)[0]
+    close(grad, 4 * (1 - omega[:2])[:, None] * (W[:2] @ S), atol=1e-11)
+
+
+# --- symmetries
+
+
+def test_reconstruction_has_any_invertible_map_within():
+    x, _, _ = problem()
+    _, S, M, _ = moments()
+    E, D, phi, _ = solutions.reconstruction(M, S)
+    T, power = torch.randn(2, 2), reference.square(x) / len(x)
+    value = solutions.reconstruction_objective(T @ E[:2], D[:, :2] @ torch.linalg.inv(T), M, S, power)
+    close(value, power - phi[:2].square().sum())
+
+
+def test_joint_embedding_has_any_rotation_within_and_nothing_else():
+    G, S, _, _ = moments()
+    W, omega, _ = solutions.joint_embedding(G, S)
+    best, U = 2 * (1 - omega[:2]).sum(), torch.linalg.qr(torch.randn(2, 2)).Q
+    close(solutions.joint_embedding_objective(U @ W[:2], G, S), best)
+    close(U @ W[:2] @ S @ (U @ W[:2]).T, np.eye(2))
+    T = torch.tensor([[2.0, 0.3], [0.0, 0.7]])
+    assert abs(solutions.joint_embedding_objective(T @ W[:2], G, S) - best) > 1e-3
+
+
+def test_commuting_matrices():
+    """Property 5: phi^2 = g omega."""
+    g = rng(1)
+    Q, level, added = torch.as_tensor(rotation(g, 6)), torch.rand(6) * 3, torch.rand(6) * 3
+    G, S = (Q * level) @ Q.T, (Q * (level + added)) @ Q.T
+    _, omega, _ = solutions.joint_embedding(G, S)
+    _, _, phi, _ = solutions.reconstruction(G, S)
+    close(omega, (level / (level + added)).sort(descending=True).values)
+    close(phi.square(), (level.square() / (level + added)).sort(descending=True).values)
+
+
+def test_reconstruction_weighs_invariance_by_variance():
+    G, S = tensors(np.diag([9.0, 1.0]), np.diag([18.0, 1.1]))
+    close(solutions.joint_embedding(G, S)[0][0], [0, 1.1**-0.5])
+    close(solutions.reconstruction(G, S)[0][0], [18**-0.5, 0])
+
+
+def test_rotating_the_features_rotates_the_rows():
+    """Property 9."""
+    G, S, M, N = moments()
+    Q = torch.as_tensor(rotation(rng(2), 4))
+    (W, omega, _), (E, D, phi, _) = solutions.joint_embedding(G, S), solutions.reconstruction(M, S)
+    turned, values, _ = solutions.joint_embedding(Q @ G @ Q.T, Q @ S @ Q.T)
+    close(values, omega)
+    up_to_sign(turned, W @ Q.T)
+    rows, columns, values, _ = solutions.reconstruction(Q @ M @ Q.T, Q @ S @ Q.T)
+    close(values, phi)
+    up_to_sign(rows, E @ Q.T)
+    close(columns @ rows, Q @ D @ E @ Q.T)
+    close(solutions.supervised(N @ Q.T, Q @ S @ Q.T)[0], solutions.supervised(N, S)[0] @ Q.T)
+
+
+@pytest.mark.parametrize("scales", [[1.0, 10.0, 0.1, 3.0], [1e6, 1.0, 1e-6, 1e3]])
+def test_joint_embedding_knows_no_units_and_reconstruction_does(scales):
+    G, S, M, _ = moments()
+    T = torch.tensor(scales).diag()
+    W, omega, _ = solutions.joint_embedding(G, S)
+    scaled, values, jitter = solutions.joint_embedding(T @ G @ T, T @ S @ T)
+    assert jitter == 0
+    close(values, omega)
+    up_to_sign(scaled @ T, W)
+    E = solutions.reconstruction(M, S)[0]
+    other = solutions.reconstruction(T @ M @ T, T @ S @ T)[0] @ T
+    assert reference.sine(E[:2], other[:2]) > 0.1
+
+
+def test_rows_are_oriented():
+    for seed in range(4):
+        G, S, M, _ = moments(seed)
+        for rows in (solutions.joint_embedding(G, S)[0], solutions.reconstruction(M, S)[0]):
+            largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+            assert bool((largest > 0).all())
+
+
+# --- S that is singular, or none at all
+
+
+def test_repeated_features_need_jitter():
+    x = rng(3).normal(size=(30, 3))
+    x = np.concatenate([x, x[:, :1]], 1)
+    C = np.diag([0.5, 0.2, 0.1, 0.5])
+    C[0, 3] = C[3, 0] = 0.5
+    G, S = tensors(x.T @ x / 30, x.T @ x / 30 + C)
+    W, omega, jitter = solutions.joint_embedding(G, S)
+    E, _, phi, same = solutions.reconstruction(G, S)
+    whole = S + jitter * torch.eye(4)
+    assert 0 < jitter == same < 1e-10 * S.diagonal().mean()
+    for rows in (W, E):
+        close((rows @ whole @ rows.T)[:3, :3], np.eye(3), atol=1e-8)
+        close(rows[3] @ whole @ rows[3], 1, rtol=1e-2)  # a direction of jitter alone, 1e-13 of the matrix
+    exact = [solutions.joint_embedding(G[:3, :3], S[:3, :3])[1], solutions.reconstruction(G, S + 1e-9 * torch.eye(4))[2]]
+    close(omega[:3], exact[0], rtol=1e-5)  # the copy adds nothing but a direction without anything in it
+    close(phi[:3], exact[1][:3], rtol=1e-5)
+    V, added = solutions.supervised(G[:1], S)
+    assert added == jitter
+    close(V @ S, G[:1], atol=1e-8)
+
+
+@pytest.mark.parametrize("solve", [solutions.joint_embedding, solutions.reconstruction, solutions.supervised])
+def test_what_is_no_second_moment_is_refused(solve):
+    with pytest.raises(
+        ValueError, match=r"expected a positive semidefinite matrix, found the eigenvalue -1: it is no covariance"
+    ):
+        solve(torch.eye(2), torch.diag(torch.tensor([3.0, -1.0])))
+    with pytest.raises(ValueError, match=r"found NaN or infinity"):
+        solve(torch.eye(2), torch.full((2, 2), torch.nan))
+
+
+@pytest.mark.float32
+def test_float32_stays_float32_and_is_near():
+    G, S, M, N = moments()
+    for solve, a in ((solutions.joint_embedding, G), (solutions.reconstruction, M), (solutions.supervised, N)):
+        found, exact = solve(a.float(), S.float()), solve(a, S)
+        for f, e in zip(found[:-1], exact[:-1], strict=True):
+            assert f.dtype == torch.float32
+            close(f.abs(), e.abs(), rtol=1e-3, atol=1e-4)
+
+
+def test_the_reference_outcomes_have_the_moments_they_should():
+    """The reference itself: outcomes of an affine augmentation have its mean and covariance."""
+    g = rng(8)
+    x, A, b, C = g.normal(size=(5, 3)), g.normal(size=(3, 3)), g.normal(size=3), covariance(g, 3)
+    G, S, M, _ = reference.moments(x, reference.affine(x, A, b, C))
+    seen = x @ A.T + b
+    close(G, seen.T @ seen / 5)
+    close(S - G, C)
+    close(M, x.T @ seen / 5)
