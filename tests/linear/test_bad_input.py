@@ -73,8 +73,9 @@ def test_constant_columns_without_augmentation():
 @pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction])
 @pytest.mark.parametrize(("n", "d"), [(2, 5), (5, 12), (20, 60)])
 @pytest.mark.parametrize("augmentation", [None, 1e-6])
-def test_fewer_items_than_features(kind, n, d, augmentation):
-    x = rng(n).normal(size=(n, d))
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_fewer_items_than_features(kind, n, d, augmentation, dtype):
+    x = rng(n).normal(size=(n, d)).astype(dtype)
     model = kind(augmentation=augmentation).fit(x)
     assert model.components_.shape == (n - 1, d)
     assert kind(n - 1, augmentation=augmentation).fit(x).transform(x).shape == (n, n - 1)
@@ -186,6 +187,16 @@ def test_what_is_not_finite_is_refused(kind, bad, source, tmp_path):
             kind(augmentation=augmentation, n_draws=2).fit(
                 sources.get(source, np.asarray)(x), None if source == "iterable" else y
             )
+
+
+def test_what_was_refused_is_not_counted():
+    bad = torch.as_tensor(items())
+    bad[3, 1] = torch.nan
+    model, expected = (Reconstruction(2, augmentation=0.1).fit(items()) for _ in range(2))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        model.partial_fit(bad)
+    close(model.partial_fit(items()).spectrum_, expected.partial_fit(items()).spectrum_)
+    assert model.n_samples_seen_ == 2 * N
 
 
 def test_many_columns_are_not_all_named():

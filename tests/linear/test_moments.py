@@ -53,7 +53,8 @@ def same(found, expected, **tolerance):
     names = [name for name in vars(expected) if name.endswith("_") and vars(expected)[name] is not None]
     assert len(names) > 7 and found.n_samples_seen_ == expected.n_samples_seen_
     for name in names:
-        close(getattr(found, name), getattr(expected, name), **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
+        rough = {"rtol": 0.3, "atol": 1e-10} if name == "objective_se_" else {}  # estimated from some items: others may be kept
+        close(getattr(found, name), getattr(expected, name), **({"rtol": 1e-10, "atol": 1e-10} | tolerance | rough))
 
 
 # --- the sums
@@ -317,8 +318,8 @@ def test_of_data_that_stream_by_little_is_kept(small_blocks):
     """The items kept for the Monte Carlo error are copies: they do not hold on to the blocks that they came in."""
     g = rng(55)
     model = fitted((g.normal(size=(500, 20)) for _ in range(40)), kind=JointEmbedding)
-    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x, *_ in model._kept}
-    assert 256 <= len(model._kept) <= 1024 and sum(storages.values()) <= 1024 * 20 * 8
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x, *_ in model._state.kept}
+    assert 256 <= len(model._state.kept) <= 1024 and sum(storages.values()) <= 1024 * 20 * 8
 
 
 # --- images and vectors

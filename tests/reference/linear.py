@@ -69,6 +69,11 @@ def sampled(x, draws, y=None):
     return mean(pairs), S, M, N
 
 
+def unbiased_around_means(G, S, n, m):
+    """Returns G and S that were taken around the mean of n m views, less what that mean's own variance took away."""
+    return G + (S - G) / (n * m), S + (S - G) / (n * m)
+
+
 # Solutions, as the theorems state them
 
 

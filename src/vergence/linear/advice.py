@@ -42,7 +42,7 @@ class Advice:
         facts: Items, features, directions, the variance they keep, k, draws, labelled items, classes, chance.
         spectrum: ``variance``, ``omega``, ``phi`` of each direction or component, descending.
         directions: The principal directions: ``variance`` (share), ``invariance`` in [0, 1], ``label`` (share of it that is
-            between classes; None without labels), ``joint_embedding`` and ``reconstruction`` (share that each keeps).
+            between classes; None without labels), ``joint_embedding`` and ``reconstruction`` (R^2 with which each tells it).
         components: For each k: overlap, and with labels the accuracies of the two and of PCA, margin and interval.
         augmentations: The whole and each operation left out, on part of the items: ``strength``, the share of the views'
             variance that is the augmentation's; ``unchanged``, how far joint embedding keeps the same span; with labels
@@ -217,7 +217,7 @@ def _components(
 ) -> list[dict[str, Any]]:
     rows = []
     for i, k in enumerate(ks):
-        row: dict[str, Any] = {"k": k, "overlap": solution.overlap(k)}
+        row: dict[str, Any] = {"k": k, "overlap": _overlap(solution, k)}
         if right:
             row |= _compared(right["joint_embedding"][i], right["reconstruction"][i], pca=right["pca"][i])
         rows.append(row)
@@ -244,8 +244,12 @@ def _bootstrapped(found: ev.Evidence, k: int, overlap: float, seed: int) -> tupl
     """
     rng = np.random.default_rng(seed)
     draws = (rng.multinomial(ev.GROUPS, [1 / ev.GROUPS] * ev.GROUPS).astype(float) for _ in range(BOOTSTRAP))
-    low, high = np.quantile([found.solution(w.tolist()).overlap(k) for w in draws], [0.025, 0.975])
+    low, high = np.quantile([_overlap(found.solution(w.tolist()), k) for w in draws], [0.025, 0.975])
     return max(0.0, float(2 * overlap - high)), min(1.0, float(2 * overlap - low))
+
+
+def _overlap(solution: ev.Solution, k: int) -> float:
+    return solution.overlap(solution.W, solution.E, k)
 
 
 def _verdict(at: Mapping[str, Any], overlap: tuple[float, float]) -> tuple[Verdict, float, tuple[float, float]]:
@@ -275,7 +279,7 @@ def _facts(found: ev.Evidence, k: int, n_draws: int, classes: list[str], known: 
 
 def _directions(found: ev.Evidence, solution: ev.Solution, k: int, known: bool) -> list[dict[str, Any]]:
     """Returns how each principal direction fares."""
-    je, rc = solution.spans(k)
+    je, rc = (solution.code(rows, k).square().sum(1) for rows in (solution.W, solution.E))
     U = solution.U
     invariance = ((U @ solution.G) * U).sum(1) / ((U @ solution.S) * U).sum(1)
     share = _between(found, U) if known else None
@@ -285,8 +289,8 @@ def _directions(found: ev.Evidence, solution: ev.Solution, k: int, known: bool) 
             "variance": float(solution.variance[i]) / total,
             "invariance": min(1.0, max(0.0, float(invariance[i]))),
             "label": None if share is None else float(share[i]),
-            "joint_embedding": float((U[i] @ je).square().sum()),
-            "reconstruction": float((U[i] @ rc).square().sum()),
+            "joint_embedding": float(je[i]),
+            "reconstruction": float(rc[i]),
         }
         for i in range(len(U))
     ]
@@ -329,9 +333,8 @@ def _augmentations(
 
 
 def _treatment(name: str, found: ev.Evidence, solution: ev.Solution, whole: ev.Solution, k: int, known: bool) -> dict[str, Any]:
-    p, q = solution.spans(k)[0], whole.spans(k)[0]
     row: dict[str, Any] = {"operation": name, "strength": 1 - float(solution.G.trace() / solution.S.trace())}
-    row["unchanged"] = min(1.0, float((p.T @ q).square().sum() / k))
+    row["unchanged"] = whole.overlap(solution.W, whole.W, k)
     if known:
         row["alignment"] = ev.information(found, solution.W[:k])
         row |= _compared(_right(found, solution.W, k), _right(found, solution.E, k))
@@ -364,10 +367,9 @@ def _sizes(found: ev.Evidence, k: int, known: bool) -> list[dict[str, Any]]:
         if n <= 2 * k:
             continue
         solution = found.solution(weights)
-        row: dict[str, Any] = {"items": n, "overlap": solution.overlap(k)}
-        for name, a, b in (("joint_embedding", solution.W, whole.W), ("reconstruction", solution.E, whole.E)):
-            p, q = torch.linalg.qr(a[:k].T)[0], torch.linalg.qr(b[:k].T)[0]
-            row[f"{name}_settled"] = float((p.T @ q).square().sum() / k)
+        settled = {name: whole.overlap(a, b, k) for name, a, b in (("je", solution.W, whole.W), ("rc", solution.E, whole.E))}
+        row: dict[str, Any] = {"items": n, "overlap": _overlap(solution, k)}
+        row |= {"joint_embedding_settled": settled["je"], "reconstruction_settled": settled["rc"]}
         if known:
             row |= _learnt(found, solution, k, size, held_out)
         rows.append(row)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import vergence.linear.solutions as solutions
 from vergence.data_items import Items
-from vergence.linear.fitting import RANK, Linear, warn_jitter
+from vergence.linear.fitting import RANK, Linear, State, warn_jitter
 from vergence.linear.moments import Statistics
 
 __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]
@@ -36,8 +36,8 @@ class JointEmbedding(Linear):
             tensor of items (B, ...), or Vergence's views, is sampled.
         n_draws: m >= 2, draws for each item where the augmentation is sampled.
         center: Subtract means.
-        device: Where the moments are taken, as torch names it.
-        random_state: Seed of the draws.
+        device: Where the moments are taken, as torch names it; a function gets items there, and a generator on the CPU.
+        random_state: Seed of the draws; None draws one.
 
     Attributes:
         components_: W (K, D), the most invariant first, each with its largest entry positive.
@@ -67,7 +67,7 @@ class JointEmbedding(Linear):
         n_draws: int = 16,
         center: bool = True,
         device: str = "cpu",
-        random_state: int = 0,
+        random_state: int | None = 0,
     ) -> None:
         self.n_components = n_components
         self.augmentation = augmentation
@@ -78,7 +78,8 @@ class JointEmbedding(Linear):
 
     def _solve(self, found: Statistics) -> None:
         S = self._augmented(found)
-        if bool(torch.linalg.matrix_norm(S - found.G) <= RANK * torch.linalg.matrix_norm(S)):
+        eps = found.eps if self._sampler is not None else torch.finfo(S.dtype).eps
+        if bool(((S - found.G).diagonal() <= 64 * eps * S.diagonal()).all()):
             raise ValueError(
                 "joint embedding is a tie: the augmentation changes nothing (S = G), so every direction is perfectly invariant; "
                 "give an augmentation that changes the items, or use Reconstruction"
@@ -95,8 +96,13 @@ class JointEmbedding(Linear):
 
 
 def _lagrangian(a: Tensor, omega: Tensor) -> Tensor:
-    """Returns what each draw a (m, B, K) adds to the constrained objective, to first order: -2 sum_k (2 abar a - omega a^2)."""
-    return -2 * (2 * a.mean(0) * a - omega * a.square()).sum(-1)
+    """Returns what items with draws a (m, B, K) add to the constrained objective, to first order: -2 sum_k (g_k - omega_k s_k).
+
+    s is the mean square of an item's draws, g the mean product of two different ones.
+    """
+    m, s = len(a), a.square().mean(0)
+    g = (a.mean(0).square() * m - s) / (m - 1)
+    return -2 * (g - omega * s).sum(-1)
 
 
 class Reconstruction(Linear):
@@ -112,8 +118,8 @@ class Reconstruction(Linear):
         augmentation: As in `JointEmbedding`.
         n_draws: As in `JointEmbedding`.
         center: Subtract means.
-        device: Where the moments are taken, as torch names it.
-        random_state: Seed of the draws.
+        device: Where the moments are taken, as torch names it; a function gets items there, and a generator on the CPU.
+        random_state: Seed of the draws; None draws one.
 
     Attributes:
         components_: E (K, D) with E S E^T = I, the strongest first, each with its largest entry positive.
@@ -143,7 +149,7 @@ class Reconstruction(Linear):
         n_draws: int = 16,
         center: bool = True,
         device: str = "cpu",
-        random_state: int = 0,
+        random_state: int | None = 0,
     ) -> None:
         self.n_components = n_components
         self.augmentation = augmentation
@@ -163,7 +169,7 @@ class Reconstruction(Linear):
         self.components_, self.decoder_, self.singular_values_ = E.cpu().numpy(), D.cpu().numpy(), self.spectrum_[:k]
         self.target_mean_ = found.mean.cpu().numpy() * self.center
         self.objective_ = float(found.power - phi[:k].square().sum())
-        self.objective_se_ = self._error(lambda x, v: (x - v @ E.T @ D.T).square().sum(-1), found)
+        self.objective_se_ = self._error(lambda x, v: (x - v @ E.T @ D.T).square().sum(-1).mean(0), found)
 
     def inverse_transform(self, Z: Any) -> Any:
         """Returns decoder_ z + target_mean_ for each code z: (N, K) to (N, D)."""
@@ -183,8 +189,8 @@ class Supervised(Linear):
         augmentation: As in `JointEmbedding`.
         n_draws: As in `JointEmbedding`.
         center: Subtract means.
-        device: Where the moments are taken, as torch names it.
-        random_state: Seed of the draws.
+        device: Where the moments are taken, as torch names it; a function gets items there, and a generator on the CPU.
+        random_state: Seed of the draws; None draws one.
 
     Attributes:
         components_: V (L, D).
@@ -211,7 +217,7 @@ class Supervised(Linear):
         n_draws: int = 16,
         center: bool = True,
         device: str = "cpu",
-        random_state: int = 0,
+        random_state: int | None = 0,
     ) -> None:
         self.augmentation = augmentation
         self.n_draws = n_draws
@@ -234,35 +240,45 @@ class Supervised(Linear):
         return z + self.target_mean_.astype(z.dtype)
 
     def _checked(self, X: Any, y: Any, reset: bool | None = None) -> tuple[Any, Any]:
+        named = y is not None
         X, y = super()._checked(X, y, reset)
         if reset is None and y is None and isinstance(X, (Items, np.ndarray, Tensor)):
             raise ValueError("Supervised requires y to be passed, but the target y is None")
-        if y is not None and y.dtype.kind == "f" and not np.isfinite(y).all():
-            raise ValueError("Input y contains NaN or infinity: leave those items out")
+        if isinstance(X, Items) and not named and y is not None and (y < 0).any():
+            raise ValueError(
+                f"expected a label for every item, found {(y < 0).sum()} unknown; keep those that have one: X.subset"
+            )
         return X, y
 
-    def _targets(self, targets: Any) -> Tensor | None:
+    def _targets(self, state: State, targets: Any) -> Tensor | None:
         """Returns targets (B, L) as numbers; classes that were not seen before become new columns."""
         if targets is None:
             raise ValueError("expected batches of (items, targets), found items alone")
         y = np.asarray(targets)
         if y.ndim > 2:
             raise ValueError(f"expected targets (N,) or (N, L), found shape {y.shape}")
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.ndim == 2 or y.dtype.kind == "f":
-            return torch.from_numpy(y.reshape(len(y), -1).astype(np.float64))
-        known = self._classes or []
-        classes = known + [c for c in np.unique(y).tolist() if c not in set(known)]
-        column = {c: i for i, c in enumerate(classes)}
-        self._classes = classes
-        return torch.nn.functional.one_hot(torch.tensor([column[c] for c in y.tolist()]), len(classes)).double()
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        numbers = y.ndim == 2 or y.dtype.kind == "f"
+        if state.width and (numbers != (state.classes is None) or (y.ndim == 2 and y.shape[1] != state.width)):
+            raise ValueError(f"expected targets as before, {state.width} columns or classes, found shape {y.shape}, {y.dtype}")
+        if numbers:
+            t = torch.from_numpy(y.reshape(len(y), -1).astype(np.float64))
+            if not bool(t.isfinite().all()):
+                raise ValueError("Input y contains NaN or infinity: leave those items out")
+            state.width = t.shape[1]
+            return t
+        known = state.classes or []
+        state.classes = known + [c for c in np.unique(y).tolist() if c not in set(known)]
+        state.width = len(state.classes)
+        column = {c: i for i, c in enumerate(state.classes)}
+        return torch.nn.functional.one_hot(torch.tensor([column[c] for c in y.tolist()]), state.width).double()
 
     def _solve(self, found: Statistics) -> None:
         S = self._augmented(found)
         V, jitter = solutions.supervised(found.N, S)
         warn_jitter(jitter)
-        classes = self._classes
+        assert self._state is not None
+        classes = self._state.classes
         order = list(range(len(V))) if classes is None else sorted(range(len(V)), key=classes.__getitem__)
         self.classes_ = None if classes is None else np.asarray([classes[i] for i in order])
         self.components_ = V[order].cpu().numpy()
@@ -271,9 +287,10 @@ class Supervised(Linear):
         self.objective_se_ = self._error(lambda x, v: self._loss(v, V, found), found)
 
     def _loss(self, v: Tensor, V: Tensor, found: Statistics) -> Tensor:
-        y = V.new_zeros(len(self._kept), len(V))
-        for row, (_, t) in zip(y, self._kept, strict=True):
+        assert self._state is not None
+        y = V.new_zeros(len(self._state.kept), len(V))
+        for row, (_, t) in zip(y, self._state.kept, strict=True):
             assert t is not None
             row[: len(t)] = t  # classes that came later have no column in it
         y = y - found.mean_target if self.center else y
-        return (y - v @ V.T).square().sum(-1)
+        return (y - v @ V.T).square().sum(-1).mean(0)

@@ -87,14 +87,18 @@ class Solution:
     G: Tensor
     S: Tensor
 
-    def spans(self, k: int) -> tuple[Tensor, Tensor]:
-        """Returns orthonormal bases (r, k) of what joint embedding and reconstruction keep."""
-        return torch.linalg.qr(self.W[:k].T)[0], torch.linalg.qr(self.E[:k].T)[0]
+    def code(self, rows: Tensor, k: int) -> Tensor:
+        """Returns an orthonormal basis (r, k) of what the first k rows read from the items, in whitened principal coordinates.
 
-    def overlap(self, k: int) -> float:
-        """Returns the mean squared cosine of the principal angles between the two spans, in [0, 1]: 1 where they are one."""
-        a, b = self.spans(k)
-        return min(1.0, float((a.T @ b).square().sum() / k))
+        In these all directions of the items have variance 1, so that the squared norm of the basis' i-th row is the share of
+        principal direction i that can be told from the k components, its R^2 of linear prediction.
+        """
+        basis: Tensor = torch.linalg.qr(self.variance.sqrt()[:, None] * (self.U @ rows[:k].T))[0]
+        return basis
+
+    def overlap(self, a: Tensor, b: Tensor, k: int) -> float:
+        """Returns the mean squared canonical correlation of two codes of the items, in [0, 1]: 1 where each tells the other."""
+        return min(1.0, float((self.code(a, k).T @ self.code(b, k)).square().sum() / k))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """What the linear estimators share: reading items of any kind, moments, the Monte Carlo error, and messages."""
 
+import copy
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,14 +12,37 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from vergence.data_items import Items
-from vergence.linear.moments import Augmentation, Moments, Statistics, blocks, draw, flat
+from vergence.data_items import Items, PairItems
+from vergence.linear.moments import Augmentation, Moments, Statistics, as_tensor, blocks, draw, flat
 
-__all__ = ["RANK", "Linear", "covariance_of", "warn_jitter"]
+__all__ = ["RANK", "Linear", "State", "covariance_of", "warn_jitter"]
 
 NOISE = 0.1  # the default augmentation's variance, in units of the mean feature variance
 RESERVOIR = 512  # items kept to estimate the Monte Carlo error
 RANK = 1e-12  # eigenvalues below this share of the largest are zero
+
+
+@dataclass
+class State:
+    """What was seen so far.
+
+    Attributes:
+        seed: Of the draws.
+        moments: Sums; None before the first item.
+        kept: Some items and their targets, for the Monte Carlo error.
+        stride: Every which item is kept.
+        block: Number of the next block.
+        classes: In the order of the target columns; None where targets are numbers or there are none.
+        width: Target columns; 0 without targets.
+    """
+
+    seed: int
+    moments: Moments | None = None
+    kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    stride: int = 1
+    block: int = 0
+    classes: list[Any] | None = None
+    width: int = 0
 
 
 class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -27,19 +52,17 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     n_draws: int
     center: bool
     device: str
-    random_state: int
-    _moments: Moments | None = None
-    _kept: list[tuple[Tensor, Tensor | None]]
-    _classes: list[Any] | None
+    random_state: int | None
+    _state: State | None = None
 
     def fit(self, X: Any, y: Any = None) -> "Linear":
         """Fits in one pass over the items.
 
         Args:
-            X: Items (N, D): an array, a memory-mapped array (read in blocks), a tensor; images (N, C, H, W); Vergence's
-                items, such as a folder of images; or an iterable of batches of any of these, each (items, targets) where
-                there are targets. uint8 images are divided by 255. In several processes of ``torch.distributed`` each passes
-                the same data, reads its own share of it, and gets the one-process answer.
+            X: Items (N, D): an array, a memory-mapped array (read in blocks), a tensor; images (N, C, H, W), of which uint8
+                are divided by 255; Vergence's items, such as a folder of images; or an iterable of batches of any of these,
+                each (items, targets) where there are targets. In several processes of ``torch.distributed`` each passes the
+                same data, reads its own share of it, and gets the one-process answer.
             y: Targets; see the class.
 
         Returns:
@@ -49,9 +72,10 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             ValueError: The items are not finite, of unlike shapes, or fewer than 2; n_components exceeds their rank; the
                 augmentation is no covariance, changes the shape, or changes nothing.
         """
-        self._moments = None
+        self._state = None
         return self.partial_fit(X, y)
 
+    @torch.no_grad()
     def partial_fit(self, X: Any, y: Any = None) -> "Linear":
         """Adds items to those seen so far and solves anew, which is O(D^3) a call; `fit` on an iterable solves once.
 
@@ -63,43 +87,47 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             The estimator.
 
         Raises:
-            ValueError: As in `fit`, or the number of features differs from what was seen.
+            ValueError: As in `fit`, or features or targets differ in number from those seen; what was seen before stays.
         """
         if callable(self.augmentation) and self.n_draws < 2:
             raise ValueError(f"expected n_draws >= 2, to tell an augmentation's mean from its spread, found {self.n_draws}")
+        seed = np.random.SeedSequence().generate_state(1)[0] if self.random_state is None else self.random_state
+        state = copy.deepcopy(self._state) or State(int(seed))
         X, y = self._checked(X, y)
-        if self._moments is None:
-            self._moments, self._kept, self._stride, self._block, self._classes = None, [], 1, 0, None
-        self._absorb(X, y)
-        moments = self._moments
+        self._absorb(state, X, y)
+        moments = state.moments
         if moments is None:
             raise ValueError("expected items, found none: the iterable is empty, or was used up; make a new one")
-        moments.reduce(0 if self._classes is None else len(self._classes))
+        moments.reduce(state.width)
         if moments.n < 2:
             raise ValueError(f"expected at least 2 items, found n_samples = {moments.n}; one item has no covariance")
         found = moments.statistics(centred=self.center)
+        self._state, self.n_features_in_ = state, len(found.mean)
         self.n_samples_seen_, self.mean_ = found.n, found.mean_seen.cpu().numpy() * self.center
         self._solve(found)
         return self
 
+    @torch.no_grad()
     def transform(self, X: Any) -> Any:
         """Returns components_ (x - mean_) for each item, (N, K), in the items' own precision.
 
         Args:
-            X: As in `fit`, but not an iterable of batches.
+            X: As in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
 
         Raises:
             ValueError: The items are not finite or have another number of features than those of `fit`.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X, _ = self._checked(X, None, reset=False)
         if not isinstance(X, (Items, np.ndarray, Tensor)):
             raise ValueError("expected items to transform, found an iterable of batches: transform one batch at a time")
-        return np.concatenate([self._mapped(x) for _, x, _ in blocks(X)])
+        return np.concatenate([self._mapped(x) for _, x, _ in blocks(X, shared=False)])
 
     def _mapped(self, raw: Tensor) -> Any:
         x = flat(raw, self._sampler)
-        self._require_width(x)
+        self._require_width(x, self.n_features_in_)
+        if not bool(x.isfinite().all()):
+            raise ValueError("Input X contains NaN or infinity: leave those items out, or fill them in")
         z = (x.double().cpu().numpy() - self.mean_) @ self.components_.T
         return z.astype(np.float32 if x.dtype == torch.float32 else np.float64)
 
@@ -120,7 +148,9 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def _checked(self, X: Any, y: Any, reset: bool | None = None) -> tuple[Any, Any]:
         """Returns items that `blocks` can read, and targets (N, ...) as an array."""
-        reset = self._moments is None if reset is None else reset
+        reset = self._state is None if reset is None else reset
+        if isinstance(X, PairItems):
+            raise ValueError("expected single items and an augmentation, found pairs: pass one side, X.context or X.target")
         if isinstance(X, Items):
             y = X.labels if y is None else y
         elif isinstance(X, (Tensor, np.memmap)) or getattr(X, "ndim", 2) == 4:
@@ -137,32 +167,37 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             raise ValueError(f"expected one target for each item, found shape {y.shape} for {len(X)} items; give as many")
         return X, y
 
-    def _absorb(self, X: Any, y: Any) -> None:
-        sampler, device, start = self._sampler, torch.device(self.device), self._block
+    def _absorb(self, state: State, X: Any, y: Any) -> None:
+        sampler, device, start = self._sampler, torch.device(self.device), state.block
+        if y is not None:
+            self._targets(state, y)  # all classes, in one order on every process
+        indexed = isinstance(X, (Items, np.ndarray, Tensor))
+        if indexed and sampler is not None:
+            some = torch.linspace(0, len(X) - 1, min(len(X), RESERVOIR)).long().unique()
+            raw = next(iter(X.stream(iter([some]))))[1] if isinstance(X, Items) else as_tensor(X[some.numpy()])
+            self._keep(state, raw, self._targets(state, None if y is None else y[some.numpy()]))
         for b, items, targets in blocks(X, y):
             raw = items.to(device)
-            x, t = flat(raw, sampler), self._targets(targets)
-            if self._moments is None:
-                self.n_features_in_ = x.shape[1]
-                self._moments = Moments(x.shape[1], self.n_draws if sampler else 0, device)
-                self._moments.origin = x.double().mean(0)
-            self._require_width(x)
+            x, t = flat(raw, sampler), self._targets(state, targets)
+            if state.moments is None:
+                state.moments = Moments(x.shape[1], self.n_draws if sampler else 0, device)
+                state.moments.origin = x.double().mean(0)
+            self._require_width(x, len(state.moments.x))
+            if sampler is not None and not indexed:
+                self._keep(state, raw, t)
             if b < 0:
                 continue
-            views = draw(raw, sampler, self.n_draws, int(self.random_state), start + b) if sampler is not None else ()
-            self._moments.add(x, views, None if t is None else t.to(device))
-            self._block = start + b + 1
-            if sampler is not None:
-                self._keep(raw, t)
+            views = draw(raw, sampler, self.n_draws, state.seed, start + b) if sampler is not None else ()
+            state.moments.add(x, views, None if t is None else t.to(device))
+            state.block = start + b + 1
 
-    def _targets(self, targets: Any) -> Tensor | None:
+    def _targets(self, state: State, targets: Any) -> Tensor | None:
+        """Returns targets (B, L) as numbers; here, of estimators that have none, None."""
         return None
 
-    def _require_width(self, x: Tensor) -> None:
-        if x.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {x.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
-            )
+    def _require_width(self, x: Tensor, width: int) -> None:
+        if x.shape[1] != width:
+            raise ValueError(f"X has {x.shape[1]} features, but {type(self).__name__} is expecting {width} features as input")
 
     # Solving
 
@@ -186,6 +221,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def _number(self, rank: int) -> int:
         """Returns how many components to keep."""
+        rank = min(rank, self.n_samples_seen_ - bool(self.center))
         k: Any = getattr(self, "n_components", None)
         if k is None:
             return rank
@@ -198,27 +234,31 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     # Monte Carlo error
 
-    def _keep(self, raw: Tensor, t: Tensor | None) -> None:
+    def _keep(self, state: State, raw: Tensor, t: Tensor | None) -> None:
         """Keeps every so many items, at most 2 RESERVOIR of them."""
-        self._kept.extend((raw[i], None if t is None else t[i]) for i in range(0, len(raw), self._stride))
-        while len(self._kept) > 2 * RESERVOIR:
-            self._kept, self._stride = self._kept[::2], 2 * self._stride
+        rows = range(0, len(raw), state.stride)
+        state.kept.extend((raw[i].cpu().clone(), None if t is None else t[i].cpu().clone()) for i in rows)
+        while len(state.kept) > 2 * RESERVOIR:
+            state.kept, state.stride = state.kept[::2], 2 * state.stride
 
-    def _error(self, contribution: Any, found: Statistics) -> float:
+    def _error(self, contribution: Callable[[Tensor, Tensor], Tensor], found: Statistics) -> float:
         """Returns the standard error that sampling the augmentation leaves in the objective, given the items; 0 without.
 
-        The objective is a mean over items and draws of ``contribution``, to first order; its variance among an item's draws
-        is measured on the items kept.
+        The objective is a mean over items of ``contribution`` (items (B, D), their m views (m, B, D)) -> (B,), to first order.
+        The variance that a contribution has from its draws is half the mean squared difference of two independent ones.
         """
-        if self._sampler is None or not self._kept:
+        state = self._state
+        if self._sampler is None or state is None:
             return 0.0
-        raw = torch.stack([x for x, _ in self._kept])
-        views = torch.stack(list(draw(raw, self._sampler, self.n_draws, int(self.random_state), 2**40))).double()
-        x = flat(raw, self._sampler).double()
-        if self.center:
-            x, views = x - found.mean, views - found.mean_seen
-        h = contribution(x, views)  # (m, B)
-        return float((h.var(0).mean() / (found.n * self.n_draws)).sqrt())
+        raw = torch.stack([x for x, _ in state.kept]).to(found.G.device)
+        x = flat(raw, self._sampler).double() - (found.mean if self.center else 0)
+        a, b = (contribution(x, self._views(raw, found, state.seed, number)) for number in (2**40, 2**40 + 1))
+        return float(((a - b).square().mean() / 2 / found.n).sqrt())
+
+    def _views(self, raw: Tensor, found: Statistics, seed: int, number: int) -> Tensor:
+        assert self._sampler is not None
+        views = torch.stack(list(draw(raw, self._sampler, self.n_draws, seed, number))).double()
+        return views - found.mean_seen if self.center else views
 
 
 def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence import linalg
 from vergence.data_items import Items
 from vergence.views import ImageViews, Views, centre_crop
 
-__all__ = ["Augmentation", "Moments", "Statistics", "blocks", "draw", "flat"]
+__all__ = ["Augmentation", "Moments", "Statistics", "as_tensor", "blocks", "draw", "flat"]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -46,6 +47,7 @@ class Statistics:
         power: 1/n |X|^2.
         power_target: 1/n |Y|^2.
         variance: (D,), of each feature, around its mean in any case.
+        eps: Rounding of the sums, relative.
         constant: (D,) bool, the features in which all items are equal.
     """
 
@@ -61,6 +63,7 @@ class Statistics:
     power: float
     power_target: float
     variance: Tensor
+    eps: float
     constant: Tensor
 
 
@@ -143,6 +146,9 @@ class Moments:
         self.n = int(whole[0])
         for part, total in zip(parts, whole[1:].split([p.numel() for p in parts]), strict=True):
             part.copy_(total.view_as(part))
+        eps = self.x.new_tensor(self.eps)
+        torch.distributed.all_reduce(eps, op=torch.distributed.ReduceOp.MAX)
+        self.eps = float(eps)
 
     @classmethod
     def weighted(cls, parts: Sequence["Moments"], weights: Sequence[float]) -> "Moments":
@@ -169,6 +175,8 @@ class Moments:
         G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
         my, yv = self.y / n, self.yv / n
         a, b = (-mx, -mv) if centred else (c, c)  # what is added to every item and to every view
+        if sampled and centred:  # the mean of n m views carries a variance of (S - G) / (n m) itself
+            G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
 
         def moved(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
             return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
@@ -187,6 +195,7 @@ class Moments:
             power=float(clean.trace()),
             power_target=float(self.yy / n - (my.square().sum() if centred else 0)),
             variance=xx.diagonal() - mx.square(),
+            eps=self.eps,
             constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),
         )
         _require_finite(found)
@@ -207,8 +216,8 @@ def _require_finite(found: Statistics) -> None:
 # Reading
 
 
-def blocks(source: Any, targets: Any = None) -> Iterator[tuple[int, Tensor, Any]]:
-    """Yields (number, items, their targets or None) of this process's blocks, the last one shorter.
+def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:
+    """Yields (number, items, their targets or None) of this process's blocks, the last one shorter; of all where not ``shared``.
 
     Every process names the same source; block b belongs to process b mod their number. Block 0, which gives the origin, and
     the targets of an iterable are shown to all, under the number -1 to those to whom the block does not belong.
@@ -216,8 +225,9 @@ def blocks(source: Any, targets: Any = None) -> Iterator[tuple[int, Tensor, Any]
     Args:
         source: `Items`; an array or tensor (N, ...); or an iterable of batches, each an array or a tuple (items, targets).
         targets: (N, ...), beside all but an iterable.
+        shared: Whether the processes share the work.
     """
-    rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _several() else (0, 1)
+    rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if shared and _several() else (0, 1)
     if not isinstance(source, (Items, np.ndarray, Tensor)):
         for b, (x, y) in enumerate(_regrouped(source)):
             yield (b if b % world == rank else -1), x, y
@@ -237,16 +247,20 @@ def _rows(shape: Sequence[int]) -> int:
 
 def _read(array: Any, index: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     for i in index:
-        yield i, _tensor(array[int(i[0]) : int(i[-1]) + 1])
+        yield i, as_tensor(array[int(i[0]) : int(i[-1]) + 1])
         if isinstance(array, np.memmap):
             _forget(array)
 
 
-def _tensor(x: Any) -> Tensor:
+def as_tensor(x: Any) -> Tensor:
+    """Returns items as floats of at least single precision, images of bytes as they are; shares memory where it can."""
     if isinstance(x, Tensor):
-        return x if x.is_floating_point() or x.dtype == torch.uint8 else x.double()
+        x = linalg.wide(x.detach())
+        kept: Tensor = x if x.is_floating_point() or (x.dtype == torch.uint8 and x.ndim == 4) else x.double()
+        return kept
     x = np.asarray(x)
-    x = np.ascontiguousarray(x, dtype=x.dtype if x.dtype in (np.float32, np.float64, np.uint8) else np.float64)
+    keep = x.dtype in (np.float32, np.float64) or (x.dtype == np.uint8 and x.ndim == 4)
+    x = np.ascontiguousarray(x, dtype=x.dtype if keep else np.float64)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes; `draw` hands out copies
         return torch.from_numpy(x)
@@ -266,7 +280,9 @@ def _regrouped(source: Iterable[Any]) -> Iterator[tuple[Tensor, Any]]:
     held = 0
     for batch in source:
         x, y = (batch[0], batch[1] if len(batch) > 1 else None) if isinstance(batch, (tuple, list)) else (batch, None)
-        x = _tensor(x)
+        x = as_tensor(x)
+        if x.ndim not in (2, 4):
+            raise ValueError(f"expected batches of items (B, D) or images (B, C, H, W), found shape {tuple(x.shape)}")
         if y is not None and len(y) != len(x):
             raise ValueError(f"expected one target for each item in every batch, found {len(y)} for {len(x)} items")
         if xs and x.shape[1:] != xs[0].shape[1:]:
@@ -292,7 +308,7 @@ def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
     """Returns items as the model sees them without augmentation, (B, D): floats, images in [0, 1], cropped as views are."""
     if isinstance(augmentation, ImageViews):
         x = centre_crop(x, augmentation.size)
-    return (x.float() / 255 if x.dtype == torch.uint8 else x).flatten(1)
+    return (x.float() / 255 if x.dtype == torch.uint8 else x).flatten(1)  # only images are uint8 here
 
 
 def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -> Iterator[Tensor]:
@@ -308,9 +324,8 @@ def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -
         x = x.float() / 255
     for _ in range(m):
         view = augmentation(x.clone(), generator)
-        if not isinstance(view, Tensor):
-            view = torch.as_tensor(np.asarray(view), device=x.device)
-        if len(view) != len(x) or tuple(view.flatten(1).shape[1:]) != shape:
+        view = view.detach() if isinstance(view, Tensor) else torch.as_tensor(np.asarray(view), device=x.device)
+        if view.ndim < 2 or len(view) != len(x) or tuple(view.flatten(1).shape[1:]) != shape:
             raise ValueError(
                 f"expected the augmentation to return {len(x)} items of {shape[0]} features, found shape {tuple(view.shape)}; "
                 "it must keep the number of items and of features"
