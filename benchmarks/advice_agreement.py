@@ -101,7 +101,7 @@ def judged(a: Tensor, b: Tensor) -> dict:
     return {"joint_embedding": a.double().mean().item(), "reconstruction": b.double().mean().item(), "ahead": ahead}
 
 
-def probed(train: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> Tensor:
+def probed(train: Tensor, test: Tensor, labels: Tensor, test_labels: Tensor) -> Tensor:
     """Returns which test items a least-squares probe gets right."""
     z, y, n = torch.cat([train, test]), torch.cat([labels, test_labels]), len(train)
     k = z.shape[1]
@@ -109,60 +109,63 @@ def probed(train: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> 
     return predicted(z / scale, y, torch.eye(k, dtype=torch.float64), [k], torch.arange(n), torch.arange(n, len(z)))[0]
 
 
-def measure(setting: dict, root: str, epochs: int, seeds: int) -> dict:
-    """Returns the advice on one setting and what it is held against."""
+def problem(setting: dict, root: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Composed]:
+    """Returns corrupted items and labels of both parts, and the augmentation."""
     x, y, t, ty = images(setting["data"], root)
     shape, scale = x.shape[1:], x.flatten(1).var(0).mean().sqrt().item()
-    D = math.prod(shape)
     P = patterns("smooth" if setting["kind"] == "none" else setting["kind"], shape)
-    amplitude = scale * math.sqrt(setting["strength"] * D / len(P))
+    amplitude = scale * math.sqrt(setting["strength"] * math.prod(shape) / len(P))
     generator = torch.Generator().manual_seed(2)
     X, T = (part.flatten(1) + amplitude * torch.randn(len(part), len(P), generator=generator) @ P for part in (x, t))
-    tau = augmentation(shape, scale, P, setting["alignment"] * amplitude)
-    began = time.monotonic()
-    told = {
-        basis: advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
-        for basis, labels in (("labels", y.numpy()), ("spectrum", None))
-    }
-    took = time.monotonic() - began
-    row = {
-        **setting,
-        "advice": {basis: {"verdict": a.verdict, "margin": a.margin, "interval": a.interval} for basis, a in told.items()},
-    }
-    solved = [kind(COMPONENTS, augmentation=tau, n_draws=8).fit(X.numpy()).transform for kind in (JointEmbedding, Reconstruction)]
-    right = [probed(*(torch.from_numpy(f(part.numpy())) if part.ndim == 2 else part for part in (X, y, T, ty))) for f in solved]
-    row["closed_form"] = judged(*right)
+    return X, y, T, ty, augmentation(shape, scale, P, setting["alignment"] * amplitude)
+
+
+def told(setting: dict, root: str) -> dict:
+    """Returns the advice with and without labels, and what the closed forms do on the test part."""
+    X, y, T, ty, tau = problem(setting, root)
+    row = {}
+    for basis, labels in (("labels", y.numpy()), ("spectrum", None)):
+        a = advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
+        row[basis] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval}
+    models = [kind(COMPONENTS, augmentation=tau, n_draws=8).fit(X) for kind in (JointEmbedding, Reconstruction)]
+    right = [probed(*(torch.from_numpy(m.transform(part)) for part in (X, T)), y, ty) for m in models]
+    return row | {"closed_form": judged(*right)}
+
+
+def trained(setting: dict, root: str, epochs: int, seeds: int) -> dict:
+    """Returns what the networks do on the test part."""
+    X, y, T, ty, tau = problem(setting, root)
     nets = {name: [] for name in TRAINED}
     for seed, (name, train) in itertools.product(range(seeds), TRAINED.items()):
         encoder = train(X, tau, COMPONENTS, epochs=epochs, seed=seed)
         with torch.inference_mode():
-            nets[name].append(probed(encoder(X).double(), y, encoder(T).double(), ty))
+            nets[name].append(probed(encoder(X).double(), encoder(T).double(), y, ty))
     mean = {name: torch.stack(found).double().mean(0) for name, found in nets.items()}
-    row |= {"networks": judged(mean["vicreg"], mean["autoencoder"]), "vje": judged(mean["vje"], mean["autoencoder"])}
-    return row | {"seconds_of_advice": took}
+    return {"networks": judged(mean["vicreg"], mean["autoencoder"]), "vje": judged(mean["vje"], mean["autoencoder"])}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--datasets", nargs="+", default=list(DATA), choices=DATA)
+    parser.add_argument("--parts", nargs="+", default=["advice", "networks"], choices=["advice", "networks"])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=LEDGER)
     a = parser.parse_args()
     done = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
-    for setting in settings(a.datasets):
-        if any(all(row[key] == value for key, value in setting.items()) for row in done):
+    for setting, part in itertools.product(settings(a.datasets), a.parts):
+        row = {"what": part, **setting, "items": ITEMS, "k": COMPONENTS}
+        row |= {"epochs": a.epochs, "seeds": a.seeds} if part == "networks" else {}
+        if any(row.items() <= {k: v for k, v in other.items() if k in row}.items() for other in done):
             continue
         began = time.monotonic()
-        row = measure(setting, a.data_root, a.epochs, a.seeds)
-        row |= {"items": ITEMS, "k": COMPONENTS, "epochs": a.epochs, "seeds": a.seeds, "seconds": time.monotonic() - began}
-        row |= {"command": f"python benchmarks/advice_agreement.py --data-root DATA --epochs {a.epochs} --seeds {a.seeds}"}
+        row |= told(setting, a.data_root) if part == "advice" else trained(setting, a.data_root, a.epochs, a.seeds)
+        row |= {"seconds": time.monotonic() - began, "command": "python benchmarks/advice_agreement.py --data-root DATA"}
         row |= {"commit": commit(), "torch": torch.__version__, "numpy": np.__version__}
         with a.out.open("a") as ledger:
             ledger.write(json.dumps(row) + "\n")
-        told = {basis: found["verdict"] for basis, found in row["advice"].items()}
-        print(setting, told, row["closed_form"], row["networks"], f"{row['seconds']:.0f} s", flush=True)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

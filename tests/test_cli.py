@@ -301,6 +301,44 @@ def test_embed_reads_single_images_of_any_size(run, tmp_path):
     assert len((tmp_path / "s.csv").read_text().splitlines()) == 2
 
 
+def test_advise_writes_a_page_and_says_why(tmp_path):
+    found = call("advise", "digits", "--out", tmp_path / "advice", "--draws", "2", "--components", "8", "--set", "blur=0")
+    assert found.returncode == 0, found.stderr
+    assert "class" in found.stdout and "no crop" in found.stdout and "no blur" not in found.stdout
+    record = json.loads((tmp_path / "advice" / "advice.json").read_text())
+    assert record["facts"]["k"] == 8 and record["facts"]["draws"] == 2 and record["views"]["blur"] == 0
+    assert record["words"][0].split(":")[0] in (tmp_path / "advice" / "report.html").read_text()
+    again = call("advise", "digits", "--out", tmp_path / "again", "--draws", "2", "--components", "8", "--set", "blur=0")
+    assert again.returncode == 0
+    assert json.loads((tmp_path / "again" / "advice.json").read_text()) == record
+
+
+def test_advise_needs_no_labels(tmp_path):
+    found = call("advise", "digits", "--out", tmp_path, "--no-labels", "--draws", "2", "--limit", "300")
+    assert found.returncode == 0 and "labels" in found.stdout
+    assert json.loads((tmp_path / "advice.json").read_text())["basis"] == "spectrum"
+
+
+def test_advise_on_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "v.npz", x=rng.normal(size=(300, 6)), labels=np.arange(300) % 3)
+    found = call("advise", tmp_path / "v.npz", "--out", tmp_path / "a", "--set", "noise=0.1")
+    assert found.returncode == 0 and "no mask" in found.stdout, found.stderr
+
+
+def test_advise_refuses_what_it_cannot_use(run, tmp_path):
+    refused("advise", "digits", "--out", run, words="holds a trained run")
+    refused("advise", "digits", "--out", tmp_path, "--set", "noise=2", words="no operation on images")
+    refused("advise", "digits", "--out", tmp_path, "--set", "epochs=2", words="epochs")
+    refused("advise", "digits", "--out", tmp_path, "--set", "blurr=2", words="strength of an operation")
+    refused("advise", "digits", "--out", tmp_path, "--components", "5000", words="n_components")
+    refused("advise", "digits", "--out", tmp_path, "--draws", "1", words="n_draws")
+    refused("advise", "digist", "--out", tmp_path, words="did you mean digits")
+    refused("advise", "digits", "--out", tmp_path, "--limit", "20", words="at least 100 items")
+    np.savez(tmp_path / "pairs.npz", context=np.zeros((200, 3)), target=np.ones((200, 3)))
+    refused("advise", tmp_path / "pairs.npz", "--out", tmp_path, words="pairs")
+
+
 def test_readme_names_only_commands_that_exist():
     text = (Path(__file__).parents[1] / "README.md").read_text()
     commands = {line.split()[1] for line in text.splitlines() if line.strip().startswith("vergence ")}

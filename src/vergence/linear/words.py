@@ -6,7 +6,7 @@ from typing import Any
 __all__ = ["APART", "LEAST", "NAMES", "SAME", "words"]
 
 NAMES = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "pca": "PCA", "cannot_tell": "cannot tell"}
-SAME, APART = 0.9, 0.3  # overlaps: above the two methods keep the same, below almost nothing in common
+SAME, APART = 0.97, 0.3  # overlaps: above it the choice hardly mattered in our experiments, below joint embedding did better
 LEAST = 0.005  # differences of accuracy below half a point are of no consequence
 
 Row = Mapping[str, Any]
