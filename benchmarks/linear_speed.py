@@ -1,11 +1,12 @@
 """The linear estimators beside a bare matrix product, beside scikit-learn, and beside the same objective trained by SGD.
 
-python benchmarks/linear_speed.py --scratch FOLDER          # FOLDER needs 2 GB; about two minutes on two cores
+python benchmarks/linear_speed.py --scratch FOLDER --data-root DATA      # FOLDER needs 2 GB; about four minutes on two cores
 
 bare      JointEmbedding.fit on 1,000,000 x 512 float32 in a memory-mapped file / the blocked product X'X in torch on the
           same file, taking turns; and the peak resident memory of a process that does nothing but the fit
 others    JointEmbedding.fit, scikit-learn's PCA and CCA, and SGD on two views of the same items, each with the sine of the
           largest principal angle between what it keeps and the population's solution
+advise    seconds for advice on CIFAR-10's 50,000 training images under the default views, next to sampling those views alone
 """
 
 import argparse
@@ -26,7 +27,10 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from vergence.assembly import commit
-from vergence.linear import JointEmbedding, solutions
+from vergence.config import DataConfig, ViewConfig
+from vergence.data import open_data
+from vergence.linear import JointEmbedding, advise, solutions
+from vergence.views import ImageViews
 
 N, D, ROWS = 1_000_000, 512, 8192
 ITEMS, WIDTH, K = 20_000, 128, 8
@@ -142,9 +146,24 @@ def against_others() -> list[dict]:
     return [row | {"ratio": row["seconds"] / first} for row in rows]
 
 
+def advice(root: str) -> dict:
+    """Returns the seconds that advice takes, and those that its views alone take: 4 of each image, and 4 of a part six times."""
+    data = open_data(DataConfig(source="cifar10", root=root))
+    views, generator = ImageViews(ViewConfig(), 32), torch.Generator().manual_seed(0)
+
+    def sampled() -> None:
+        for x in data.train.array.split(1024):
+            for _ in range(4):
+                views(x, generator)
+
+    alone, whole = seconds(sampled), seconds(lambda: advise(data.train, views))
+    return {"measurement": "advise", "n": len(data.train), "d": 3072, "seconds": whole, "ratio": whole / alone}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--data-root")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="fit once and print the peak resident memory in MiB")
     parser.add_argument("--out", type=Path, default=LEDGER)
@@ -153,9 +172,10 @@ def main() -> None:
         JointEmbedding(32).fit(mapped(a.scratch))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
-    facts = {"command": "python benchmarks/linear_speed.py --scratch FOLDER", "threads": torch.get_num_threads()}
+    facts = {"command": "python benchmarks/linear_speed.py --scratch FOLDER --data-root DATA", "threads": torch.get_num_threads()}
     facts |= {"commit": commit(), "torch": torch.__version__, "numpy": np.__version__}
-    for row in [against_bare(a.scratch, a.rounds), *against_others()]:
+    rows = [against_bare(a.scratch, a.rounds), *against_others(), *([advice(a.data_root)] if a.data_root else [])]
+    for row in rows:
         print(json.dumps(row), flush=True)
         with a.out.open("a") as ledger:
             ledger.write(json.dumps(row | facts) + "\n")

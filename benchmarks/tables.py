@@ -1,7 +1,7 @@
-"""Writes the README's tables from the ledger (``benchmarks/results/*.jsonl``) and the objectives' folder.
+"""Writes the tables of the README and of docs/advice.md from the ledger (``benchmarks/results/*.jsonl``).
 
-python benchmarks/tables.py            # writes README.md
-python benchmarks/tables.py --check    # exits with 1 where README.md says something else
+python benchmarks/tables.py            # writes them
+python benchmarks/tables.py --check    # exits with 1 where a page says something else
 """
 
 import importlib
@@ -107,22 +107,132 @@ def speed_table() -> str:
     return grid(["what", "setting", "ratio", "command"], body)
 
 
-def written(text: str) -> str:
-    """Returns the README's text with its tables made anew."""
-    tables = {"objectives": objectives_table, "training": training_table, "speed": speed_table}
+def advice_rows() -> list[dict]:
+    """The last advice and the last networks of each setting, in one row each."""
+    found: dict[tuple, dict] = defaultdict(dict)
+    for row in rows("advice"):
+        found[row["data"], row["kind"], row["strength"], row["alignment"]] |= {k: v for k, v in row.items() if k != "what"}
+    return [row for row in found.values() if "labels" in row and "networks" in row]
+
+
+REFERENCES = {
+    "closed_form": "the closed forms, held-out items",
+    "networks": "trained networks (VICReg, denoising autoencoder)",
+    "vje": "trained networks (VJE, denoising autoencoder)",
+}
+
+
+def agreement_table() -> str:
+    """How often a verdict and what it is held against agree, where both are clear; with constant answers as controls."""
+    settings = advice_rows()
+    bases = {
+        "advice, with labels": lambda row: row["labels"]["verdict"],
+        "advice, without labels": lambda row: row["spectrum"]["verdict"],
+        "control: always joint embedding": lambda row: "joint_embedding",
+        "control: always reconstruction": lambda row: "reconstruction",
+    }
+    body = []
+    for reference, title in REFERENCES.items():
+        clear = [row for row in settings if row[reference]["ahead"] != "tie"]
+        for i, (name, verdict) in enumerate(bases.items()):
+            told = [row for row in clear if verdict(row) != "cannot_tell"]
+            agreed = sum(verdict(row) == row[reference]["ahead"] for row in told)
+            rate = f"{100 * agreed / len(told):.0f} %" if told else "-"
+            first = f"{title}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
+            body.append([first, name, str(len(told)), str(agreed), rate])
+    return grid(["held against", "answer", "verdicts given", "right", "rate"], body)
+
+
+def ties_table() -> str:
+    """What is told where there is no clear difference to find."""
+    settings = advice_rows()
+    body = []
+    for reference, title in REFERENCES.items():
+        ties = [row for row in settings if row[reference]["ahead"] == "tie"]
+        counts = [str(sum(row[basis]["verdict"] == "cannot_tell" for row in ties)) for basis in ("labels", "spectrum")]
+        body.append([title, str(len(ties)), *counts])
+    return grid(["no clear difference by", "settings", "cannot tell, with labels", "without"], body)
+
+
+def failures_table() -> str:
+    """Every setting in which a verdict with labels is contradicted."""
+    body = []
+    short = {"joint_embedding": "JE", "reconstruction": "RC", "cannot_tell": "?", "tie": "tie"}
+    for row in advice_rows():
+        wrong = [
+            name for name in REFERENCES if {row["labels"]["verdict"], row[name]["ahead"]} == {"joint_embedding", "reconstruction"}
+        ]
+        if wrong:
+            accuracies = [
+                f"{100 * row[name]['joint_embedding']:.1f} / {100 * row[name]['reconstruction']:.1f}" for name in REFERENCES
+            ]
+            setting = [row["data"], row["kind"], f"{row['strength']:g}", f"{row['alignment']:g}"]
+            told = f"{short[row['labels']['verdict']]} ({100 * row['labels']['margin']:+.1f})"
+            body.append([*setting, told, short[row["spectrum"]["verdict"]], *accuracies])
+    header = ["data", "noise", "strength", "alignment", "advice (margin, points)", "without labels"]
+    return grid([*header, "closed forms, JE / RC", "VICReg / autoencoder", "VJE / autoencoder"], body)
+
+
+def overlap_table() -> str:
+    """What overlaps of two codes went with, over all settings and numbers of components."""
+    found = [one for row in advice_rows() for one in row["components"]]
+    body = []
+    for low, high in ((0.0, 0.3), (0.3, 0.6), (0.6, 0.9), (0.9, 0.97), (0.97, 1.01)):
+        here = [one for one in found if low <= one["overlap"] < high]
+        clear = [one for one in here if abs(one["margin"]) >= 0.005 and not one["interval"][0] <= 0 <= one["interval"][1]]
+        ahead = sum(one["margin"] > 0 for one in clear)
+        counts = [len(here), ahead, len(clear) - ahead, len(here) - len(clear)]
+        largest = max((abs(one["margin"]) for one in here), default=0.0)
+        body.append([f"{low:g} to {min(high, 1):g}", *map(str, counts), f"{100 * largest:.1f}"])
+    header = ["overlap", "problems", "joint embedding ahead", "reconstruction ahead", "not clear", "largest difference, points"]
+    return grid(header, body)
+
+
+def linear_table() -> str:
+    """The last row of each measurement of the linear estimators."""
+    body = []
+    last = {row.get("way", row["measurement"]): row for row in rows("linear")}
+    for name, row in last.items():
+        if name == "fit / X'X":
+            what = f"`JointEmbedding.fit` / bare blocked X'X, {row['n']:,} x {row['d']} float32 on disk"
+            body.append([what, f"{row['ratio']:.2f}", f"peak memory {row['peak_mib']:.0f} MiB"])
+        elif name == "advise":
+            what = f"advice on {row['n']:,} CIFAR-10 images / sampling four views of each"
+            body.append([what, f"{row['ratio']:.1f}", f"{row['seconds']:.0f} s"])
+        else:
+            what = f"{name}: {row['n']:,} x {row['d']}, k = {row['k']}"
+            body.append([what, f"{row['ratio']:.1f}", f"sine of the angle to the population's solution {row['sine']:.3f}"])
+    return grid(["what", "time, ratio", ""], body)
+
+
+PAGES = {
+    README: {"objectives": objectives_table, "training": training_table, "speed": speed_table, "linear": linear_table},
+    HERE.parent / "docs" / "advice.md": {
+        "agreement": agreement_table,
+        "ties": ties_table,
+        "overlaps": overlap_table,
+        "failures": failures_table,
+    },
+}
+
+
+def written(text: str, tables: dict) -> str:
+    """Returns a page's text with its tables made anew."""
     for name, make in tables.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
         text, count = re.subn(pattern, lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text, flags=re.S)
-        assert count == 1, f"README.md has no table '{name}'"
+        assert count == 1, f"there is no one table '{name}'"
     return text
 
 
 def main() -> None:
-    text = README.read_text()
-    new = written(text)
-    if "--check" in sys.argv:
-        sys.exit(0 if new == text else "README.md does not say what the ledger says: run python benchmarks/tables.py")
-    README.write_text(new)
+    for page, tables in PAGES.items():
+        text = page.read_text()
+        new = written(text, tables)
+        if "--check" not in sys.argv:
+            page.write_text(new)
+        elif new != text:
+            sys.exit(f"{page.name} does not say what the ledger says: run python benchmarks/tables.py")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,18 @@ def test_readme_says_what_the_ledger_says():
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "VISION.md", "LICENSE", "CITATION.cff", "docs/decisions.md"]
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "VISION.md",
+        "LICENSE",
+        "CITATION.cff",
+        "docs/decisions.md",
+        "docs/advice.md",
+        "docs/alignment.md",
+    ],
 )
 def test_the_repository_has_its_documents(name):
     assert (ROOT / name).stat().st_size > 100

@@ -2,6 +2,7 @@
 
 from vergence.linear.advice import Advice, advise
 from vergence.linear.estimators import JointEmbedding, Reconstruction, Supervised
+from vergence.linear.fitting import Affine
 from vergence.linear.thresholds import Thresholds, alignment_thresholds
 
-__all__ = ["Advice", "JointEmbedding", "Reconstruction", "Supervised", "Thresholds", "advise", "alignment_thresholds"]
+__all__ = ["Advice", "Affine", "JointEmbedding", "Reconstruction", "Supervised", "Thresholds", "advise", "alignment_thresholds"]

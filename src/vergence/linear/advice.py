@@ -17,6 +17,7 @@ from torch import Tensor
 
 import vergence.linear.evidence as ev
 from vergence.data_items import Items, PairItems
+from vergence.linear.fitting import Affine
 from vergence.linear.words import APART, LEAST, words
 from vergence.terminal import bar
 
@@ -119,6 +120,7 @@ def advise(
     """
     items, y, classes = _opened(data, labels, max_items, random_state)
     augmentation = ev.Composed(augmentation) if isinstance(augmentation, Mapping) else augmentation
+    augmentation = augmentation.sample if isinstance(augmentation, Affine) else augmentation
     _check(items, augmentation, n_draws, directions)
     parts = list(ev.left_out(augmentation))
     part = items.subset(torch.linspace(0, len(items) - 1, min(len(items), PART_ITEMS)).long())

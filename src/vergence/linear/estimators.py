@@ -32,7 +32,8 @@ class JointEmbedding(Linear):
     Args:
         n_components: K, at most the rank of the items; None for that rank.
         augmentation: None is isotropic noise of a tenth of the mean feature variance. A number or an array (D,) are the
-            variances of noise, an array (D, D) its covariance: exact, without sampling. A function f(X, generator) -> X' of a
+            variances of noise, an array (D, D) its covariance, and `Affine` shrinks or moves the items besides: exact, without
+            sampling. A function f(X, generator) -> X' of a
             tensor of items (B, ...), or Vergence's views, is sampled.
         n_draws: m >= 2, draws for each item where the augmentation is sampled.
         center: Subtract means.
@@ -77,7 +78,7 @@ class JointEmbedding(Linear):
         self.random_state = random_state
 
     def _solve(self, found: Statistics) -> None:
-        S = self._augmented(found)
+        S = found.S
         eps = found.eps if self._sampler is not None else torch.finfo(S.dtype).eps
         if bool(((S - found.G).diagonal() <= 64 * eps * S.diagonal()).all()):
             raise ValueError(
@@ -159,9 +160,7 @@ class Reconstruction(Linear):
         self.random_state = random_state
 
     def _solve(self, found: Statistics) -> None:
-        S = self._augmented(found)
-        M = found.M
-        E, D, phi, jitter = solutions.reconstruction(M, S)
+        E, D, phi, jitter = solutions.reconstruction(found.M, found.S)
         warn_jitter(jitter)
         k = self._number(int((phi > 1e3 * RANK * phi[0]).sum()))
         E, D = E[:k], D[:, :k]
@@ -274,8 +273,7 @@ class Supervised(Linear):
         return torch.nn.functional.one_hot(torch.tensor([column[c] for c in y.tolist()]), state.width).double()
 
     def _solve(self, found: Statistics) -> None:
-        S = self._augmented(found)
-        V, jitter = solutions.supervised(found.N, S)
+        V, jitter = solutions.supervised(found.N, found.S)
         warn_jitter(jitter)
         assert self._state is not None
         classes = self._state.classes

@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from vergence.data_items import Items, PairItems
 from vergence.linear.moments import Augmentation, Moments, Statistics, as_tensor, blocks, draw, flat
 
-__all__ = ["RANK", "Linear", "State", "covariance_of", "warn_jitter"]
+__all__ = ["RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
 
 NOISE = 0.1  # the default augmentation's variance, in units of the mean feature variance
 RESERVOIR = 512  # items kept to estimate the Monte Carlo error
@@ -43,6 +43,61 @@ class State:
     block: int = 0
     classes: list[Any] | None = None
     width: int = 0
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The augmentation tau(x) = A x + b + noise, exactly: of which theorem 3.1's xbar = A x + b need not be x.
+
+    Attributes:
+        matrix: A (D, D), its diagonal (D,), or a number.
+        offset: b (D,), or a number.
+        covariance: Of the noise: (D, D), variances (D,), or a number.
+
+    Example:
+        >>> tau = Affine(0.5, covariance=1.0)
+        >>> tau.sample(torch.ones(100_000, 1), torch.Generator().manual_seed(0)).mean().round(decimals=1)
+        tensor(0.5000)
+    """
+
+    matrix: Any = 1.0
+    offset: Any = 0.0
+    covariance: Any = 0.0
+
+    def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns A (D, D) and b (D,), of the type and device of a ``like`` (..., D).
+
+        Raises:
+            ValueError: They are of other sizes or not finite.
+        """
+        D = like.shape[-1]
+        A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
+        if tuple(A.shape) not in ((), (D,), (D, D)) or tuple(b.shape) not in ((), (D,)) or not bool(A.isfinite().all()):
+            raise ValueError(f"expected A ({D}, {D}) or ({D},) and b ({D},), found shapes {tuple(A.shape)} and {tuple(b.shape)}")
+        return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
+
+    def moved(self, found: Statistics, *, centred: bool) -> Statistics:
+        """Returns the moments with xbar = A x + b in place of x; S is left to the caller."""
+        A, b = self.parts(found.G)
+        seen, b = A @ found.mean + b, (torch.zeros_like(found.mean) if centred else b)
+        cross = torch.outer(A @ found.mean, b)
+        return replace(
+            found,
+            mean_seen=seen,
+            G=A @ found.G @ A.T + cross + cross.T + torch.outer(b, b),
+            M=found.M @ A.T + torch.outer(found.mean, b),
+            N=found.N @ A.T + torch.outer(found.mean_target, b),
+        )
+
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns a draw for each item (B, D)."""
+        A, b = self.parts(X)
+        covariance = covariance_of(self.covariance, X.new_zeros(X.shape[1], X.shape[1], dtype=torch.float64), 0.0)
+        values, vectors = torch.linalg.eigh(covariance)
+        root = (vectors * values.clamp(min=0).sqrt()).to(X)
+        noise = torch.randn(X.shape, generator=generator, dtype=X.dtype, device=generator.device).to(X.device)
+        view: Tensor = X @ A.T + b + noise @ root.T
+        return view
 
 
 class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -101,7 +156,8 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         moments.reduce(state.width)
         if moments.n < 2:
             raise ValueError(f"expected at least 2 items, found n_samples = {moments.n}; one item has no covariance")
-        found = moments.statistics(centred=self.center)
+        found = self._augmented(moments.statistics(centred=self.center))
+        self.augmentation_covariance_ = (found.S - found.G).cpu().numpy()
         self._state, self.n_features_in_ = state, len(found.mean)
         self.n_samples_seen_, self.mean_ = found.n, found.mean_seen.cpu().numpy() * self.center
         self._solve(found)
@@ -204,20 +260,20 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _solve(self, found: Statistics) -> None:
         raise NotImplementedError
 
-    def _augmented(self, found: Statistics) -> Tensor:
-        """Returns S: as sampled, or G plus the augmentation's covariance, which becomes ``augmentation_covariance_``."""
-        S = found.S
+    def _augmented(self, found: Statistics) -> Statistics:
+        """Returns the moments under the augmentation: as sampled, or those that its numbers give."""
         if self._sampler is None:
-            S = found.G + covariance_of(self.augmentation, found.G, float(found.variance.mean()))
-        self.augmentation_covariance_ = (S - found.G).cpu().numpy()
-        if bool(found.constant.any()):
-            where = found.constant.nonzero().flatten().tolist()
-            if len(where) == len(found.constant):
-                raise ValueError(f"expected features that vary, found all {len(where)} constant: every item is the same")
-            warnings.warn(
-                f"{len(where)} of {len(found.constant)} features are constant, such as {where[0]}: they add nothing", stacklevel=4
-            )
-        return S
+            affine = self.augmentation if isinstance(self.augmentation, Affine) else None
+            found = found if affine is None else affine.moved(found, centred=self.center)
+            numbers = self.augmentation if affine is None else affine.covariance
+            found = replace(found, S=found.G + covariance_of(numbers, found.G, float(found.variance.mean())))
+        constant = found.constant.nonzero().flatten().tolist()
+        if len(constant) == len(found.constant):
+            raise ValueError(f"expected features that vary, found all {len(constant)} constant: every item is the same")
+        if constant:
+            some = f"{len(constant)} of {len(found.constant)} features are constant, such as {constant[0]}"
+            warnings.warn(f"{some}: they add nothing", stacklevel=4)
+        return found
 
     def _number(self, rank: int) -> int:
         """Returns how many components to keep."""
