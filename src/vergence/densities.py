@@ -1,0 +1,520 @@
+r"""Densities that torch lacks: Gaussians and Gaussian mixtures that can be split and conditioned, and the power spherical.
+
+With Z = [z_c; z_t], a Gaussian of mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt has
+
+    p(z_t | z_c) = N(z_t; m, C),   A = S_tc S_cc^{-1},  m = mu_t + A (z_c - mu_c),  C = S_tt - A S_ct
+
+and a mixture of K with weights pi_k has the mixture of these with weights gamma_k proportional to pi_k N(z_c; mu_ck, S_cck).
+
+A covariance is given as a `Covariance`: dense (its Cholesky factor), diagonal, or diagonal plus low rank; each knows its
+log-determinant, its quadratic form, its draws, its blocks and its Schur complement, in its own cost. Everything is batched and
+differentiable. Shapes: batch (...), D features, of which the first C are the context; K components; r the rank.
+"""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, constraints
+from torch.distributions.utils import _standard_normal
+
+from vergence import linalg
+
+__all__ = ["Covariance", "Dense", "Diagonal", "GaussianMixture", "JointGaussian", "LowRank", "PowerSpherical"]
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+# Covariances
+
+
+class Covariance(abc.ABC):
+    """A batch (...) of covariances over D features."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> torch.Size:
+        """(..., D)."""
+
+    @abc.abstractmethod
+    def expand(self, batch: torch.Size) -> "Covariance":
+        """Returns the covariances with this batch shape, without copying."""
+
+    @abc.abstractmethod
+    def log_det(self) -> Tensor:
+        """Returns log |S|, (...)."""
+
+    @abc.abstractmethod
+    def quadratic(self, x: Tensor) -> Tensor:
+        """Returns x^T S^{-1} x, (...), for x (..., D) that broadcasts against the batch."""
+
+    @abc.abstractmethod
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Returns draws of N(0, S), of this whole shape (..., D); differentiable."""
+
+    @abc.abstractmethod
+    def dense(self) -> Tensor:
+        """Returns S, (..., D, D)."""
+
+    @abc.abstractmethod
+    def variance(self) -> Tensor:
+        """Returns the diagonal of S, (..., D)."""
+
+    @abc.abstractmethod
+    def block(self, where: slice) -> "Covariance":
+        """Returns the covariance of some of the features."""
+
+    @abc.abstractmethod
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Covariance"]:
+        """Returns A x (..., D - c) and the Schur complement C, for a context x (..., c) less its mean."""
+
+
+@dataclass(frozen=True)
+class Dense(Covariance):
+    """S = L L^T.
+
+    Attributes:
+        L: Lower triangular with a positive diagonal, (..., D, D).
+
+    Example:
+        >>> Dense.of(torch.tensor([[4.0, 2.0], [2.0, 2.0]])).L
+        tensor([[2., 0.],
+                [1., 1.]])
+    """
+
+    L: Tensor
+
+    @classmethod
+    def of(cls, S: Tensor) -> "Dense":
+        """Returns the factor of S; jitter is added where S needs it (`vergence.linalg.cholesky`)."""
+        return cls(linalg.cholesky(S)[0])
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.L.shape[:-1]
+
+    def expand(self, batch: torch.Size) -> "Dense":
+        return Dense(self.L.expand(*batch, *self.L.shape[-2:]))
+
+    def log_det(self) -> Tensor:
+        return 2 * self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        return _solve(self.L, x).square().sum(-1)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        return _apply(self.L, _standard_normal(shape, self.L.dtype, self.L.device))
+
+    def dense(self) -> Tensor:
+        return self.L @ self.L.mT
+
+    def variance(self) -> Tensor:
+        return self.L.square().sum(-1)
+
+    def block(self, where: slice) -> "Dense":
+        rows = self.L[..., where, :]
+        if where.start in (None, 0):
+            return Dense(rows[..., where])  # the leading block of a factor is the factor of the leading block
+        return Dense(torch.linalg.cholesky(rows @ rows.mT))
+
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Dense"]:
+        shift = _apply(self.L[..., c:, :c], _solve(self.L[..., :c, :c], x))
+        return shift, Dense(self.L[..., c:, c:])  # the trailing block of a factor is the factor of the Schur complement
+
+
+def _solve(L: Tensor, x: Tensor) -> Tensor:
+    """Returns L^{-1} x for vectors x (*more, *batch, D) and factors L (*batch, D, D): one solve a factor for all vectors."""
+    batch, D = L.shape[:-2], L.shape[-1]
+    x = x.expand(*torch.broadcast_shapes(x.shape[:-1], batch), D)
+    more = x.shape[: x.ndim - 1 - len(batch)]
+    columns = x.reshape(-1, *batch, D).movedim(0, -1)  # (*batch, D, M)
+    solved: Tensor = torch.linalg.solve_triangular(L, columns, upper=False)
+    return solved.movedim(-1, 0).reshape(*more, *batch, D)
+
+
+def _apply(A: Tensor, x: Tensor) -> Tensor:
+    """Returns A x for vectors x (*more, *batch, D) and matrices A (*batch, E, D): one product a matrix."""
+    batch = A.shape[:-2]
+    more = x.shape[: x.ndim - 1 - len(batch)]
+    columns = x.reshape(-1, *batch, x.shape[-1]).movedim(0, -1)
+    return (A @ columns).movedim(-1, 0).reshape(*more, *batch, A.shape[-2])
+
+
+@dataclass(frozen=True)
+class Diagonal(Covariance):
+    """S = diag d.
+
+    Attributes:
+        d: Variances (..., D), > 0.
+    """
+
+    d: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.d.shape
+
+    def expand(self, batch: torch.Size) -> "Diagonal":
+        return Diagonal(self.d.expand(*batch, self.d.shape[-1]))
+
+    def log_det(self) -> Tensor:
+        return self.d.log().sum(-1)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        return (x.square() / self.d).sum(-1)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        return self.d.sqrt() * _standard_normal(shape, self.d.dtype, self.d.device)
+
+    def dense(self) -> Tensor:
+        return torch.diag_embed(self.d)
+
+    def variance(self) -> Tensor:
+        return self.d
+
+    def block(self, where: slice) -> "Diagonal":
+        return Diagonal(self.d[..., where])
+
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Diagonal"]:
+        rest = self.block(slice(c, None))
+        return x.new_zeros(*x.shape[:-1], rest.shape[-1]), rest  # blocks that share nothing tell nothing
+
+
+@dataclass(frozen=True)
+class LowRank(Covariance):
+    r"""S = diag d + U U^T, in O(D r^2) instead of O(D^3).
+
+    With K = I_r + U^T diag(d)^{-1} U = R R^T:  log |S| = sum log d + log |K|,  x^T S^{-1} x = x^T x / d - |R^{-1} U^T (x / d)|^2,
+    and of a context C = diag d_t + U_t K_c^{-1} U_t^T, which is of low rank again.
+
+    Attributes:
+        d: (..., D), > 0.
+        U: (..., D, r).
+    """
+
+    d: Tensor
+    U: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.d.shape
+
+    def expand(self, batch: torch.Size) -> "LowRank":
+        return LowRank(self.d.expand(*batch, self.d.shape[-1]), self.U.expand(*batch, *self.U.shape[-2:]))
+
+    def _capacitance(self) -> Tensor:
+        """Returns R."""
+        eye = torch.eye(self.U.shape[-1], dtype=self.d.dtype, device=self.d.device)
+        R: Tensor = torch.linalg.cholesky(eye + self.U.mT @ (self.U / self.d[..., None]))
+        return R
+
+    def log_det(self) -> Tensor:
+        return self.d.log().sum(-1) + 2 * self._capacitance().diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        y = x / self.d
+        seen = _apply(self.U.mT, y)
+        return (x * y).sum(-1) - _solve(self._capacitance(), seen).square().sum(-1)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        own = self.d.sqrt() * _standard_normal(shape, self.d.dtype, self.d.device)
+        shared = _standard_normal(torch.Size((*shape[:-1], self.U.shape[-1])), self.d.dtype, self.d.device)
+        return own + _apply(self.U, shared)
+
+    def dense(self) -> Tensor:
+        return torch.diag_embed(self.d) + self.U @ self.U.mT
+
+    def variance(self) -> Tensor:
+        return self.d + self.U.square().sum(-1)
+
+    def block(self, where: slice) -> "LowRank":
+        return LowRank(self.d[..., where], self.U[..., where, :])
+
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "LowRank"]:
+        context, rest = self.block(slice(0, c)), self.block(slice(c, None))
+        R = context._capacitance()
+        seen = _apply(context.U.mT, x / context.d)
+        W = torch.linalg.solve_triangular(R, rest.U.mT, upper=False).mT  # U_t R^{-T}: W W^T = U_t K_c^{-1} U_t^T
+        return _apply(W, _solve(R, seen)), LowRank(rest.d, W)
+
+
+# Distributions
+
+
+def _covariance(S: Any) -> Covariance:
+    """Returns a `Covariance` from one, or from a matrix (..., D, D) or variances (..., D): see `JointGaussian`."""
+    return S if isinstance(S, Covariance) else Dense.of(S)
+
+
+class JointGaussian(Distribution):
+    """A Gaussian over Z = [z_c; z_t].
+
+    Args:
+        mean: mu (..., D).
+        covariance: A `Covariance`, or a dense matrix (..., D, D), positive semidefinite.
+        context: C, how many of the first features are the context; 0 where nothing is to be conditioned on.
+
+    Raises:
+        ValueError: Mean and covariance differ in D, or C is not below D.
+
+    Example:
+        >>> joint = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), context=1)
+        >>> given = joint.conditional(torch.tensor([[2.0]]))
+        >>> [round(x, 3) for x in (given.mean.item(), given.variance.item())]
+        [1.2, 0.64]
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
+        S = _covariance(covariance)
+        if mean.shape[-1] != S.shape[-1] or not 0 <= context < mean.shape[-1]:
+            found = f"found D = {mean.shape[-1]} and {S.shape[-1]}, context {context}"
+            raise ValueError(
+                f"expected a mean and a covariance over the same D features, of which the context leaves some; {found}"
+            )
+        batch = torch.broadcast_shapes(mean.shape[:-1], S.shape[:-1])
+        self.loc, self.S, self.context = mean.expand(*batch, mean.shape[-1]), S, context
+        super().__init__(batch, mean.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean mu, (..., D)."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """Mean mu, (..., D)."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """The covariance's diagonal, (..., D)."""
+        return self.S.variance().expand(self.loc.shape)
+
+    @property
+    def covariance(self) -> Tensor:
+        """S (..., D, D)."""
+        return self.S.dense().expand(*self.loc.shape, self.loc.shape[-1])
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log N(z; mu, S) in nats, (...), for z (..., D)."""
+        D = self.loc.shape[-1]
+        return -0.5 * (self.S.quadratic(value - self.loc) + self.S.log_det() + D * LOG_2PI)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns draws (*sample_shape, ..., D), differentiable in mean and covariance."""
+        return self.loc + self.S.draw(self._extended_shape(torch.Size(sample_shape)))
+
+    def entropy(self) -> Tensor:
+        """Returns 1/2 log |2 pi e S| in nats, (...); exact."""
+        D = self.loc.shape[-1]
+        return (0.5 * (self.S.log_det() + D * (1 + LOG_2PI))).expand(self.batch_shape)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "JointGaussian":
+        """Returns the distribution with a larger batch shape, without copying."""
+        batch = torch.Size(batch_shape)
+        return JointGaussian(self.loc.expand(*batch, self.loc.shape[-1]), self.S.expand(batch), self.context)
+
+    def marginal(self, block: str | slice) -> "JointGaussian":
+        """Returns the distribution of the ``context``, of the ``target``, or of a slice of the features."""
+        where = _where(block, self.context)
+        return JointGaussian(self.loc[..., where], self.S.block(where))
+
+    def conditional(self, z_c: Tensor) -> "JointGaussian":
+        """Returns p(z_t | z_c) for contexts (..., C) that broadcast against the batch."""
+        _require_context(z_c, self.context)
+        shift, S = self.S.conditional(self.context, z_c - self.loc[..., : self.context])
+        return JointGaussian(self.loc[..., self.context :] + shift, S)
+
+
+def _where(block: str | slice, context: int) -> slice:
+    named = {"context": slice(0, context), "target": slice(context, None)}
+    if isinstance(block, str) and (block not in named or context == 0):
+        raise ValueError(f"expected the block 'context' or 'target' of a density with a context, found '{block}'")
+    return named[block] if isinstance(block, str) else block
+
+
+def _require_context(z_c: Tensor, context: int) -> None:
+    if context == 0 or z_c.shape[-1:] != (context,):
+        raise ValueError(f"expected contexts of {context} features, found shape {tuple(z_c.shape)}")
+
+
+class GaussianMixture(Distribution):
+    """A mixture of K Gaussians over Z = [z_c; z_t].
+
+    Args:
+        logits: (..., K), the log-weights up to a constant.
+        mean: (..., K, D).
+        covariance: A `Covariance` of batch (..., K) or one for all, or a dense matrix (..., K, D, D).
+        context: C, as in `JointGaussian`.
+
+    Example:
+        >>> one = GaussianMixture(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
+        >>> given = one.conditional(torch.tensor([1.0]))
+        >>> given.mixture_distribution.probs.round(decimals=3).tolist(), given.mode.round(decimals=3).tolist()
+        ([0.0, 1.0], [-1.0])
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+    has_rsample = False
+
+    def __init__(self, logits: Tensor, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
+        components = JointGaussian(mean, covariance, context)
+        batch = torch.broadcast_shapes(logits.shape, components.batch_shape)
+        self.context = context
+        self.component_distribution = components.expand(batch)
+        self.mixture_distribution = Categorical(logits=logits.expand(batch), validate_args=False)
+        super().__init__(batch[:-1], mean.shape[-1:], validate_args=False)
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights pi, (..., K)."""
+        return self.mixture_distribution.probs
+
+    @property
+    def mean(self) -> Tensor:
+        """sum_k pi_k mu_k, (..., D)."""
+        return (self.weights[..., None] * self.component_distribution.mean).sum(-2)
+
+    @property
+    def mode(self) -> Tensor:
+        """The mean of the heaviest component, (..., D): a proxy that is no average of several answers."""
+        heaviest: Tensor = self.weights.argmax(-1)[..., None, None].expand(*self.batch_shape, 1, self.event_shape[-1])
+        found: Tensor = self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
+        return found
+
+    @property
+    def covariance(self) -> Tensor:
+        """sum_k pi_k (S_k + mu_k mu_k^T) - mean mean^T, (..., D, D)."""
+        delta = self.component_distribution.mean - self.mean[..., None, :]
+        spread = self.component_distribution.covariance + delta[..., None] * delta[..., None, :]
+        return (self.weights[..., None, None] * spread).sum(-3)
+
+    @property
+    def variance(self) -> Tensor:
+        """The covariance's diagonal, (..., D)."""
+        delta = self.component_distribution.mean - self.mean[..., None, :]
+        return (self.weights[..., None] * (self.component_distribution.variance + delta.square())).sum(-2)
+
+    def log_joint(self, value: Tensor) -> Tensor:
+        """Returns log pi_k + log N(z; mu_k, S_k) in nats, (..., K)."""
+        return self.mixture_distribution.logits + self.component_distribution.log_prob(value[..., None, :])
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log p(z) in nats, (...), for z (..., D)."""
+        return self.log_joint(value).logsumexp(-1)
+
+    def responsibilities(self, value: Tensor) -> Tensor:
+        """Returns p(k | z), (..., K)."""
+        return self.log_joint(value).softmax(-1)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns draws (*sample_shape, ..., D); the choice of a component has no gradient, so there is no ``rsample``."""
+        with torch.no_grad():
+            shape = torch.Size(sample_shape)
+            k = self.mixture_distribution.sample(shape)[..., None, None]
+            z = self.component_distribution.rsample(shape)
+            chosen: Tensor = z.gather(-2, k.expand(*k.shape[:-1], z.shape[-1]))[..., 0, :]
+            return chosen
+
+    def entropy(self) -> Tensor:
+        """Returns an upper bound of the entropy in nats, (...): that of the weights plus the mean of the components'.
+
+        Exact where the components do not overlap.
+        """
+        return self.mixture_distribution.entropy() + (self.weights * self.component_distribution.entropy()).sum(-1)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "GaussianMixture":
+        """Returns the distribution with a larger batch shape, without copying."""
+        batch = torch.Size((*batch_shape, self.weights.shape[-1]))
+        parts = self.component_distribution.expand(batch)
+        return GaussianMixture(self.mixture_distribution.logits.expand(batch), parts.loc, parts.S, self.context)
+
+    def marginal(self, block: str | slice) -> "GaussianMixture":
+        """Returns the distribution of the ``context``, of the ``target``, or of a slice of the features."""
+        parts = self.component_distribution.marginal(block)
+        return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S)
+
+    def conditional(self, z_c: Tensor) -> "GaussianMixture":
+        """Returns p(z_t | z_c), a mixture of as many components, for contexts (..., C) that broadcast against the batch."""
+        _require_context(z_c, self.context)
+        logits = self.marginal("context").log_joint(z_c)
+        parts = self.component_distribution.conditional(z_c[..., None, :])
+        return GaussianMixture(logits, parts.loc, parts.S)
+
+
+# On the sphere
+
+
+class PowerSpherical(Distribution):
+    r"""The power spherical distribution on the unit sphere of R^D (2020), arXiv:2006.04437.
+
+        log p(x; mu, kappa) = kappa log(1 + mu^T x) - [(a + b) log 2 + b log pi + log G(a) - log G(a + b)],
+        b = (D - 1) / 2,  a = b + kappa
+
+    A draw is (t, sqrt(1 - t^2) v), t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1 falls
+    on mu: exact, without rejection, and differentiable in mu and kappa. Densities are with respect to the surface measure.
+
+    Args:
+        mu: Directions (..., D), D >= 2, of length 1.
+        kappa: Concentrations (...), >= 0; 0 is uniform.
+
+    Example:
+        >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
+        >>> round(p.log_prob(torch.tensor([1.0, 0.0])).exp().item() * 2 * math.pi, 4)
+        1.0
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mu: Tensor, kappa: Tensor) -> None:
+        if mu.shape[-1] < 2:
+            raise ValueError(f"expected directions of at least 2 features, found {mu.shape[-1]}")
+        batch = torch.broadcast_shapes(mu.shape[:-1], kappa.shape)
+        self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
+        self.b = (mu.shape[-1] - 1) / 2
+        super().__init__(batch, mu.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """(a - b) / (a + b) mu, (..., D): shorter than 1."""
+        return (self.kappa / (self.kappa + 2 * self.b))[..., None] * self.mu
+
+    @property
+    def mode(self) -> Tensor:
+        """The direction mu, (..., D)."""
+        return self.mu
+
+    def _log_normaliser(self) -> Tensor:
+        a, b = self.kappa + self.b, self.b
+        return (a + b) * math.log(2) + b * math.log(math.pi) + torch.lgamma(a) - torch.lgamma(a + b)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
+        return self.kappa * torch.log1p((self.mu * value).sum(-1)) - self._log_normaliser()
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns unit vectors (*sample_shape, ..., D)."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        a = (self.kappa + self.b).expand(shape[:-1])
+        t = 2 * torch.distributions.Beta(a, torch.full_like(a, self.b), validate_args=False).rsample() - 1
+        v = torch.nn.functional.normalize(_standard_normal(torch.Size((*shape[:-1], shape[-1] - 1)), a.dtype, a.device), dim=-1)
+        y = torch.cat([t[..., None], (1 - t.square()).clamp(min=0).sqrt()[..., None] * v], -1)
+        e = torch.zeros_like(self.mu)
+        e[..., 0] = 1
+        u = torch.nn.functional.normalize(e - self.mu, dim=-1)  # zero where mu is e_1: nothing to reflect
+        return y - 2 * (y * u).sum(-1, keepdim=True) * u
+
+    def entropy(self) -> Tensor:
+        """Returns the entropy in nats, (...); exact."""
+        a, b = self.kappa + self.b, self.b
+        return self._log_normaliser() - self.kappa * (math.log(2) + torch.digamma(a) - torch.digamma(a + b))
