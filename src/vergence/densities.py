@@ -395,7 +395,8 @@ class GaussianMixture(Distribution):
         """sum_k pi_k (S_k + mu_k mu_k^T) - mean mean^T, (..., D, D)."""
         delta = self.component_distribution.mean - self.mean[..., None, :]
         spread = self.component_distribution.covariance + delta[..., None] * delta[..., None, :]
-        return (self.weights[..., None, None] * spread).sum(-3)
+        total: Tensor = (self.weights[..., None, None] * spread).sum(-3)
+        return total
 
     @property
     def variance(self) -> Tensor:
@@ -429,7 +430,8 @@ class GaussianMixture(Distribution):
 
         Exact where the components do not overlap.
         """
-        return self.mixture_distribution.entropy() + (self.weights * self.component_distribution.entropy()).sum(-1)
+        within: Tensor = (self.weights * self.component_distribution.entropy()).sum(-1)
+        return within + self.mixture_distribution.entropy()
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "GaussianMixture":
         """Returns the distribution with a larger batch shape, without copying."""
@@ -487,7 +489,8 @@ class PowerSpherical(Distribution):
     @property
     def mean(self) -> Tensor:
         """(a - b) / (a + b) mu, (..., D): shorter than 1."""
-        return (self.kappa / (self.kappa + 2 * self.b))[..., None] * self.mu
+        length: Tensor = self.kappa / (self.kappa + 2 * self.b)
+        return length[..., None] * self.mu
 
     @property
     def mode(self) -> Tensor:
