@@ -431,7 +431,8 @@ class GaussianMixture(Distribution):
         Exact where the components do not overlap.
         """
         within: Tensor = (self.weights * self.component_distribution.entropy()).sum(-1)
-        return within + self.mixture_distribution.entropy()
+        between: Tensor = self.mixture_distribution.entropy()
+        return within + between
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "GaussianMixture":
         """Returns the distribution with a larger batch shape, without copying."""
