@@ -127,7 +127,8 @@ def told(setting: dict, root: str) -> dict:
     for basis, labels in (("labels", y.numpy()), ("spectrum", None)):
         a = advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
         row[basis] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval}
-        row.setdefault("components", [{key: one[key] for key in ("k", "overlap", "margin", "interval")} for one in a.components])
+        if basis == "labels":
+            row["components"] = [{key: one[key] for key in ("k", "overlap", "margin", "interval")} for one in a.components]
     models = [kind(COMPONENTS, augmentation=tau, n_draws=8).fit(X) for kind in (JointEmbedding, Reconstruction)]
     right = [probed(*(torch.from_numpy(m.transform(part)) for part in (X, T)), y, ty) for m in models]
     return row | {"closed_form": judged(*right)}
