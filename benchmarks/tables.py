@@ -155,7 +155,7 @@ def ties_table() -> str:
 
 
 def failures_table() -> str:
-    """Every setting in which a verdict with labels is contradicted."""
+    """Every setting in which the closed forms or the VICReg networks contradict a verdict with labels."""
     body = []
     short = {"joint_embedding": "JE", "reconstruction": "RC", "cannot_tell": "?", "tie": "tie"}
     for row in advice_rows():

@@ -208,6 +208,10 @@ def _basis(items: Items, sampler: Augmentation | None, directions: int, device: 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             V = torch.svd_lowrank(c, q=directions + 16, niter=4)[2]
+    elif len(c) <= c.shape[1]:
+        square, left = torch.linalg.eigh((c @ c.T).double())
+        kept = square.flip(0) > 1e-9 * square[-1]
+        V = torch.linalg.qr(c.T @ left.flip(1)[:, kept].float())[0]
     else:
         V = torch.linalg.svd(c.double(), full_matrices=False)[2].T.float()
     strength = (c @ V).square().sum(0)
@@ -277,7 +281,8 @@ def information(evidence: Evidence, rows: Tensor) -> float:
         tr (R C R^T)^{-1} R B R^T  /  tr C^{-1} B,    C the items' covariance, B that of the class means
 
     Both traces are sums of squared canonical correlations with the classes; what chance alone adds to them, (L - 1) k / N, is
-    taken off.
+    taken off. With fewer than ten labelled items a direction, the reader of the denominator sees the first N / 10 directions
+    only (but twice as many as the components): of all of them it would report chance.
 
     Args:
         evidence: With labels.
@@ -297,7 +302,8 @@ def information(evidence: Evidence, rows: Tensor) -> float:
         m = R @ means.T
         return float((m * torch.cholesky_solve(m, L)).sum()) - chance * len(R)
 
-    whole = trace(torch.eye(len(C), dtype=C.dtype, device=C.device))
+    readable = min(len(C), max(2 * len(rows), len(x) // 10))
+    whole = trace(torch.eye(len(C), dtype=C.dtype, device=C.device)[:readable])
     return min(1.0, max(0.0, trace(rows) / whole)) if whole > 0 else 0.0
 
 
