@@ -31,7 +31,8 @@ from vergence.assembly import commit
 from vergence.config import DataConfig
 from vergence.data import open_data
 from vergence.linear import JointEmbedding, Reconstruction, advise
-from vergence.linear.evidence import Composed, predicted
+from vergence.linear.evidence import predicted
+from vergence.linear.pipeline import Composed
 
 ITEMS, COMPONENTS, PATTERNS = 5_000, 16, 20
 DATA = ("fashion_mnist", "cifar10")

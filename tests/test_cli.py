@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from vergence import cli
@@ -302,19 +303,19 @@ def test_embed_reads_single_images_of_any_size(run, tmp_path):
 
 
 def test_advise_writes_a_page_and_says_why(tmp_path):
-    found = call("advise", "digits", "--out", tmp_path / "advice", "--draws", "2", "--components", "8", "--set", "blur=0")
+    found = call("advise", "digits", "--out", tmp_path / "advice", "--draws", "4", "--components", "8", "--set", "blur=0")
     assert found.returncode == 0, found.stderr
     assert "class" in found.stdout and "no crop" in found.stdout and "no blur" not in found.stdout
     record = json.loads((tmp_path / "advice" / "advice.json").read_text())
-    assert record["facts"]["k"] == 8 and record["facts"]["draws"] == 2 and record["views"]["blur"] == 0
+    assert record["facts"]["k"] == 8 and record["facts"]["draws"] == 4 and record["views"]["blur"] == 0
     assert record["words"][0].split(":")[0] in (tmp_path / "advice" / "report.html").read_text()
-    again = call("advise", "digits", "--out", tmp_path / "again", "--draws", "2", "--components", "8", "--set", "blur=0")
+    again = call("advise", "digits", "--out", tmp_path / "again", "--draws", "4", "--components", "8", "--set", "blur=0")
     assert again.returncode == 0
     assert json.loads((tmp_path / "again" / "advice.json").read_text()) == record
 
 
 def test_advise_needs_no_labels(tmp_path):
-    found = call("advise", "digits", "--out", tmp_path, "--no-labels", "--draws", "2", "--limit", "300")
+    found = call("advise", "digits", "--out", tmp_path, "--no-labels", "--draws", "4", "--limit", "300")
     assert found.returncode == 0 and "labels" in found.stdout
     assert json.loads((tmp_path / "advice.json").read_text())["basis"] == "spectrum"
 
@@ -330,7 +331,10 @@ def test_advise_refuses_what_it_cannot_use(run, tmp_path):
     refused("advise", "digits", "--out", run, words="holds a trained run")
     refused("advise", "digits", "--out", tmp_path, "--set", "noise=2", words="no operation on images")
     refused("advise", "digits", "--out", tmp_path, "--set", "epochs=2", words="epochs")
-    refused("advise", "digits", "--out", tmp_path, "--set", "blurr=2", words="strength of an operation")
+    refused("advise", "digits", "--out", tmp_path, "--set", "blurr=2", words="did you mean blur")
+    refused("advise", "digits", "--out", tmp_path, "--seed", "-1", words="--seed")
+    if not torch.cuda.is_available():
+        refused("advise", "digits", "--out", tmp_path, "--device", "cuda", words="no CUDA device")
     refused("advise", "digits", "--out", tmp_path, "--components", "5000", words="n_components")
     refused("advise", "digits", "--out", tmp_path, "--draws", "1", words="n_draws")
     refused("advise", "digist", "--out", tmp_path, words="did you mean digits")

@@ -12,6 +12,7 @@ from vergence.config import DataConfig, RunConfig, ViewConfig
 from vergence.data import open_data
 from vergence.files import replacing
 from vergence.linear.advice import Advice, advise
+from vergence.linear.moments import as_device
 from vergence.report_advice import write_page
 
 __all__ = ["advise_on"]
@@ -24,7 +25,7 @@ def advise_on(
     out: Path,
     labels: bool = True,
     n_components: int | None = None,
-    n_draws: int = 4,
+    n_draws: int | None = None,
     seed: int = 0,
     device: str = "auto",
     command: str = "",
@@ -55,15 +56,21 @@ def advise_on(
     """
     if (out / "config.json").exists():
         raise ValueError(f"{out} holds a trained run: choose another --out for the advice")
+    on = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else str(as_device(device))
+    out.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
     opened = open_data(data)
     if opened.kind == "pairs":
         raise ValueError(f"expected single items, found pairs in {data.source}: they are two views already; train on them")
     _require_fitting(views, opened.kind)
     mean, std = assembly.statistics(opened.train)
     made = assembly.make_views(opened, RunConfig(data=data, views=views), assembly.seen_shape(opened)[0], mean, std)
-    on = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     known = None if labels else torch.full((len(opened.train),), -1)
     advice = advise(opened.train, made, labels=known, n_components=n_components, n_draws=n_draws, random_state=seed, device=on)
+    facts = advice.facts | {"part": opened.note, "skipped": len(opened.skipped)}
+    if labels and opened.classes and advice.facts["classes"]:
+        facts["classes"] = [opened.classes[int(c)] for c in advice.facts["classes"]]
+    advice = dataclasses.replace(advice, facts=facts)
+    assembly.write_skipped(out / "skipped.csv", opened.skipped)
     record = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": assembly.commit()}
     _write(out, {**advice.to_dict(), **record})
     write_page(advice.to_dict(), out / "report.html", name=opened.name, command=command)
@@ -80,6 +87,5 @@ def _require_fitting(views: ViewConfig, kind: str) -> None:
 
 
 def _write(out: Path, record: dict[str, Any]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     with replacing(out / "advice.json") as part:
         part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 """The command line. It loads torch only when a command runs, prints one line for an error, and exits with 2."""
 
 import ast
+import difflib
 import os
 import shlex
 import sys
@@ -129,9 +130,9 @@ class Advise:
     """Folder for advice.json and report.html."""
     labels: bool = True
     """Use the data's labels; without them the answer is often that one cannot tell."""
-    components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32)")] = None
+    components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
-    draws: int = 4
+    draws: Annotated[int | None, arg(metavar="M", help_behavior_hint="(default: 200,000 in all)")] = None
     """Views of each item."""
     size: Annotated[int | None, arg(metavar="PIXELS", help_behavior_hint="")] = None
     """Side of the images, in pixels."""
@@ -306,13 +307,18 @@ def _advise(command: Advise) -> None:
 
     given = {"root": command.data_root, "download": command.download, "size": command.size, "limit": command.limit}
     also = _settings(command.set)
+    also |= also.pop("options", {})  # an unknown name is taken for an objective's option, which advice has none of
     parts: dict[type, dict[str, Any]] = {DataConfig: dict(given, source=command.data), ViewConfig: {}}
     for name, value in also.items():
         part = next((part for part in parts if name in {f.name for f in fields(part)}), None)
         if part is None or name in given:
-            known = ", ".join(f.name for f in fields(ViewConfig))
-            raise ValueError(f"expected --set with the strength of an operation ({known}), found {name}={value}")
+            known = [f.name for f in fields(ViewConfig)]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"expected --set with the strength of an operation, found {name}={value}; {hint}")
         parts[part][name] = value
+    if command.seed < 0:
+        raise ValueError(f"expected --seed of at least 0, found {command.seed}")
     advice = advise_on(
         DataConfig(**parts[DataConfig]),
         ViewConfig(**parts[ViewConfig]),
@@ -325,7 +331,10 @@ def _advise(command: Advise) -> None:
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
     show_advice(advice.to_dict())
-    print(f"wrote {command.out / 'report.html'}")
+    skipped = (
+        f"; {advice.facts['skipped']} files could not be read: {command.out / 'skipped.csv'}" if advice.facts["skipped"] else ""
+    )
+    print(f"wrote {command.out / 'report.html'}{skipped}")
 
 
 def _report(command: Report) -> None:

@@ -50,12 +50,14 @@ def _header(advice: Mapping[str, Any], name: str) -> str:
         "Items": count(facts["items"]),
         "Features": count(facts["features"]),
         "Directions": f"{count(facts['directions'])}, {facts['variance_kept']:.1%} of the variance",
+        "Which items": facts.get("part"),
+        "Left out, unreadable": count(facts["skipped"]) if facts.get("skipped") else None,
         "Components": count(facts["k"]),
         "Views of each item": count(facts["draws"]) if facts["draws"] else "covariance given",
         "Labelled items": count(facts["labelled"]),
         "Judged by": "a probe on labels" if advice["basis"] == "labels" else "the spectra alone",
     }
-    cells = "".join(f"<div><dt>{key}</dt><dd>{escape(str(value))}</dd></div>" for key, value in shown.items())
+    cells = "".join(f"<div><dt>{key}</dt><dd>{escape(str(value))}</dd></div>" for key, value in shown.items() if value)
     said = "".join(f"<p>{escape(sentence)}</p>" for sentence in advice["words"])
     return f'<h1>{VERDICTS[advice["verdict"]]}</h1><div class="lead">{said}</div><dl>{cells}</dl>'
 

@@ -25,7 +25,9 @@ def show_evaluation(record: dict[str, Any]) -> None:
 
 def show_advice(advice: dict[str, Any]) -> None:
     """Prints what `vergence.linear.Advice.to_dict` gives: the words, and the tables that they rest on."""
-    print("\n".join(advice["words"]) + "\n")
+    facts = advice["facts"]
+    part = f" ({facts['part']}; this is the training part)" if facts.get("part") else ""
+    print("\n\n".join(advice["words"]) + f"\n\n{facts['items']:,} items{part}, {facts['draws'] or 'no'} views of each\n")
     rows, keys = advice["components"], list(HEADS)
     if "margin" in rows[0]:
         body = [[str(row["k"]), row["overlap"], *(row[key] for key in keys), row["margin"], _interval(row)] for row in rows]
@@ -37,6 +39,7 @@ def show_advice(advice: dict[str, Any]) -> None:
     rows = advice["augmentations"]
     keys = [key for key in ("strength", "unchanged", "alignment", *keys[:2]) if key in rows[0]]
     body = [["all" if i == 0 else f"no {row['operation']}", *(row[key] for key in keys)] for i, row in enumerate(rows)]
+    print("strength: its share of a view's variance; unchanged: JE keeps the same; alignment: readable of the classes in JE")
     table("the augmentation", ["", *(HEADS.get(key, key) for key in keys)], body)
 
 

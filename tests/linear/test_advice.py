@@ -14,7 +14,8 @@ import vergence.linear.evidence as ev
 from vergence.config import ViewConfig
 from vergence.data import ArrayItems, PairItems
 from vergence.linear import JointEmbedding, Reconstruction, advise
-from vergence.linear.advice import _bootstrapped, _interval, _overlap
+from vergence.linear.findings import _interval, _overlap, jackknifed_overlap
+from vergence.linear.pipeline import Composed, left_out
 from vergence.linear.words import words
 from vergence.views import ImageViews, VectorViews
 
@@ -165,24 +166,50 @@ def test_what_is_kept_of_a_direction_is_the_r2_of_a_regression():
     assert math.isclose(sum(row["variance"] for row in found.directions), 1.0, rel_tol=1e-6)
 
 
-def test_information_is_the_share_of_squared_canonical_correlations():
+def test_label_information_is_the_adjusted_sum_of_squared_canonical_correlations():
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=6000)
     x = rng.normal(size=(6000, 8)) + 1.5 * rng.normal(size=(4, 8))[y] * ([1.0] * 4 + [0.1] * 4)
     evidence = collected(x, None, y)
-    z = evidence.x.double().numpy()
+    z, group = evidence.x.double().numpy(), evidence.group.numpy()
 
-    def total(codes):
+    def total(codes, y):
         hot = np.eye(4)[y] - np.eye(4)[y].mean(0)
         q = [np.linalg.svd(m - m.mean(0), full_matrices=False)[0] for m in (codes, hot[:, :3])]
-        return (np.linalg.svd(q[0].T @ q[1], compute_uv=False) ** 2).sum() - 3 * codes.shape[1] / len(codes)
+        share = codes.shape[1] / (len(codes) - 1)
+        return ((np.linalg.svd(q[0].T @ q[1], compute_uv=False) ** 2).sum() - 3 * share) / (1 - share)
 
-    rows = torch.eye(8, dtype=torch.float64)[[0, 2, 5]]
-    assert math.isclose(ev.information(evidence, rows), total(z @ rows.numpy().T) / total(z), rel_tol=1e-6)
-    assert ev.information(evidence, torch.eye(8, dtype=torch.float64)) == 1.0
-    nothing = torch.from_numpy(rng.integers(4, size=6000))
-    blind = ev.Evidence(evidence.basis, evidence.x, nothing, evidence.group, evidence.moments, evidence.covariance)
-    assert ev.information(blind, rows) <= 1.0
+    rows = torch.eye(8)[[0, 2, 5]]
+    found = ev.LabelMoments.of(evidence).readable(rows)
+    assert math.isclose(found[0], total(z @ rows.numpy().T, y), rel_tol=1e-6)
+    for left in (0, 7):
+        assert math.isclose(found[1 + left], total((z @ rows.numpy().T)[group != left], y[group != left]), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "r"), [(480, 128), (480, 256), (2000, 256)])
+def test_label_information_is_hardly_biased_where_items_are_few(n, r):
+    """Sums over all r directions, of which 8 say something, against 200 items a direction; unadjusted ones are far above."""
+
+    def readable(n, r, seed):
+        rng = np.random.default_rng(seed)
+        means, y = np.random.default_rng(seed + 1000).normal(size=(5, 8)), np.arange(n) % 5
+        x = rng.normal(size=(n, r))
+        x[:, :8] += means[y]
+        evidence = collected(x, None, y, directions=r)
+        return float(ev.LabelMoments.of(evidence).readable(torch.eye(evidence.x.shape[1]))[0])
+
+    found, truth = (np.mean([readable(*size, seed) for seed in range(8)]) for size in ((n, r), (4000, 20)))
+    assert abs(found - truth) < 0.12 * truth
+
+
+def test_labels_that_say_nothing_are_said_to_be_unreadable():
+    spoken = 0
+    for seed in range(20):
+        x, _ = problem(noise=3.0, n=400, seed=seed)
+        y = np.random.default_rng(500 + seed).integers(3, size=400)
+        said = advise(x, {"a": lambda X, g: X + torch.randn(X.shape, generator=g), "b": lambda X, g: 0.9 * X}, labels=y).words
+        spoken += "contributes most" in said[1] or "PCA knows" in said[0] or "is ahead" in said[2]
+    assert spoken <= 3, spoken
 
 
 def test_the_probe_is_least_squares_on_held_out_items():
@@ -219,15 +246,57 @@ def test_the_interval_is_the_bootstrap_of_paired_differences():
 
 
 def test_the_overlaps_interval_covers_what_many_items_give():
-    """Bootstrap percentiles as they are would lie below: resampled items settle the spans less."""
     augmentation = variances(0.5, 3.0)
     true = _overlap(collected(problem(1.5, n=200_000, seed=99)[0], augmentation).solution(), 4)
     covered = 0
     for seed in range(20):
         evidence = collected(problem(1.5, n=2000, seed=seed)[0], augmentation)
-        low, high = _bootstrapped(evidence, 4, _overlap(evidence.solution(), 4), seed)
+        low, high = jackknifed_overlap(evidence, 4)
+        assert low <= _overlap(evidence.solution(), 4) <= high
         covered += low <= true <= high
-    assert covered >= 14
+    assert covered >= 15
+
+
+def isotropic(X, generator):
+    return X + 0.5 * torch.randn(X.shape, generator=generator, dtype=X.dtype)
+
+
+@pytest.mark.parametrize(("n", "d", "k", "m"), [(400, 60, 4, None), (400, 60, 4, 4), (1000, 100, 16, 4), (2000, 60, 8, None)])
+def test_draws_that_are_few_are_no_verdict(n, d, k, m):
+    """Sampled noise that is alike in all directions: exactly a tie, in which joint embedding overfits the draws."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(2, size=n)
+    x = rng.normal(size=(n, d)) * np.geomspace(3, 0.5, d) + 2 * y[:, None] * (np.arange(d) < 4)
+    with_labels = advise(x, isotropic, labels=y, n_components=k, n_draws=m)
+    assert with_labels.verdict == "cannot_tell", (with_labels.margin, with_labels.interval)
+    without = advise(x, isotropic, n_components=k, n_draws=m)
+    assert without.verdict == "cannot_tell" and without.interval[1] > 0.9
+
+
+def test_noise_that_is_alike_is_named():
+    x, y = problem(noise=3.0)
+    assert "alike in all directions cannot separate" in advise(x, labels=y).words[0]
+    assert "alike in all directions cannot separate" in advise(x, 0.5).words[0]
+
+
+def test_one_class_is_no_few_labels():
+    x, _ = problem(noise=3.0)
+    assert "all labels are alike" in advise(x, variances(1.0, 3.0), labels=np.zeros(N, dtype=int)).words[0]
+
+
+def test_unknown_labels_of_any_kind():
+    x, y = problem(noise=6.0)
+    gone = np.arange(N) % 2 == 1
+    expected = advise(x, variances(0.2, 36.0), labels=np.where(gone, -1, y), n_components=3).to_dict()
+    for labels in (np.where(gone, np.nan, y), np.array([None if g else int(v) for g, v in zip(gone, y, strict=True)])):
+        found = advise(x, variances(0.2, 36.0), labels=labels, n_components=3).to_dict()
+        assert found["components"] == expected["components"]
+
+
+def test_without_its_only_operation_there_is_nothing_to_compare():
+    x, y = problem(noise=6.0)
+    found = advise(x, {"noise": isotropic}, labels=y)
+    assert [row["operation"] for row in found.augmentations] == ["all"]
 
 
 # --- operations, sizes, reading
@@ -257,18 +326,18 @@ def test_each_operation_is_left_out_in_turn():
 
 
 def test_composed_functions_are_applied_in_order():
-    both = ev.Composed({"double": lambda X, g: 2 * X, "add": lambda X, g: X + 1})
+    both = Composed({"double": lambda X, g: 2 * X, "add": lambda X, g: X + 1})
     assert both(torch.ones(1, 1), torch.Generator()).item() == 3
-    assert {name: one(torch.ones(1, 1), torch.Generator()).item() for name, one in ev.left_out(both)} == {"double": 2, "add": 2}
+    assert {name: one(torch.ones(1, 1), torch.Generator()).item() for name, one in left_out(both)} == {"double": 2, "add": 2}
 
 
 @pytest.mark.float32
 def test_views_have_their_operations_left_out():
     views = ImageViews(ViewConfig(blur=0.0), 8)
-    assert [name for name, _ in ev.left_out(views)] == ["crop", "flip", "jitter", "greyscale"]
-    assert dict(ev.left_out(views))["crop"].config == ViewConfig(blur=0.0, crop=(1.0, 1.0))
+    assert [name for name, _ in left_out(views)] == ["crop", "flip", "jitter", "greyscale"]
+    assert dict(left_out(views))["crop"].config == ViewConfig(blur=0.0, crop=(1.0, 1.0))
     vectors = VectorViews(ViewConfig(mask=0.0), torch.zeros(4), torch.ones(4))
-    assert [name for name, _ in ev.left_out(vectors)] == ["noise", "scale"]
+    assert [name for name, _ in left_out(vectors)] == ["noise", "scale"]
     images = np.random.default_rng(0).integers(0, 256, (200, 1, 8, 8)).astype(np.uint8)
     found = advise(images, views, labels=np.arange(200) % 2)
     assert [row["operation"] for row in found.augmentations] == ["all", "crop", "flip", "jitter"]  # grey images stay grey
@@ -331,12 +400,18 @@ def test_the_global_generator_is_left_alone():
         (lambda x, y: advise(x[:, 0]), "shape"),
         (lambda x, y: advise(x, labels=y[:-1]), "one label for each of 1500"),
         (lambda x, y: advise(x, lambda X, g: X), "tie"),
+        (lambda x, y: advise(x, lambda X, g: X + 1e-7 * torch.randn(X.shape, generator=g)), "tie"),
         (lambda x, y: advise(x, 0.0), "tie"),
         (lambda x, y: advise(x, lambda X, g: X[:, :3]), "features"),
         (lambda x, y: advise(x, np.ones(5)), "covariance"),
         (lambda x, y: advise(x, n_components=12), "n_components"),
         (lambda x, y: advise(x, n_components=0), "n_components"),
-        (lambda x, y: advise(x, n_draws=1), "n_draws"),
+        (lambda x, y: advise(x, n_draws=3), "n_draws"),
+        (lambda x, y: advise(x, n_components=2.5), "n_components"),
+        (lambda x, y: advise(x, labels=x[:, 0]), "classes"),
+        (lambda x, y: advise(x, "noise"), "augmentation as a function"),
+        (lambda x, y: advise(x, device="cuda:99" if torch.cuda.is_available() else "cuda"), "CUDA|device"),
+        (lambda x, y: advise(x[:, :1]), "2 features"),
         (lambda x, y: advise(x, directions=1), "directions"),
         (lambda x, y: advise(np.ones((200, 3))), "alike"),
         (lambda x, y: advise(np.where(np.arange(N)[:, None] == 7, np.nan, x)), "NaN"),
@@ -349,18 +424,21 @@ def test_bad_input(call, message):
 
 
 def test_the_words_name_what_would_change_the_verdict():
-    def row(margin, low, high, **key):
-        both = {"joint_embedding": 0.5 + margin, "reconstruction": 0.5, "pca": 0.4}
-        return {**key, **both, "margin": margin, "interval": (low, high), "overlap": 0.5}
+    def row(margin, clear, **key):
+        both = {"joint_embedding": 0.5 + margin, "reconstruction": 0.5, "pca": 0.4, "pca_ahead": False}
+        return {**key, **both, "margin": margin, "interval": (margin - 0.05, margin + 0.05), "clear": clear, "overlap": 0.5}
 
-    facts = {"k": 4, "chance": 0.1, "labelled": 900, "items": 900, "features": 30, "directions": 30, "variance_kept": 1.0}
-    components = [row(0.1, 0.05, 0.15, k=4), row(-0.1, -0.15, -0.05, k=8), row(-0.1, -0.3, 0.1, k=16)]
+    facts = {"k": 4, "chance": 0.1, "noise": 0.02, "labelled": 900, "kinds": 2, "isotropic": False, "items": 900, "features": 30}
+    facts |= {"directions": 30, "variance_kept": 1.0}
+    components = [row(0.1, True, k=4), row(-0.1, True, k=8), row(-0.1, False, k=16)]
+    change = {"alignment_change": -0.3, "alignment_change_se": 0.01}
     operations = [
-        {"operation": "all", "strength": 0.5, "alignment": 0.6, "unchanged": 1.0} | row(0.1, 0.05, 0.15),
-        {"operation": "blur", "strength": 0.4, "alignment": 0.3, "unchanged": 0.5} | row(-0.1, -0.2, -0.05),
+        {"operation": "all", "strength": 0.5, "alignment": 0.6, "unchanged": 1.0} | row(0.1, True),
+        {"operation": "blur", "strength": 0.4, "alignment": 0.3, "unchanged": 0.5} | row(-0.1, True) | change,
     ]
-    sizes = [row(-0.05, -0.08, -0.02, items=1000)]
+    sizes = [row(-0.05, True, items=1000)]
     said = words("joint_embedding", 0.1, (0.05, 0.15), facts, components, operations, sizes)
+    assert "It is ahead by 10.0 points (5.0 to 15.0, 95 %)" in said[0]
     assert said[2] == (
         "What would change this: with 8 components reconstruction is ahead; without 'blur' reconstruction is ahead; "
         "with 1,000 items reconstruction is ahead."
@@ -368,6 +446,10 @@ def test_the_words_name_what_would_change_the_verdict():
     assert "'blur' contributes most: without it 30%" in said[1]
     settled = words("joint_embedding", 0.1, (0.05, 0.15), facts, components[:1], operations[:1], [])
     assert settled[2].startswith("Nothing that was tried")
+    lost = words("reconstruction", -0.1, (-0.15, -0.05), facts, [row(-0.1, True, k=4)], operations[:1], [])
+    assert "Use reconstruction" in lost[0] and "ahead by 10.0 points (5.0 to 15.0, 95 %)" in lost[0]
+    dark = words("cannot_tell", 0.0, (-0.1, 0.1), facts | {"chance": 0.6}, [row(0.0, False, k=4)], operations[:1], [])
+    assert "None finds the classes" in dark[0]
 
 
 def test_verdicts_agree_with_held_out_items():

@@ -357,3 +357,52 @@ def test_alignment_helps_as_the_paper_says():
     sigma = np.diag([0.5, 0.5, 150.0, 150.0, 150.0])
     assert reference.sine(JointEmbedding(2, augmentation=sigma).fit(x).components_, np.eye(2, 5)) < 0.1
     assert reference.sine(Reconstruction(2, augmentation=sigma).fit(x).components_, np.eye(2, 5)) > 0.99
+
+
+def test_predicted_targets_may_be_a_data_frame():
+    pd = pytest.importorskip("pandas")
+    x = items()
+    model = Supervised(augmentation=0.3).set_output(transform="pandas").fit(x, targets(x))
+    found = model.transform(x)
+    assert isinstance(found, pd.DataFrame)
+    close(found.to_numpy(), (x - model.mean_) @ model.components_.T + model.target_mean_)
+
+
+def test_lists_of_batches_are_batches():
+    x = items()
+    one, other = JointEmbedding(2, augmentation=0.3).fit([x[:30], x[30:]]), JointEmbedding(2, augmentation=0.3).fit(x)
+    close(one.components_, other.components_)
+    y = np.arange(len(x)) % 3
+    pairs = [(x[:30], y[:30]), (x[30:], y[30:])]
+    close(Supervised().fit(pairs).components_, Supervised().fit(x, y).components_)
+
+
+@pytest.mark.parametrize("bad", ["noise", {"a": 0.3}, object()])
+def test_what_is_no_augmentation(bad):
+    with pytest.raises(ValueError, match="augmentation as a function"):
+        JointEmbedding(augmentation=bad).fit(items())
+
+
+def test_a_name_is_no_data():
+    with pytest.raises(ValueError, match="open_items"):
+        JointEmbedding().fit("folder/of/images")
+
+
+def test_a_failed_fit_leaves_the_model_as_it_was():
+    x = items()
+    model = Reconstruction(2, augmentation=0.3).fit(x)
+    before = {name: value for name, value in vars(model).items() if name.endswith("_")}
+    model.n_components = 1000
+    with pytest.raises(ValueError, match="n_components"):
+        model.partial_fit(x + 5)
+    assert all(vars(model)[name] is value for name, value in before.items())
+
+
+def test_few_draws_are_said():
+    with pytest.warns(UserWarning, match="few draws"):
+        Reconstruction(2, augmentation=noisy, n_draws=2).fit(np.random.default_rng(0).normal(size=(20, 30)))
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="device"):
+        JointEmbedding(device="gpu").fit(items())

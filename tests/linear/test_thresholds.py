@@ -176,3 +176,8 @@ def test_one_number_stands_for_all():
 def test_refusals(arguments, message):
     with pytest.raises(ValueError, match=message):
         alignment_thresholds(*arguments)
+
+
+@pytest.mark.parametrize("same", [([1], [1], 1, 1), ([0.3], [0.3], 0.1, 0.1), ([7], [7], 3, 2)])
+def test_equal_thresholds_prefer_neither(same):
+    assert alignment_thresholds(*same).preferred == "either"

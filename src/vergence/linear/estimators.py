@@ -33,8 +33,8 @@ class JointEmbedding(Linear):
         n_components: K, at most the rank of the items; None for that rank.
         augmentation: None is isotropic noise of a tenth of the mean feature variance. A number or an array (D,) are the
             variances of noise, an array (D, D) its covariance, and `Affine` shrinks or moves the items besides: exact, without
-            sampling. A function f(X, generator) -> X' of a
-            tensor of items (B, ...), or Vergence's views, is sampled.
+            sampling. A function f(X, generator) -> X' is sampled: X is a tensor of items (B, ...), generator a torch.Generator,
+            as in ``lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype)``; so are Vergence's views.
         n_draws: m >= 2, draws for each item where the augmentation is sampled.
         center: Subtract means.
         device: Where the moments are taken, as torch names it; a function gets items there, and a generator on the CPU.
@@ -182,7 +182,8 @@ class Supervised(Linear):
         min_V  1/n sum_i E|y_i - V tau(x_i)|^2 = |V|_Sigma^2 + 1/n sum_i |y_i - V xbar_i|^2
 
     ``y`` holds targets (N,) or (N, L); integers, strings and truth values are classes, one column each (one-hot). With
-    ``center`` there is a free intercept, which `transform` adds; ``center=False`` is the paper to the letter.
+    ``center`` there is a free intercept. `transform` gives the predicted targets (N, L). ``center=False`` is the paper to the
+    letter. A matrix of integers is one of numbers.
 
     Args:
         augmentation: As in `JointEmbedding`.
@@ -229,14 +230,9 @@ class Supervised(Linear):
         tags.target_tags.required = True
         return tags
 
-    def transform(self, X: Any) -> Any:
-        """Returns the predicted targets, (N, L), in the items' own precision.
-
-        Args:
-            X: As in `fit`, but not an iterable of batches.
-        """
-        z = super().transform(X)
-        return z + self.target_mean_.astype(z.dtype)
+    @property
+    def _shift(self) -> Any:
+        return self.target_mean_
 
     def _checked(self, X: Any, y: Any, reset: bool | None = None) -> tuple[Any, Any]:
         named = y is not None

@@ -8,7 +8,8 @@ Shapes: N items, D features, r directions, m draws of the augmentation, k compon
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,26 +22,23 @@ from vergence import linalg
 from vergence.data_items import ArrayItems, Items
 from vergence.linear.fitting import covariance_of
 from vergence.linear.moments import Augmentation, Moments, Statistics, blocks, draw, flat
-from vergence.views import ImageViews, VectorViews, Views
 
-__all__ = ["FOLDS", "GROUPS", "Basis", "Composed", "Evidence", "Solution"]
-__all__ += ["as_items", "collect", "cross_validated", "information", "left_out", "predicted", "rebased", "solve"]
+__all__ = ["FOLDS", "GROUPS", "Basis", "Evidence", "Solution"]
+__all__ += [
+    "LabelMoments",
+    "as_items",
+    "collect",
+    "cross_validated",
+    "jackknifed",
+    "nothing_changes",
+    "predicted",
+    "rebased",
+    "solve",
+]
 
 GROUPS, FOLDS = 20, 5
 BASIS_FROM = 10_000  # items that the directions are found from, fewer where they are large
 BASIS_NUMBERS = 1 << 27  # numbers that they may hold together: 0.5 GiB of float32
-NEUTRAL: Mapping[str, Mapping[str, Any]] = {
-    "crop": {"crop": (1.0, 1.0)},
-    "flip": {"flip": 0.0},
-    "jitter": {"jitter_p": 0.0},
-    "greyscale": {"greyscale": 0.0},
-    "blur": {"blur": 0.0},
-    "solarise": {"solarise": 0.0},
-    "noise": {"noise": 0.0},
-    "mask": {"mask": 0.0},
-    "scale": {"scale": 0.0},
-}
-
 Advance = Callable[[int], None]
 
 
@@ -112,6 +110,7 @@ class Evidence:
         group: (N,) int64, to which group an item belongs.
         moments: One for each group.
         covariance: Of the augmentation, (r, r), where it is given by numbers; None where it was sampled.
+        halves: As ``moments``, from the first and from the second half of the draws; none where nothing was sampled.
     """
 
     basis: Basis
@@ -120,6 +119,11 @@ class Evidence:
     group: Tensor
     moments: Sequence[Moments]
     covariance: Tensor | None
+    halves: Sequence[Sequence[Moments]] = ()
+
+    def split(self) -> "list[Evidence]":
+        """Returns the evidence of either half of the draws: how they differ from the whole tells the error of sampling."""
+        return [dataclasses.replace(self, moments=half, halves=()) for half in self.halves]
 
     def statistics(self, weights: Sequence[float]) -> Statistics:
         """Returns the moments of a weighted sum of the groups."""
@@ -162,25 +166,28 @@ def collect(
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(random_state))
     group = torch.empty(len(items), dtype=torch.long)
     group[order] = torch.arange(len(items)) % GROUPS
-    moments = [Moments(r, n_draws if sampler else 0, device) for _ in range(GROUPS)]
-    for one in moments:
+    sizes = [n_draws, n_draws // 2, n_draws - n_draws // 2] if sampler else [0]
+    moments = [[Moments(r, m, device) for _ in range(GROUPS)] for m in sizes]
+    for one in itertools.chain(*moments):
         one.origin = torch.zeros(r, dtype=torch.float64, device=device)
-    xs, seen = [], []
+    xs, seen, inside, total = [], [], 0.0, 0.0
     for b, raw, index in blocks(items, np.arange(len(items))):
-        raw = raw.to(device)
-        x = basis(flat(raw, sampler))
-        views = [] if sampler is None else [basis(v) for v in draw(raw, sampler, n_draws, random_state, b)]
+        full = flat(raw.to(device), sampler).float()
+        x = basis(full)
+        views = [] if sampler is None else [basis(v) for v in draw(raw.to(device), sampler, n_draws, random_state, b)]
         at = torch.from_numpy(np.asarray(index))
         for g in range(GROUPS):
             mine = (group[at] == g).nonzero().flatten().to(device)
-            if len(mine):
-                moments[g].add(x[mine], (v[mine] for v in views))
+            for sums, part in zip(moments, (views, views[: n_draws // 2], views[n_draws // 2 :]), strict=False):
+                if len(mine):
+                    sums[g].add(x[mine], (v[mine] for v in part))
+        inside, total = inside + float(x.double().square().sum()), total + float((full - basis.mean).double().square().sum())
         xs.append(x)
         seen.append(at)
         advance(len(x))
-    i = torch.cat(seen)
-    whole = Evidence(basis, torch.cat(xs), None if labels is None else labels[i], group[i], moments, None)
-    return dataclasses.replace(whole, covariance=None if sampler else _projected(augmentation, whole))
+    i, basis = torch.cat(seen), dataclasses.replace(basis, kept=min(1.0, inside / total))
+    whole = Evidence(basis, torch.cat(xs), None if labels is None else labels[i], group[i], moments[0], None, moments[1:])
+    return whole if sampler else dataclasses.replace(whole, covariance=_projected(augmentation, whole))
 
 
 def _projected(augmentation: Any, evidence: Evidence) -> Tensor:
@@ -194,9 +201,9 @@ def _projected(augmentation: Any, evidence: Evidence) -> Tensor:
 
 def _basis(items: Items, sampler: Augmentation | None, directions: int, device: str) -> Basis:
     """Returns the principal directions of some items, found by randomised subspace iteration where they are many."""
-    n = min(len(items), BASIS_FROM, max(256, BASIS_NUMBERS // int(np.prod(items.shape))))
+    n = min(len(items), BASIS_FROM, max(64, BASIS_NUMBERS // int(np.prod(items.shape))))
     some = torch.linspace(0, len(items) - 1, n).long()
-    x = torch.cat([flat(raw, sampler).float() for _, raw in items.stream(iter(some.split(256)))]).to(device)
+    x = torch.cat([flat(raw, sampler).float() for _, raw in items.stream(iter(some.split(64)))]).to(device)
     mean = x.mean(0)
     c = x - mean
     if not bool(c.isfinite().all()):
@@ -275,92 +282,88 @@ def cross_validated(evidence: Evidence, ks: Sequence[int]) -> dict[str, Tensor]:
     return {name: right[:, known] for name, right in found.items()}
 
 
-def information(evidence: Evidence, rows: Tensor) -> float:
-    r"""Returns the share of what a linear reader could tell of the classes that some components keep, in [0, 1].
+@dataclass(frozen=True)
+class LabelMoments:
+    """Sums over the labelled items of each group, G of them.
 
-        tr (R C R^T)^{-1} R B R^T  /  tr C^{-1} B,    C the items' covariance, B that of the class means
-
-    Both traces are sums of squared canonical correlations with the classes; what chance alone adds to them, (L - 1) k / N, is
-    taken off. With fewer than ten labelled items a direction, the reader of the denominator sees the first N / 10 directions
-    only (but twice as many as the components): of all of them it would report chance.
-
-    Args:
-        evidence: With labels.
-        rows: R (k, r).
-    """
-    known = (evidence.labels >= 0) if evidence.labels is not None else torch.zeros(len(evidence.x), dtype=torch.bool)
-    known = known.to(evidence.x.device)
-    assert evidence.labels is not None and bool(known.any()), "information is about labels"
-    x, y = evidence.x[known].double(), evidence.labels.to(known.device)[known]
-    x = x - x.mean(0)
-    C = x.T @ x / len(x)
-    means = torch.stack([x[y == c].mean(0) * (y == c).double().mean().sqrt() for c in y.unique()])
-    chance = (len(means) - 1) / len(x)
-
-    def trace(R: Tensor) -> float:
-        L, _ = linalg.cholesky(R @ C @ R.T)
-        m = R @ means.T
-        return float((m * torch.cholesky_solve(m, L)).sum()) - chance * len(R)
-
-    readable = min(len(C), max(2 * len(rows), len(x) // 10))
-    whole = trace(torch.eye(len(C), dtype=C.dtype, device=C.device)[:readable])
-    return min(1.0, max(0.0, trace(rows) / whole)) if whole > 0 else 0.0
-
-
-# Augmentations
-
-
-class Composed:
-    """Named augmentations, one after the other.
-
-    Example:
-        >>> f = Composed({"double": lambda X, generator: 2 * X, "add": lambda X, generator: X + 1})
-        >>> f(torch.ones(1, 1), torch.Generator())
-        tensor([[3.]])
+    Attributes:
+        n: Items of each class, (G, L).
+        sums: Of their coordinates, (G, L, r).
+        second: Of the outer products of all, (G, r, r).
     """
 
-    def __init__(self, parts: Mapping[str, Augmentation]) -> None:
-        self.parts = dict(parts)
+    n: Tensor
+    sums: Tensor
+    second: Tensor
 
-    def __call__(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns X after all parts."""
-        for part in self.parts.values():
-            X = part(X, generator)
-        return X
+    @classmethod
+    def of(cls, evidence: Evidence) -> "LabelMoments":
+        """Returns the sums for evidence with labels."""
+        assert evidence.labels is not None, "information is about labels"
+        L, r = int(evidence.labels.max()) + 1, evidence.x.shape[1]
+        n, sums, second = torch.zeros(GROUPS, L), torch.zeros(GROUPS, L, r), torch.zeros(GROUPS, r, r)
+        n, sums, second = n.double(), sums.double(), second.double()
+        centre = evidence.x.double().mean(0).cpu()
+        for g in range(GROUPS):
+            here = (evidence.group == g) & (evidence.labels >= 0)
+            x, y = evidence.x[here.to(evidence.x.device)].double().cpu() - centre, evidence.labels[here]
+            n[g] = torch.bincount(y, minlength=L)
+            sums[g].index_add_(0, y, x)
+            second[g] = x.T @ x
+        return cls(n, sums, second)
 
+    def readable(self, rows: Tensor) -> Tensor:
+        r"""Returns tr (R C R^T)^{-1} R B R^T less its part by chance, (1 + G,): for all items, and without each group in turn.
 
-def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
-    """Yields each operation's name and the augmentation without it; nothing where the augmentation is not made of named ones."""
-    if isinstance(augmentation, Composed):
-        for name in augmentation.parts:
-            yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})
-    elif isinstance(augmentation, (ImageViews, VectorViews)):
-        names = (
-            ("crop", "flip", "jitter", "greyscale", "blur", "solarise")
-            if isinstance(augmentation, ImageViews)
-            else ("noise", "mask", "scale")
+        It is the sum of squared canonical correlations with the classes, T, adjusted as an R^2 is: with q = k / (N - 1),
+        (T - (L - 1) q) / (1 - q).
+        """
+        n, sums, second = (
+            torch.cat([part.sum(0, keepdim=True), part.sum(0) - part]) for part in (self.n, self.sums, self.second)
         )
-        for name in names:
-            config = dataclasses.replace(augmentation.config, **NEUTRAL[name])
-            if config != augmentation.config:
-                yield name, _with(augmentation, config)
+        N = n.sum(1)
+        mean = sums.sum(1) / N[:, None]
+        C = second / N[:, None, None] - mean[:, :, None] * mean[:, None, :]
+        R = rows.double().cpu()
+        some, share = n > 0, (n / N[:, None]).sqrt()[..., None]
+        centred = torch.where(some[..., None], sums / n.clamp(min=1)[..., None] - mean[:, None], 0.0) * share
+        L, _ = linalg.cholesky(R @ C @ R.T)
+        T = torch.linalg.solve_triangular(L, R @ centred.mT, upper=False).square().sum((1, 2))
+        q = len(R) / (N - 1)
+        found: Tensor = (T - (some.sum(1) - 1) * q) / (1 - q).clamp(min=1e-3)
+        return found
 
 
-def _with(views: ImageViews | VectorViews, config: Any) -> Views:
-    if isinstance(views, ImageViews):
-        return ImageViews(config, views.size)
-    return VectorViews(config, views.mean, views.std)
+def jackknifed(values: Tensor) -> tuple[float, float]:
+    """Returns the estimate and its standard error from (1 + G,) values: of all items, and without each group in turn."""
+    G = len(values) - 1
+    return float(values[0]), float(((G - 1) / G * (values[1:] - values[1:].mean()).square().sum()).sqrt())
 
 
-def rebased(evidence: Evidence, items: Items, augmentation: Augmentation, n_draws: int, seed: int, device: str) -> Statistics:
-    """Returns the moments of some items under another augmentation, in the same directions."""
-    moments = Moments(evidence.x.shape[1], n_draws, device)
-    moments.origin = torch.zeros(evidence.x.shape[1], dtype=torch.float64, device=device)
+# Other augmentations
+
+
+def rebased(
+    evidence: Evidence, items: Items, augmentation: Augmentation, n_draws: int, seed: int, device: str
+) -> list[Statistics]:
+    """Returns the moments of some items under another augmentation, in the same directions: of all draws, and of either half."""
+    r = evidence.x.shape[1]
+    sizes = (n_draws, n_draws // 2, n_draws - n_draws // 2)
+    moments = [Moments(r, m, device) for m in sizes]
+    for one in moments:
+        one.origin = torch.zeros(r, dtype=torch.float64, device=device)
     for b, raw, _ in blocks(items):
         raw = raw.to(device)
-        views = (evidence.basis(v) for v in draw(raw, augmentation, n_draws, seed, b))
-        moments.add(evidence.basis(flat(raw, augmentation)), views)
-    return moments.statistics(centred=True)
+        x = evidence.basis(flat(raw, augmentation))
+        views = [evidence.basis(v) for v in draw(raw, augmentation, n_draws, seed, b)]
+        for one, part in zip(moments, (views, views[: sizes[1]], views[sizes[1] :]), strict=True):
+            one.add(x, iter(part))
+    return [one.statistics(centred=True) for one in moments]
+
+
+def nothing_changes(found: Statistics) -> bool:
+    """Says whether an augmentation that was sampled leaves all items as they are, up to rounding."""
+    return bool(((found.S - found.G).diagonal() <= 64 * found.eps * found.S.diagonal()).all())
 
 
 def as_items(data: Any) -> Items:

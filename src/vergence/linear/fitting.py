@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from vergence.data_items import Items, PairItems
-from vergence.linear.moments import Augmentation, Moments, Statistics, as_tensor, blocks, draw, flat
+from vergence.linear.moments import Augmentation, Moments, Statistics, as_device, as_tensor, blocks, draw, flat
 
 __all__ = ["RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
 
@@ -148,6 +149,15 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             raise ValueError(f"expected n_draws >= 2, to tell an augmentation's mean from its spread, found {self.n_draws}")
         seed = np.random.SeedSequence().generate_state(1)[0] if self.random_state is None else self.random_state
         state = copy.deepcopy(self._state) or State(int(seed))
+        before = dict(self.__dict__)
+        try:
+            return self._fitted(state, X, y)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _fitted(self, state: State, X: Any, y: Any) -> "Linear":
         X, y = self._checked(X, y)
         self._absorb(state, X, y)
         moments = state.moments
@@ -184,7 +194,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self._require_width(x, self.n_features_in_)
         if not bool(x.isfinite().all()):
             raise ValueError("Input X contains NaN or infinity: leave those items out, or fill them in")
-        z = (x.double().cpu().numpy() - self.mean_) @ self.components_.T
+        z = (x.double().cpu().numpy() - self.mean_) @ self.components_.T + self._shift
         return z.astype(np.float32 if x.dtype == torch.float32 else np.float64)
 
     def __sklearn_tags__(self) -> Any:
@@ -195,6 +205,11 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
+
+    @property
+    def _shift(self) -> Any:
+        """What `transform` adds."""
+        return 0.0
 
     @property
     def _sampler(self) -> Augmentation | None:
@@ -213,7 +228,9 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             X = X if isinstance(X, (Tensor, np.memmap)) else np.asarray(X)
             if X.ndim not in (2, 4) or 0 in X.shape:
                 raise ValueError(f"expected items (N, D) or images (N, C, H, W), found shape {tuple(X.shape)}")
-        elif isinstance(X, Iterable) and not hasattr(X, "shape") and not isinstance(X, (list, tuple)):
+        elif isinstance(X, (str, Path)):
+            raise ValueError(f"expected items, found the name '{X}': open it with vergence.data.open_items, or np.load")
+        elif _are_batches(X):
             return X, None
         else:
             kind: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": not reset, "reset": reset}
@@ -224,7 +241,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return X, y
 
     def _absorb(self, state: State, X: Any, y: Any) -> None:
-        sampler, device, start = self._sampler, torch.device(self.device), state.block
+        sampler, device, start = self._sampler, as_device(self.device), state.block
         if y is not None:
             self._targets(state, y)  # all classes, in one order on every process
         indexed = isinstance(X, (Items, np.ndarray, Tensor))
@@ -267,6 +284,9 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             found = found if affine is None else affine.moved(found, centred=self.center)
             numbers = self.augmentation if affine is None else affine.covariance
             found = replace(found, S=found.G + covariance_of(numbers, found.G, float(found.variance.mean())))
+        elif found.n * (self.n_draws - 1) < len(found.G):
+            few = f"{found.n} items with n_draws = {self.n_draws} for {len(found.G)} features"
+            warnings.warn(f"few draws of the augmentation: {few}; what looks invariant is chance; raise n_draws", stacklevel=5)
         constant = found.constant.nonzero().flatten().tolist()
         if len(constant) == len(found.constant):
             raise ValueError(f"expected features that vary, found all {len(constant)} constant: every item is the same")
@@ -300,7 +320,8 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _error(self, contribution: Callable[[Tensor, Tensor], Tensor], found: Statistics) -> float:
         """Returns the standard error that sampling the augmentation leaves in the objective, given the items; 0 without.
 
-        The objective is a mean over items of ``contribution`` (items (B, D), their m views (m, B, D)) -> (B,), to first order.
+        The objective is a mean over items of ``contribution`` (items (B, D), their m views (m, B, D)) -> (B,), to first order and
+        for the solution as it is: that a solution of few draws suits those draws better than others is not in the error.
         The variance that a contribution has from its draws is half the mean squared difference of two independent ones.
         """
         state = self._state
@@ -317,6 +338,15 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return views - found.mean_seen if self.center else views
 
 
+def _are_batches(X: Any) -> bool:
+    """Says whether X is an iterable of batches, rather than a table of numbers."""
+    if isinstance(X, (list, tuple)):
+        first = X[0] if len(X) else None
+        first = first[0] if isinstance(first, (list, tuple)) and len(first) else first
+        return getattr(first, "ndim", 0) >= 2
+    return isinstance(X, Iterable) and not hasattr(X, "shape")
+
+
 def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
     """Returns the covariance (D, D) of an augmentation that is given by numbers; see `JointEmbedding`.
 
@@ -331,7 +361,11 @@ def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
     D = len(G)
     if augmentation is None:
         return torch.eye(D, dtype=G.dtype, device=G.device) * (NOISE * variance)
-    a = torch.as_tensor(np.asarray(augmentation, dtype=np.float64), device=G.device)
+    try:
+        a = torch.as_tensor(np.asarray(augmentation, dtype=np.float64), device=G.device)
+    except (TypeError, ValueError):
+        kind = type(augmentation).__name__
+        raise ValueError(f"expected an augmentation as a function, variances or a covariance, found a {kind}") from None
     if a.ndim == 0:
         a = a.expand(D)
     if tuple(a.shape) not in ((D,), (D, D)) or not bool(a.isfinite().all()):

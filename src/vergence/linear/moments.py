@@ -23,7 +23,7 @@ from vergence import linalg
 from vergence.data_items import Items
 from vergence.views import ImageViews, Views, centre_crop
 
-__all__ = ["Augmentation", "Moments", "Statistics", "as_tensor", "blocks", "draw", "flat"]
+__all__ = ["Augmentation", "Moments", "Statistics", "as_device", "as_tensor", "blocks", "draw", "flat"]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -216,6 +216,21 @@ def _require_finite(found: Statistics) -> None:
 # Reading
 
 
+def as_device(name: str) -> torch.device:
+    """Returns a device that is there.
+
+    Raises:
+        ValueError: torch knows no such device, or finds none.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"expected a device such as cpu or cuda, found '{name}'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device '{name}' was asked for, but torch finds no CUDA device; use cpu")
+    return device
+
+
 def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:
     """Yields (number, items, their targets or None) of this process's blocks, the last one shorter; of all where not ``shared``.
 
@@ -242,7 +257,8 @@ def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator
 
 def _rows(shape: Sequence[int]) -> int:
     """Returns how many items of a shape make a block."""
-    return max(256, BLOCK // max(1, math.prod(shape)))
+    size = max(1, math.prod(shape))
+    return max(256 if size <= 1 << 16 else 8, BLOCK // size)
 
 
 def _read(array: Any, index: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -13,6 +13,7 @@ it is aligned with the noise. With many items each method finds exactly the sign
                       delta = min_{i<=k} (kappa_i^2/n) / (kappa_i^2/n + lambda^Theta_i)                     (prop. 4.4, eq. 12)
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ def alignment_thresholds(signal: Any, noise: Any, augmentation_signal: Any, augm
 
 
 def _preferred(je: float, rc: float) -> Literal["joint_embedding", "reconstruction", "either"]:
-    if max(je, rc) <= 0 or je == rc:
+    if max(je, rc) <= 1e-12 or math.isclose(je, rc, rel_tol=1e-12, abs_tol=1e-12):
         return "either"
     return "joint_embedding" if je < rc else "reconstruction"
 

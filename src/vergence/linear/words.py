@@ -29,76 +29,90 @@ def words(
 
 
 def _measured(verdict: str, margin: float, interval: tuple[float, float], facts: Row, at: Row) -> str:
-    low, high = (100 * bound for bound in interval)
+    ahead = "joint embedding" if margin > 0 else "reconstruction"
+    low, high = sorted(100 * abs(bound) * (1 if bound * margin > 0 else -1) for bound in interval)
     numbers = (
         f"with {at['k']} components a linear probe finds the class of {at['joint_embedding']:.1%} of held-out items from joint "
-        f"embedding, {at['reconstruction']:.1%} from reconstruction and {at['pca']:.1%} from PCA (chance {facts['chance']:.1%}). "
-        f"The margin is {100 * margin:+.1f} points ({low:+.1f} to {high:+.1f}, 95 %)"
+        f"embedding, {at['reconstruction']:.1%} from reconstruction and {at['pca']:.1%} from PCA (chance {facts['chance']:.1%})"
     )
-    worse = at["pca"] > max(at["joint_embedding"], at["reconstruction"]) + 2 * LEAST
-    warning = " PCA knows no augmentation and is ahead of both: this augmentation destroys more than it teaches." if worse else ""
+    if max(at["joint_embedding"], at["reconstruction"], at["pca"]) < facts["chance"] + facts["noise"]:
+        return f"Cannot tell: {numbers}. None finds the classes; they cannot be read linearly from these data."
+    worse = " PCA knows no augmentation and is ahead of both: this augmentation destroys more than it teaches."
+    warning = worse if at["pca_ahead"] and at["pca"] > facts["chance"] + facts["noise"] else ""
+    points = f"{100 * abs(margin):.1f} points ({low:.1f} to {high:.1f}, 95 %)"
     if verdict != "cannot_tell":
-        return f"Use {NAMES[verdict]}: {numbers}.{warning}"
-    same = ", as they keep the same directions" if at["overlap"] > SAME else ""
-    return f"Cannot tell them apart{same}: {numbers}. Choose by cost, or by what else you need.{warning}"
+        return f"Use {NAMES[verdict]}: {numbers}. It is ahead by {points}.{warning}"
+    lead = f"The difference is {points} for {ahead}" if margin else "There is no difference"
+    return f"Cannot tell them apart{_same(at, facts)}: {numbers}. {lead}. Choose by cost, or by what else you need.{warning}"
+
+
+def _same(at: Row, facts: Row) -> str:
+    if facts["isotropic"]:
+        return ", because noise that is alike in all directions cannot separate them (give your own augmentation)"
+    return ", as they keep the same directions" if at["overlap"] > SAME else ""
 
 
 def _spectral(verdict: str, interval: tuple[float, float], facts: Row, at: Row) -> str:
-    few = f" ({facts['labelled']} labels are too few)" if facts["labelled"] else ""
+    alike = facts["labelled"] and facts["kinds"] < 2
+    few = f" ({'all labels are alike' if alike else str(facts['labelled']) + ' labels are too few'})" if facts["labelled"] else ""
     overlap = f"their {at['k']} components overlap by {at['overlap']:.0%} ({interval[0]:.0%} to {interval[1]:.0%}, 95 %)"
     if verdict == "joint_embedding":
         return (
             f"Probably joint embedding, judged without labels{few}: {overlap}. Reconstruction would spend its components on what "
             "the augmentation shakes; if that is what you are after, the opposite holds."
         )
-    if at["overlap"] > SAME:
-        return f"Cannot tell them apart, and need not{few}: {overlap}, so both keep the same directions. Choose by cost."
-    return f"Cannot tell without labels{few}: {overlap}. Which keeps the better ones, labels of some hundred items will say."
+    if interval[0] > SAME or (facts["isotropic"] and at["overlap"] > SAME):
+        return f"Cannot tell them apart{_same(at, facts)}, and need not{few}: {overlap}. Choose by cost."
+    return f"Cannot tell without labels{few}: {overlap}. Which of them keeps what you need, a few hundred labels will say."
 
 
 def _augmentation(rows: Sequence[Row], k: int) -> str:
     whole, parts = rows[0], rows[1:]
-    said = f"{whole['strength']:.0%} of the variance of a view is the augmentation's"
-    if "alignment" in whole:
+    said = f"{whole['strength']:.0%} of the variance of a view, in these directions, is the augmentation's"
+    if whole.get("alignment") is not None:
         kept = f"{k} components keep {whole['alignment']:.0%} of what is linearly readable of the classes"
-        return f"{said}; under it joint embedding's {kept}{_contributions(whole, parts)}."
+        return f"{said}; under it joint embedding's {kept}{_contributions(parts)}."
+    if "alignment" in whole:
+        return f"{said}; nothing of the classes is clearly readable, so none of its operations can be judged."
     if not parts:
         return f"{said}."
     most = min(parts, key=lambda row: float(row["unchanged"]))
-    return f"{said}. '{most['operation']}' matters most: without it {1 - most['unchanged']:.0%} of what is kept would be other."
+    return (
+        f"{said}. '{most['operation']}' matters most: without it {1 - most['unchanged']:.0%} of what is kept would be different."
+    )
 
 
-def _contributions(whole: Row, parts: Sequence[Row]) -> str:
-    """Says which operation, left out, costs or brings most of the alignment."""
+def _contributions(parts: Sequence[Row]) -> str:
+    """Says which operation, left out, brings or costs most, where that is more than two points and twice its standard error."""
+    clear = [row for row in parts if abs(row["alignment_change"]) > max(4 * LEAST, 2.1 * row["alignment_change_se"])]
     if not parts:
         return ""
-    low, high = (f(parts, key=lambda row: float(row["alignment"])) for f in (min, max))
-    helps = low["alignment"] < whole["alignment"] - 2 * LEAST
-    hurts = high["alignment"] > whole["alignment"] + 2 * LEAST
-    said = f". '{low['operation']}' contributes most: without it {low['alignment']:.0%}" if helps else ""
-    said = said or ". No single operation contributes more than a point"
-    return said + (f"; '{high['operation']}' costs most: without it {high['alignment']:.0%}" if hurts else "")
+    low, high = ([row for row in clear if sign * row["alignment_change"] > 0] for sign in (-1, 1))
+    said = ". No single operation clearly contributes"
+    if low:
+        most = min(low, key=lambda row: float(row["alignment_change"]))
+        said = f". '{most['operation']}' contributes most: without it {most['alignment']:.0%}"
+    if high:
+        worst = max(high, key=lambda row: float(row["alignment_change"]))
+        said += f"; '{worst['operation']}' costs most: without it {worst['alignment']:.0%}"
+    return said
 
 
 def _change(verdict: str, components: Sequence[Row], augmentations: Sequence[Row], sizes: Sequence[Row]) -> str:
-    """Says under which settings that were tried the verdict would be another."""
+    """Says under which settings that were tried the verdict would be another; many were, so each must be all the clearer."""
     if "margin" not in components[0]:
-        return "What would change this: labels of some hundred items; an augmentation nearer to the noise that is in the data."
+        return "What would change this: labels for a few hundred items; an augmentation nearer to the noise that is in the data."
     tried = (("with {} components", components), ("without {}", augmentations[1:]), ("with {} items", sizes))
     found = []
     for other, sign in (("joint_embedding", 1), ("reconstruction", -1)):
         for setting, rows in tried if other != verdict else ():
-            ahead = [_setting(row) for row in rows if _ahead(row, sign)]
+            ahead = [_setting(row) for row in rows if row.get("clear") and sign * row["margin"] > 0]
             if ahead:
                 found.append(f"{setting.format(', '.join(ahead))} {NAMES[other]} is ahead")
     if not found:
         return "Nothing that was tried would change this: other numbers of components, operations left out, fewer items."
-    return f"What would change this: {'; '.join(found)}."
-
-
-def _ahead(row: Row, sign: int) -> bool:
-    """Says whether one method is ahead by more than chance, and by enough to matter."""
-    return "margin" in row and bool(sign * row["margin"] >= LEAST and not row["interval"][0] <= 0 <= row["interval"][1])
+    start = "But: " if verdict == "cannot_tell" else "What would change this: "
+    return f"{start}{'; '.join(found)}."
 
 
 def _setting(row: Row) -> str:
