@@ -63,7 +63,7 @@ def test_weak_noise_that_the_augmentation_leaves_alone_asks_for_reconstruction()
 @pytest.mark.parametrize("labelled", [True, False])
 def test_where_both_keep_the_same_it_cannot_tell(labelled):
     """Noise that is alike in all directions ranks them as variance does: the two spans are one."""
-    x, y = problem(noise=3.0)
+    x, y = problem(noise=0.5)
     found = advise(x, 2.0, labels=y if labelled else None, n_components=4)
     assert found.verdict == "cannot_tell"
     assert found.words[0].startswith("Cannot tell them apart")
@@ -274,7 +274,7 @@ def test_draws_that_are_few_are_no_verdict(n, d, k, m):
 
 
 def test_noise_that_is_alike_is_named():
-    x, y = problem(noise=3.0)
+    x, y = problem(noise=0.5)
     assert "alike in all directions cannot separate" in advise(x, labels=y).words[0]
     assert "alike in all directions cannot separate" in advise(x, 0.5).words[0]
 
@@ -411,7 +411,7 @@ def test_the_global_generator_is_left_alone():
         (lambda x, y: advise(x, labels=x[:, 0]), "classes"),
         (lambda x, y: advise(x, "noise"), "augmentation as a function"),
         (lambda x, y: advise(x, device="cuda:99" if torch.cuda.is_available() else "cuda"), "CUDA|device"),
-        (lambda x, y: advise(x[:, :1]), "2 features"),
+        (lambda x, y: advise(x[:, :1]), "at least 2"),
         (lambda x, y: advise(x, directions=1), "directions"),
         (lambda x, y: advise(np.ones((200, 3))), "alike"),
         (lambda x, y: advise(np.where(np.arange(N)[:, None] == 7, np.nan, x)), "NaN"),

@@ -91,7 +91,7 @@ def advise(
 
     Both problems are estimated and solved in the principal directions of most variance, at most ``directions`` of them; for
     images of many pixels these are found by a randomised projection of part of the items, and the advice says how much of
-    the variance they keep. 50,000 images of 32 pixels take about a minute or two on two cores.
+    the variance they keep. 50,000 images of 32 pixels take about a minute on two cores.
 
     Args:
         data: Items (N, D), images (N, C, H, W), or Vergence's items.
