@@ -55,12 +55,10 @@ def _between(found: ev.Evidence, U: Tensor) -> Tensor:
 
 def components(found: ev.Evidence, ks: Sequence[int], known: bool, level: float) -> list[dict[str, Any]]:
     """Returns, for each number of components, the overlap and, with labels, accuracies, margin and interval."""
-    parts = [found, *found.split()]
-    right = [ev.cross_validated(part, ks) for part in parts] if known else []
-    overlaps = [[_overlap(part.solution(), k) for k in ks] for part in parts[:1]]
-    rows = []
+    right = [ev.cross_validated(part, ks) for part in (found, *found.split())] if known else []
+    solution, rows = found.solution(), []
     for i, k in enumerate(ks):
-        row: dict[str, Any] = {"k": k, "overlap": overlaps[0][i]}
+        row: dict[str, Any] = {"k": k, "overlap": _overlap(solution, k)}
         if right:
             three = [{name: ok[i] for name, ok in one.items()} for one in right]
             halves = [(one["joint_embedding"], one["reconstruction"]) for one in three[1:]]
