@@ -1,0 +1,226 @@
+"""Covariances by their structure: dense, diagonal, diagonal plus low rank.
+
+Each knows its log-determinant, its quadratic form, its draws, its blocks and its Schur complement, in its own cost; batched and
+differentiable. Shapes: batch (...), D features; r the rank.
+"""
+
+import abc
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions.utils import _standard_normal
+
+from vergence import linalg
+
+__all__ = ["Covariance", "Dense", "Diagonal", "LowRank"]
+
+
+class Covariance(abc.ABC):
+    """A batch (...) of covariances over D features."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> torch.Size:
+        """(..., D)."""
+
+    @abc.abstractmethod
+    def expand(self, batch: torch.Size) -> "Covariance":
+        """Returns the covariances with this batch shape, without copying."""
+
+    @abc.abstractmethod
+    def log_det(self) -> Tensor:
+        """Returns log |S|, (...)."""
+
+    @abc.abstractmethod
+    def quadratic(self, x: Tensor) -> Tensor:
+        """Returns x^T S^{-1} x, (...), for x (..., D) that broadcasts against the batch."""
+
+    @abc.abstractmethod
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Returns draws of N(0, S), of this whole shape (..., D); differentiable."""
+
+    @abc.abstractmethod
+    def dense(self) -> Tensor:
+        """Returns S, (..., D, D)."""
+
+    @abc.abstractmethod
+    def variance(self) -> Tensor:
+        """Returns the diagonal of S, (..., D)."""
+
+    @abc.abstractmethod
+    def block(self, where: slice) -> "Covariance":
+        """Returns the covariance of some of the features."""
+
+    @abc.abstractmethod
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Covariance"]:
+        """Returns A x (..., D - c) and the Schur complement C, for a context x (..., c) less its mean."""
+
+
+@dataclass(frozen=True)
+class Dense(Covariance):
+    """S = L L^T.
+
+    Attributes:
+        L: Lower triangular with a positive diagonal, (..., D, D).
+
+    Example:
+        >>> Dense.of(torch.tensor([[4.0, 2.0], [2.0, 2.0]])).L
+        tensor([[2., 0.],
+                [1., 1.]])
+    """
+
+    L: Tensor
+
+    @classmethod
+    def of(cls, S: Tensor) -> "Dense":
+        """Returns the factor of S; jitter is added where S needs it (`vergence.linalg.cholesky`)."""
+        return cls(linalg.cholesky(S)[0])
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.L.shape[:-1]
+
+    def expand(self, batch: torch.Size) -> "Dense":
+        return Dense(self.L.expand(*batch, *self.L.shape[-2:]))
+
+    def log_det(self) -> Tensor:
+        return 2 * self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        return _solve(self.L, x).square().sum(-1)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        return _apply(self.L, _standard_normal(shape, self.L.dtype, self.L.device))
+
+    def dense(self) -> Tensor:
+        return self.L @ self.L.mT
+
+    def variance(self) -> Tensor:
+        return self.L.square().sum(-1)
+
+    def block(self, where: slice) -> "Dense":
+        rows = self.L[..., where, :]
+        if where.start in (None, 0):
+            return Dense(rows[..., where])  # the leading block of a factor is the factor of the leading block
+        return Dense(torch.linalg.cholesky(rows @ rows.mT))
+
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Dense"]:
+        shift = _apply(self.L[..., c:, :c], _solve(self.L[..., :c, :c], x))
+        return shift, Dense(self.L[..., c:, c:])  # the trailing block of a factor is the factor of the Schur complement
+
+
+def _solve(L: Tensor, x: Tensor) -> Tensor:
+    """Returns L^{-1} x for vectors x (*more, *batch, D) and factors L (*batch, D, D): one solve a factor for all vectors."""
+    batch, D = L.shape[:-2], L.shape[-1]
+    x = x.expand(*torch.broadcast_shapes(x.shape[:-1], batch), D)
+    more = x.shape[: x.ndim - 1 - len(batch)]
+    columns = x.reshape(-1, *batch, D).movedim(0, -1)  # (*batch, D, M)
+    solved: Tensor = torch.linalg.solve_triangular(L, columns, upper=False)
+    return solved.movedim(-1, 0).reshape(*more, *batch, D)
+
+
+def _apply(A: Tensor, x: Tensor) -> Tensor:
+    """Returns A x for vectors x (*more, *batch, D) and matrices A (*batch, E, D): one product a matrix."""
+    batch = A.shape[:-2]
+    more = x.shape[: x.ndim - 1 - len(batch)]
+    columns = x.reshape(-1, *batch, x.shape[-1]).movedim(0, -1)
+    return (A @ columns).movedim(-1, 0).reshape(*more, *batch, A.shape[-2])
+
+
+@dataclass(frozen=True)
+class Diagonal(Covariance):
+    """S = diag d.
+
+    Attributes:
+        d: Variances (..., D), > 0.
+    """
+
+    d: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.d.shape
+
+    def expand(self, batch: torch.Size) -> "Diagonal":
+        return Diagonal(self.d.expand(*batch, self.d.shape[-1]))
+
+    def log_det(self) -> Tensor:
+        return self.d.log().sum(-1)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        return (x.square() / self.d).sum(-1)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        return self.d.sqrt() * _standard_normal(shape, self.d.dtype, self.d.device)
+
+    def dense(self) -> Tensor:
+        return torch.diag_embed(self.d)
+
+    def variance(self) -> Tensor:
+        return self.d
+
+    def block(self, where: slice) -> "Diagonal":
+        return Diagonal(self.d[..., where])
+
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Diagonal"]:
+        rest = self.block(slice(c, None))
+        return x.new_zeros(*x.shape[:-1], rest.shape[-1]), rest  # blocks that share nothing tell nothing
+
+
+@dataclass(frozen=True)
+class LowRank(Covariance):
+    r"""S = diag d + U U^T, in O(D r^2) instead of O(D^3).
+
+    With K = I_r + U^T diag(d)^{-1} U = R R^T:  log |S| = sum log d + log |K|,  x^T S^{-1} x = x^T x / d - |R^{-1} U^T (x / d)|^2,
+    and of a context C = diag d_t + U_t K_c^{-1} U_t^T, which is of low rank again.
+
+    Attributes:
+        d: (..., D), > 0.
+        U: (..., D, r).
+    """
+
+    d: Tensor
+    U: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.d.shape
+
+    def expand(self, batch: torch.Size) -> "LowRank":
+        return LowRank(self.d.expand(*batch, self.d.shape[-1]), self.U.expand(*batch, *self.U.shape[-2:]))
+
+    def _capacitance(self) -> Tensor:
+        """Returns R."""
+        eye = torch.eye(self.U.shape[-1], dtype=self.d.dtype, device=self.d.device)
+        R: Tensor = torch.linalg.cholesky(eye + self.U.mT @ (self.U / self.d[..., None]))
+        return R
+
+    def log_det(self) -> Tensor:
+        return self.d.log().sum(-1) + 2 * self._capacitance().diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        y = x / self.d
+        seen = _apply(self.U.mT, y)
+        return (x * y).sum(-1) - _solve(self._capacitance(), seen).square().sum(-1)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        own = self.d.sqrt() * _standard_normal(shape, self.d.dtype, self.d.device)
+        shared = _standard_normal(torch.Size((*shape[:-1], self.U.shape[-1])), self.d.dtype, self.d.device)
+        return own + _apply(self.U, shared)
+
+    def dense(self) -> Tensor:
+        return torch.diag_embed(self.d) + self.U @ self.U.mT
+
+    def variance(self) -> Tensor:
+        return self.d + self.U.square().sum(-1)
+
+    def block(self, where: slice) -> "LowRank":
+        return LowRank(self.d[..., where], self.U[..., where, :])
+
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "LowRank"]:
+        context, rest = self.block(slice(0, c)), self.block(slice(c, None))
+        R = context._capacitance()
+        seen = _apply(context.U.mT, x / context.d)
+        W = torch.linalg.solve_triangular(R, rest.U.mT, upper=False).mT  # U_t R^{-T}: W W^T = U_t K_c^{-1} U_t^T
+        return _apply(W, _solve(R, seen)), LowRank(rest.d, W)
