@@ -50,7 +50,7 @@ def _header(advice: Mapping[str, Any], name: str) -> str:
         "Items": count(facts["items"]),
         "Features": count(facts["features"]),
         "Directions": f"{count(facts['directions'])}, {facts['variance_kept']:.1%} of the variance",
-        "Which items": facts.get("part"),
+        "Of the data": f"the training part (test part: {facts['part']})" if facts.get("part") else None,
         "Left out, unreadable": count(facts["skipped"]) if facts.get("skipped") else None,
         "Components": count(facts["k"]),
         "Views of each item": count(facts["draws"]) if facts["draws"] else "covariance given",

@@ -26,7 +26,7 @@ def show_evaluation(record: dict[str, Any]) -> None:
 def show_advice(advice: dict[str, Any]) -> None:
     """Prints what `vergence.linear.Advice.to_dict` gives: the words, and the tables that they rest on."""
     facts = advice["facts"]
-    part = f" ({facts['part']}; this is the training part)" if facts.get("part") else ""
+    part = f" of the training part (test part: {facts['part']})" if facts.get("part") else ""
     print("\n\n".join(advice["words"]) + f"\n\n{facts['items']:,} items{part}, {facts['draws'] or 'no'} views of each\n")
     rows, keys = advice["components"], list(HEADS)
     if "margin" in rows[0]:
