@@ -1,5 +1,6 @@
 """Every test: float64 (float32 where marked), a seed of its own, warnings are errors."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -9,6 +10,21 @@ import pytest
 import torch
 
 DATA_ROOT = Path(os.environ.get("VERGENCE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def torchvision_root(name, packed, tmp_path_factory):
+    """The folder of torchvision's set NAME: as it lies, or unpacked from the folder ``packed``; skips where there is neither."""
+    if (DATA_ROOT / name / "raw").is_dir():
+        return DATA_ROOT
+    files = sorted((DATA_ROOT / packed).glob("*.gz"))
+    if not files:
+        pytest.skip(f"no {name} in {DATA_ROOT.name}: set VERGENCE_DATA to a folder laid out for torchvision")
+    root = tmp_path_factory.mktemp("torchvision")
+    raw = root / name / "raw"
+    raw.mkdir(parents=True)
+    for file in files:
+        (raw / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    return root
 
 
 @pytest.fixture(autouse=True)

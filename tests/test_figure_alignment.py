@@ -4,7 +4,6 @@ Orderings, plateaus and slopes are what is graded: the paper's values were read 
 reconstruction do not follow from its recipe (docs/alignment.md).
 """
 
-import gzip
 import importlib.util
 import itertools
 import json
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.conftest import DATA_ROOT
+from tests.conftest import torchvision_root
 
 ROOT = Path(__file__).parents[1]
 LEDGER = ROOT / "benchmarks" / "results" / "figure_alignment.jsonl"
@@ -266,17 +265,7 @@ def made_up(n=7000, k=8, classes=4):
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory):
     """MNIST's training part as the experiment takes it: components, targets, variances."""
-    root = DATA_ROOT
-    if not (root / "MNIST" / "raw").is_dir():
-        packed = sorted((DATA_ROOT / "mnist").glob("*.gz"))
-        if not packed:
-            pytest.skip(f"no MNIST in {DATA_ROOT.name}: set VERGENCE_DATA to a folder laid out for torchvision")
-        root = tmp_path_factory.mktemp("torchvision")
-        raw = root / "MNIST" / "raw"
-        raw.mkdir(parents=True)
-        for file in packed:
-            (raw / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
-    return bench.read("mnist", str(root))
+    return bench.read("mnist", str(torchvision_root("MNIST", "mnist", tmp_path_factory)))
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,7 @@
 """On real photographs of clothes: a short training beats the encoder that it started from, and says so in its own evaluation."""
 
-import gzip
-
 import pytest
-from tests.conftest import DATA_ROOT
+from tests.conftest import torchvision_root
 
 from vergence import api, protocol
 
@@ -13,17 +11,7 @@ pytestmark = pytest.mark.float32
 @pytest.fixture(scope="module")
 def fashion(tmp_path_factory):
     """Fashion-MNIST as torchvision expects it."""
-    if (DATA_ROOT / "FashionMNIST" / "raw").is_dir():
-        return DATA_ROOT
-    packed = sorted((DATA_ROOT / "fashion_mnist").glob("*.gz"))
-    if not packed:
-        pytest.skip(f"no Fashion-MNIST in {DATA_ROOT.name}: set VERGENCE_DATA to a folder laid out for torchvision")
-    root = tmp_path_factory.mktemp("torchvision")
-    raw = root / "FashionMNIST" / "raw"
-    raw.mkdir(parents=True)
-    for file in packed:
-        (raw / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
-    return root
+    return torchvision_root("FashionMNIST", "fashion_mnist", tmp_path_factory)
 
 
 def test_a_short_training_beats_the_untrained_encoder(fashion, tmp_path):

@@ -10,9 +10,10 @@ import torch
 from vergence import assembly
 from vergence.config import DataConfig, RunConfig, ViewConfig
 from vergence.data import open_data
+from vergence.devices import as_device
 from vergence.files import replacing
 from vergence.linear.advice import Advice, advise
-from vergence.linear.moments import as_device
+from vergence.linear.pipeline import VECTORS
 from vergence.report_advice import write_page
 
 __all__ = ["advise_on"]
@@ -56,7 +57,7 @@ def advise_on(
     """
     if (out / "config.json").exists():
         raise ValueError(f"{out} holds a trained run: choose another --out for the advice")
-    on = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else str(as_device(device))
+    on = str(as_device(device))
     out.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
     opened = open_data(data)
     if opened.kind == "pairs":
@@ -79,9 +80,8 @@ def advise_on(
 
 def _require_fitting(views: ViewConfig, kind: str) -> None:
     """Refuses strengths that would silently do nothing."""
-    vectors = {"noise", "mask", "scale"}
     changed = {f.name for f in dataclasses.fields(views) if getattr(views, f.name) != getattr(ViewConfig(), f.name)}
-    idle = sorted(changed & vectors if kind == "image" else changed - vectors)
+    idle = sorted(changed & VECTORS.keys() if kind == "image" else changed - VECTORS.keys())
     if idle:
         raise ValueError(f"{', '.join(idle)}: no operation on {kind}s; leave out, or set one of those that are")
 

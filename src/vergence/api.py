@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 from vergence import assembly, data, recipes, training
 from vergence.config import RunConfig
 from vergence.data import Data, Items
+from vergence.devices import as_device
 from vergence.evaluation import features
 from vergence.files import open_table
 from vergence.methods.paired import PairedMethod
@@ -112,14 +113,14 @@ def load(path: str | Path, *, device: str = "auto") -> "Run":
         ValueError: There is no finished run, it is damaged, or a newer version wrote it.
     """
     folder = RunFolder.open(Path(path))
-    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    where = as_device(device)
     state = folder.load_model()
     method = blank(folder)
     try:
         method.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"{path}: the model does not fit its description: {str(error).splitlines()[-1].strip()}") from None
-    return Run(folder, method.to(where), torch.device(where))
+    return Run(folder, method.to(where), where)
 
 
 def blank(folder: RunFolder) -> PairedMethod:

@@ -22,6 +22,7 @@ from vergence.report_page import (
     chart,
     count,
     curve,
+    definitions,
     duel,
     finite,
     histogram,
@@ -115,10 +116,9 @@ def _header(run: RunFiles) -> str:
         "Device": ", ".join(str(facts[key]) for key in ("device", "precision") if facts.get(key)),
         "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), facts.get("commit")) if v),
     }
-    cells = "".join(f"<div><dt>{name}</dt><dd>{escape(str(value))}</dd></div>" for name, value in shown.items() if value)
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in run.notes)
     said = "".join(f"<p>{sentence}</p>" for sentence in (_learnt(run), _recognised(run), _noticed(run)))
-    return f'<h1>{escape(run.path.resolve().name)}</h1><div class="lead">{said}</div>{notes}<dl>{cells}</dl>'
+    return f'<h1>{escape(run.path.resolve().name)}</h1><div class="lead">{said}</div>{notes}{definitions(shown)}'
 
 
 def _learnt(run: RunFiles) -> str:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from vergence.files import replacing
-from vergence.report_page import COLOURS, SYMBOLS, assemble, chart, count, lines, missing, table
+from vergence.linear.words import NAMES
+from vergence.report_page import COLOURS, SYMBOLS, assemble, chart, count, definitions, lines, missing, table
 
 __all__ = ["write_page"]
 
-METHODS = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "pca": "PCA"}
+METHODS = {key: NAMES[key] for key in ("joint_embedding", "reconstruction", "pca")}
 LISTED = 24  # directions in the table
-VERDICTS = {"joint_embedding": "Joint embedding", "reconstruction": "Reconstruction", "cannot_tell": "Cannot tell"}
 
 
 def write_page(advice: Mapping[str, Any], path: Path, *, name: str, command: str) -> Path:
@@ -57,9 +57,8 @@ def _header(advice: Mapping[str, Any], name: str) -> str:
         "Labelled items": count(facts["labelled"]),
         "Judged by": "a probe on labels" if advice["basis"] == "labels" else "the spectra alone",
     }
-    cells = "".join(f"<div><dt>{key}</dt><dd>{escape(str(value))}</dd></div>" for key, value in shown.items() if value)
     said = "".join(f"<p>{escape(sentence)}</p>" for sentence in advice["words"])
-    return f'<h1>{VERDICTS[advice["verdict"]]}</h1><div class="lead">{said}</div><dl>{cells}</dl>'
+    return f'<h1>{NAMES[advice["verdict"]].capitalize()}</h1><div class="lead">{said}</div>{definitions(shown)}'
 
 
 def _components(advice: Mapping[str, Any], figures: dict[str, Any]) -> str:

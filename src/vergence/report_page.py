@@ -9,7 +9,7 @@ from html import escape
 from string import Template
 from typing import Any
 
-__all__ = ["AGAIN", "CHOICE", "MAP", "Columns", "assemble", "chart", "count", "curve", "duel", "finite"]
+__all__ = ["AGAIN", "CHOICE", "MAP", "Columns", "assemble", "chart", "count", "curve", "definitions", "duel", "finite"]
 __all__ += ["histogram", "lines", "missing", "number", "picture", "ranking", "scatter", "table", "verdict"]
 
 Figure = dict[str, Any]
@@ -253,6 +253,12 @@ def chart(figures: dict[str, Any], key: str, figure: Figure, alt: str) -> str:
     """Returns a chart's place; its data go into ``figures``."""
     figures[key] = figure
     return f'<div class="figure" data-figure="{key}" role="img" aria-label="{escape(alt)}"></div>'
+
+
+def definitions(shown: Mapping[str, Any]) -> str:
+    """Returns a list of facts by their names, those that are there; escapes them."""
+    cells = "".join(f"<div><dt>{name}</dt><dd>{escape(str(value))}</dd></div>" for name, value in shown.items() if value)
+    return f"<dl>{cells}</dl>"
 
 
 def number(x: Any) -> str:

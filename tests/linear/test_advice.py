@@ -251,7 +251,7 @@ def test_the_overlaps_interval_covers_what_many_items_give():
     covered = 0
     for seed in range(20):
         evidence = collected(problem(1.5, n=2000, seed=seed)[0], augmentation)
-        low, high = jackknifed_overlap(evidence, 4)
+        low, high = jackknifed_overlap(evidence, evidence.solution(), 4)
         assert low <= _overlap(evidence.solution(), 4) <= high
         covered += low <= true <= high
     assert covered >= 15

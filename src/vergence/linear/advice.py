@@ -19,8 +19,8 @@ from torch import Tensor
 import vergence.linear.evidence as ev
 import vergence.linear.findings as findings
 from vergence.data_items import Items, PairItems
+from vergence.devices import as_device
 from vergence.linear.fitting import Affine
-from vergence.linear.moments import as_device
 from vergence.linear.pipeline import Composed, left_out
 from vergence.linear.words import APART, LEAST, words
 from vergence.terminal import bar
@@ -143,20 +143,20 @@ def advise(
         )
         k = _number(n_components, found.x.shape[1])
         solution = found.solution()
-        if float(solution.omega.mean()) > 1 - 1e-9 or (found.halves and ev.nothing_changes(found.statistics([1.0] * ev.GROUPS))):
+        if float(solution.omega.mean()) > 1 - 1e-9 or (found.halves and found.statistics([1.0] * ev.GROUPS).unchanged()):
             raise ValueError(
                 "the augmentation changes nothing (S = G), so joint embedding is a tie; give one that changes the items"
             )
         ks = sorted({k, *(2**j for j in range(1, 12) if 2**j <= found.x.shape[1] // 2)})
         known = _enough(found.labels)
         level = 0.05 / (len(ks) + len(parts) + len(findings.SIZES))
-        components = findings.components(found, ks, known, level)
+        components = findings.components(found, solution, ks, known, level)
         augmentations = findings.operations(found, solution, part, augmentation, parts, k, known, random_state, level, advance)
     at = components[ks.index(k)]
-    verdict, margin, interval = _verdict(at, findings.jackknifed_overlap(found, k))
+    verdict, margin, interval = _measured(at) if known else _spectral(at, findings.jackknifed_overlap(found, solution, k))
     facts = _facts(found, k, m if callable(augmentation) else 0, classes, known)
     facts["isotropic"] = augmentation is None or (not callable(augmentation) and np.ndim(augmentation) == 0)
-    sizes = findings.sizes_curve(found, k, known, level)
+    sizes = findings.sizes_curve(found, solution, k, known, level)
     said = words(verdict, margin, interval, facts, components, augmentations, sizes)
     return Advice(
         verdict,
@@ -230,9 +230,13 @@ def _enough(labels: Tensor | None) -> bool:
     return labels is not None and int((labels >= 0).sum()) >= LABELLED and len(labels[labels >= 0].unique()) >= 2
 
 
-def _verdict(at: Mapping[str, Any], overlap: tuple[float, float]) -> tuple[Verdict, float, tuple[float, float]]:
-    if "margin" not in at:
-        return ("joint_embedding" if overlap[1] < APART else "cannot_tell"), at["overlap"], overlap
+def _spectral(at: Mapping[str, Any], interval: tuple[float, float]) -> tuple[Verdict, float, tuple[float, float]]:
+    """Returns the verdict that an overlap gives by itself, the overlap, and its interval."""
+    return ("joint_embedding" if interval[1] < APART else "cannot_tell"), at["overlap"], interval
+
+
+def _measured(at: Mapping[str, Any]) -> tuple[Verdict, float, tuple[float, float]]:
+    """Returns the verdict of the probes, the margin, and its interval."""
     margin, (low, high) = at["margin"], at["interval"]
     if abs(margin) < LEAST or low <= 0 <= high:
         return "cannot_tell", margin, (low, high)

@@ -21,7 +21,28 @@ __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]
 TIE = 1e-9  # eigenvalues of joint embedding nearer than this are equal
 
 
-class JointEmbedding(Linear):
+class Components(Linear):
+    """What those share that keep a number of components."""
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        augmentation: Any = None,
+        n_draws: int = 16,
+        center: bool = True,
+        device: str = "cpu",
+        random_state: int | None = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.augmentation = augmentation
+        self.n_draws = n_draws
+        self.center = center
+        self.device = device
+        self.random_state = random_state
+
+
+class JointEmbedding(Components):
     r"""Linear joint embedding (theorem 3.2): the directions that an augmentation leaves most alone.
 
         min_W  1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2   subject to   W S W^T = I
@@ -60,32 +81,13 @@ class JointEmbedding(Linear):
         (1000, 1)
     """
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        augmentation: Any = None,
-        n_draws: int = 16,
-        center: bool = True,
-        device: str = "cpu",
-        random_state: int | None = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.augmentation = augmentation
-        self.n_draws = n_draws
-        self.center = center
-        self.device = device
-        self.random_state = random_state
-
     def _solve(self, found: Statistics) -> None:
-        S = found.S
-        eps = found.eps if self._sampler is not None else torch.finfo(S.dtype).eps
-        if bool(((S - found.G).diagonal() <= 64 * eps * S.diagonal()).all()):
+        if found.unchanged():
             raise ValueError(
                 "joint embedding is a tie: the augmentation changes nothing (S = G), so every direction is perfectly invariant; "
                 "give an augmentation that changes the items, or use Reconstruction"
             )
-        W, omega, jitter = solutions.joint_embedding(found.G, S)
+        W, omega, jitter = solutions.joint_embedding(found.G, found.S)
         warn_jitter(jitter)
         k = self._number(int((omega > 1e3 * RANK).sum()))
         if k < len(omega) and omega[k - 1] - omega[k] < TIE:
@@ -106,7 +108,7 @@ def _lagrangian(a: Tensor, omega: Tensor) -> Tensor:
     return -2 * (g - omega * s).sum(-1)
 
 
-class Reconstruction(Linear):
+class Reconstruction(Components):
     r"""Linear reconstruction (theorem 3.1): the directions from which the clean items can best be rebuilt.
 
         min_{E, D}  1/n sum_i E|x_i - D E tau(x_i)|^2
@@ -141,23 +143,6 @@ class Reconstruction(Linear):
         >>> np.abs(model.components_).round(1).tolist(), model.inverse_transform(model.transform(X)).shape
         ([[0.1, 0.0, 0.0]], (1000, 3))
     """
-
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        augmentation: Any = None,
-        n_draws: int = 16,
-        center: bool = True,
-        device: str = "cpu",
-        random_state: int | None = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.augmentation = augmentation
-        self.n_draws = n_draws
-        self.center = center
-        self.device = device
-        self.random_state = random_state
 
     def _solve(self, found: Statistics) -> None:
         E, D, phi, jitter = solutions.reconstruction(found.M, found.S)

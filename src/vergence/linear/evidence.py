@@ -8,7 +8,6 @@ Shapes: N items, D features, r directions, m draws of the augmentation, k compon
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ import vergence.linear.solutions as solutions
 from vergence import linalg
 from vergence.data_items import ArrayItems, Items
 from vergence.linear.fitting import covariance_of
-from vergence.linear.moments import Augmentation, Moments, Statistics, blocks, draw, flat
+from vergence.linear.moments import Augmentation, Moments, Statistics, as_table, blocks, draw, flat
 
 __all__ = ["FOLDS", "GROUPS", "Basis", "Evidence", "Solution"]
 __all__ += [
@@ -30,7 +29,6 @@ __all__ += [
     "collect",
     "cross_validated",
     "jackknifed",
-    "nothing_changes",
     "predicted",
     "rebased",
     "solve",
@@ -49,12 +47,12 @@ class Basis:
     Attributes:
         mean: (D,).
         directions: (D, r).
-        kept: Share of the variance that lies in them, in (0, 1].
+        kept: Share of the items' variance that lies in them, in (0, 1]; 1 until it is measured.
     """
 
     mean: Tensor
     directions: Tensor
-    kept: float
+    kept: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns coordinates (B, r) of items (B, D), float32."""
@@ -126,12 +124,13 @@ class Evidence:
         return [dataclasses.replace(self, moments=half, halves=()) for half in self.halves]
 
     def statistics(self, weights: Sequence[float]) -> Statistics:
-        """Returns the moments of a weighted sum of the groups."""
-        return Moments.weighted(self.moments, weights).statistics(centred=True)
+        """Returns the moments of a weighted sum of the groups; S holds the covariance where that is given."""
+        found = Moments.weighted(self.moments, weights).statistics(centred=True)
+        return found if self.covariance is None else dataclasses.replace(found, S=found.G + self.covariance)
 
     def solution(self, weights: Sequence[float] | None = None) -> Solution:
         """Returns both solutions on a weighted sum of the groups; on all of them by default."""
-        return solve(self.statistics([1.0] * GROUPS if weights is None else weights), self.covariance)
+        return solve(self.statistics([1.0] * GROUPS if weights is None else weights))
 
 
 def collect(
@@ -166,10 +165,7 @@ def collect(
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(random_state))
     group = torch.empty(len(items), dtype=torch.long)
     group[order] = torch.arange(len(items)) % GROUPS
-    sizes = [n_draws, n_draws // 2, n_draws - n_draws // 2] if sampler else [0]
-    moments = [[Moments(r, m, device) for _ in range(GROUPS)] for m in sizes]
-    for one in itertools.chain(*moments):
-        one.origin = torch.zeros(r, dtype=torch.float64, device=device)
+    sums = [_sums(r, n_draws if sampler else 0, device) for _ in range(GROUPS)]
     xs, seen, inside, total = [], [], 0.0, 0.0
     for b, raw, index in blocks(items, np.arange(len(items))):
         full = flat(raw.to(device), sampler).float()
@@ -178,16 +174,28 @@ def collect(
         at = torch.from_numpy(np.asarray(index))
         for g in range(GROUPS):
             mine = (group[at] == g).nonzero().flatten().to(device)
-            for sums, part in zip(moments, (views, views[: n_draws // 2], views[n_draws // 2 :]), strict=False):
-                if len(mine):
-                    sums[g].add(x[mine], (v[mine] for v in part))
+            if len(mine):
+                _add(sums[g], x[mine], [v[mine] for v in views])
         inside, total = inside + float(x.double().square().sum()), total + float((full - basis.mean).double().square().sum())
         xs.append(x)
         seen.append(at)
         advance(len(x))
     i, basis = torch.cat(seen), dataclasses.replace(basis, kept=min(1.0, inside / total))
-    whole = Evidence(basis, torch.cat(xs), None if labels is None else labels[i], group[i], moments[0], None, moments[1:])
+    moments, *halves = map(list, zip(*sums, strict=True))
+    whole = Evidence(basis, torch.cat(xs), None if labels is None else labels[i], group[i], moments, None, halves)
     return whole if sampler else dataclasses.replace(whole, covariance=_projected(augmentation, whole))
+
+
+def _sums(r: int, draws: int, device: str) -> list[Moments]:
+    """Returns moments around zero to add to: for all draws and, where there are any, for either half of them."""
+    sizes = (draws, draws // 2, draws - draws // 2) if draws else (0,)
+    return [Moments(r, m, device, torch.zeros(r, dtype=torch.float64, device=device)) for m in sizes]
+
+
+def _add(sums: Sequence[Moments], x: Tensor, views: Sequence[Tensor]) -> None:
+    half = len(views) // 2
+    for one, part in zip(sums, (views, views[:half], views[half:]), strict=False):
+        one.add(x, iter(part))
 
 
 def _projected(augmentation: Any, evidence: Evidence) -> Tensor:
@@ -208,8 +216,7 @@ def _basis(items: Items, sampler: Augmentation | None, directions: int, device: 
     c = x - mean
     if not bool(c.isfinite().all()):
         raise ValueError("Input X contains NaN or infinity: leave those items out, or fill them in")
-    total = float(c.square().sum())
-    if total == 0:
+    if not bool(c.any()):
         raise ValueError("expected items that differ, found all alike; nothing can be compared")
     if min(c.shape) > 2 * directions:
         with torch.random.fork_rng(devices=[]):
@@ -223,16 +230,15 @@ def _basis(items: Items, sampler: Augmentation | None, directions: int, device: 
         V = torch.linalg.svd(c.double(), full_matrices=False)[2].T.float()
     strength = (c @ V).square().sum(0)
     keep = (strength > 1e-9 * strength.max()).nonzero().flatten()[:directions]
-    return Basis(mean, V[:, keep], float(strength[keep].sum()) / total)
+    return Basis(mean, V[:, keep])
 
 
-def solve(found: Statistics, covariance: Tensor | None) -> Solution:
+def solve(found: Statistics) -> Solution:
     """Returns both solutions and the principal directions for given moments."""
-    S = found.S if covariance is None else found.G + covariance
-    W, omega, _ = solutions.joint_embedding(found.G, S)
-    E, _, phi, _ = solutions.reconstruction(found.M, S)
+    W, omega, _ = solutions.joint_embedding(found.G, found.S)
+    E, _, phi, _ = solutions.reconstruction(found.M, found.S)
     variance, U = torch.linalg.eigh(found.clean)
-    return Solution(W, omega, E, phi, U.flip(1).T, variance.flip(0).clamp(min=0), found.G, S)
+    return Solution(W, omega, E, phi, U.flip(1).T, variance.flip(0).clamp(min=0), found.G, found.S)
 
 
 # Labels
@@ -301,8 +307,8 @@ class LabelMoments:
         """Returns the sums for evidence with labels."""
         assert evidence.labels is not None, "information is about labels"
         L, r = int(evidence.labels.max()) + 1, evidence.x.shape[1]
-        n, sums, second = torch.zeros(GROUPS, L), torch.zeros(GROUPS, L, r), torch.zeros(GROUPS, r, r)
-        n, sums, second = n.double(), sums.double(), second.double()
+        shapes = ((GROUPS, L), (GROUPS, L, r), (GROUPS, r, r))
+        n, sums, second = (torch.zeros(shape, dtype=torch.float64) for shape in shapes)
         centre = evidence.x.double().mean(0).cpu()
         for g in range(GROUPS):
             here = (evidence.group == g) & (evidence.labels >= 0)
@@ -347,23 +353,12 @@ def rebased(
     evidence: Evidence, items: Items, augmentation: Augmentation, n_draws: int, seed: int, device: str
 ) -> list[Statistics]:
     """Returns the moments of some items under another augmentation, in the same directions: of all draws, and of either half."""
-    r = evidence.x.shape[1]
-    sizes = (n_draws, n_draws // 2, n_draws - n_draws // 2)
-    moments = [Moments(r, m, device) for m in sizes]
-    for one in moments:
-        one.origin = torch.zeros(r, dtype=torch.float64, device=device)
+    sums = _sums(evidence.x.shape[1], n_draws, device)
     for b, raw, _ in blocks(items):
         raw = raw.to(device)
-        x = evidence.basis(flat(raw, augmentation))
         views = [evidence.basis(v) for v in draw(raw, augmentation, n_draws, seed, b)]
-        for one, part in zip(moments, (views, views[: sizes[1]], views[sizes[1] :]), strict=True):
-            one.add(x, iter(part))
-    return [one.statistics(centred=True) for one in moments]
-
-
-def nothing_changes(found: Statistics) -> bool:
-    """Says whether an augmentation that was sampled leaves all items as they are, up to rounding."""
-    return bool(((found.S - found.G).diagonal() <= 64 * found.eps * found.S.diagonal()).all())
+        _add(sums, evidence.basis(flat(raw, augmentation)), views)
+    return [one.statistics(centred=True) for one in sums]
 
 
 def as_items(data: Any) -> Items:
@@ -372,9 +367,4 @@ def as_items(data: Any) -> Items:
     Raises:
         ValueError: Not items (N, D) or images (N, C, H, W).
     """
-    if isinstance(data, Items):
-        return data
-    array = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
-    if array.ndim not in (2, 4) or 0 in array.shape:
-        raise ValueError(f"expected items (N, D) or images (N, C, H, W), found shape {tuple(array.shape)}")
-    return ArrayItems(array)
+    return data if isinstance(data, Items) else ArrayItems(as_table(data))

@@ -53,10 +53,10 @@ def _between(found: ev.Evidence, U: Tensor) -> Tensor:
     return share
 
 
-def components(found: ev.Evidence, ks: Sequence[int], known: bool, level: float) -> list[dict[str, Any]]:
+def components(found: ev.Evidence, solution: ev.Solution, ks: Sequence[int], known: bool, level: float) -> list[dict[str, Any]]:
     """Returns, for each number of components, the overlap and, with labels, accuracies, margin and interval."""
     right = [ev.cross_validated(part, ks) for part in (found, *found.split())] if known else []
-    solution, rows = found.solution(), []
+    rows = []
     for i, k in enumerate(ks):
         row: dict[str, Any] = {"k": k, "overlap": _overlap(solution, k)}
         if right:
@@ -105,13 +105,13 @@ def _interval(a: Tensor, b: Tensor, level: float = 0.05) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def jackknifed_overlap(found: ev.Evidence, k: int) -> tuple[float, float]:
+def jackknifed_overlap(found: ev.Evidence, solution: ev.Solution, k: int) -> tuple[float, float]:
     """Returns the 95 % interval of the overlap: solutions without each group in turn, widened by the error of sampling.
 
     A bootstrap would not do: repeated items settle the solutions less, which shifts the overlap.
     """
     without = [_overlap(found.solution([float(g != left) for g in range(ev.GROUPS)]), k) for left in range(ev.GROUPS)]
-    overlap, se = ev.jackknifed(torch.tensor([_overlap(found.solution(), k), *without], dtype=torch.float64))
+    overlap, se = ev.jackknifed(torch.tensor([_overlap(solution, k), *without], dtype=torch.float64))
     halves = [_overlap(part.solution(), k) for part in found.split()]
     low, high = _widened((overlap - STUDENT * se, overlap + STUDENT * se), overlap, halves)
     return max(0.0, low), min(1.0, high)
@@ -135,21 +135,22 @@ def operations(
 ) -> list[dict[str, Any]]:
     """Returns what the whole does, and what is missing without each operation (all of them on a part of the items)."""
     labels = ev.LabelMoments.of(found) if known else None
+    everything = None if labels is None else _readable(labels, k)
     if not parts:
         halves = [one.solution() for one in found.split()]
-        return [_treatment("all", found, [solution, *halves], solution, k, labels, level)[0]]
+        return [_treatment("all", found, [solution, *halves], solution, k, labels, everything, level)[0]]
     rows: list[dict[str, Any]] = []
     m, whole, first = max(4, math.ceil(PART_VIEWS / len(part))), None, None
     for name, one in (("all", augmentation), *parts):
         statistics = ev.rebased(found, part, one, m, seed, str(found.x.device))
         advance(len(part))
-        if ev.nothing_changes(statistics[0]):  # without it joint embedding is a tie
+        if statistics[0].unchanged():  # without it joint embedding is a tie
             continue
-        solutions = [ev.solve(each, None) for each in statistics]
+        solutions = [ev.solve(each) for each in statistics]
         whole = whole or solutions[0]
         if rows and torch.equal(whole.S, solutions[0].S):  # greyscale of grey images does nothing
             continue
-        row, shares = _treatment(name, found, solutions, whole, k, labels, level)
+        row, shares = _treatment(name, found, solutions, whole, k, labels, everything, level)
         first = shares if first is None else first
         if shares is not None and first is not None:
             row["alignment_change"], row["alignment_change_se"] = ev.jackknifed(shares - first)
@@ -164,6 +165,7 @@ def _treatment(
     whole: ev.Solution,
     k: int,
     labels: ev.LabelMoments | None,
+    everything: Tensor | None,
     level: float,
 ) -> tuple[dict[str, Any], Tensor | None]:
     """Returns an augmentation's row, and its alignment with each group of items left out; None where nothing is readable."""
@@ -174,14 +176,18 @@ def _treatment(
         return row, None
     right = [(_right(found, one.W, k), _right(found, one.E, k)) for one in solutions]
     row |= _compared(*right[0], right[1:], level)
-    r = len(solution.W)
-    readable = min(r, max(2 * k, int(labels.n.sum()) // 10))
-    everything = labels.readable(torch.eye(r)[:readable])
-    total, se = ev.jackknifed(everything)
-    if total <= 2 * se:
+    if everything is None:
         return row | {"alignment": None}, None
     shares = labels.readable(solution.W[:k]) / everything
     return row | {"alignment": min(1.0, max(0.0, float(shares[0])))}, shares
+
+
+def _readable(labels: ev.LabelMoments, k: int) -> Tensor | None:
+    """Returns what all directions tell of the classes, as many as the labels suffice for, (1 + G,); None if that is nothing."""
+    r = labels.sums.shape[2]
+    everything = labels.readable(torch.eye(r)[: min(r, max(2 * k, int(labels.n.sum()) // 10))])
+    total, se = ev.jackknifed(everything)
+    return everything if total > 2 * se else None
 
 
 def _right(found: ev.Evidence, rows: Tensor, k: int) -> Tensor:
@@ -193,9 +199,8 @@ def _right(found: ev.Evidence, rows: Tensor, k: int) -> Tensor:
     return torch.cat(right)
 
 
-def sizes_curve(found: ev.Evidence, k: int, known: bool, level: float) -> list[dict[str, Any]]:
+def sizes_curve(found: ev.Evidence, whole: ev.Solution, k: int, known: bool, level: float) -> list[dict[str, Any]]:
     """Returns, for growing numbers of items, how settled the codes are and, with labels, accuracies on the last four groups."""
-    whole = found.solution()
     held_out = list(range(SIZES[-1], ev.GROUPS))
     rows: list[dict[str, Any]] = []
     for size in SIZES:
@@ -209,12 +214,14 @@ def sizes_curve(found: ev.Evidence, k: int, known: bool, level: float) -> list[d
         row: dict[str, Any] = {"items": n, "overlap": _overlap(solution, k)}
         row |= {"joint_embedding_settled": settled["je"], "reconstruction_settled": settled["rc"]}
         if known:
-            row |= _learnt(found, weights, k, size, held_out, level)
+            row |= _learnt(found, solution, weights, k, size, held_out, level)
         rows.append(row)
     return rows
 
 
-def _learnt(found: ev.Evidence, weights: list[float], k: int, size: int, held_out: list[int], level: float) -> dict[str, Any]:
+def _learnt(
+    found: ev.Evidence, solution: ev.Solution, weights: list[float], k: int, size: int, held_out: list[int], level: float
+) -> dict[str, Any]:
     """Returns accuracies on the held-out groups after seeing ``size`` groups, labels included; none with too few labels."""
     assert found.labels is not None
     known = found.labels >= 0
@@ -228,6 +235,6 @@ def _learnt(found: ev.Evidence, weights: list[float], k: int, size: int, held_ou
     def right(rows: Tensor) -> Tensor:
         return ev.predicted(found.x, labels, rows, [k], train, test)[0]
 
-    three = [part.solution(weights) for part in (found, *found.split())]
+    three = [solution, *(half.solution(weights) for half in found.split())]
     pairs = [(right(one.W), right(one.E)) for one in three]
     return _compared(*pairs[0], pairs[1:], level, pca=right(three[0].U))

@@ -1,5 +1,6 @@
 """What the linear estimators share: reading items of any kind, moments, the Monte Carlo error, and messages."""
 
+import abc
 import copy
 import warnings
 from collections.abc import Callable, Iterable
@@ -14,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from vergence.data_items import Items, PairItems
-from vergence.linear.moments import Augmentation, Moments, Statistics, as_device, as_tensor, blocks, draw, flat
+from vergence.devices import as_device
+from vergence.linear.moments import Augmentation, Moments, Statistics, as_table, as_tensor, blocks, draw, flat
 
 __all__ = ["RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
 
@@ -101,7 +103,7 @@ class Affine:
         return view
 
 
-class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
     """What the three have in common: reading, moments, and the map x -> components_ (x - mean_)."""
 
     augmentation: Any
@@ -225,9 +227,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         if isinstance(X, Items):
             y = X.labels if y is None else y
         elif isinstance(X, (Tensor, np.memmap)) or getattr(X, "ndim", 2) == 4:
-            X = X if isinstance(X, (Tensor, np.memmap)) else np.asarray(X)
-            if X.ndim not in (2, 4) or 0 in X.shape:
-                raise ValueError(f"expected items (N, D) or images (N, C, H, W), found shape {tuple(X.shape)}")
+            X = as_table(X)
         elif isinstance(X, (str, Path)):
             raise ValueError(f"expected items, found the name '{X}': open it with vergence.data.open_items, or np.load")
         elif _are_batches(X):
@@ -253,8 +253,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             raw = items.to(device)
             x, t = flat(raw, sampler), self._targets(state, targets)
             if state.moments is None:
-                state.moments = Moments(x.shape[1], self.n_draws if sampler else 0, device)
-                state.moments.origin = x.double().mean(0)
+                state.moments = Moments(x.shape[1], self.n_draws if sampler else 0, device, x.double().mean(0))
             self._require_width(x, len(state.moments.x))
             if sampler is not None and not indexed:
                 self._keep(state, raw, t)
@@ -274,8 +273,9 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     # Solving
 
+    @abc.abstractmethod
     def _solve(self, found: Statistics) -> None:
-        raise NotImplementedError
+        """Sets the fitted attributes that the moments give."""
 
     def _augmented(self, found: Statistics) -> Statistics:
         """Returns the moments under the augmentation: as sampled, or those that its numbers give."""
@@ -283,7 +283,8 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             affine = self.augmentation if isinstance(self.augmentation, Affine) else None
             found = found if affine is None else affine.moved(found, centred=self.center)
             numbers = self.augmentation if affine is None else affine.covariance
-            found = replace(found, S=found.G + covariance_of(numbers, found.G, float(found.variance.mean())))
+            S = found.G + covariance_of(numbers, found.G, float(found.variance.mean()))
+            found = replace(found, S=S, eps=torch.finfo(S.dtype).eps)  # S - G is as exact as its numbers
         elif found.n * (self.n_draws - 1) < len(found.G):
             few = f"{found.n} items with n_draws = {self.n_draws} for {len(found.G)} features"
             warnings.warn(f"few draws of the augmentation: {few}; what looks invariant is chance; raise n_draws", stacklevel=5)

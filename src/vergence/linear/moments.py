@@ -23,7 +23,7 @@ from vergence import linalg
 from vergence.data_items import Items
 from vergence.views import ImageViews, Views, centre_crop
 
-__all__ = ["Augmentation", "Moments", "Statistics", "as_device", "as_tensor", "blocks", "draw", "flat"]
+__all__ = ["Augmentation", "Moments", "Statistics", "as_table", "as_tensor", "blocks", "draw", "flat"]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -66,6 +66,10 @@ class Statistics:
     eps: float
     constant: Tensor
 
+    def unchanged(self) -> bool:
+        """Says whether the augmentation leaves all items as they are (S = G), up to rounding."""
+        return bool(((self.S - self.G).diagonal() <= 64 * self.eps * self.S.diagonal()).all())
+
 
 class Moments:
     """Sums over items, their augmentations and targets; add blocks, or other sums, in any order.
@@ -74,6 +78,7 @@ class Moments:
         dim: D.
         draws: m >= 2 where the augmentation is sampled; 0 where its covariance is added by the caller to S.
         device: Where the sums lie.
+        origin: c (D,); by default the mean of the first items that are added.
 
     Example:
         >>> x = torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64)
@@ -83,11 +88,11 @@ class Moments:
         [[1.0, 2.0], [2.0, 4.0]]
     """
 
-    def __init__(self, dim: int, draws: int = 0, device: str | torch.device = "cpu") -> None:
+    def __init__(self, dim: int, draws: int = 0, device: str | torch.device = "cpu", origin: Tensor | None = None) -> None:
         self.draws = draws
         self.n = 0
         self.eps = 0.0
-        self.origin: Tensor | None = None
+        self.origin = origin
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
@@ -153,8 +158,8 @@ class Moments:
     @classmethod
     def weighted(cls, parts: Sequence["Moments"], weights: Sequence[float]) -> "Moments":
         """Returns the weighted sum of moments that share their origin, their draws and their numbers of targets."""
-        whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device)
-        whole.origin, whole.eps = parts[0].origin, max(part.eps for part in parts)
+        whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device, parts[0].origin)
+        whole.eps = max(part.eps for part in parts)
         whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
         for name in ("x", "xx", "y", "yy", "yv", "v", "vv", "tt", "xv"):
             setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True)))
@@ -216,21 +221,6 @@ def _require_finite(found: Statistics) -> None:
 # Reading
 
 
-def as_device(name: str) -> torch.device:
-    """Returns a device that is there.
-
-    Raises:
-        ValueError: torch knows no such device, or finds none.
-    """
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"expected a device such as cpu or cuda, found '{name}'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device '{name}' was asked for, but torch finds no CUDA device; use cpu")
-    return device
-
-
 def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:
     """Yields (number, items, their targets or None) of this process's blocks, the last one shorter; of all where not ``shared``.
 
@@ -266,6 +256,18 @@ def _read(array: Any, index: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         yield i, as_tensor(array[int(i[0]) : int(i[-1]) + 1])
         if isinstance(array, np.memmap):
             _forget(array)
+
+
+def as_table(data: Any) -> Any:
+    """Returns items as an array or a tensor (N, D), or images (N, C, H, W); a memory map stays one.
+
+    Raises:
+        ValueError: They have another shape, or there are none.
+    """
+    table = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
+    if table.ndim not in (2, 4) or 0 in table.shape:
+        raise ValueError(f"expected items (N, D) or images (N, C, H, W), found shape {tuple(table.shape)}")
+    return table
 
 
 def as_tensor(x: Any) -> Tensor:

@@ -10,19 +10,18 @@ from torch import Tensor
 from vergence.linear.moments import Augmentation
 from vergence.views import ImageViews, VectorViews, Views
 
-__all__ = ["Composed", "left_out"]
+__all__ = ["IMAGES", "VECTORS", "Composed", "left_out"]
 
-NEUTRAL: Mapping[str, Mapping[str, Any]] = {
-    "crop": {"crop": (1.0, 1.0)},
-    "flip": {"flip": 0.0},
-    "jitter": {"jitter_p": 0.0},
-    "greyscale": {"greyscale": 0.0},
-    "blur": {"blur": 0.0},
-    "solarise": {"solarise": 0.0},
-    "noise": {"noise": 0.0},
-    "mask": {"mask": 0.0},
-    "scale": {"scale": 0.0},
+# An operation's name -> the field of its strength, and the strength that leaves an item as it is
+IMAGES: Mapping[str, tuple[str, Any]] = {
+    "crop": ("crop", (1.0, 1.0)),
+    "flip": ("flip", 0.0),
+    "jitter": ("jitter_p", 0.0),
+    "greyscale": ("greyscale", 0.0),
+    "blur": ("blur", 0.0),
+    "solarise": ("solarise", 0.0),
 }
+VECTORS: Mapping[str, tuple[str, Any]] = {name: (name, 0.0) for name in ("noise", "mask", "scale")}
 
 
 class Composed:
@@ -50,13 +49,8 @@ def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
         for name in augmentation.parts:
             yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})
     elif isinstance(augmentation, (ImageViews, VectorViews)):
-        names = (
-            ("crop", "flip", "jitter", "greyscale", "blur", "solarise")
-            if isinstance(augmentation, ImageViews)
-            else ("noise", "mask", "scale")
-        )
-        for name in names:
-            config = dataclasses.replace(augmentation.config, **NEUTRAL[name])
+        for name, (field, neutral) in (IMAGES if isinstance(augmentation, ImageViews) else VECTORS).items():
+            config = dataclasses.replace(augmentation.config, **{field: neutral})
             if config != augmentation.config:
                 yield name, _with(augmentation, config)
 
