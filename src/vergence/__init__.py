@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 _NAMES = {"Run": "api", "evaluate": "protocol", "load": "api", "train": "api", "write_report": "report"}
-_MODULES = ("evaluation", "linalg", "linear", "networks", "objectives", "recipes", "report", "training", "views")
+_MODULES = (
+    "densities",
+    "evaluation",
+    "linalg",
+    "linear",
+    "mixtures",
+    "networks",
+    "objectives",
+    "recipes",
+    "report",
+    "resampling",
+    "training",
+    "views",
+)
 
 __all__ = ["Run", "__version__", "evaluate", "load", "train", "write_report", *_MODULES]
 

@@ -49,6 +49,10 @@ class Covariance(abc.ABC):
         """Returns the diagonal of S, (..., D)."""
 
     @abc.abstractmethod
+    def scaled(self, a: Tensor) -> "Covariance":
+        """Returns the covariance of a * x, for factors a (..., D) > 0."""
+
+    @abc.abstractmethod
     def block(self, where: slice) -> "Covariance":
         """Returns the covariance of some of the features."""
 
@@ -98,6 +102,9 @@ class Dense(Covariance):
 
     def variance(self) -> Tensor:
         return self.L.square().sum(-1)
+
+    def scaled(self, a: Tensor) -> "Dense":
+        return Dense(a[..., None] * self.L)
 
     def block(self, where: slice) -> "Dense":
         rows = self.L[..., where, :]
@@ -160,6 +167,9 @@ class Diagonal(Covariance):
     def variance(self) -> Tensor:
         return self.d
 
+    def scaled(self, a: Tensor) -> "Diagonal":
+        return Diagonal(a.square() * self.d)
+
     def block(self, where: slice) -> "Diagonal":
         return Diagonal(self.d[..., where])
 
@@ -214,6 +224,9 @@ class LowRank(Covariance):
 
     def variance(self) -> Tensor:
         return self.d + self.U.square().sum(-1)
+
+    def scaled(self, a: Tensor) -> "LowRank":
+        return LowRank(a.square() * self.d, a[..., None] * self.U)
 
     def block(self, where: slice) -> "LowRank":
         return LowRank(self.d[..., where], self.U[..., where, :])

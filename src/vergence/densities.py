@@ -1,4 +1,4 @@
-r"""Densities that torch lacks: Gaussians and Gaussian mixtures that can be split and conditioned, and the power spherical.
+r"""Densities that torch lacks: Gaussians and Gaussian mixtures that can be split and conditioned; those in polar form.
 
 With Z = [z_c; z_t], a Gaussian of mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt has
 
@@ -16,11 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
-from torch.distributions.utils import _standard_normal
 
 from vergence.covariances import Covariance, Dense, Diagonal, LowRank
+from vergence.polar import PolarStudentT, PowerSpherical
 
-__all__ = ["Covariance", "Dense", "Diagonal", "GaussianMixture", "JointGaussian", "LowRank", "PowerSpherical"]
+__all__ = [
+    "Covariance",
+    "Dense",
+    "Diagonal",
+    "GaussianMixture",
+    "JointGaussian",
+    "LowRank",
+    "PolarStudentT",
+    "PowerSpherical",
+]
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -112,6 +121,20 @@ class JointGaussian(Distribution):
         _require_context(z_c, self.context)
         shift, S = self.S.conditional(self.context, z_c - self.loc[..., : self.context])
         return JointGaussian(self.loc[..., self.context :] + shift, S)
+
+    def affine(self, scale: Tensor, shift: Tensor) -> "JointGaussian":
+        """Returns the distribution of scale * z + shift, for (..., D) each, scale > 0: a change of units."""
+        return JointGaussian(scale * self.loc + shift, self.S.scaled(scale), self.context)
+
+    def marginal_cdf(self, value: Tensor) -> Tensor:
+        """Returns P(z_d <= value_d) of each feature by itself, (..., D)."""
+        below: Tensor = torch.special.ndtr((value - self.loc) / self.S.variance().sqrt())
+        return below
+
+    def marginal_quantile(self, p: float) -> Tensor:
+        """Returns each feature's own quantile, (..., D), for p in (0, 1)."""
+        z: Tensor = torch.special.ndtri(torch.tensor(p).to(self.loc))
+        return self.loc + z * self.S.variance().sqrt()
 
 
 def _where(block: str | slice, context: int) -> slice:
@@ -233,73 +256,22 @@ class GaussianMixture(Distribution):
         parts = self.component_distribution.conditional(z_c[..., None, :])
         return GaussianMixture(logits, parts.loc, parts.S)
 
+    def affine(self, scale: Tensor, shift: Tensor) -> "GaussianMixture":
+        """Returns the distribution of scale * z + shift, for (D,) each, scale > 0: a change of units."""
+        parts = self.component_distribution.affine(scale, shift)
+        return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S, self.context)
 
-# On the sphere
+    def marginal_cdf(self, value: Tensor) -> Tensor:
+        """Returns P(z_d <= value_d) of each feature by itself, (..., D)."""
+        below: Tensor = (self.weights[..., None] * self.component_distribution.marginal_cdf(value[..., None, :])).sum(-2)
+        return below.clamp(max=1)
 
-
-class PowerSpherical(Distribution):
-    r"""The power spherical distribution on the unit sphere of R^D (2020), arXiv:2006.04437.
-
-        log p(x; mu, kappa) = kappa log(1 + mu^T x) - [(a + b) log 2 + b log pi + log G(a) - log G(a + b)],
-        b = (D - 1) / 2,  a = b + kappa
-
-    A draw is (t, sqrt(1 - t^2) v), t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1 falls
-    on mu: exact, without rejection, and differentiable in mu and kappa. Densities are with respect to the surface measure.
-
-    Args:
-        mu: Directions (..., D), D >= 2, of length 1.
-        kappa: Concentrations (...), >= 0; 0 is uniform.
-
-    Example:
-        >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
-        >>> round(p.log_prob(torch.tensor([1.0, 0.0])).exp().item() * 2 * math.pi, 4)
-        1.0
-    """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
-    support = constraints.real_vector
-    has_rsample = True
-
-    def __init__(self, mu: Tensor, kappa: Tensor) -> None:
-        if mu.shape[-1] < 2:
-            raise ValueError(f"expected directions of at least 2 features, found {mu.shape[-1]}")
-        batch = torch.broadcast_shapes(mu.shape[:-1], kappa.shape)
-        self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
-        self.b = (mu.shape[-1] - 1) / 2
-        super().__init__(batch, mu.shape[-1:], validate_args=False)
-
-    @property
-    def mean(self) -> Tensor:
-        """(a - b) / (a + b) mu, (..., D): shorter than 1."""
-        length: Tensor = self.kappa / (self.kappa + 2 * self.b)
-        return length[..., None] * self.mu
-
-    @property
-    def mode(self) -> Tensor:
-        """The direction mu, (..., D)."""
-        return self.mu
-
-    def _log_normaliser(self) -> Tensor:
-        a, b = self.kappa + self.b, self.b
-        return (a + b) * math.log(2) + b * math.log(math.pi) + torch.lgamma(a) - torch.lgamma(a + b)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
-        return self.kappa * torch.log1p((self.mu * value).sum(-1)) - self._log_normaliser()
-
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Returns unit vectors (*sample_shape, ..., D)."""
-        shape = self._extended_shape(torch.Size(sample_shape))
-        a = (self.kappa + self.b).expand(shape[:-1])
-        t = 2 * torch.distributions.Beta(a, torch.full_like(a, self.b), validate_args=False).rsample() - 1
-        v = torch.nn.functional.normalize(_standard_normal(torch.Size((*shape[:-1], shape[-1] - 1)), a.dtype, a.device), dim=-1)
-        y = torch.cat([t[..., None], (1 - t.square()).clamp(min=0).sqrt()[..., None] * v], -1)
-        e = torch.zeros_like(self.mu)
-        e[..., 0] = 1
-        u = torch.nn.functional.normalize(e - self.mu, dim=-1)  # zero where mu is e_1: nothing to reflect
-        return y - 2 * (y * u).sum(-1, keepdim=True) * u
-
-    def entropy(self) -> Tensor:
-        """Returns the entropy in nats, (...); exact."""
-        a, b = self.kappa + self.b, self.b
-        return self._log_normaliser() - self.kappa * (math.log(2) + torch.digamma(a) - torch.digamma(a + b))
+    def marginal_quantile(self, p: float, steps: int = 60) -> Tensor:
+        """Returns each feature's own quantile, (..., D), for p in (0, 1): by bisection between the components' quantiles."""
+        ends = self.component_distribution.marginal_quantile(p)
+        low, high = ends.amin(-2), ends.amax(-2)
+        for _ in range(steps):
+            middle = 0.5 * (low + high)
+            below = self.marginal_cdf(middle) < p
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return 0.5 * (low + high)

@@ -25,72 +25,9 @@ from torch.nn import functional as F
 
 from vergence.linalg import wide
 from vergence.objectives.core import DensityObjective, require_pairs
+from vergence.polar import EPS, directional_nll, log_constant, radial_nll
 
 __all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
-
-EPS = 1e-6  # floor of norms and of variances (algorithm 1)
-
-
-def log_constant(nu: float, dim: int) -> float:
-    r"""Returns the log of the Student-t constant, ln C_{nu,D} = lnG((nu+D)/2) - lnG(nu/2) - D/2 ln(nu pi).
-
-    Args:
-        nu: Degrees of freedom, > 0; ``math.inf`` gives the Gaussian's -D/2 ln(2 pi).
-        dim: D.
-
-    Example:
-        >>> round(log_constant(3.0, 1), 3)
-        -1.001
-    """
-    _require_positive(nu)
-    if math.isinf(nu):
-        return -0.5 * dim * math.log(2 * math.pi)
-    return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
-
-
-def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
-    r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s/|s| - z/|z|)_d^2 / var_d (eq. 24).
-
-    Args:
-        z: Target embeddings, (..., D); any scale.
-        s: Latent samples, (..., D); any scale.
-        var: Variances, (..., D), > 0.
-        nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 Q + 1/2 sum_d log var_d.
-        normalised: Keep the constant -ln C_{nu,D}, which the paper drops.
-
-    Returns:
-        Negative log-likelihood in nats, (...,); at least float32.
-
-    Example:
-        >>> z = torch.tensor([[3.0, 4.0]])
-        >>> directional_nll(z, 2 * z, torch.ones(1, 2), nu=3.0)
-        tensor([0.])
-    """
-    z, s, var = wide(z), wide(s), wide(var)
-    Q = ((_unit(s) - _unit(z)).square() / var).sum(-1)
-    nll = _student_kernel(Q, nu, z.shape[-1]) + 0.5 * var.log().sum(-1)
-    return nll - log_constant(nu, z.shape[-1]) if normalised else nll
-
-
-def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
-    r"""Returns (nu+1)/2 log(1 + dr^2/nu), dr = |z| - |s| (eq. 29, lambda = 1).
-
-    Args:
-        z: Target embeddings, (..., D).
-        s: Latent samples, (..., D).
-        nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 dr^2.
-        normalised: Keep the constant -ln C_{nu,1}, which the paper drops.
-
-    Returns:
-        Negative log-likelihood in nats, (...,); at least float32.
-
-    Example:
-        >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
-        tensor([0.6931])
-    """
-    dr = _norm(wide(z)) - _norm(wide(s))
-    nll = _student_kernel(dr.square(), nu, 1)
-    return nll - log_constant(nu, 1) if normalised else nll
 
 
 def kl_standard_normal(mu: Tensor, var: Tensor) -> Tensor:
@@ -294,22 +231,3 @@ class _InferenceNetwork(nn.Module):
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         h = self.body(z)
         return wide(self.mean(h)), F.softplus(wide(self.variance(h))) + EPS
-
-
-def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return norm
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x / _norm(x).clamp_min(EPS).unsqueeze(-1)
-
-
-def _require_positive(nu: float) -> None:
-    if not nu > 0:
-        raise ValueError(f"expected nu > 0 degrees of freedom, found {nu}")
-
-
-def _student_kernel(Q: Tensor, nu: float, dim: int) -> Tensor:
-    _require_positive(nu)
-    return 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)

@@ -1,0 +1,73 @@
+r"""One Gaussian over context and target: the Gaussian joint embedding (GJE) of arXiv 2603.26799 on fixed data.
+
+With mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt of the items (divided by N: the likelihood's maximum),
+
+    p(t | c) = N(t; mu_t + A (c - mu_c), S_tt - A S_ct),   A = S_tc S_cc^{-1}
+
+which is linear regression with an intercept and the covariance of its residuals.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vergence import linalg
+from vergence.densities import Dense, JointGaussian
+from vergence.mixtures.core import Conditional, Scale
+
+__all__ = ["ConditionalGaussian"]
+
+
+class ConditionalGaussian(Conditional):
+    """p(target | context) of one Gaussian: a linear mean and one covariance for all contexts.
+
+    Args:
+        reg_covar: Added to the variance of each standardised feature, >= 0.
+        device: Where to compute, as torch names it.
+        random_state: Seed of `sample`.
+
+    Attributes:
+        means_: (C + T,), context first.
+        covariances_: (C + T, C + T).
+        jitter_: What was added to standardised variances to make the covariance definite; 0.0 where nothing was needed.
+        n_features_in_: C.
+        n_targets_: T.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(2000, 1))
+        >>> model = ConditionalGaussian().fit(x, 2 * x[:, 0] + 0.5 * rng.normal(size=2000))
+        >>> given = model.conditional([[1.0]])
+        >>> [round(v, 1) for v in (given.mean.item(), given.variance.item() ** 0.5)]
+        [2.0, 0.5]
+        >>> model.intervals([[1.0]], level=0.9).round(1).tolist()
+        [[1.2, 2.8]]
+    """
+
+    def __init__(self, *, reg_covar: float = 0.0, device: str = "cpu", random_state: Any = None) -> None:
+        self.reg_covar = reg_covar
+        self.device = device
+        self.random_state = random_state
+
+    def _fit(self, c: Tensor, t: Tensor) -> None:
+        if not self.reg_covar >= 0:
+            raise ValueError(f"expected reg_covar >= 0, found {self.reg_covar}")
+        Z = torch.cat([c, t], 1)
+        scale = Scale.of(Z)
+        X = scale.to(Z)
+        S = X.T @ X / len(X) + self.reg_covar * torch.eye(X.shape[1]).to(X)
+        L, self.jitter_ = linalg.cholesky(S)
+        L = scale.std.to(L)[:, None] * L
+        self.means_ = scale.mean.numpy()
+        self.covariances_ = (L @ L.T).cpu().numpy()
+        self.cholesky_ = L.cpu().numpy()
+
+    def joint(self) -> JointGaussian:
+        """Returns the density over [context; target]."""
+        mean, L = (torch.from_numpy(v).to(self.device) for v in (self.means_, self.cholesky_))
+        return JointGaussian(mean, Dense(L), context=self.n_features_in_)
+
+    def _conditional(self, c: Tensor) -> JointGaussian:
+        return self.joint().conditional(c)
