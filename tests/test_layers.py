@@ -12,8 +12,8 @@ SRC = Path(__file__).parents[1] / "src" / "vergence"
 # A file imports from files of lower number only; `core` of a folder lies just below its siblings.
 LAYERS = {
     "config": 0, "devices": 0, "files": 0, "linalg": 0, "resampling": 0, "terminal": 0,
-    "covariances": 9, "polar": 9, "batchnorm": 10, "densities": 10, "networks": 10, "neural_gas": 10, "seeding": 10, "views": 10,
-    "em": 11,
+    "covariances": 9, "polar": 9, "batchnorm": 10, "densities": 10, "networks": 10, "neural_gas": 10, "views": 10,
+    "em_structures": 11, "em": 12,
     "data_items": 17, "data_images": 18, "data_files": 19, "data": 20, "objectives.core": 20, "mixtures.core": 20,
     "linear.solutions": 20, "linear.thresholds": 20, "linear.moments": 20, "linear.fitting": 21, "linear.estimators": 22,
     "linear.evidence": 22, "linear.pipeline": 21, "linear.words": 22, "linear.findings": 23, "linear.advice": 24,

@@ -52,7 +52,7 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
-def cholesky(a: Tensor) -> tuple[Tensor, float]:
+def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
     r"""Returns the Cholesky factor of a + jitter I, for the least jitter of a ladder that conditions it well, and the jitter.
 
     Rungs are 0, 1e-13, 1e-12, ..., 1e-4 times the mean of a's diagonal. A factor is taken where it exists and every squared
@@ -60,6 +60,8 @@ def cholesky(a: Tensor) -> tuple[Tensor, float]:
 
     Args:
         a: Symmetric positive semidefinite (D, D), or a batch (..., D, D), which shares one rung.
+        unit: Of the data: what is below 1e-10 of it is taken for zero and gets rungs of that size. By default a matrix of
+            zeros is refused.
 
     Returns:
         The lower factor L, L L^T = a + jitter I, and the largest jitter that was added, in the units of ``a``; 0.0 where
@@ -76,6 +78,8 @@ def cholesky(a: Tensor) -> tuple[Tensor, float]:
     if not bool(a.isfinite().all()):
         raise ValueError("expected a finite matrix to factorise, found NaN or infinity: check the data for extreme values")
     scale = a.diagonal(dim1=-2, dim2=-1).mean(-1)
+    if unit is not None:
+        scale = scale.clamp(min=1e-10 * unit)
     if not bool((scale > 0).all()):
         raise ValueError("expected a matrix with a positive diagonal to factorise, found zeros: nothing varies")
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)

@@ -126,7 +126,8 @@ class PolarStudentT(Distribution):
 
     def __init__(self, s: Tensor, var: Tensor, nu: float = 3.0) -> None:
         _require_positive(nu)
-        self.s, self.var = torch.broadcast_tensors(s, var)
+        shape = torch.broadcast_shapes(s.shape, var.shape)
+        self.s, self.var = s.expand(shape), var.expand(shape)
         self.nu = float(nu)
         super().__init__(self.s.shape[:-1], self.s.shape[-1:], validate_args=False)
 
@@ -138,7 +139,7 @@ class PolarStudentT(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns log p(z; s, var) with its constants, (...), for z (..., D)."""
         direction = directional_nll(value, self.s, self.var, self.nu, normalised=True)
-        return torch.neg(direction + radial_nll(value, self.s, self.nu, normalised=True))
+        return -direction - radial_nll(value, self.s, self.nu, normalised=True)
 
 
 class PowerSpherical(Distribution):

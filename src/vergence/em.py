@@ -1,0 +1,297 @@
+r"""Expectation maximisation for Gaussian mixtures: several starts at once, data in blocks, one pass an iteration.
+
+E step   r_nk = pi_k N(x_n; mu_k, S_k) / sum_j pi_j N(x_n; mu_j, S_j)
+M step   N_k = sum_n r_nk,  pi_k = N_k / N,  mu_k = sum_n r_nk x_n / N_k,
+         S_k = sum_n r_nk d d^T / N_k + reg I,  d = x_n - mu_k
+
+A block is read once for both steps: it is weighed, and its moments around fixed centres are added up in float64. ``mixed``
+precision takes products in float32 until the likelihood stands still, and goes on in float64 until it stands still there.
+How covariances are kept is in `vergence.em_structures`.
+
+Shapes: N items, D features, R starts of K components each, F = R K, B items in a block.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vergence import terminal
+from vergence.densities import LOG_2PI
+from vergence.em_structures import Full, Mixture, Structure, Sums
+
+__all__ = ["Data", "Outcome", "expectation", "log_joint", "maximisation", "polish", "run", "start"]
+
+TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does
+PATIENCE = 2.0  # seconds before a bar appears
+
+
+@dataclass(frozen=True)
+class Data:
+    """Items with weights, read in blocks; in several processes of ``torch.distributed`` each reads its share.
+
+    Attributes:
+        X: (N, D) of float32 or float64; a memory-mapped array is read block by block.
+        weights: (N,) or None.
+        origin: (D,) of float64, taken off every block before anything is rounded.
+        device: Where the blocks go.
+    """
+
+    X: Tensor
+    weights: Tensor | None
+    origin: Tensor
+    device: torch.device
+
+    def blocks(self, rows: int, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Yields where a block lies, its items less the origin (B, D), and their weights (B,)."""
+        rank, world = _processes()
+        origin = self.origin.to(self.device)
+        for i, begin in enumerate(range(0, len(self.X), rows)):
+            if i % world == rank:
+                where = slice(begin, begin + rows)
+                x = (self.X[where].to(self.device, torch.float64) - origin).to(dtype)
+                yield where, x, None if self.weights is None else self.weights[where].to(self.device, dtype)
+
+    def total(self) -> float:
+        """Returns the sum of the weights."""
+        return float(len(self.X)) if self.weights is None else float(self.weights.sum())
+
+
+def _processes() -> tuple[int, int]:
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if ready else (0, 1)
+
+
+def _reduce(sums: Sums) -> Sums:
+    """Returns the sums of all processes."""
+    if _processes()[1] > 1:
+        for part in (sums.N, sums.first, sums.second, sums.log_likelihood):
+            torch.distributed.all_reduce(part)
+        lowest = sums.worst.clone()
+        torch.distributed.all_reduce(lowest, torch.distributed.ReduceOp.MIN)
+        sums.where = torch.where(sums.worst == lowest, sums.where, -1)
+        torch.distributed.all_reduce(sums.where, torch.distributed.ReduceOp.MAX)
+    return sums
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves.
+
+    Attributes:
+        mixture: R mixtures.
+        bounds: The mean log-likelihood of each iteration, one list a start.
+        converged: Of each start, whether the last gain was below the tolerance.
+        reseeded: Of each start, how often a dead component was set anew.
+    """
+
+    mixture: Mixture
+    bounds: list[list[float]]
+    converged: list[bool]
+    reseeded: list[int]
+
+    def best(self) -> int:
+        """Returns the start with the largest likelihood; of equal ones the first."""
+        last = [b[-1] if b else float("-inf") for b in self.bounds]
+        return max(range(len(last)), key=lambda r: (last[r], -r))
+
+
+def log_joint(structure: Structure, mixture: Mixture, x: Tensor, use: object) -> Tensor:
+    """Returns log pi_k + log N(x; mu_k, S_k) in nats, (R, K, B), for items x (B, D) less the origin."""
+    constant = mixture.weights.log() - 0.5 * x.shape[1] * LOG_2PI
+    parts: Tensor = structure.log_density(use, x).unflatten(0, mixture.weights.shape)
+    return parts + constant.to(x)[..., None]
+
+
+Responsible = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
+
+
+def _sweep(data: Data, structure: Structure, use: object, mixture: Mixture, dtype: torch.dtype, weigh: Responsible) -> Sums:
+    """Returns the sums over all blocks; ``weigh`` gives log-densities (R, B) and responsibilities (R, K, B)."""
+    (R, K, D), wide = mixture.means.shape, mixture.means
+    worst, where = wide.new_full((R,), float("inf")), torch.zeros(R, dtype=torch.long, device=wide.device)
+    sums = Sums(wide.new_zeros(R * K), wide.new_zeros(R * K, D), structure.empty(use), wide.new_zeros(R), worst, where)
+    for place, x, w in data.blocks(structure.rows(R * K, D), dtype):
+        lp, r = weigh(place, x)
+        low, at = lp.min(-1)
+        sums.where = torch.where(low < sums.worst, at + place.start, sums.where)
+        sums.worst = torch.minimum(low.to(wide), sums.worst)
+        if w is not None:
+            lp, r = lp * w, r * w
+        flat = r.flatten(0, 1)
+        sums.log_likelihood += lp.double().sum(-1)
+        sums.N += flat.sum(-1)
+        sums.first += structure.first(use, x, flat)
+        sums.second += structure.second(use, x, flat)
+    return _reduce(sums)
+
+
+def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch.dtype = torch.float64) -> tuple[Sums, object]:
+    """Returns the E step's sums over all items and what `maximisation` takes along."""
+    use = structure.use(mixture, dtype)
+
+    def weigh(_: slice, x: Tensor) -> tuple[Tensor, Tensor]:
+        joint = log_joint(structure, mixture, x, use)
+        lp = joint.logsumexp(1)
+        return lp, joint.sub_(lp[:, None]).exp_()
+
+    return _sweep(data, structure, use, mixture, dtype, weigh), use
+
+
+def maximisation(structure: Structure, use: object, sums: Sums, mixture: Mixture, reg: float, *, first: bool = False) -> Mixture:
+    """Returns the mixture that maximises the expected log-likelihood; ``first`` where there are no covariances to go on from."""
+    N = sums.N + TINY
+    means = structure.centre(mixture) + (sums.first / N[:, None]).unflatten(0, mixture.weights.shape)
+    covariances = (structure.guess if first else structure.estimate)(use, sums, N, means, reg)
+    weights = N.unflatten(0, mixture.weights.shape)
+    return Mixture(weights / weights.sum(-1, keepdim=True), means, covariances)
+
+
+def start(data: Data, structure: Structure, r: Tensor, reg: float) -> Mixture:
+    """Returns the M step for responsibilities r (R, K, N): means first, then moments around them."""
+    R, K, _ = r.shape
+    zero = data.origin.to(data.device).new_zeros(R, K, data.X.shape[1])
+    known = Mixture(zero[..., 0], zero, zero)
+    for _ in range(1 + structure.sweeps_to_start):
+        known = _taken(data, structure, structure.begin(known), r, reg)
+    return known
+
+
+def _taken(data: Data, structure: Structure, mixture: Mixture, r: Tensor, reg: float) -> Mixture:
+    use = structure.use(mixture, torch.float64)
+
+    def weigh(where: slice, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.new_zeros(len(r), len(x)), r[..., where].to(x)
+
+    sums = _sweep(data, structure, use, mixture, torch.float64, weigh)
+    return maximisation(structure, use, sums, mixture, reg, first=True)
+
+
+def run(
+    data: Data,
+    structure: Structure,
+    begin: Mixture,
+    *,
+    tol: float = 1e-3,
+    max_iter: int = 100,
+    reg: float = 1e-6,
+    precision: str = "double",
+    reseed: bool = True,
+    report: Callable[[int, int, float, float], None] | None = None,
+) -> Outcome:
+    """Iterates until the mean log-likelihood of each start gains less than ``tol``, or ``max_iter`` times.
+
+    Args:
+        data: The items.
+        structure: Of the covariances.
+        begin: R mixtures to start from, which run side by side.
+        tol: Least gain, in nats.
+        max_iter: Iterations of each start.
+        reg: Added to the covariances' diagonals.
+        precision: ``double``; or ``mixed``: products in float32 until they gain less than ``tol``, then ``double``.
+        reseed: Whether a component with less than one item's weight is set on the item that is explained worst.
+        report: Called after each iteration with its start, number, bound and gain.
+
+    Returns:
+        The mixtures after their last M step, and the bounds before each.
+    """
+    loop = _Loop(data, structure, begin, tol, reg, reseed, report)
+    with ExitStack() as stack:
+        began, advance = time.monotonic(), None
+        for dtype in (torch.float32, torch.float64) if precision == "mixed" else (torch.float64,):
+            loop.wake()
+            while any(len(loop.bounds[r]) < max_iter for r in loop.active):
+                if advance is None and time.monotonic() - began > PATIENCE:
+                    advance = stack.enter_context(terminal.bar("EM", total=max_iter, unit="iterations"))
+                    advance(max(map(len, loop.bounds)))
+                loop.step(dtype, max_iter)
+                if advance is not None:
+                    advance(1, note=f"log-likelihood {max(b[-1] for b in loop.bounds):.5g}")
+    return Outcome(loop.mixture, loop.bounds, loop.converged, loop.reseeded)
+
+
+class _Loop:
+    """R runs of EM; those that have converged rest."""
+
+    def __init__(
+        self,
+        data: Data,
+        structure: Structure,
+        begin: Mixture,
+        tol: float,
+        reg: float,
+        reseed: bool,
+        report: Callable[[int, int, float, float], None] | None,
+    ) -> None:
+        self.data, self.structure, self.mixture = data, structure, begin
+        self.tol, self.reg, self.reseed, self.report = tol, reg, reseed, report
+        R = len(begin.weights)
+        self.bounds: list[list[float]] = [[] for _ in range(R)]
+        self.converged, self.reseeded, self.active = [False] * R, [0] * R, list(range(R))
+
+    def wake(self) -> None:
+        """Lets all runs go on."""
+        self.active = list(range(len(self.bounds)))
+
+    def step(self, dtype: torch.dtype, max_iter: int) -> None:
+        """Takes one iteration of the runs that are not at rest."""
+        here = self.mixture.of(self.active)
+        sums, use = expectation(self.data, self.structure, here, dtype)
+        bounds = (sums.log_likelihood / self.data.total()).tolist()
+        after = maximisation(self.structure, use, sums, here, self.reg)
+        fresh = self._revive(sums, after) if self.reseed else [0] * len(bounds)
+        self.mixture = self.mixture.put(self.active, after)
+        still = []
+        for r, bound, new in zip(self.active, bounds, fresh, strict=True):
+            gain = bound - self.bounds[r][-1] if self.bounds[r] else float("inf")
+            self.bounds[r].append(bound)
+            self.reseeded[r] += new
+            self.converged[r] = abs(gain) < self.tol and not new
+            if self.report is not None:
+                self.report(r, len(self.bounds[r]), bound, gain)
+            if not self.converged[r] and len(self.bounds[r]) < max_iter:
+                still.append(r)
+        self.active = still
+
+    def _revive(self, sums: Sums, after: Mixture) -> list[int]:
+        """Sets the lightest dead component of each run on the item explained worst; says where that was done."""
+        K = after.weights.shape[1]
+        item = self.data.total() / len(self.data.X)
+        N = sums.N.unflatten(0, after.weights.shape)
+        done = []
+        for i, r in enumerate(self.active):
+            k = int(N[i].argmin())
+            dead = K > 1 and float(N[i, k]) < item and self.reseeded[r] < K
+            if dead:
+                x = self.data.X[int(sums.where[i])].to(after.means) - self.data.origin.to(after.means)
+                self.structure.revive(after, i, k, x, item / self.data.total())
+            done.append(int(dead))
+        return done
+
+
+def polish(
+    X: Tensor, weights: Tensor, means: Tensor, covariances: Tensor, *, steps: int = 20, reg_covar: float = 1e-6
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a mixture with full covariances after some EM steps: weights (K,), means (K, D), covariances (K, D, D).
+
+    Args:
+        X: Items (N, D) of float64.
+        weights: (K,).
+        means: (K, D).
+        covariances: (K, D, D).
+        steps: Iterations; 0 leaves the mixture as it is.
+        reg_covar: Added to the covariances' diagonals.
+
+    Example:
+        >>> X = torch.cat([torch.randn(500, 1).double() - 5, torch.randn(500, 1).double() + 5])
+        >>> one = torch.ones(2, dtype=torch.float64)
+        >>> w, m, S = polish(X, one / 2, torch.tensor([[-1.0], [1.0]]).double(), one[:, None, None], steps=5)
+        >>> m.round().flatten().tolist()
+        [-5.0, 5.0]
+    """
+    data = Data(X, None, torch.zeros_like(X[0]), X.device)
+    found = run(data, Full(), Mixture(weights[None], means[None], covariances[None]), tol=0.0, max_iter=steps, reg=reg_covar)
+    return found.mixture.weights[0], found.mixture.means[0], found.mixture.covariances[0]

@@ -1,0 +1,447 @@
+r"""Gaussian mixtures by expectation maximisation: scikit-learn's estimator, and what its users have asked for.
+
+With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(target | context) is a mixture again: `condition`.
+"""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import DensityMixin
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+import vergence.densities as densities
+from vergence import em
+from vergence.covariances import Covariance, Dense, Diagonal, LowRank
+from vergence.devices import as_device
+from vergence.em_structures import Mixture, Structure, Sums, inverse_roots, structure
+from vergence.mixtures.core import Stored, to_numpy
+
+__all__ = ["GaussianMixture"]
+
+INITS = ("kmeans", "k-means++", "random", "random_from_data")
+
+
+class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
+    r"""A Gaussian mixture: scikit-learn's constructor, methods and attributes, and from the same start the same result.
+
+    Beyond it: `condition`, `partial_fit`, ``sample_weight``, low-rank covariances, any torch device, data that a memory map
+    holds, float32 products (``precision``), several processes (each passes the same data, reads its share), and:
+
+    - Restarts run side by side, as one batch.
+    - A singular covariance gets the least jitter that mends it (1e-13 of its scale and up) where scikit-learn stops.
+    - ``tied`` covariances that start from ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
+      divides the sum over all items by K.
+    - A component with less than one item's weight is set on the item that is explained worst, at most K times a run;
+      ``reseeded_`` counts. scikit-learn leaves it where it is.
+
+    Args:
+        n_components: K, 1 to N.
+        covariance_type: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank``: diag d + U U^T with U (D, rank).
+        tol: EM stops when the mean log-likelihood gains less, in nats.
+        reg_covar: Added to the covariances' diagonals; of ``low_rank``, the least d.
+        max_iter: Iterations of EM.
+        n_init: Starts, of which the likeliest end is kept.
+        init_params: ``kmeans``, ``k-means++``, ``random``, ``random_from_data``, as in scikit-learn.
+        weights_init: (K,).
+        means_init: (K, D).
+        precisions_init: Inverse covariances, shaped by ``covariance_type``; not for ``low_rank``.
+        random_state: Seed.
+        warm_start: Whether `fit` goes on from the last solution.
+        verbose: 1 prints iterations, 2 and above their gains too.
+        verbose_interval: Iterations between prints.
+        rank: r of ``low_rank``.
+        precision: ``double``, or ``mixed``: products in float32 until they stand still, then in float64 until that does.
+        learning_decay: kappa in (0.5, 1] of `partial_fit`.
+        device: Where to compute, as torch names it.
+
+    Attributes:
+        weights_: (K,).
+        means_: (K, D).
+        covariances_: (K, D, D), (D, D), (K, D), (K,); of ``low_rank`` (K, D, 1 + rank), d first, then U.
+        precisions_: Inverses, except of ``low_rank``.
+        precisions_cholesky_: Their factors, except of ``low_rank``.
+        converged_: Whether the gain fell below ``tol``.
+        n_iter_: Iterations of the start that was kept.
+        lower_bound_: Mean log-likelihood before its last M step, in nats.
+        lower_bounds_: The same of every iteration.
+        reseeded_: How often a dead component was set anew.
+        n_features_in_: D.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.concatenate([rng.normal([0, 0], 0.1, (300, 2)), rng.normal([0, 4], 0.1, (300, 2))])
+        >>> model = GaussianMixture(2, random_state=0).fit(X)
+        >>> np.sort(model.means_[:, 1]).round(1).tolist()
+        [0.0, 4.0]
+        >>> given = model.condition([[0.0]])                 # the first feature is known: two answers for the second
+        >>> given.component_distribution.mean.flatten().sort().values.round(decimals=1).abs().tolist()
+        [0.0, 4.0]
+    """
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        covariance_type: str = "full",
+        tol: float = 1e-3,
+        reg_covar: float = 1e-6,
+        max_iter: int = 100,
+        n_init: int = 1,
+        init_params: str = "kmeans",
+        weights_init: Any = None,
+        means_init: Any = None,
+        precisions_init: Any = None,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        verbose_interval: int = 10,
+        rank: int = 8,
+        precision: str = "double",
+        learning_decay: float = 0.7,
+        device: str = "cpu",
+    ) -> None:
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.tol = tol
+        self.reg_covar = reg_covar
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.init_params = init_params
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
+        self.rank = rank
+        self.precision = precision
+        self.learning_decay = learning_decay
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
+        """Fits by EM.
+
+        Args:
+            X: Items (N, D), an array or tensor; a memory-mapped one of float32 or float64 is read in blocks.
+            y: Not used.
+            sample_weight: (N,), >= 0: an item of weight 2 counts as two.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: A setting is out of its range, there are fewer items than components, or the items are not finite.
+        """
+        kind = self._require_settings()
+        data = self._data(X, sample_weight)
+        if self.warm_start and hasattr(self, "converged_"):
+            begin = self._mixture(data.origin)
+        else:
+            begin = self._begin(data, kind)
+        found = em.run(
+            data,
+            kind,
+            begin,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            reg=self.reg_covar,
+            precision=self.precision,
+            report=self._print if self.verbose else None,
+        )
+        best = found.best()
+        self._keep(found.mixture.of([best]), data.origin, kind)
+        self.converged_, self.n_iter_ = found.converged[best], len(found.bounds[best])
+        self.lower_bounds_ = found.bounds[best]
+        self.lower_bound_, self.reseeded_ = found.bounds[best][-1], found.reseeded[best]
+        if not self.converged_ and self.max_iter > 0:
+            warnings.warn(
+                f"the best of {len(found.bounds)} starts did not converge in {self.max_iter} iterations: raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
+        r"""Goes on with a batch of a stream, by stepwise EM (2009): s <- (1 - eta_t) s + eta_t s(batch), eta_t = (t + 1)^-kappa.
+
+        s are the mean sufficient statistics, kappa is ``learning_decay``; 1 weighs all batches alike. The first call fits to
+        its batch, which should therefore hold some tens of items a component.
+
+        Raises:
+            ValueError: As `fit`; ``covariance_type`` is ``low_rank``, whose statistics do not outlive a step.
+        """
+        kind = self._require_settings()
+        if self.covariance_type == "low_rank":
+            raise ValueError("expected covariance_type full, tied, diag or spherical for partial_fit, found low_rank: use fit")
+        if not hasattr(self, "steps_"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # later batches go on
+                self.fit(X, sample_weight=sample_weight)
+            self.steps_, self.statistics_N_ = 0, np.zeros(self.n_components)
+        data = self._data(X, sample_weight, reset=False)
+        mixture = self._mixture(data.origin)
+        sums, use = em.expectation(data, kind, mixture)
+        self.steps_ += 1
+        eta = self.steps_**-self.learning_decay
+        total = data.total()
+        batch = (sums.N / total, *_raw(sums, kind.centre(mixture)[0] + data.origin, total, tied=self.covariance_type == "tied"))
+        names = ("statistics_N_", "statistics_first_", "statistics_second_")
+        mixed = [eta * new.cpu().numpy() + (1 - eta) * getattr(self, name, 0.0) for name, new in zip(names, batch, strict=True)]
+        for name, value in zip(names, mixed, strict=True):
+            setattr(self, name, value)
+        N, first, second = (torch.from_numpy(v).to(data.device) for v in mixed)
+        origin = (first.sum(0) / N.sum()).cpu()
+        held = _around(N, first, second, origin.to(N), kind, tied=self.covariance_type == "tied")
+        centre = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
+        after = em.maximisation(kind, use, held, centre, self.reg_covar)
+        self._keep(after, origin, kind)
+        self.converged_, self.n_iter_, self.lower_bound_ = False, self.steps_, float(sums.log_likelihood) / total
+        return self
+
+    def condition(self, context: Any, features: Any = None) -> "densities.GaussianMixture":
+        """Returns p(the other features | context), a torch distribution of batch (B,).
+
+        Args:
+            context: (B, C), values of the known features.
+            features: Their C indices, in the order of ``context``; the first C by default.
+
+        Returns:
+            A mixture over the other D - C features, in their order.
+
+        Raises:
+            ValueError: The features are not C different ones that leave others.
+        """
+        check_is_fitted(self)
+        c = torch.as_tensor(context).to(self.device, torch.float64)
+        if c.ndim != 2 or not 1 <= c.shape[1] < self.n_features_in_ or not bool(c.isfinite().all()):
+            raise ValueError(f"expected finite contexts (B, C) with C below {self.n_features_in_}, found {tuple(c.shape)}")
+        first = list(range(c.shape[1])) if features is None else [int(i) for i in features]
+        if len(set(first)) != c.shape[1] or not all(0 <= i < self.n_features_in_ for i in first):
+            raise ValueError(f"expected {c.shape[1]} different features of {self.n_features_in_}, found {first}")
+        order = first + [i for i in range(self.n_features_in_) if i not in set(first)]
+        return self.density(context=c.shape[1], order=order).conditional(c)
+
+    def density(self, context: int = 0, order: list[int] | None = None) -> "densities.GaussianMixture":
+        """Returns p(x) as a torch distribution over (D,).
+
+        Args:
+            context: How many of the first features are a context to condition on.
+            order: Features in another order.
+        """
+        check_is_fitted(self)
+        weights, means, S = (
+            torch.from_numpy(v).to(self.device) for v in (self.weights_, self.means_, np.asarray(self.covariances_))
+        )
+        order = list(range(means.shape[1])) if order is None else order
+        return densities.GaussianMixture(weights.log(), means[:, order], self._structured(S, order), context)
+
+    def _structured(self, S: Tensor, order: list[int]) -> Covariance:
+        K, D = self.means_.shape
+        if self.covariance_type == "low_rank":
+            return LowRank(S[:, order, 0], S[:, order, 1:])
+        if self.covariance_type in ("diag", "spherical"):
+            return Diagonal((S if S.ndim == 2 else S[:, None].expand(K, D))[:, order])
+        S = S[..., order, :][..., order]
+        return Dense.of(S if S.ndim == 3 else S.expand(K, D, D))
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Returns log p(x) of each item in nats, (N,)."""
+        return self._over(X, lambda joint: joint.logsumexp(0))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Returns the mean of `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns the responsibilities p(k | x), (N, K)."""
+        return self._over(X, lambda joint: joint.softmax(0).T)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns the likeliest component of each item, (N,)."""
+        return self._over(X, lambda joint: joint.argmax(0))
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+        """Fits and returns the likeliest component of each item, (N,)."""
+        return self.fit(X, sample_weight=sample_weight).predict(X)
+
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Returns n draws (n, D), sorted by component, and their components (n,)."""
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"expected n_samples of at least 1, found {n_samples}")
+        rng = check_random_state(self.random_state)
+        counts = rng.multinomial(n_samples, self.weights_)
+        parts = [self._draw(rng, k, n) for k, n in enumerate(counts)]
+        return np.vstack(parts), np.repeat(np.arange(len(counts)), counts)
+
+    def _draw(self, rng: np.random.RandomState, k: int, n: int) -> np.ndarray:
+        mean: np.ndarray = self.means_[k]
+        S: np.ndarray = self.covariances_ if self.covariance_type == "tied" else self.covariances_[k]
+        if self.covariance_type in ("full", "tied"):
+            return np.asarray(rng.multivariate_normal(mean, S, n))
+        if self.covariance_type == "low_rank":
+            noise = rng.standard_normal((n, len(mean))) * np.sqrt(S[:, 0])
+            return np.asarray(mean + noise + rng.standard_normal((n, S.shape[1] - 1)) @ S[:, 1:].T)
+        return np.asarray(mean + rng.standard_normal((n, len(mean))) * np.sqrt(S))
+
+    def aic(self, X: Any) -> float:
+        """Returns Akaike's information criterion of the items; lower is better."""
+        return -2 * self.score(X) * len(X) + 2 * self._n_parameters()
+
+    def bic(self, X: Any) -> float:
+        """Returns the Bayesian information criterion of the items; lower is better."""
+        return -2 * self.score(X) * len(X) + self._n_parameters() * math.log(len(X))
+
+    def _n_parameters(self) -> int:
+        K, D = (int(n) for n in self.means_.shape)
+        return structure(self.covariance_type, self.rank).parameters(K, D) + K * D + K - 1
+
+    def _require_settings(self) -> Structure:
+        kind = structure(self.covariance_type, self.rank)
+        if not isinstance(self.n_components, (int, np.integer)) or self.n_components < 1:
+            raise ValueError(f"expected n_components of at least 1, found {self.n_components}")
+        if not (self.tol >= 0 and self.reg_covar >= 0 and self.max_iter >= 0 and self.n_init >= 1):
+            found = f"tol={self.tol}, reg_covar={self.reg_covar}, max_iter={self.max_iter}, n_init={self.n_init}"
+            raise ValueError(f"expected tol, reg_covar, max_iter of at least 0 and n_init of at least 1, found {found}")
+        if self.init_params not in INITS:
+            raise ValueError(f"expected init_params among {', '.join(INITS)}, found '{self.init_params}'")
+        if self.precision not in ("double", "mixed"):
+            raise ValueError(f"expected precision 'double' or 'mixed', found '{self.precision}'")
+        if not 0.5 < self.learning_decay <= 1:
+            raise ValueError(f"expected learning_decay above 0.5, at most 1, found {self.learning_decay}")
+        return kind
+
+    def _data(self, X: Any, sample_weight: Any, *, reset: bool = True) -> em.Data:
+        X = validate_data(self, to_numpy(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
+        if reset and len(X) < self.n_components:
+            raise ValueError(
+                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(X)}"
+            )
+        w = None if sample_weight is None else torch.from_numpy(_check_sample_weight(sample_weight, X, dtype=np.float64))
+        if w is not None and (bool((w < 0).any()) or not float(w.sum()) > 0):
+            raise ValueError("expected weights that are not negative and not all zero, found others")
+        on = as_device(self.device)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            items = torch.from_numpy(X)
+        items = items if on.type == "cpu" else items.to(on)
+        return em.Data(items, w, torch.from_numpy(np.average(X, axis=0, weights=w).astype(np.float64)), on)
+
+    def _begin(self, data: em.Data, kind: Structure) -> Mixture:
+        """Returns n_init mixtures to start from; those of ``means_init`` and its like where they are given."""
+        rng = check_random_state(self.random_state)
+        X = data.X.cpu().numpy()
+        R, K, N = self.n_init, self.n_components, len(X)
+        r = torch.zeros(R, K, N, dtype=torch.float64)
+        for one in r:
+            self._responsibilities(X, None if data.weights is None else data.weights.numpy(), rng, one)
+        begin = em.start(data, kind, r, self.reg_covar)
+        given = (self.weights_init, self.means_init, self.precisions_init)
+        shapes = ((K,), (K, X.shape[1]), tuple(begin.covariances.shape[1:]))
+        weights, means, precisions = (_given(v, s) for v, s in zip(given, shapes, strict=True))
+        if weights is not None:
+            begin = Mixture(weights.to(begin.weights).expand(R, -1).clone(), begin.means, begin.covariances)
+        if means is not None:
+            begin = Mixture(begin.weights, (means - data.origin).to(begin.means).expand(R, -1, -1).clone(), begin.covariances)
+        if precisions is not None:
+            S = self._inverse(precisions).to(begin.covariances)
+            begin = Mixture(begin.weights, begin.means, S.expand_as(begin.covariances).clone())
+        return begin
+
+    def _inverse(self, S: Tensor) -> Tensor:
+        if self.covariance_type == "low_rank":
+            raise ValueError("expected no precisions_init with low_rank covariances: give means_init")
+        if self.covariance_type in ("diag", "spherical"):
+            return 1 / S
+        inverse: Tensor = torch.linalg.inv(S)
+        return inverse
+
+    def _responsibilities(self, X: np.ndarray, w: np.ndarray | None, rng: Any, r: Tensor) -> None:
+        """Fills r (K, N) as scikit-learn does, with the same draws."""
+        K, N = r.shape
+        if self.init_params == "kmeans":
+            labels = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=w).labels_
+            r[torch.from_numpy(labels).long(), torch.arange(N)] = 1
+        elif self.init_params == "random":
+            uniform = np.asarray(rng.uniform(size=(N, K)))
+            r[:] = torch.from_numpy(uniform / uniform.sum(axis=1)[:, None]).T
+        elif self.init_params == "random_from_data":
+            r[torch.arange(K), torch.from_numpy(rng.choice(N, size=K, replace=False))] = 1
+        else:
+            r[torch.arange(K), torch.from_numpy(kmeans_plusplus(X, K, random_state=rng)[1]).long()] = 1
+
+    def _keep(self, found: Mixture, origin: Tensor, kind: Structure) -> None:
+        """Sets the public attributes."""
+        self.weights_, self.means_ = found.weights[0].cpu().numpy(), (found.means[0].cpu() + origin).numpy()
+        self.covariances_ = found.covariances[0].cpu().numpy()
+        if self.covariance_type in ("full", "tied"):
+            P, _ = inverse_roots(found.covariances[0])
+            self.precisions_cholesky_, self.precisions_ = P.cpu().numpy(), (P @ P.mT).cpu().numpy()
+        elif self.covariance_type in ("diag", "spherical"):
+            self.precisions_cholesky_, self.precisions_ = 1 / np.sqrt(self.covariances_), 1 / self.covariances_
+
+    def _mixture(self, origin: Tensor) -> Mixture:
+        """Returns the fitted mixture around an origin, as one start."""
+        weights, means, S = (torch.from_numpy(v).to(self.device) for v in (self.weights_, self.means_, self.covariances_))
+        return Mixture(weights[None], (means - origin.to(means))[None], S[None])
+
+    @torch.no_grad()
+    def _over(self, X: Any, f: Any) -> np.ndarray:
+        """Returns f of the log-joint (K, B) for all items, some at a time."""
+        check_is_fitted(self)
+        items = validate_data(self, to_numpy(X), reset=False, dtype=[np.float64, np.float32])
+        kind, origin = structure(self.covariance_type, self.rank), torch.from_numpy(self.means_.mean(0))
+        mixture, x = self._mixture(origin), torch.from_numpy(items)
+        use = kind.use(mixture, torch.float64)
+        found = []
+        for block in x.split(kind.rows(*self.means_.shape)):
+            b = block.to(self.device, torch.float64) - origin.to(self.device)
+            found.append(f(em.log_joint(kind, mixture, b, use)[0]).cpu())
+        return torch.cat(found).numpy()
+
+    def _print(self, r: int, n: int, bound: float, gain: float) -> None:
+        if n % self.verbose_interval == 0:
+            also = f"\tlog-likelihood {bound:.5f}\tgain {gain:.5f}" if self.verbose > 1 else ""
+            print(f"start {r}\titeration {n}{also}")
+
+
+def _given(value: Any, shape: tuple[int, ...]) -> Tensor | None:
+    """Returns a parameter of the start as a tensor of its shape."""
+    if value is None:
+        return None
+    found = np.asarray(value, dtype=np.float64)
+    if found.shape != shape or not np.isfinite(found).all():
+        raise ValueError(f"expected finite parameters of shape {shape} to start from, found shape {found.shape}")
+    return torch.from_numpy(found)
+
+
+def _raw(sums: Any, centre: Tensor, total: float, *, tied: bool) -> tuple[Tensor, Tensor]:
+    """Returns first and second moments around zero, a share of ``total``, from those around centres (K, D)."""
+    N, a = sums.N[:, None], centre.to(sums.first)
+    first = sums.first + N * a
+    if sums.second.ndim == 3 and not tied:
+        cross = sums.first[..., None] * a[:, None]
+        second = sums.second + cross + cross.mT + N[..., None] * a[..., None] * a[:, None]
+    elif tied:
+        cross = sums.first.sum(0)[:, None] * a[0]
+        second = sums.second + cross + cross.mT + N.sum() * a[0][:, None] * a[0]
+    else:
+        second = sums.second + 2 * a * sums.first + N * a.square()
+    return first / total, second / total
+
+
+def _around(N: Tensor, first: Tensor, second: Tensor, origin: Tensor, kind: Structure, *, tied: bool) -> Any:
+    """Returns moments around an origin, from those around zero."""
+    zero = N.new_zeros(1)
+    held = Sums(N, first, second, zero, zero, zero)
+    a = -origin.expand_as(first)
+    moved, second = _raw(held, a, 1.0, tied=tied)
+    return Sums(N, moved, second, zero, zero, zero)
