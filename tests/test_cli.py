@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vergence import cli
+from vergence import cli, cli_density
 
 pytestmark = pytest.mark.float32
 
@@ -50,6 +50,11 @@ OPTIONS = {
     "Advise": [
         "data", "out", "labels", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
     ],
+    "Density": ["do"],
+    "DensityFit": ["pairs", "model", "out", "target", "holdout", "set", "seed", "device"],
+    "DensityPredict": ["model", "source", "out", "level"],
+    "DensitySample": ["model", "source", "out", "n", "seed"],
+    "DensityScore": ["model", "source", "out"],
     "Report": ["run"],
     "Bench": ["what", "encoder", "objective", "size", "batch_size", "precision", "device", "rounds", "out"],
 }  # fmt: skip
@@ -91,7 +96,8 @@ def run(tmp_path_factory):
 
 
 def test_options_are_frozen():
-    found = {kind.__name__: [f.name for f in dataclasses.fields(kind)] for kind in cli.RUN}
+    kinds = [*cli.RUN, *cli_density.RUN]
+    found = {kind.__name__: [f.name for f in dataclasses.fields(kind)] for kind in kinds}
     assert found == OPTIONS, "a new option needs a line here and a reason: --set reaches every setting already"
 
 

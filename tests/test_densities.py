@@ -67,6 +67,62 @@ def test_the_schur_complement_is_the_dense_one(kind, batch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_many_points_against_a_batch_of_one(kind):
+    """A batch axis of length 1 is spread over the points, as everywhere in torch."""
+    p = mixture(kind, 1)
+    z = torch.randn(9, D)
+    close(p.log_prob(z), torch.stack([p.log_prob(one)[0] for one in z]))
+    given = p.conditional(torch.randn(1, C))
+    t = torch.randn(9, D - C)
+    close(given.log_prob(t), torch.stack([given.log_prob(one)[0] for one in t]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_of_units(kind):
+    p, a, b = mixture(kind, 2), torch.rand(D) + 0.5, torch.randn(D)
+    z = torch.randn(5, 2, D)
+    close(p.affine(a, b).log_prob(a * z + b), p.log_prob(z) - a.log().sum())
+    one = joint(kind, 2)
+    close(one.affine(a, b).covariance, a[:, None] * one.covariance * a)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_distribution_functions_of_features(kind):
+    p = mixture(kind, 2)
+    value = torch.randn(4, 2, D)
+    parts = p.component_distribution
+    expected = sum(
+        p.weights[:, k, None] * torch.as_tensor(stats.norm.cdf(value, parts.mean[:, k], parts.variance[:, k].sqrt()))
+        for k in range(K)
+    )
+    close(p.marginal_cdf(value), expected)
+    for level in (0.01, 0.5, 0.975):
+        close(p.marginal_cdf(p.marginal_quantile(level)), torch.full((2, D), level), 1e-9)
+        one = joint(kind)
+        close(one.marginal_quantile(level), stats.norm.ppf(level, one.mean, one.variance.sqrt()), 1e-9)
+        close(one.marginal_cdf(one.marginal_quantile(level)), torch.full((D,), level), 1e-9)
+
+
+def test_polar_student_t_is_vjes_likelihood():
+    from tests.reference import vje as reference
+
+    from vergence.densities import PolarStudentT
+
+    s, var, z = torch.randn(3, D), torch.rand(3, D) + 0.5, torch.randn(3, D)
+    for nu in (0.5, 3.0, math.inf):
+        p = PolarStudentT(s, var, nu)
+        expected = [
+            -reference.directional_nll(a.tolist(), b.tolist(), v.tolist(), nu, True)
+            - reference.radial_nll(a.tolist(), b.tolist(), nu, True)
+            for a, b, v in zip(z, s, var, strict=True)
+        ]
+        close(p.log_prob(z), expected)
+        assert (p.log_prob(p.mode) >= p.log_prob(z)).all() and p.batch_shape == (3,) and p.event_shape == (D,)
+    with pytest.raises(ValueError, match="nu > 0"):
+        PolarStudentT(s, var, 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_draws_have_the_covariance(kind):
     S = covariance(kind)
     x = S.draw(torch.Size((200_000, D)))

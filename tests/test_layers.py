@@ -23,7 +23,7 @@ LAYERS = {
     "runs": 30, "evaluation": 30, "training": 31,
     "assembly": 40, "recipes": 40, "report_files": 40, "report_page": 40, "report": 41,
     "show": 40, "report_advice": 41, "advising": 42, "api": 41, "protocol": 42, "bench": 42, "demo": 43,
-    "cli": 50,
+    "cli_density": 49, "cli": 50,
 }  # fmt: skip
 EXEMPT = {"vergence"}  # the package's own __init__ loads lazily
 

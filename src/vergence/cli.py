@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
-from vergence import __version__
+from vergence import __version__, cli_density
 
 __all__ = ["main"]
 
@@ -195,6 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
         "embed": Embed,
         "score": Score,
         "advise": Advise,
+        "density": cli_density.Density,
         "report": Report,
         "bench": Bench,
     }
@@ -362,6 +363,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     Embed: _embed,
     Score: _score,
     Advise: _advise,
+    cli_density.Density: lambda command: cli_density.RUN[type(command.do)](command.do, _value),
     Report: _report,
     Bench: _bench,
 }

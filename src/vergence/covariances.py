@@ -119,20 +119,23 @@ class Dense(Covariance):
 
 def _solve(L: Tensor, x: Tensor) -> Tensor:
     """Returns L^{-1} x for vectors x (*more, *batch, D) and factors L (*batch, D, D): one solve a factor for all vectors."""
-    batch, D = L.shape[:-2], L.shape[-1]
-    x = x.expand(*torch.broadcast_shapes(x.shape[:-1], batch), D)
-    more = x.shape[: x.ndim - 1 - len(batch)]
-    columns = x.reshape(-1, *batch, D).movedim(0, -1)  # (*batch, D, M)
+    L, columns, shape = _aligned(L, x)
     solved: Tensor = torch.linalg.solve_triangular(L, columns, upper=False)
-    return solved.movedim(-1, 0).reshape(*more, *batch, D)
+    return solved.movedim(-1, 0).reshape(*shape, L.shape[-1])
 
 
 def _apply(A: Tensor, x: Tensor) -> Tensor:
     """Returns A x for vectors x (*more, *batch, D) and matrices A (*batch, E, D): one product a matrix."""
-    batch = A.shape[:-2]
-    more = x.shape[: x.ndim - 1 - len(batch)]
-    columns = x.reshape(-1, *batch, x.shape[-1]).movedim(0, -1)
-    return (A @ columns).movedim(-1, 0).reshape(*more, *batch, A.shape[-2])
+    A, columns, shape = _aligned(A, x)
+    return (A @ columns).movedim(-1, 0).reshape(*shape, A.shape[-2])
+
+
+def _aligned(A: Tensor, x: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Returns matrices (*batch, E, D), vectors as columns (*batch, D, M), and the vectors' whole batch shape (*more, *batch)."""
+    shape = torch.broadcast_shapes(x.shape[:-1], A.shape[:-2])
+    batch = shape[len(shape) - A.ndim + 2 :]
+    columns = x.expand(*shape, x.shape[-1]).reshape(-1, *batch, x.shape[-1]).movedim(0, -1)
+    return A.expand(*batch, *A.shape[-2:]), columns, shape
 
 
 @dataclass(frozen=True)

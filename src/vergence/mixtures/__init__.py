@@ -10,7 +10,16 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-__all__ = ["get", "load", "names"]
+__all__ = ["SHORT", "get", "load", "names"]
+
+SHORT = {  # names for the command line
+    "gaussian": "conditional_gaussian",
+    "mixture": "conditional_mixture",
+    "gng": "growing_neural_gas",
+    "mdn": "mixture_density_network",
+    "kernel": "kernel_conditional",
+    "particles": "particle_mixture",
+}
 
 
 def names() -> list[str]:
@@ -30,7 +39,7 @@ def _classes() -> dict[str, str]:
 
 
 def get(name: str) -> Any:
-    """Returns a model's class by its own or its file's name.
+    """Returns a model's class by its own, its file's or its short name.
 
     Raises:
         ValueError: There is no such model; the nearest known name is suggested.
@@ -40,9 +49,9 @@ def get(name: str) -> Any:
         >>> mixtures.get("conditional_gaussian").__name__
         'ConditionalGaussian'
     """
-    file = _classes().get(name, name)
+    file = _classes().get(name, SHORT.get(name, name))
     if file not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
+        near = difflib.get_close_matches(name, [*SHORT, *names()], n=1)
         hint = f"did you mean '{near[0]}'?" if near else ""
         raise ValueError(f"unknown model '{name}'; known: {', '.join(names())}; {hint}".rstrip("; "))
     module = importlib.import_module(f"{__name__}.{file}")

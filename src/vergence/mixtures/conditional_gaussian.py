@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vergence import linalg
 from vergence.densities import Dense, JointGaussian
+from vergence.devices import as_device
 from vergence.mixtures.core import Conditional, Scale
 
 __all__ = ["ConditionalGaussian"]
@@ -52,7 +53,7 @@ class ConditionalGaussian(Conditional):
         self.random_state = random_state
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        if not self.reg_covar >= 0:
+        if not 0 <= self.reg_covar < float("inf"):
             raise ValueError(f"expected reg_covar >= 0, found {self.reg_covar}")
         Z = torch.cat([c, t], 1)
         scale = Scale.of(Z)
@@ -66,7 +67,7 @@ class ConditionalGaussian(Conditional):
 
     def joint(self) -> JointGaussian:
         """Returns the density over [context; target]."""
-        mean, L = (torch.from_numpy(v).to(self.device) for v in (self.means_, self.cholesky_))
+        mean, L = (torch.from_numpy(v).to(as_device(self.device)) for v in (self.means_, self.cholesky_))
         return JointGaussian(mean, Dense(L), context=self.n_features_in_)
 
     def _conditional(self, c: Tensor) -> JointGaussian:

@@ -1,0 +1,257 @@
+r"""Growing neural gas: a graph of units that spreads over the data and takes its shape (Fritzke, NIPS 7, 1995).
+
+Units i have a place w_i and an error E_i; edges between them have an age. A signal x with the nearest unit s1 and the second
+nearest s2 (Euclidean) does, in this order:
+
+    1  every edge of s1 ages by one, and E_s1 += |x - w_s1|^2
+    2  w_s1 += eps_b (x - w_s1), and every unit i that shares an edge with s1 moves by w_i += eps_n (x - w_i)
+    3  the edge s1-s2 gets age 0, and is made where there was none
+    4  edges older than max_age go, and then units without edges
+    5  after every insert_every-th signal, if there are fewer than max_nodes units: between q, the unit of the largest error,
+       and f, of the largest among those that share an edge with q, a unit r is put at w_r = (w_q + w_f) / 2; edges q-r and
+       r-f of age 0 take the place of q-f; E_q *= alpha, E_f *= alpha, and then E_r = E_q
+    6  E_i *= decay for all units
+
+The reading is that of 1995: squared distances in step 1, E_r = E_q in step 5 (the form of 1997 takes the mean of E_q and E_f),
+and a factor in step 6 (that of 1997 subtracts a share, which is the same with decay = 1 - beta). Ties go to the older unit.
+
+Shapes: N items, D features, M units, E edges.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse.csgraph import connected_components
+
+__all__ = ["NeuralGas", "nearest_node"]
+
+BLOCK = 1 << 12  # signals drawn at a time
+CELLS = 1 << 22  # numbers in one table of distances
+
+
+class NeuralGas:
+    """A graph that grows over items: no target, no density (`vergence.mixtures.GrowingNeuralGas` makes one of it).
+
+    Signals are taken one at a time; growing in two calls is growing in one.
+
+    Args:
+        max_nodes: Units to stop growing at, >= 2.
+        insert_every: Signals between two insertions, lambda, >= 1.
+        eps_b: Step of the nearest unit, in (0, 1].
+        eps_n: Step of those that share an edge with it, in [0, 1].
+        alpha: Factor on the errors of the two units that another is put between, in [0, 1].
+        max_age: Age that an edge may have, >= 1.
+        decay: Factor on all errors at every signal, d, in (0, 1].
+
+    Attributes:
+        signals: Signals so far.
+        insertions: Units put in after the first two.
+        removals: Units taken out; there are always 2 + insertions - removals.
+
+    Raises:
+        ValueError: A parameter is out of its range.
+
+    Example:
+        >>> x = np.random.default_rng(0).uniform(size=(1000, 2))
+        >>> x[:500] += 5  # two squares
+        >>> gas = NeuralGas(max_nodes=20).grow(x, 5000, torch.Generator().manual_seed(0))
+        >>> gas.nodes.shape, int(gas.components().max()) + 1
+        ((20, 2), 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        max_nodes: int = 100,
+        insert_every: int = 100,
+        eps_b: float = 0.2,
+        eps_n: float = 0.006,
+        alpha: float = 0.5,
+        max_age: int = 50,
+        decay: float = 0.995,
+    ) -> None:
+        self.max_nodes = _within("max_nodes", max_nodes, max_nodes >= 2, "at least 2")
+        self.insert_every = _within("insert_every", insert_every, insert_every >= 1, "at least 1")
+        self.eps_b = _within("eps_b", eps_b, 0 < eps_b <= 1, "above 0 and at most 1")
+        self.eps_n = _within("eps_n", eps_n, 0 <= eps_n <= 1, "between 0 and 1")
+        self.alpha = _within("alpha", alpha, 0 <= alpha <= 1, "between 0 and 1")
+        self.max_age = _within("max_age", max_age, max_age >= 1, "at least 1")
+        self.decay = _within("decay", decay, 0 < decay <= 1, "above 0 and at most 1")
+        self.signals = self.insertions = self.removals = 0
+        self._origin = np.empty(0)  # (D,) taken off all places: the distances below then lose nothing to an offset
+        self._w = np.empty((0, 0))  # (M, D)
+        self._half = np.empty(0)  # (M,) |w|^2 / 2
+        self._error: np.ndarray = np.empty(0)  # (M,)
+        self._age: np.ndarray = np.empty((0, 0), dtype=np.int32)  # (M, M) symmetric, -1 where there is no edge
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """Places w, (M, D), the oldest unit first."""
+        w: np.ndarray = self._w + self._origin
+        return w
+
+    @property
+    def errors(self) -> np.ndarray:
+        """E, (M,)."""
+        E: np.ndarray = self._error.copy()
+        return E
+
+    @property
+    def ages(self) -> np.ndarray:
+        """Ages of edges, (M, M), symmetric, -1 where there is no edge."""
+        ages: np.ndarray = self._age.copy()
+        return ages
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Pairs i < j of units that share an edge, (E, 2)."""
+        pairs: np.ndarray = np.argwhere(np.triu(self._age >= 0))
+        return pairs
+
+    def components(self) -> np.ndarray:
+        """Returns the connected component of each unit, (M,), numbered from 0 in the order of their oldest units."""
+        label: np.ndarray = connected_components(self._age >= 0, directed=False)[1]
+        return label
+
+    def grow(self, X: Any, signals: int, generator: torch.Generator | None = None) -> "NeuralGas":
+        """Draws signals from items with replacement and adapts to them.
+
+        The first call begins with two units at two of the items.
+
+        Args:
+            X: (N, D), an array or a tensor, N >= 2 at the first call.
+            signals: How many to draw, >= 0.
+            generator: On the CPU; the global one by default.
+
+        Returns:
+            The graph.
+
+        Raises:
+            ValueError: The items are not finite (N, D), too few, of another D than before, or ``signals`` is negative.
+        """
+        X = self._read(X, least=1 if len(self._w) else 2)
+        _within("signals", signals, signals >= 0, "at least 0")
+        if not len(self._w):
+            self._origin = X.mean(0)
+            self._begin(X[torch.randperm(len(X), generator=generator)[:2].numpy()])
+        for start in range(0, signals, BLOCK):
+            drawn = torch.randint(len(X), (min(BLOCK, signals - start),), generator=generator)
+            self._adapt(X[drawn.numpy()])
+        return self
+
+    def adapt(self, signals: Any) -> "NeuralGas":
+        """Adapts to signals (n, D) in their order, without drawing; the first two of all become the first units.
+
+        Raises:
+            ValueError: As `grow`.
+        """
+        x = self._read(signals, least=1 if len(self._w) else 2)
+        if not len(self._w):
+            self._origin = x[:2].mean(0)
+            self._begin(x[:2])
+            x = x[2:]
+        self._adapt(x)
+        return self
+
+    def _read(self, X: Any, least: int) -> np.ndarray:
+        x: np.ndarray = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X, dtype=np.float64)
+        D = self._w.shape[1]
+        if x.ndim != 2 or len(x) < least or x.shape[1] < 1 or x.shape[1] != (D or x.shape[1]):
+            raise ValueError(f"expected at least {least} items (N, {D or 'D'}), found shape {x.shape}")
+        if not np.isfinite(x).all():
+            raise ValueError("expected finite items, found NaN or infinity: leave them out")
+        return x
+
+    def _begin(self, pair: np.ndarray) -> None:
+        self._w = pair - self._origin
+        self._halves = np.full(pair.shape[1], 0.5)  # a product with it is faster than a sum
+        self._half = (self._w * self._w).dot(self._halves)
+        self._error = np.zeros(2)
+        self._age = np.full((2, 2), -1, dtype=np.int32)
+
+    def _adapt(self, x: np.ndarray) -> None:
+        for signal in x - self._origin:
+            self._step(signal)
+            self.signals += 1
+            if self.signals % self.insert_every == 0 and len(self._w) < self.max_nodes:
+                self._insert()
+            self._error *= self.decay
+
+    def _step(self, x: np.ndarray) -> None:
+        """Adapts to one signal: steps 1 to 4."""
+        w, age = self._w, self._age
+        far = self._half - w.dot(x)  # (|w - x|^2 - |x|^2) / 2
+        s1 = far.argmin()
+        far[s1] = np.inf
+        s2 = far.argmin()
+        own = age[s1]
+        linked = (own >= 0).nonzero()[0]
+        aged = own[linked] + 1
+        own[linked] = age[:, s1][linked] = aged
+        delta = x - w[s1]
+        self._error[s1] += delta.dot(delta)
+        self._place(s1, w[s1] + self.eps_b * delta)
+        near = w.take(linked, 0)
+        near *= 1 - self.eps_n
+        near += self.eps_n * x
+        self._place(linked, near)
+        own[s2] = age[s2, s1] = 0
+        if len(aged) and aged[aged.argmax()] > self.max_age:
+            self._prune(s1)
+
+    def _place(self, i: Any, w: np.ndarray) -> None:
+        """Puts units at w; norms are always taken anew, so that no rounding adds up."""
+        self._w[i] = w
+        self._half[i] = (w * w).dot(self._halves)
+
+    def _prune(self, s1: np.intp) -> None:
+        """Removes the edges of s1 that are too old, and units that are left without any."""
+        old = (self._age[s1] > self.max_age).nonzero()[0]
+        self._age[s1, old] = self._age[old, s1] = -1
+        alone = old[(self._age[old] < 0).all(1)]
+        if len(alone):
+            kept = np.delete(np.arange(len(self._w)), alone)
+            self._w, self._half, self._error = self._w[kept], self._half[kept], self._error[kept]
+            self._age = self._age[np.ix_(kept, kept)]
+            self.removals += len(alone)
+
+    def _insert(self) -> None:
+        """Puts a unit between q and f: step 5."""
+        q = self._error.argmax()
+        f = np.where(self._age[q] >= 0, self._error, -np.inf).argmax()
+        r = len(self._w)
+        w = 0.5 * (self._w[q] + self._w[f])
+        self._error[[q, f]] *= self.alpha
+        self._w = np.concatenate([self._w, w[None]])
+        self._half = np.append(self._half, 0.5 * (w @ w))
+        self._error = np.append(self._error, self._error[q])
+        self._age = np.pad(self._age, (0, 1), constant_values=-1)
+        self._age[q, f] = self._age[f, q] = -1
+        self._age[r, [q, f]] = self._age[[q, f], r] = 0
+        self.insertions += 1
+
+
+def _within(name: str, value: Any, fine: bool, what: str) -> Any:
+    if not fine:
+        raise ValueError(f"expected {name} {what}, found {value}")
+    return value
+
+
+def nearest_node(nodes: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """Returns the index of the node nearest to each item, (N,); of equal ones the first.
+
+    Args:
+        nodes: (M, D).
+        X: (N, D).
+
+    Example:
+        >>> nearest_node(np.array([[0.0], [10.0]]), np.array([[4.0], [6.0]])).tolist()
+        [0, 1]
+    """
+    origin = nodes.mean(0)
+    w = nodes - origin
+    half = 0.5 * np.einsum("ij,ij->i", w, w)
+    rows = max(1, CELLS // len(w))
+    parts = [(half - (X[i : i + rows] - origin) @ w.T).argmin(1) for i in range(0, len(X), rows)]
+    return np.concatenate(parts)

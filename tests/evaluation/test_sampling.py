@@ -1,0 +1,78 @@
+"""Distances between clouds: against loops, closed forms and their own limits."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import wasserstein_distance
+
+from vergence.evaluation.sampling import maximum_mean_discrepancy, overlap, sliced_wasserstein
+
+
+def clouds(n=40, m=60, d=3, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=g), torch.randn(m, d, generator=g) + 0.5
+
+
+def test_mmd_is_its_double_sum():
+    x, y = clouds(7, 9)
+
+    def k(a, b):
+        return math.exp(-float((a - b).square().sum()) / (2 * 1.3**2))
+
+    xx = sum(k(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j) / (7 * 6)
+    yy = sum(k(a, b) for i, a in enumerate(y) for j, b in enumerate(y) if i != j) / (9 * 8)
+    xy = sum(k(a, b) for a in x for b in y) / 63
+    assert maximum_mean_discrepancy(x, y, 1.3) == pytest.approx(xx + yy - 2 * xy, abs=1e-12)
+
+
+def test_mmd_is_zero_on_average_for_one_distribution():
+    found = torch.tensor([maximum_mean_discrepancy(*torch.randn(2, 30, 2), 1.0) for _ in range(300)])
+    assert abs(found.mean() / (found.std() / len(found) ** 0.5)) < 4
+
+
+def test_sliced_wasserstein_in_one_dimension_is_the_transport_of_sorted_points():
+    x, y = clouds(50, 50, 1)
+    expected = (x.sort(0).values - y.sort(0).values).square().mean().sqrt()
+    assert sliced_wasserstein(x, y, 4) == pytest.approx(float(expected), abs=1e-12)
+    mean = wasserstein_distance(x[:, 0], y[:, 0])
+    assert sliced_wasserstein(x, y, 4) >= mean - 1e-12  # W_2 is at least W_1
+
+
+def test_sliced_wasserstein_of_gaussians():
+    """W_2^2 of N(0, 1) and N(m_u, s_u^2) along u is m_u^2 + (s_u - 1)^2."""
+    x, y = torch.randn(40_000, 4), 2 * torch.randn(20_000, 4)
+    y[:, 0] += 3
+    assert sliced_wasserstein(x, y, 500, torch.Generator().manual_seed(0)) == pytest.approx((9 / 4 + 1) ** 0.5, rel=0.05)
+
+
+def test_overlap_is_its_definition():
+    x, y = clouds(12, 15)
+    k = 3
+    reach = [sorted(float((a - b).norm()) for b in x)[k] for a in x]
+    reach_y = [sorted(float((a - b).norm()) for b in y)[k] for a in y]
+    found = overlap(x, y, k)
+    inside = [[float((a - b).norm()) <= r for b in y] for a, r in zip(x, reach, strict=True)]
+    assert found["precision"] == pytest.approx(sum(any(row[j] for row in inside) for j in range(15)) / 15)
+    assert found["coverage"] == pytest.approx(sum(map(any, inside)) / 12)
+    reached = [any(float((a - b).norm()) <= r for b, r in zip(y, reach_y, strict=True)) for a in x]
+    assert found["recall"] == pytest.approx(sum(reached) / 12)
+
+
+def test_samples_that_miss_a_mode_are_precise_and_cover_half():
+    modes = torch.cat([torch.randn(300, 2), torch.randn(300, 2) + 20])
+    found = overlap(modes, torch.randn(600, 2))
+    assert found["precision"] > 0.9 and found["coverage"] == pytest.approx(0.5, abs=0.03) and found["recall"] < 0.55
+
+
+@pytest.mark.parametrize("f", [maximum_mean_discrepancy, sliced_wasserstein, overlap])
+def test_bad_input(f):
+    x, y = clouds()
+    with pytest.raises(ValueError, match="same number of features"):
+        f(x, y[:, :2])
+    with pytest.raises(ValueError, match="NaN"):
+        f(x * math.nan, y)
+    with pytest.raises(ValueError, match="at least"):
+        f(x[:0], y)
+    with pytest.raises(ValueError, match="k from 1"):
+        overlap(x, y, 40)

@@ -1,0 +1,272 @@
+"""What every conditional model in the folder promises: read from the register, so that a new file is held to it by itself."""
+
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from scipy.stats import kstest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import check_estimator
+
+from vergence import mixtures
+from vergence.mixtures.core import Conditional, Scale
+
+NAMES = [name for name in mixtures.names() if issubclass(mixtures.get(name), Conditional)]
+JOINT = [name for name in NAMES if hasattr(mixtures.get(name), "joint")]
+QUICK = {  # settings that keep the tests short; what is not named here runs with its defaults
+    "mixture_density_network": {"steps": 400, "n_init": 1, "hidden": (32,)},
+    "growing_neural_gas": {"max_nodes": 30, "signals": 8000},
+    "kernel_conditional": {"n_init": 1},
+    "particle_mixture": {"n_particles": 300},
+}
+# Checks that call methods with one argument, or fit(X, y=...) by name, where the contract has (context, target)
+NAMED = "the second argument is named target, and log-densities are of pairs"
+CANNOT = dict.fromkeys(
+    (
+        "check_fit_score_takes_y",
+        "check_n_features_in_after_fitting",
+        "check_methods_sample_order_invariance",
+        "check_methods_subset_invariance",
+    ),
+    NAMED,
+)
+
+
+def model(name, **also):
+    return mixtures.get(name)(**{**QUICK.get(name, {}), "random_state": 0, **also})
+
+
+def arcs(n=600, seed=0, targets=1):
+    """Two arcs over two contexts, and a second target that follows the first."""
+    rng = np.random.default_rng(seed)
+    c = np.stack([rng.uniform(-1, 1, n), rng.normal(size=n)], 1)
+    side = rng.choice([-1.0, 1.0], n)
+    t = np.stack([side * (1 + 0.5 * c[:, 0]) + 0.15 * rng.normal(size=n), 0.5 * side + c[:, 1] + 0.3 * rng.normal(size=n)], 1)
+    return c, t[:, 0] if targets == 1 else t
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Every model on the same pairs, of one and of two targets."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    found = {(name, T): model(name).fit(*arcs(targets=T)) for name in NAMES for T in (1, 2)}
+    torch.set_default_dtype(before)
+    return found
+
+
+def test_the_register_names_the_six():
+    assert set(mixtures.SHORT.values()) == set(NAMES)
+    assert {mixtures.get(short).__name__ for short in mixtures.SHORT} == {mixtures.get(name).__name__ for name in NAMES}
+    with pytest.raises(ValueError, match="did you mean 'mdn'"):
+        mixtures.get("mnd")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scikit_learns_checks(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tiny data: EM and searches that end at their limits
+        found = check_estimator(mixtures.get(name)(), on_fail=None, expected_failed_checks=CANNOT)
+    failed = {r["check_name"]: r["exception"] for r in found if r["status"] == "failed"}
+    assert failed == {}
+    assert {r["check_name"] for r in found if r["status"] == "xfail"} <= set(CANNOT)
+
+
+@pytest.mark.parametrize("T", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_and_units(fitted, name, T):
+    m, (c, t) = fitted[name, T], arcs(50, 1, T)
+    given = m.conditional(c)
+    assert given.batch_shape == (50,) and given.event_shape == (T,) and given.mean.dtype == torch.float64
+    wanted = (50,) if T == 1 else (50, 2)
+    assert m.predict(c).shape == m.predict_mode(c).shape == m.pit(c, t).shape == wanted
+    assert m.intervals(c).shape == (*wanted, 2) and m.sample(c, 3).shape == (50, 3, *wanted[1:])
+    np.testing.assert_allclose(m.predict(c).reshape(50, T), given.mean.detach(), rtol=1e-10, atol=1e-12)
+    expected = given.log_prob(torch.from_numpy(t.reshape(50, T)))
+    np.testing.assert_allclose(m.score_samples(c, t), expected.detach(), rtol=1e-9, atol=1e-9)
+    assert m.score(c, t) == pytest.approx(float(expected.mean()))
+    low, high = np.moveaxis(m.intervals(c, 0.8), -1, 0)
+    for end, p in ((low, 0.1), (high, 0.9)):
+        np.testing.assert_allclose(m.pit(c, end), p, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mass_is_one(fitted, name):
+    grid = torch.linspace(-12, 12, 24_001)
+    for c in arcs(5, 2)[0]:
+        p = fitted[name, 1].conditional(c[None]).log_prob(grid[:, None]).exp()
+        assert float(torch.trapezoid(p, grid)) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_have_the_moments(fitted, name):
+    m, c = fitted[name, 2], arcs(4, 3)[0]
+    given, n = m.conditional(c), 20_000
+    draws = m.sample(c, n, random_state=1)
+    mean, variance = given.mean.detach().numpy(), given.variance.detach().numpy()
+    assert (abs(draws.mean(1) - mean) / np.sqrt(variance / n)).max() < 4.5
+    fourth = ((draws - mean[:, None]) ** 4).mean(1)
+    assert (abs(((draws - mean[:, None]) ** 2).mean(1) - variance) / np.sqrt((fourth - variance**2) / n)).max() < 4.5
+    assert np.array_equal(m.sample(c, 5), m.sample(c, 5)) and not np.array_equal(m.sample(c, 5), m.sample(c, 5, random_state=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pit_is_uniform_on_draws_of_the_model(fitted, name):
+    m, c = fitted[name, 2], arcs(1500, 4)[0]
+    t = m.sample(c, 1, random_state=5)[:, 0]
+    for d in range(2):
+        assert kstest(m.pit(c, t)[:, d], "uniform").pvalue > 1e-3
+    planted = m.pit(c, t + 0.5 * t.std(0))
+    assert kstest(planted[:, 0], "uniform").pvalue < 1e-6
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_the_joint_is_marginal_times_conditional(fitted, name):
+    m, (c, t) = fitted[name, 2], arcs(40, 6, 2)
+    c, t = torch.from_numpy(c), torch.from_numpy(t)
+    joint = m.joint()
+    chain = joint.marginal("context").log_prob(c) + m.conditional(c).log_prob(t)
+    torch.testing.assert_close(joint.log_prob(torch.cat([c, t], 1)), chain, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_units_of_the_data_do_not_matter(fitted, name):
+    """p(a t + b | u c + v) = p(t | c) / a: the same fit, moved, and log-densities less the logarithms of the scales."""
+    c, t = arcs(targets=2)
+    a, b, u, v = np.array([1e6, 0.01]), np.array([-3e6, 5.0]), np.array([1e-3, 40.0]), np.array([1e-2, -7.0])
+    moved = model(name).fit(u * c + v, a * t + b)
+    c, t = arcs(30, 7, 2)
+    expected = fitted[name, 2].score_samples(c, t) - np.log(a).sum()
+    np.testing.assert_allclose(moved.score_samples(u * c + v, a * t + b), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_settles_the_fit(fitted, name):
+    again, (c, t) = model(name).fit(*arcs(targets=2)), arcs(30, 8, 2)
+    assert np.array_equal(again.score_samples(c, t), fitted[name, 2].score_samples(c, t))
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    model(name).fit(*arcs(100))
+    again.sample(c, 2)
+    assert torch.equal(torch.random.get_rng_state(), before)  # nobody else's draws change
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_the_context(fitted, name):
+    c = torch.from_numpy(arcs(3, 9)[0]).requires_grad_()
+    m, h = fitted[name, 1], 1e-6
+    (slope,) = torch.autograd.grad(m.conditional(c).mean.sum(), c)
+    step = torch.zeros_like(c)
+    step[:, 0] = h
+    numeric = (m.conditional(c.detach() + step).mean - m.conditional(c.detach() - step).mean)[:, 0] / (2 * h)
+    torch.testing.assert_close(slope[:, 0], numeric, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saving_and_loading_without_pickle(fitted, name, tmp_path):
+    m, (c, t) = fitted[name, 2], arcs(20, 10, 2)
+    m.save(tmp_path / "m.safetensors")
+    for again in (mixtures.load(tmp_path / "m.safetensors"), type(m).load(tmp_path / "m.safetensors")):
+        assert type(again) is type(m) and again.get_params() == m.get_params()
+        np.testing.assert_allclose(again.score_samples(c, t), m.score_samples(c, t), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(again.sample(c, 2, random_state=0), m.sample(c, 2, random_state=0), rtol=1e-10, atol=1e-12)
+    assert np.array_equal(pickle.loads(pickle.dumps(m)).predict(c), m.predict(c))
+    assert not hasattr(clone(m), "n_features_in_")
+
+
+def test_files_that_are_not_for_this_version(fitted, tmp_path):
+    m, file = fitted["conditional_gaussian", 1], tmp_path / "m.safetensors"
+    m.save(file)
+    with safe_open(file, "numpy") as f:
+        head, arrays = f.metadata(), {k: f.get_tensor(k) for k in f.keys()}
+
+    def refused(words, **change):
+        save_file(arrays, file, {**head, **change})
+        with pytest.raises(ValueError, match=words):
+            mixtures.load(file)
+
+    refused("format 99.*upgrade", format="99")
+    refused("unknown model 'Foreign'", **{"class": "Foreign"})
+    with pytest.raises(ValueError, match="expected a ConditionalMixture"):
+        m.save(file)
+        mixtures.ConditionalMixture.load(file)
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match="damaged"):
+        mixtures.load(file)
+    save_file(arrays, file)
+    with pytest.raises(ValueError, match="no estimator"):
+        mixtures.load(file)
+    with pytest.raises(ValueError, match="there is no model file"):
+        mixtures.load(tmp_path / "none")
+    with pytest.raises(ValueError, match="cannot write"):
+        m.save(tmp_path / "no" / "m.safetensors")
+    with pytest.raises(ValueError, match="random_state"):
+        clone(m).set_params(random_state=np.random.RandomState(0)).fit(*arcs(20)).save(file)
+    assert json.loads(head["settings"])["device"] == "cpu"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_input(name):
+    c, t = arcs(40)
+    m = model(name)
+    for use in (m.conditional, m.predict, m.sample):
+        with pytest.raises(NotFittedError):
+            use(c)
+    with pytest.raises(ValueError, match="40"):
+        m.fit(c, t[:39])
+    for bad in (np.nan, np.inf):
+        broken = t.copy()
+        broken[3] = bad
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            m.fit(c, broken)
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            m.fit(np.where(c == c[3, 0], bad, c), t)
+    with pytest.raises(ValueError, match="target column 1 is constant"):
+        m.fit(c, np.stack([t, np.full(40, 7.0)], 1))
+    with pytest.raises(ValueError, match="1 sample"):
+        m.fit(c[:1], t[:1])
+    m.fit(c, t)
+    with pytest.raises(ValueError, match="3 features"):
+        m.predict(np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"\(B, 2\), found shape"):
+        m.conditional(torch.ones(2, 3))
+    with pytest.raises(ValueError, match="targets of 1 features"):
+        m.score_samples(c, np.stack([t, t], 1))
+    with pytest.raises(ValueError, match="level"):
+        m.intervals(c, 1.0)
+    with pytest.raises(ValueError, match="at least 1 draw"):
+        m.sample(c, 0)
+    with pytest.raises(ValueError, match="expected a device"):
+        model(name, device="nowhere").fit(c, t)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_awkward_data(name):
+    """A constant context column, repeated pairs, fewer items than features, integers, far from zero."""
+    rng = np.random.default_rng(0)
+    c, t = arcs(60)
+    cases = {
+        "constant column": (np.column_stack([c, np.full(60, 3.0)]), t),
+        "repeated": (np.repeat(c[:6], 10, 0), np.repeat(t[:6], 10)),
+        "N < D": (rng.normal(size=(8, 20)), rng.normal(size=(8, 3))),
+        "integers": (rng.integers(0, 5, (60, 2)), rng.integers(0, 9, 60)),
+        "far": (1e6 + c, -1e6 + t),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for what, (context, target) in cases.items():
+            m = model(name).fit(context, target)
+            assert np.isfinite(m.score_samples(context, target)).all(), what
+            assert np.isfinite(m.sample(context, 2)).all(), what
+
+
+def test_scale_keeps_constant_columns():
+    x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
+    scale = Scale.of(x)
+    assert scale.std.tolist() == [1.0, 1.0] and scale.to(x)[:, 1].tolist() == [0.0, 0.0]

@@ -1,0 +1,338 @@
+"""The mixture on a growing neural gas: cells in loops, the data set "Separated Branches", order and units of the items."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from vergence import em
+from vergence.densities import GaussianMixture
+from vergence.mixtures import ConditionalGaussian, GrowingNeuralGas, growing_neural_gas, load
+from vergence.mixtures.growing_neural_gas import _mixture
+
+NOISE = 0.05
+UNIMODAL = 1.21  # the best one Gaussian per context can do
+
+
+def branches(x):
+    return np.stack([1 + 0.3 * np.sin(np.pi * x), 0.3 * np.sin(2 * np.pi * x), -1 + 0.3 * np.cos(np.pi * x)])
+
+
+def separated_branches(n, seed):
+    """Contexts (n, 1), targets (n,) on three branches of equal weight, at least 8 x the noise apart, and the branch (n,)."""
+    rng = np.random.default_rng(seed)
+    x, k = rng.uniform(-1, 1, n), rng.integers(3, size=n)
+    return x[:, None], branches(x)[k, np.arange(n)] + NOISE * rng.normal(size=n), k
+
+
+def model(**settings):
+    return GrowingNeuralGas(**{"random_state": 0, **settings})
+
+
+@pytest.fixture(scope="module")
+def train():
+    return separated_branches(3000, 0)
+
+
+@pytest.fixture(scope="module")
+def test():
+    return separated_branches(5000, 1)
+
+
+@pytest.fixture(scope="module")
+def raw(train):
+    """60 nodes as growth left them."""
+    return model(max_nodes=60, polish=0).fit(*train[:2])
+
+
+@pytest.fixture(scope="module")
+def polished(train):
+    return model(max_nodes=30).fit(*train[:2])
+
+
+# --- from nodes to a mixture
+
+
+def in_loops(X, nodes, covariance, reg):
+    D = X.shape[1]
+    near = [min(range(len(nodes)), key=lambda k: sum((x - nodes[k]) ** 2)) for x in X]
+    s2 = sum(sum((x - nodes[k]) ** 2) for x, k in zip(X, near, strict=True)) / len(X) / D
+    weights, means, S = [], [], []
+    for k, node in enumerate(nodes):
+        cell = [x for x, j in zip(X, near, strict=True) if j == k]
+        weights.append((len(cell) + 1e-3) / (len(X) + 1e-3 * len(nodes)))
+        means.append(sum(cell) / len(cell) if cell else node)
+        local = covariance == "local" and cell
+        spread = sum(np.outer(x - means[-1], x - means[-1]) for x in cell) / len(cell) if local else s2 * np.eye(D)
+        S.append(spread + reg * np.eye(D))
+    return near, np.array(weights), np.array(means), np.array(S)
+
+
+@pytest.mark.parametrize("covariance", ["local", "isotropic"])
+@pytest.mark.parametrize("d", [1, 3])
+def test_nodes_become_a_mixture_as_in_loops(covariance, d):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, d))
+    nodes = np.concatenate([rng.normal(size=(12, d)), X[:1], np.full((1, d), 50.0)])  # one at an item, one far from all
+    near, *expected = in_loops(X, nodes, covariance, 1e-3)
+    found = _mixture(*(torch.as_tensor(v) for v in (X, nodes, near)), covariance, 1e-3)
+    assert 13 not in near and near.count(12) > 0 and found[0].sum().item() == pytest.approx(1)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, 1e-12, 1e-12)
+
+
+def test_a_fit_without_polish_is_the_mixture_of_its_nodes(raw, train):
+    Z = np.column_stack(train[:2])
+    X, nodes = ((v - Z.mean(0)) / Z.std(0) for v in (Z, raw.nodes_))
+    near, weights, means, S = in_loops(X, nodes, "local", 1e-4)
+    np.testing.assert_allclose(raw.weights_, weights, 1e-10)
+    np.testing.assert_allclose(raw.means_, means * Z.std(0) + Z.mean(0), 1e-8, 1e-10)
+    np.testing.assert_allclose(raw.covariances_, S * np.outer(Z.std(0), Z.std(0)), 1e-8, 1e-12)
+    assert (raw.labels_ == raw.node_components_[near]).all()
+
+
+def test_polish_is_em_on_that_mixture(train):
+    Z = np.column_stack(train[:2])[:600]
+    X = torch.from_numpy((Z - Z.mean(0)) / Z.std(0))
+    start, end = (model(max_nodes=12, polish=n).fit(Z[:, :1], Z[:, 1]) for n in (0, 7))
+    S = start.covariances_ / np.outer(Z.std(0), Z.std(0))
+    arrays = (start.weights_, (start.means_ - Z.mean(0)) / Z.std(0), S)
+    weights, means, _ = em.polish(X, *(torch.from_numpy(v) for v in arrays), steps=7, reg_covar=1e-4)
+    np.testing.assert_allclose(end.weights_, weights.numpy(), 1e-7)
+    np.testing.assert_allclose(end.means_, means.numpy() * Z.std(0) + Z.mean(0), 1e-7, 1e-9)
+    log_likelihood = [m.joint().log_prob(torch.from_numpy(Z)).mean() for m in (start, end)]
+    assert log_likelihood[1] > log_likelihood[0]
+    assert (start.nodes_ == end.nodes_).all()
+
+
+def test_covariances_and_their_factors_agree(polished):
+    L = polished.cholesky_
+    np.testing.assert_allclose(L @ L.transpose(0, 2, 1), polished.covariances_, 1e-10)
+    assert polished.weights_.sum() == pytest.approx(1) and (polished.weights_ >= 0).all()
+
+
+# --- the graph
+
+
+@pytest.mark.parametrize("name", ["raw", "polished"])
+def test_the_graph_is_one(name, request):
+    m = request.getfixturevalue(name)
+    K = len(m.nodes_)
+    assert m.nodes_.shape == m.means_.shape == (K, 2) and len(m.edges_) == len(m.ages_)
+    assert ((m.ages_ >= 0) & (m.ages_ <= 50)).all()
+    assert (m.edges_[:, 0] < m.edges_[:, 1]).all() and len({tuple(e) for e in m.edges_.tolist()}) == len(m.edges_)
+    assert set(m.edges_.flatten()) == set(range(K))  # nobody is alone
+    assert (m.node_components_[m.edges_[:, 0]] == m.node_components_[m.edges_[:, 1]]).all()
+    assert set(m.node_components_) == set(range(m.n_components_))
+
+
+def test_components_are_the_branches(train, test, raw):
+    """T19: three in most seeds, and then each is a branch."""
+    fits = [raw, *(model(max_nodes=60, polish=0, random_state=s).fit(*train[:2]) for s in range(1, 5))]
+    three = [m for m in fits if m.n_components_ == 3]
+    assert len(three) >= 3
+    for m in three:
+        for (c, t, k), label in ((train, m.labels_), (test, m.predict_component(test[0], test[1]))):
+            assert len(label) == len(c) == len(t)
+            together = np.array([np.bincount(label[k == j], minlength=3) for j in range(3)])
+            assert together.max(1).sum() > 0.999 * len(k) and set(together.argmax(1)) == {0, 1, 2}
+
+
+def test_components_of_the_items_fitted_are_the_labels(raw, train):
+    assert (raw.predict_component(train[0], train[1]) == raw.labels_).all()
+    assert (raw.predict_component(torch.from_numpy(train[0]), list(train[1])) == raw.labels_).all()
+
+
+# --- the density
+
+
+def test_how_well_branches_are_told(raw, polished, train, test):
+    """The ordering and the values of the surrogate: -0.48 is the truth, +1.21 the best single Gaussian at each context."""
+    nll = {"local": -raw.score(*test[:2]), "polished, 30 nodes": -polished.score(*test[:2])}
+    isotropic = model(max_nodes=60, covariance="isotropic", polish=0).fit(*train[:2])
+    nll["isotropic"] = -isotropic.score(*test[:2])
+    scale = np.diag(isotropic.scale_**2)
+    s2 = isotropic.covariances_[0, 0, 0] / scale[0, 0]
+    parts = [torch.from_numpy(v) for v in (np.log(isotropic.weights_), isotropic.nodes_, s2 * scale)]
+    given = GaussianMixture(*parts, context=1).conditional(torch.from_numpy(test[0]))
+    nll["isotropic, at the nodes"] = -given.log_prob(torch.from_numpy(test[1])[:, None]).mean().item()
+    truth = math.log(3) + 0.5 * math.log(2 * math.pi * math.e * NOISE**2)
+    assert truth - 0.02 < nll["polished, 30 nodes"] <= -0.40
+    assert -0.44 < nll["local"] < -0.37
+    assert -0.42 < nll["isotropic"] < -0.32
+    assert -0.36 < nll["isotropic, at the nodes"] < -0.24
+    assert nll["polished, 30 nodes"] < nll["isotropic"] < UNIMODAL < -ConditionalGaussian().fit(*train[:2]).score(*test[:2])
+
+
+def test_draws_fall_on_the_branches(polished):
+    c = np.linspace(-0.95, 0.95, 40)[:, None]
+    t = polished.sample(c, 100)
+    off = np.abs(t[..., None] - branches(c[:, 0]).T[:, None])
+    assert (off.min(-1) < 3 * NOISE).mean() > 0.95
+    share = np.bincount(off.argmin(-1).flatten(), minlength=3) / t.size
+    assert np.abs(share - 1 / 3).max() < 0.05
+
+
+def test_isotropic_means_one_variance_in_standardised_units(train):
+    m = model(max_nodes=20, covariance="isotropic", polish=0).fit(*train[:2])
+    S = m.covariances_ / np.outer(m.scale_, m.scale_)
+    np.testing.assert_allclose(S, np.broadcast_to(S[0, 0, 0] * np.eye(2), S.shape), 1e-10, 1e-15)
+    np.testing.assert_allclose(S[0, 0, 0], 1e-4 + ((quantised(m, train) / m.scale_) ** 2).mean(), 1e-10)
+
+
+def quantised(m, data):
+    """Returns items less their nearest nodes, (N, D)."""
+    Z = np.column_stack(data[:2])
+    delta = Z[:, None] - m.nodes_
+    return delta[np.arange(len(Z)), ((delta / m.scale_) ** 2).sum(-1).argmin(1)]
+
+
+def test_the_joint_is_marginal_and_conditional(polished, test):
+    c, t = (torch.from_numpy(np.ascontiguousarray(v[:200]).reshape(200, -1)) for v in test[:2])
+    joint = polished.joint()
+    chained = joint.marginal("context").log_prob(c).numpy() + polished.score_samples(c, t[:, 0])
+    np.testing.assert_allclose(joint.log_prob(torch.cat([c, t], 1)), chained, 1e-9, 1e-9)
+
+
+# --- seeds, order, units, files
+
+
+def test_the_seed_decides_and_nothing_else_is_disturbed(train):
+    c, t = train[0][:500], train[1][:500]
+    torch.manual_seed(5), np.random.seed(5)
+    expected = torch.rand(3), np.random.rand(3)
+    torch.manual_seed(5), np.random.seed(5)
+    one, again, other = (model(max_nodes=20, random_state=s).fit(c, t) for s in (1, 1, 2))
+    assert torch.equal(torch.rand(3), expected[0]) and (np.random.rand(3) == expected[1]).all()
+    for name in ("nodes_", "edges_", "ages_", "labels_", "weights_", "means_", "covariances_"):
+        assert (getattr(one, name) == getattr(again, name)).all()
+    assert not np.allclose(one.nodes_, other.nodes_)
+
+
+def test_the_order_of_the_items_does_not_matter(train):
+    c, t = train[0][:600], train[1][:600]
+    order = np.random.default_rng(0).permutation(600)
+    one, other = model(max_nodes=20).fit(c, t), model(max_nodes=20).fit(c[order], t[order])
+    assert (one.edges_ == other.edges_).all() and (one.labels_[order] == other.labels_).all()
+    np.testing.assert_allclose(one.nodes_, other.nodes_, 1e-9, 1e-9)
+    np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
+
+
+def test_units_only_shift_the_log_density(train):
+    c, t = train[0][:600], train[1][:600]
+    one, other = model(max_nodes=20).fit(c, t), model(max_nodes=20).fit(1e4 * c + 1e6, 1e-3 * t - 5)
+    assert (one.edges_ == other.edges_).all() and (one.labels_ == other.labels_).all()
+    shifted = other.score_samples(1e4 * c + 1e6, 1e-3 * t - 5) + math.log(1e-3)
+    np.testing.assert_allclose(one.score_samples(c, t), shifted, 1e-5, 1e-5)
+
+
+def test_a_file_keeps_everything(polished, test, tmp_path):
+    polished.save(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    assert (again.score_samples(*test[:2]) == polished.score_samples(*test[:2])).all()
+    assert (again.predict_component(*test[:2]) == polished.predict_component(*test[:2])).all()
+    assert again.n_components_ == polished.n_components_ and (again.labels_ == polished.labels_).all()
+
+
+def test_blocks_of_queries_do_not_show(polished, test, monkeypatch):
+    whole = polished.score_samples(*test[:2])
+    monkeypatch.setattr("vergence.mixtures.core.BLOCK", 7 * 60)
+    np.testing.assert_allclose(polished.score_samples(test[0][:100], test[1][:100]), whole[:100], 1e-10)
+
+
+def test_the_device_may_be_chosen_by_the_machine(train):
+    c, t = train[0][:200], train[1][:200]
+    one, other = model().fit(c, t), model(device="auto").fit(c, t)
+    np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
+
+
+# --- sizes and edges
+
+
+def test_few_items_make_few_nodes(train):
+    c, t = train[0][:100], train[1][:100]
+    assert len(model().fit(c, t).nodes_) == 10  # 100 items / (5 x 2 features)
+    assert len(model(items_per_node=25).fit(c, t).nodes_) == 4
+    assert len(model(items_per_node=2, max_nodes=7).fit(c, t).nodes_) == 7
+    assert len(model().fit(c[:2], t[:2]).nodes_) == 2
+    assert len(model(max_nodes=50, signals=450, items_per_node=1).fit(c, t).nodes_) == 2 + 4  # one more every 100 signals
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_a_handful_of_items(n):
+    rng = np.random.default_rng(n)
+    c, t = rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
+    m = model().fit(c, t)
+    assert np.isfinite(m.score_samples(c, t)).all() and m.predict(c).shape == (n, 2) and m.labels_.shape == (n,)
+
+
+def test_duplicates_a_constant_context_and_large_values():
+    rng = np.random.default_rng(0)
+    c = np.column_stack([rng.integers(3, size=300), np.full(300, 7)])
+    t = 1e6 * c[:, 0] + 1e6
+    m = model().fit(c, t)
+    assert np.isfinite(m.score_samples(c, t)).all()
+    np.testing.assert_allclose(m.predict(c), t, 1e-2)
+    assert m.n_components_ >= 1 and (m.predict_component(c, t) == m.labels_).all()
+
+
+def test_several_targets():
+    rng = np.random.default_rng(0)
+    c, side = rng.normal(size=(1500, 2)), rng.choice([-1.0, 1.0], 1500)
+    t = np.column_stack([4 * side, -4 * side]) + 0.3 * rng.normal(size=(1500, 2))
+    m = model(max_nodes=40).fit(c, t)
+    found = m.conditional(np.zeros((1, 2)))
+    assert found.covariance[0, 0, 1].item() == pytest.approx(-16, rel=0.2)
+    assert np.abs(np.abs(m.predict_mode(np.zeros((1, 2)))) - 4).max() < 1
+
+
+def test_growth_that_takes_long_shows_a_bar(train, monkeypatch):
+    c, t = train[0][:400], train[1][:400]
+    silent = model(max_nodes=10, signals=10_000).fit(c, t)
+    seen = []
+
+    class Bar:
+        def __init__(self, *args):
+            seen.append(args)
+
+        def __enter__(self):
+            return lambda n: seen.append(n)
+
+        def __exit__(self, *_):
+            seen.append("closed")
+
+    monkeypatch.setattr(growing_neural_gas, "bar", Bar)
+    assert (model(max_nodes=10, signals=10_000).fit(c, t).nodes_ == silent.nodes_).all() and seen == []
+    monkeypatch.setattr(growing_neural_gas, "PATIENCE", -1.0)
+    assert (model(max_nodes=10, signals=10_000).fit(c, t).nodes_ == silent.nodes_).all()
+    assert seen == [("growing", 10_000, "signals"), 4096, 4096, 1808, "closed"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"covariance": "full"}, "expected covariance 'local' or 'isotropic', found 'full'"),
+        ({"polish": -1}, "expected polish of at least 0 EM steps, found -1"),
+        ({"reg_covar": 0.0}, "expected reg_covar > 0, found 0.0: a cell of one item has no spread"),
+        ({"reg_covar": math.nan}, "expected reg_covar > 0, found nan"),
+        ({"signals": 0}, "expected signals of at least 1 or None, found 0"),
+        ({"items_per_node": 0}, "expected items_per_node above 0 or None, found 0"),
+        ({"max_nodes": 1}, "expected max_nodes at least 2, found 1"),
+        ({"eps_b": 2.0}, "expected eps_b above 0 and at most 1, found 2.0"),
+    ],
+)
+def test_bad_settings_are_refused(bad, message, train):
+    with pytest.raises(ValueError, match=message):
+        model(**bad).fit(train[0][:20], train[1][:20])
+
+
+def test_bad_queries_are_refused(polished):
+    with pytest.raises(ValueError, match="not fitted"):
+        GrowingNeuralGas().predict_component([[0.0]], [0.0])
+    with pytest.raises(ValueError, match="not fitted"):
+        GrowingNeuralGas().joint()
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        polished.predict_component([[0.0]], [0.0, 1.0])
+    with pytest.raises(ValueError, match="NaN"):
+        polished.predict_component([[0.0]], [math.nan])
