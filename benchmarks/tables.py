@@ -4,6 +4,7 @@ python benchmarks/tables.py            # writes them
 python benchmarks/tables.py --check    # exits with 1 where a page says something else
 """
 
+import functools
 import importlib
 import json
 import re
@@ -207,8 +208,85 @@ def linear_table() -> str:
     return grid(["what", "time, ratio", ""], body)
 
 
+def branches_table(data: str) -> str:
+    """One line a model on a set of ``benchmarks/branches.py``: mean and standard deviation over seeds, beside the truth."""
+    groups = defaultdict(dict)
+    for row in rows("branches"):
+        if row["data"] == data and "model" in row:
+            groups[row["model"]][row["seed"]] = row  # of a seed run twice, the later row
+    shares = next(iter(groups.values()), {0: {"on_branch": None}})
+    known = next(iter(shares.values()))["on_branch"] is not None
+    body = []
+    for model, found in groups.items():
+        cells = [plus_minus([row[key] for row in found.values()], 2) for key in ("nll",)]
+        cells += [plus_minus([100 * row[key] for row in found.values()], 0) for key in ("on_branch", "covered") if known]
+        cells += [plus_minus([100 * row["inside_90"] for row in found.values()], 0)]
+        cells += [plus_minus([row["pit_ks"] for row in found.values()], 3)]
+        body.append([model, *cells, f"{statistics.median(row['seconds'] for row in found.values()):.2g}"])
+    truths = [row["truth"] for row in next(iter(groups.values()), {}).values() if row["truth"] is not None]
+    head = ["model", "NLL", *(["on a branch, %", "covered, %"] if known else []), "inside 90 %, %", "PIT", "seconds"]
+    if truths:
+        body.append(["**the truth**", plus_minus(truths, 2), *[""] * (len(head) - 2)])
+    return grid(head, body)
+
+
+def plus_minus(values: list[float], digits: int) -> str:
+    """Returns mean and standard deviation over seeds."""
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
+
+
+def samples_table() -> str:
+    """One line a sampler on a set of ``benchmarks/branches.py``."""
+    groups = defaultdict(dict)
+    for row in rows("branches"):
+        if "sampler" in row:
+            groups[row["data"], row["sampler"]][row["seed"]] = row
+    body = []
+    for (data, sampler), found in groups.items():
+        keys = {"mmd": 4, "sliced_wasserstein": 3, "precision": 2, "recall": 2, "coverage": 2}
+        cells = [plus_minus([row[key] for row in found.values()], digits) for key, digits in keys.items()]
+        on = [100 * row["on_branch"] for row in found.values() if "on_branch" in row]
+        body.append([data, sampler, *cells, plus_minus(on, 0) if on else ""])
+    return grid(["data", "density", "MMD²", "sliced Wasserstein", "precision", "recall", "coverage", "on a branch, %"], body)
+
+
+def mixtures_table() -> str:
+    """The last row of each measurement of the mixture estimators."""
+    body = []
+    last = {(row["measurement"], row.get("n"), row.get("d")): row for row in [*rows("mixtures"), *rows("neural_gas")]}
+    for (name, *_), row in last.items():
+        if name == "em":
+            for precision in ("double", "mixed"):
+                what = f"scikit-learn / `GaussianMixture`, `{precision}`: {row['n']:,} x {row['d']}, K = {row['k']}, full"
+                note = f"log-likelihoods {row['apart'][precision]:.0e} apart after {row['iterations'][precision]} iterations"
+                body.append([what, f"{row['ratio'][precision]:.1f}", note])
+        elif name == "queries":
+            note = f"{row['n'] / row['seconds']:,.0f} queries/s; means {row['apart']:.0e} apart"
+            body.append(
+                [f"gmr / `condition`, {row['n']:,} queries, K = {row['k']}, {row['d']} features", f"{row['ratio']:.0f}", note]
+            )
+        elif name == "signals / s":
+            what = f"plain Python / growing neural gas, {row['nodes']} nodes, {row['d']} features, one core"
+            body.append([what, f"{row['ratio']:.0f}", f"{row['signals_per_second']:,.0f} signals/s"])
+    return grid(["what", "time, ratio", ""], body)
+
+
 PAGES = {
-    README: {"objectives": objectives_table, "training": training_table, "speed": speed_table, "linear": linear_table},
+    README: {
+        "objectives": objectives_table,
+        "training": training_table,
+        "speed": speed_table,
+        "linear": linear_table,
+        "mixtures": mixtures_table,
+    },
+    HERE.parent / "docs" / "branches.md": {
+        **{
+            name: functools.partial(branches_table, name)
+            for name in ("separated", "intersecting", "heteroscedastic", "arm", "halves")
+        },
+        "samples": samples_table,
+    },
     HERE.parent / "docs" / "advice.md": {
         "agreement": agreement_table,
         "ties": ties_table,

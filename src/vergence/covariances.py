@@ -13,7 +13,7 @@ from torch.distributions.utils import _standard_normal
 
 from vergence import linalg
 
-__all__ = ["Covariance", "Dense", "Diagonal", "LowRank"]
+__all__ = ["Covariance", "Dense", "Diagonal", "LowRank", "picked"]
 
 
 class Covariance(abc.ABC):
@@ -47,6 +47,10 @@ class Covariance(abc.ABC):
     @abc.abstractmethod
     def variance(self) -> Tensor:
         """Returns the diagonal of S, (..., D)."""
+
+    @abc.abstractmethod
+    def picked(self, k: Tensor) -> "Covariance":
+        """Returns of a batch (..., K) those of index k (*more, ...)."""
 
     @abc.abstractmethod
     def scaled(self, a: Tensor) -> "Covariance":
@@ -103,6 +107,9 @@ class Dense(Covariance):
     def variance(self) -> Tensor:
         return self.L.square().sum(-1)
 
+    def picked(self, k: Tensor) -> "Dense":
+        return Dense(picked(self.L, k, 2))
+
     def scaled(self, a: Tensor) -> "Dense":
         return Dense(a[..., None] * self.L)
 
@@ -115,6 +122,14 @@ class Dense(Covariance):
     def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Dense"]:
         shift = _apply(self.L[..., c:, :c], _solve(self.L[..., :c, :c], x))
         return shift, Dense(self.L[..., c:, c:])  # the trailing block of a factor is the factor of the Schur complement
+
+
+def picked(x: Tensor, k: Tensor, event: int) -> Tensor:
+    """Returns x[..., k, (event)] for x (..., K, (event)) and indices k (*more, ...); ``event`` counts the last axes."""
+    shape = x.shape[x.ndim - event :]
+    index = k.reshape(*k.shape, *(1,) * (event + 1)).expand(*k.shape, 1, *shape)
+    found: Tensor = x.expand(*k.shape, *x.shape[x.ndim - event - 1 :]).gather(k.ndim, index)
+    return found.squeeze(k.ndim)
 
 
 def _solve(L: Tensor, x: Tensor) -> Tensor:
@@ -169,6 +184,9 @@ class Diagonal(Covariance):
 
     def variance(self) -> Tensor:
         return self.d
+
+    def picked(self, k: Tensor) -> "Diagonal":
+        return Diagonal(picked(self.d, k, 1))
 
     def scaled(self, a: Tensor) -> "Diagonal":
         return Diagonal(a.square() * self.d)
@@ -227,6 +245,9 @@ class LowRank(Covariance):
 
     def variance(self) -> Tensor:
         return self.d + self.U.square().sum(-1)
+
+    def picked(self, k: Tensor) -> "LowRank":
+        return LowRank(picked(self.d, k, 1), picked(self.U, k, 2))
 
     def scaled(self, a: Tensor) -> "LowRank":
         return LowRank(a.square() * self.d, a[..., None] * self.U)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
-from vergence.covariances import Covariance, Dense, Diagonal, LowRank
+from vergence.covariances import Covariance, Dense, Diagonal, LowRank, picked
 from vergence.polar import PolarStudentT, PowerSpherical
 
 __all__ = [
@@ -223,11 +223,9 @@ class GaussianMixture(Distribution):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Returns draws (*sample_shape, ..., D); the choice of a component has no gradient, so there is no ``rsample``."""
         with torch.no_grad():
-            shape = torch.Size(sample_shape)
-            k = self.mixture_distribution.sample(shape)[..., None, None]
-            z = self.component_distribution.rsample(shape)
-            chosen: Tensor = z.gather(-2, k.expand(*k.shape[:-1], z.shape[-1]))[..., 0, :]
-            return chosen
+            k = self.mixture_distribution.sample(torch.Size(sample_shape))
+            parts = self.component_distribution
+            return JointGaussian(picked(parts.loc, k, 1), parts.S.picked(k)).rsample()
 
     def entropy(self) -> Tensor:
         """Returns an upper bound of the entropy in nats, (...): that of the weights plus the mean of the components'.

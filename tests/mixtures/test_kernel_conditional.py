@@ -1,0 +1,333 @@
+"""The Gaussian process against explicit inverses and scikit-learn's, its sparse form against the exact one, and dataset A."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import approx_fprime
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from tests.reference import kernel as reference
+
+from vergence.mixtures import kernel_conditional as kc
+from vergence.mixtures.kernel_conditional import KernelConditional
+
+H = {"length_scale": 0.7, "signal": 0.9, "noise": 0.3}
+EPS = 0.05
+
+
+def close(a, b, tol=1e-8):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
+
+
+def curve(n, seed=0, features=2, targets=3):
+    rng = np.random.default_rng(seed)
+    x = rng.normal([0] * features, [3] * features, (n, features)) + 5
+    y = np.sin(x @ rng.normal(size=(features, targets)) / 2) * [2, 0.5, 1][:targets] + 0.1 * rng.normal(size=(n, targets))
+    return x, y
+
+
+def standardised(x):
+    return (x - x.mean(0)) / x.std(0)
+
+
+def branches(x):
+    return np.stack([1 + 0.3 * np.sin(np.pi * x), 0.3 * np.sin(2 * np.pi * x), -1 + 0.3 * np.cos(np.pi * x)])
+
+
+def surrogate(n, seed):
+    rng = np.random.default_rng(seed)
+    x, k = rng.uniform(-1, 1, n), rng.integers(0, 3, n)
+    return x[:, None], branches(x)[k, np.arange(n)] + EPS * rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def on_a():
+    with torch.random.fork_rng(devices=[]):
+        return KernelConditional(random_state=0).fit(*surrogate(400, 2))
+
+
+# --- the equations
+
+
+def test_it_is_the_reference():
+    (x, y), (new, _) = curve(40), curve(7, seed=1)
+    model = KernelConditional(**H).fit(x, y)
+    c, t = standardised(x), standardised(y)
+    mean, variance = reference.predictive(c, t, (new - x.mean(0)) / x.std(0), *H.values())
+    given = model.conditional(new)
+    close(given.mean, y.mean(0) + y.std(0) * mean)
+    close(given.variance, variance[:, None] * y.var(0))
+    K_y = reference.kernel(c, c, H["length_scale"], H["signal"]) + H["noise"] ** 2 * np.eye(40)
+    close(model.log_marginal_likelihood_, -reference.nll(K_y, t) - 40 * np.log(y.std(0)).sum())
+
+
+def test_it_is_scikit_learns():
+    (x, y), (new, _) = curve(60, features=3, targets=1), curve(9, seed=1, features=3)
+    model = KernelConditional(**H).fit(x, y)
+    kernel = ConstantKernel(H["signal"] ** 2) * RBF(H["length_scale"]) + WhiteKernel(H["noise"] ** 2)
+    oracle = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(standardised(x), standardised(y)[:, 0])
+    mean, std = oracle.predict((new - x.mean(0)) / x.std(0), return_std=True)
+    close(model.predict(new)[:, 0], y.mean() + y.std() * mean)
+    close(model.conditional(new).stddev[:, 0], y.std() * std)
+    close(model.log_marginal_likelihood_, oracle.log_marginal_likelihood_value_ - 60 * math.log(y.std()))
+
+
+def test_the_gradient_is_the_likelihoods():
+    x, y = (torch.from_numpy(standardised(v)) for v in curve(25))
+    d2 = kc.squared_distances(x, x)
+    at = np.log(list(H.values()))
+    value, gradient = kc.likelihood(d2, y, at)
+    K_y = reference.kernel(x.numpy(), x.numpy(), H["length_scale"], H["signal"]) + H["noise"] ** 2 * np.eye(25)
+    close(value, reference.nll(K_y, y.numpy()))
+    np.testing.assert_allclose(gradient, approx_fprime(at, lambda h: kc.likelihood(d2, y, h)[0], 1e-6), rtol=1e-4)
+
+
+def test_primal_is_dual():
+    """T14, for the linear kernel: ridge regression of weights is a Gaussian process."""
+    n, d, lam = 30, 4, 0.3
+    rng = np.random.default_rng(0)
+    Z, x, t = rng.normal(size=(n, d)), rng.normal(size=d), rng.normal(size=(n, 2))
+    P, G = lam * np.eye(d) + Z.T @ Z / n, lam * np.eye(n) + Z @ Z.T / n
+    close(np.linalg.slogdet(P)[1], np.linalg.slogdet(G)[1] + (d - n) * math.log(lam), 1e-9)
+    close(x @ np.linalg.inv(P) @ x, (x @ x - (Z @ x) @ np.linalg.inv(lam * n * np.eye(n) + Z @ Z.T) @ (Z @ x)) / lam, 1e-9)
+    close(x @ np.linalg.solve(Z.T @ Z + lam * n * np.eye(d), Z.T @ t), (Z @ x) @ np.linalg.solve(n * G, t), 1e-9)
+
+
+def test_a_long_length_scale_is_linear_regression():
+    """T14 of the model: s_f = l and l -> infinity is the linear kernel (and a constant, of which centred targets need none)."""
+    (x, y), (new, _) = curve(50), curve(6, seed=1)
+    model = KernelConditional(length_scale=3e3, signal=3e3, noise=0.5).fit(x, y)
+    c, t = standardised(x), standardised(y)
+    ridge = np.linalg.solve(c.T @ c + 0.25 * np.eye(2), c.T @ t)
+    close(model.predict(new), y.mean(0) + y.std(0) * ((new - x.mean(0)) / x.std(0) @ ridge), 1e-4)
+
+
+# --- hyper-parameters
+
+
+def test_the_search_finds_the_most_likely():
+    x, y = curve(80)
+    model = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
+    best = np.array([model.length_scale_, model.signal_, model.noise_])
+    c, t = (torch.from_numpy(standardised(v)) for v in (x, y))
+    at_best, gradient = kc.likelihood(kc.squared_distances(c, c), t, np.log(best))
+    assert np.abs(gradient).max() < 1e-3
+    for log_h in np.random.default_rng(0).uniform(-3, 1, (200, 3)):
+        assert kc.likelihood(kc.squared_distances(c, c), t, log_h)[0] >= at_best - 1e-9
+    kernel = ConstantKernel() * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(0.1)
+    oracle = GaussianProcessRegressor(kernel, random_state=0).fit(standardised(x), standardised(y)[:, 0])
+    one = KernelConditional(random_state=0, tol=1e-7).fit(x, y[:, 0])
+    assert one.log_marginal_likelihood_ >= oracle.log_marginal_likelihood_value_ - 80 * math.log(y[:, 0].std()) - 1e-5
+
+
+def test_what_is_given_stays_and_the_rest_is_fitted():
+    x, y = curve(60)
+    free = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
+    some = KernelConditional(random_state=0, tol=1e-7, noise=free.noise_).fit(x, y)
+    assert some.noise_ == free.noise_
+    close([some.length_scale_, some.signal_], [free.length_scale_, free.signal_], 1e-3)
+    assert KernelConditional(random_state=0, length_scale=0.05).fit(x, y).log_marginal_likelihood_ < free.log_marginal_likelihood_
+
+
+def test_a_signal_that_the_first_items_do_not_show_is_found(monkeypatch):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2, 2, (400, 1))
+    y = 0.5 * np.sin(4 * x[:, 0]) + rng.normal(size=400)
+    settings = {"random_state": 1, "n_init": 2, "tol": 1e-6}
+    all_at_once = KernelConditional(**settings).fit(x, y)
+    monkeypatch.setattr(kc, "EXPLORE", 20)
+    assert KernelConditional(**settings).fit(x[:20], y[:20]).signal_ < 0.1 < 0.2 < all_at_once.signal_
+    in_two = KernelConditional(**settings).fit(x, y)
+    close(in_two.log_marginal_likelihood_, all_at_once.log_marginal_likelihood_, 1e-4)
+
+
+def test_a_drawn_processs_hyperparameters_are_recovered():
+    """Of 60 lengths, so that standardising the draws changes their scale but little."""
+    rng = np.random.default_rng(3)
+    x = standardised(rng.uniform(-2, 2, (400, 1)))
+    K = reference.kernel(x, x, 0.06, 1.0) + 0.2**2 * np.eye(400)
+    y = np.linalg.cholesky(K) @ rng.normal(size=(400, 4))
+    model = KernelConditional(random_state=0).fit(x, y)
+    assert abs(model.length_scale_ / 0.06 - 1) < 0.06
+    assert abs(model.signal_ - 1) < 0.06 and abs(model.noise_ / 0.2 - 1) < 0.2
+
+
+# --- many items
+
+
+def test_the_sparse_form_is_the_reference():
+    (x, y), (new, _) = curve(40), curve(6, seed=1)
+    c, t, at = standardised(x), standardised(y), (new - x.mean(0)) / x.std(0)
+    u = np.random.default_rng(0).normal(size=(8, 2))
+    factors, whitened, found = kc.sparse(*(torch.from_numpy(v) for v in (c, t, u)), *H.values())
+    close(found, reference.bound(c, t, u, *H.values()))
+    model = KernelConditional(**H).fit(x, y)
+    model.points_, model.factors_, model.whitened_ = u, factors.numpy(), whitened.numpy()
+    mean, variance = reference.sparse_predictive(c, t, u, at, *H.values())
+    close(model.conditional(new).mean, y.mean(0) + y.std(0) * mean)
+    close(model.conditional(new).variance, variance[:, None] * y.var(0))
+
+
+def test_with_all_points_inducing_it_is_exact():
+    (x, y), (new, _) = curve(300), curve(50, seed=1)
+    exact = KernelConditional(**H).fit(x, y)
+    sparse = KernelConditional(**H, exact_limit=10, n_inducing=300, random_state=0).fit(x, y)
+    assert len(sparse.factors_) == 2 and len(exact.factors_) == 1
+    close(sparse.conditional(new).mean, exact.conditional(new).mean, 1e-6)
+    close(sparse.conditional(new).variance, exact.conditional(new).variance, 1e-6)
+    close(sparse.log_marginal_likelihood_, exact.log_marginal_likelihood_, 1e-6)
+
+
+def test_the_bound_is_below_and_rises_with_nested_points():
+    c, t = (torch.from_numpy(standardised(v)) for v in curve(200))
+    limit, last = kc.exact(c, t, *H.values())[2], -math.inf
+    for m in (2, 5, 15, 40, 100):
+        found = kc.sparse(c, t, c[:m], *H.values())[2]
+        assert last - 1e-9 <= found <= limit + 1e-9
+        last = found
+
+
+def test_blocks_change_nothing(monkeypatch):
+    c, t = (torch.from_numpy(standardised(v)) for v in curve(200))
+    whole = kc.sparse(c, t, c[:20], *H.values())
+    monkeypatch.setattr(kc, "ROWS", 7)
+    for a, b in zip(kc.sparse(c, t, c[:20], *H.values()), whole, strict=True):
+        close(a, b)
+
+
+def test_few_points_are_close_to_exact_on_many_items():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (2000, 2))
+    y = np.sin(2 * x[:, 0]) * np.cos(x[:, 1]) + 0.2 * rng.normal(size=2000)
+    new = rng.uniform(-2, 2, (500, 2))
+    exact = KernelConditional(length_scale=0.6, signal=1.0, noise=0.3).fit(x, y)
+    sparse = KernelConditional(length_scale=0.6, signal=1.0, noise=0.3, exact_limit=100, n_inducing=200, random_state=0).fit(x, y)
+    p, q = exact.conditional(new), sparse.conditional(new)
+    assert 150 < len(sparse.points_) <= 200
+    assert ((p.mean - q.mean).abs() / p.stddev).max() < 0.02
+    assert (q.stddev / p.stddev - 1).abs().max() < 0.01
+    assert sparse.log_marginal_likelihood_ <= exact.log_marginal_likelihood_
+
+
+def test_the_sparse_form_searches_on_a_subset_and_leaves_points_that_tell_nothing():
+    x, y = surrogate(3000, 0)
+    model = KernelConditional(search_limit=700, exact_limit=1000, random_state=0, n_init=2).fit(x, y)
+    assert len(model.points_) < 60  # one smooth dimension: 512 would be singular
+    assert abs(-model.score(*surrogate(5000, 1)) - 1.2365) < 0.01
+    again = KernelConditional(search_limit=700, exact_limit=1000, random_state=0, n_init=2).fit(x, y)
+    close(model.predict(x[:50]), again.predict(x[:50]), 1e-12)
+
+
+# --- properties
+
+
+def test_far_from_the_items_it_is_the_prior():
+    x, y = curve(50)
+    model = KernelConditional(**H).fit(x, y)
+    far = model.conditional(np.full((1, 2), 1e4))
+    close(far.mean[0], y.mean(0))
+    close(far.variance[0], y.var(0) * (H["signal"] ** 2 + H["noise"] ** 2))
+
+
+def test_more_items_never_widen_the_band():
+    x, y = curve(60)
+    c, t = (torch.from_numpy(standardised(v)) for v in (x, y))
+    model, last = KernelConditional(**H).fit(x, y), math.inf
+    for n in (5, 20, 60):
+        factors, whitened, _ = kc.exact(c[:n], t[:n], *H.values())
+        model.points_, model.factors_, model.whitened_ = c[:n].numpy(), factors.numpy(), whitened.numpy()
+        variance = model.conditional(x).variance
+        assert (variance <= last + 1e-12).all()
+        last = variance
+
+
+def test_contexts_keep_their_gradient():
+    x, y = curve(30)
+    model = KernelConditional(**H).fit(x, y)
+    new = torch.from_numpy(x[:3]).requires_grad_()
+
+    def both(c):
+        p = model.conditional(c)
+        return p.mean, p.variance
+
+    assert torch.autograd.gradcheck(both, (new,), atol=1e-6)
+
+
+def test_duplicates_and_constant_columns_are_fine():
+    x, y = curve(30)
+    twice = np.concatenate([x, x]), np.concatenate([y, y + 0.01])
+    held = np.column_stack([twice[0], np.full(60, 7.0)])
+    for noise in (0.3, 1e-7):  # the second needs jitter
+        plain = KernelConditional(length_scale=0.7, signal=0.9, noise=noise).fit(*twice)
+        wide = KernelConditional(length_scale=0.7, signal=0.9, noise=noise).fit(held, twice[1])
+        close(plain.predict(x), wide.predict(held[:30]), 1e-6)
+        assert np.isfinite(plain.score_samples(*twice)).all()
+    assert np.isfinite(KernelConditional(random_state=0).fit(held, twice[1]).score(held, twice[1]))
+    assert np.isfinite(KernelConditional(random_state=0, exact_limit=5, n_inducing=20).fit(held, twice[1]).score(held, twice[1]))
+
+
+def test_data_without_noise_are_interpolated():
+    x = np.linspace(-1, 1, 60)[:, None]
+    y = np.sin(3 * x[:, 0])
+    model = KernelConditional(random_state=0).fit(x, y)
+    assert np.abs(model.predict(x + 0.003) - np.sin(3 * (x[:, 0] + 0.003)))[:-1].max() < 1e-3
+    assert np.isfinite(model.score(x, y))
+
+
+def test_draws_are_those_of_the_predictive():
+    x, y = curve(40)
+    model = KernelConditional(**H, random_state=0).fit(x, y)
+    draws, given = model.sample(x[:4], 20_000), model.conditional(x[:4])
+    assert np.abs((draws.mean(1) - given.mean.numpy()) / (given.stddev.numpy() / math.sqrt(20_000))).max() < 4.5
+    assert np.abs((draws.var(1) / given.variance.numpy() - 1) / math.sqrt(2 / 20_000)).max() < 4.5
+
+
+# --- dataset A
+
+
+def test_noise_absorbs_the_branches(on_a):
+    """T18: one broad band, as wide as all branches together; by far not the NLL of what has three modes."""
+    x, y = surrogate(5000, 1)
+    std = on_a.conditional(x[:500]).stddev.numpy()[:, 0]
+    across = math.sqrt(branches(np.linspace(-1, 1, 2001)).var(0).mean() + EPS**2)
+    assert abs(across - 0.836) < 0.001
+    assert np.abs(std / across - 1).max() < 0.1 and abs(std.mean() / across - 1) < 0.05
+    assert abs(-on_a.score(x, y) - 1.2365) < 0.01
+    best_unimodal = 0.5 * math.log(2 * math.pi * across**2) + 0.5
+    assert -on_a.score(x, y) > best_unimodal - 0.05
+
+
+def test_the_mean_is_the_average_branch(on_a):
+    x = np.linspace(-0.95, 0.95, 100)
+    assert np.sqrt(np.mean((on_a.predict(x[:, None]) - branches(x).mean(0)) ** 2)) < 0.1
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"length_scale": 0}, "expected length_scale > 0, found 0"),
+        ({"signal": -1.0}, "expected signal > 0"),
+        ({"noise": math.nan}, "expected noise > 0, found nan"),
+        ({"tol": 0}, "expected tol > 0"),
+        ({"n_inducing": 0}, "expected n_inducing of at least 1"),
+        ({"search_limit": 1}, "expected search_limit of at least 2"),
+        ({"exact_limit": -1}, "expected exact_limit of at least 0"),
+        ({"n_init": 0}, "expected n_init of at least 1"),
+        ({"max_iter": 0}, "expected max_iter of at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        KernelConditional(**setting).fit(*curve(10))
+
+
+def test_an_unfinished_search_is_told():
+    from sklearn.exceptions import ConvergenceWarning
+
+    with pytest.warns(ConvergenceWarning, match="hyper-parameters did not converge in 1 iterations"):
+        KernelConditional(max_iter=1, n_init=1, random_state=0).fit(*curve(50))

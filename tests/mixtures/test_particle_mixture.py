@@ -1,0 +1,378 @@
+"""The particle bank against loops, kernel regression, the queue, the theorem of its weights (T11), streams and dataset A."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import approx_fprime
+from tests.reference import particles as reference
+
+from vergence.mixtures import particle_mixture as pm
+from vergence.mixtures.particle_mixture import ParticleMixture
+
+EPS = 0.05
+H = {"context_bandwidth": 0.3, "target_bandwidth": 0.2}
+
+
+def close(a, b, tol=1e-10):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
+
+
+def pairs(n, seed=0, features=2, targets=3):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(5, 3, (n, features))
+    return x, np.sin(x @ rng.normal(size=(features, targets)) / 3) * 10 + rng.normal(size=(n, targets))
+
+
+def branches(x):
+    return np.stack([1 + 0.3 * np.sin(np.pi * x), 0.3 * np.sin(2 * np.pi * x), -1 + 0.3 * np.cos(np.pi * x)])
+
+
+def surrogate(n, seed):
+    rng = np.random.default_rng(seed)
+    x, k = rng.uniform(-1, 1, n), rng.integers(0, 3, n)
+    return x[:, None], branches(x)[k, np.arange(n)] + EPS * rng.normal(size=n)
+
+
+def inside(model, x, y):
+    """Items in the model's standardised units."""
+    return (x - model.context_mean_) / model.context_std_, (y - model.target_mean_) / model.target_std_
+
+
+def bank_of(model):
+    return *inside(model, model.context_particles_, model.target_particles_), model.weights_
+
+
+@pytest.fixture(scope="module")
+def on_a():
+    with torch.random.fork_rng(devices=[]):
+        return ParticleMixture(random_state=0).fit(*surrogate(3000, 0))
+
+
+@pytest.fixture
+def weighted():
+    """A model of 30 particles with unequal weights."""
+    model = ParticleMixture(n_particles=30, batch_size=10, rho=0.5, random_state=0, **H).fit(*pairs(100))
+    assert np.ptp(model.weights_) > 0.01
+    return model
+
+
+# --- the density
+
+
+def test_it_is_the_reference(weighted):
+    x, y = pairs(12, seed=1)
+    c, t = inside(weighted, x, y)
+    found = [reference.log_conditional(a, b, *bank_of(weighted), 0.3, 0.2) for a, b in zip(c, t, strict=True)]
+    close(weighted.score_samples(x, y), np.array(found) - np.log(weighted.target_std_).sum())
+
+
+def test_its_mean_is_kernel_regression(weighted):
+    x, y = pairs(9, seed=1)
+    c, _ = inside(weighted, x, y)
+    found = [reference.kernel_regression(a, *bank_of(weighted), 0.3) for a in c]
+    close(weighted.predict(x), np.array(found) * weighted.target_std_ + weighted.target_mean_)
+
+
+def test_with_no_more_items_than_particles_it_is_the_kernel_estimate_of_all():
+    x, y = pairs(40)
+    model = ParticleMixture(random_state=0, **H).fit(x, y)
+    assert (model.context_particles_ == x).all() and (model.target_particles_ == y).all()
+    assert (model.weights_ == 1 / 40).all() and model.n_batches_ == 0 and (model.ages_ == 0).all()
+
+
+def test_narrow_kernels_give_back_the_items():
+    x, y = pairs(40)
+    model = ParticleMixture(context_bandwidth=1e-4, target_bandwidth=0.1).fit(x, y)
+    close(model.predict(x), y)
+    close(model.predict_mode(x), y)
+    close(model.conditional(x).variance, np.tile(0.01 * y.var(0), (40, 1)), 1e-8)
+
+
+def test_wide_kernels_forget_the_context():
+    x, y = pairs(40)
+    model = ParticleMixture(context_bandwidth=1e5, target_bandwidth=0.1).fit(x, y)
+    close(model.predict(x), np.tile(y.mean(0), (40, 1)), 1e-6)
+
+
+def test_far_queries_stay_finite(weighted):
+    x = np.array([[1e7, 0.0], [-1e7, 3.0], [0.0, 1e9]])
+    assert np.isfinite(weighted.predict(x)).all()
+    assert np.isfinite(weighted.score_samples(x, np.full((3, 3), 1e3))).all()
+
+
+def test_many_queries_are_answered_in_blocks():
+    x, y = pairs(2000)
+    model = ParticleMixture(n_particles=1000, random_state=0, **H).fit(x, y)
+    new, _ = pairs(5000, seed=1)
+    assert model._width() == 3000  # a block is bounded by this
+    whole = model.predict(new)
+    close(model.predict(new[4321:4323]), whole[4321:4323])
+    assert whole.shape == (5000, 3)
+
+
+def test_contexts_keep_their_gradient(weighted):
+    new = torch.from_numpy(pairs(3, seed=1)[0]).requires_grad_()
+
+    def both(c):
+        p = weighted.conditional(c)
+        return p.mean, p.log_prob(torch.zeros(3))
+
+    assert torch.autograd.gradcheck(both, (new,))
+
+
+# --- bandwidths
+
+
+def test_the_leave_one_out_likelihood_is_the_reference_and_has_its_gradient():
+    c, t = (torch.from_numpy((v - v.mean(0)) / v.std(0)) for v in pairs(25))
+    d2 = torch.cdist(c, c).square(), torch.cdist(t, t).square()
+    own, at = torch.eye(25, dtype=torch.bool), np.log([0.4, 0.3])
+    value, gradient = pm.leave_one_out(d2, own, 3, at)
+    close(-value, reference.leave_one_out(c.tolist(), t.tolist(), 0.4, 0.3))
+    numeric = approx_fprime(at, lambda h: pm.leave_one_out(d2, own, 3, h)[0], 1e-7)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
+
+
+def test_bandwidths_are_the_best_of_a_grid():
+    x, y = surrogate(300, 0)
+    model = ParticleMixture(random_state=0).fit(x, y)
+    c, t = (torch.from_numpy(v) for v in inside(model, x, y[:, None]))
+    d2, own = (torch.cdist(c, c).square(), torch.cdist(t, t).square()), torch.eye(300, dtype=torch.bool)
+    best = pm.leave_one_out(d2, own, 1, np.log(model.bandwidths_))[0]
+    for h_c in np.geomspace(0.005, 5, 15):
+        for h_t in np.geomspace(0.005, 2, 15):
+            assert pm.leave_one_out(d2, own, 1, np.log([h_c, h_t]))[0] >= best - 1e-4
+
+
+def test_copies_of_items_do_not_narrow_the_kernels():
+    x, y = surrogate(200, 0)
+    once = ParticleMixture(random_state=0).fit(x, y)
+    twice = ParticleMixture(random_state=0).fit(np.concatenate([x, x]), np.concatenate([y, y]))
+    close(once.bandwidths_, twice.bandwidths_, 1e-2)
+
+
+def test_a_given_bandwidth_stays():
+    x, y = surrogate(200, 0)
+    free = ParticleMixture(random_state=0).fit(x, y)
+    model = ParticleMixture(target_bandwidth=float(free.bandwidths_[1]), random_state=0).fit(x, y)
+    assert model.bandwidths_[1] == free.bandwidths_[1]
+    close(model.bandwidths_, free.bandwidths_, 1e-2)
+    assert ParticleMixture(n_particles=1, random_state=0).fit(x, y).bandwidths_.tolist() == [1.0, 1.0]
+
+
+# --- a step of the bank (T11)
+
+
+@pytest.mark.parametrize(("rho", "u"), [(0.05, 0.05), (1.0, 0.0), (0.0, 0.0), (0.3, 1.0)])
+def test_a_step_is_the_reference(rho, u):
+    model = ParticleMixture(n_particles=30, random_state=0, em_steps=0, ess_threshold=0.0, **H).fit(*pairs(30))
+    model.set_params(rho=rho, u=u)
+    c, t, w = bank_of(model)
+    bank = list(zip(c.tolist(), t.tolist(), w.tolist(), strict=True))
+    for seed in (1, 2, 3):
+        x, y = pairs(8, seed)
+        model.partial_fit(x, y)
+        batch = list(zip(*(v.tolist() for v in inside(model, x, y)), strict=True))
+        bank, _ = reference.step(batch, bank, 0.3, 0.2, rho, u)
+        for found, expected in zip(bank_of(model), zip(*bank, strict=True), strict=True):
+            close(found, np.array(expected))
+        assert (model.weights_ >= 0).all() and math.isclose(model.weights_.sum(), 1, rel_tol=1e-12)
+        assert 1 <= model.ess_ <= 30 + 1e-9
+        assert (np.diff(model.ages_) <= 0).all() and (model.ages_[-8:] == 0).all()
+    assert model.n_resampled_ == 0 and model.n_batches_ == 3
+
+
+def test_an_undamped_weight_step_never_lowers_the_likelihood(weighted):
+    x, y = pairs(50, seed=4)
+    c, t = inside(weighted, x, y)
+    contexts, targets, w = bank_of(weighted)
+    log_k = pm.log_kernel(torch.from_numpy(c), torch.from_numpy(contexts), 0.3)
+    log_k = log_k + pm.log_kernel(torch.from_numpy(t), torch.from_numpy(targets), 0.2)
+    last = -math.inf
+    for _ in range(20):
+        found = np.mean([reference.log_joint(a, b, contexts, targets, w, 0.3, 0.2) for a, b in zip(c, t, strict=True)])
+        assert found >= last - 1e-9
+        last, w = found, torch.as_tensor(w)
+        w = pm.reweighted(w, pm.responsibilities(w, log_k), 1.0, 0.0).clamp(min=1e-300).numpy()
+
+
+def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
+    """The warning of the specification: few particles come to have all the weight."""
+    model = ParticleMixture(n_particles=64, random_state=0, context_bandwidth=1.0, target_bandwidth=1.0).fit(*pairs(64))
+    c, t = (torch.from_numpy(v) for v in pairs(64, seed=4))
+    bank = model._bank()
+
+    def left(rho, u):
+        w = bank.w
+        for _ in range(60):
+            w = pm.reweighted(w, model._responsibilities(bank._replace(w=w), c, t), rho, u)
+        return float(1 / w.square().sum())
+
+    assert left(1.0, 0.0) < 3 < 30 < left(0.05, 0.05)
+
+
+def test_resampling_draws_from_the_pool_and_makes_weights_equal():
+    model = ParticleMixture(n_particles=50, random_state=0, ess_threshold=1.1, em_steps=0, **H).fit(*pairs(50))
+    (x0, _), (x, y) = pairs(50), pairs(20, seed=1)
+    model.partial_fit(x, y)
+    assert model.n_resampled_ == 1 and model.ess_ == pytest.approx(50) and (model.weights_ == model.weights_[0]).all()
+    pool = {tuple(row) for row in np.concatenate([x0, x])}
+    assert {tuple(row) for row in model.context_particles_} <= pool
+    assert set(model.ages_) == {0, 1}
+    for kind in ("systematic", "stratified"):
+        before = torch.rand(3, generator=model._generator())
+        model.set_params(resampling=kind).partial_fit(x, y)
+        assert (torch.rand(3, generator=model._generator()) != before).all()  # every batch draws anew
+    assert model.n_resampled_ == 3
+
+
+@pytest.mark.parametrize("kind", ["systematic", "stratified"])
+def test_resampling_keeps_the_pools_mean_on_average(kind):
+    x, y = (v[:15] for v in pairs(40, seed=2))
+    base = ParticleMixture(n_particles=40, random_state=0, ess_threshold=0.0, rho=0.6, em_steps=0, **H).fit(*pairs(40))
+    bank, batch = base._bank(), (torch.from_numpy(x), torch.from_numpy(y))
+    pool = pm.pooled(bank, *batch)
+    w = pm.reweighted(bank.w, base._responsibilities(bank, *batch), 0.6, 0.05)
+    expected = (torch.cat([w * 40, torch.ones(15)]) / 55) @ pool.t
+    means = []
+    for seed in range(300):
+        model = ParticleMixture(n_particles=40, random_state=seed, ess_threshold=1.1, rho=0.6, resampling=kind, **H)
+        model.fit(*pairs(40)).partial_fit(x, y)
+        means.append(model.target_particles_.mean(0))
+    error = (np.mean(means, 0) - expected.numpy()) / (np.std(means, 0) / math.sqrt(300))
+    assert np.abs(error).max() < 4.5
+
+
+# --- the queue
+
+
+def test_a_queue_keeps_the_last_items_in_order():
+    x, y = pairs(100)
+    model = ParticleMixture(n_particles=30, batch_size=7, mode="fifo", **H).fit(x, y)
+    assert (model.context_particles_ == x[-30:]).all() and (model.target_particles_ == y[-30:]).all()
+    assert (model.weights_ == model.weights_[0]).all() and model.n_resampled_ == 0 and model.ess_ == pytest.approx(30)
+    more = pairs(11, seed=1)
+    model.partial_fit(*more)
+    assert (model.context_particles_ == np.concatenate([x[-19:], more[0]])).all()
+    model.partial_fit(*pairs(200, seed=2))
+    assert (model.target_particles_ == pairs(200, seed=2)[1][-30:]).all()
+
+
+def test_weights_that_stay_make_the_bank_a_queue():
+    settings = {"n_particles": 30, "batch_size": 7, "em_steps": 0, "ess_threshold": 0.0, "random_state": 0, **H}
+    bank = ParticleMixture(rho=0.0, u=0.0, **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
+    queue = ParticleMixture(mode="fifo", **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
+    assert (bank.context_particles_ == queue.context_particles_).all() and (bank.ages_ == queue.ages_).all()
+    close(bank.weights_, queue.weights_)
+
+
+# --- streams
+
+
+def test_a_stream_goes_on_as_if_it_had_never_paused():
+    first, (x, y) = pairs(60), pairs(90, seed=1)
+    settings = {"n_particles": 40, "batch_size": 15, "ess_threshold": 0.9, "rho": 0.4, "random_state": 3}
+    one, two = (ParticleMixture(**settings).fit(*first) for _ in range(2))
+    one.partial_fit(x, y)
+    for s in range(0, 90, 30):
+        two.partial_fit(x[s : s + 30], y[s : s + 30])
+    assert one.n_resampled_ == two.n_resampled_ > 0
+    for name in ("context_particles_", "target_particles_", "weights_", "ages_", "bandwidths_"):
+        assert (getattr(one, name) == getattr(two, name)).all(), name
+
+
+def test_a_first_call_fits_and_a_growing_bank_is_the_kernel_estimate():
+    x, y = pairs(50)
+    model = ParticleMixture(n_particles=100, random_state=0)
+    assert model.partial_fit(x[:20], y[:20]) is model
+    scale, narrow = model.context_std_.copy(), model.bandwidths_
+    model.partial_fit(x[20:21], y[20:21]).partial_fit(x[21:], y[21:])
+    assert (model.context_particles_ == x).all() and (model.context_std_ == scale).all()
+    close(model.weights_, np.full(50, 0.02))
+    assert (model.bandwidths_ != narrow).any()
+    assert model.ages_.tolist() == [2] * 20 + [1] + [0] * 29
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(x[:, :1], y)
+    with pytest.raises(ValueError, match="targets of 3 features"):
+        model.partial_fit(x, y[:, :2])
+
+
+def test_a_drifting_relation_is_followed():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (1500, 1))
+    before, after = x[:, 0] + 0.1 * rng.normal(size=1500), -x[:, 0] + 0.1 * rng.normal(size=1500)
+    model = ParticleMixture(n_particles=200, batch_size=50, random_state=0).fit(x, before)
+    assert model.score(x, after) < -2
+    model.partial_fit(x, after)
+    assert model.score(x, after) > 0.3 > 0 > model.score(x, before)
+
+
+def test_a_seed_repeats_the_fit():
+    x, y = surrogate(700, 0)
+    one, two, other = (ParticleMixture(n_particles=100, random_state=seed).fit(x, y) for seed in (1, 1, 2))
+    assert (one.weights_ == two.weights_).all() and (one.context_particles_ == two.context_particles_).all()
+    assert (one.context_particles_ != other.context_particles_).any()
+
+
+def test_em_steps_raise_the_likelihood_of_the_items():
+    x, y = surrogate(1500, 0)
+    settings = {"n_particles": 200, "random_state": 0, "context_bandwidth": 0.1, "target_bandwidth": 0.06}
+    last = -math.inf
+    for steps in (0, 1, 3, 8):
+        model = ParticleMixture(em_steps=steps, **settings).fit(x, y)
+        c, t = inside(model, x[:300], y[:300, None])
+        contexts, targets, w = bank_of(model)
+        mix = zip(c.tolist(), t.tolist(), strict=True)
+        w = np.maximum(w, 1e-300)
+        found = np.mean([reference.log_joint(a, b, contexts.tolist(), targets.tolist(), w.tolist(), 0.1, 0.06) for a, b in mix])
+        assert found > last
+        last = found
+
+
+# --- dataset A
+
+
+def test_branches_have_their_mass(on_a):
+    given = on_a.conditional([[0.0]])
+    ends = torch.tensor([-20.0, -0.35, 0.5, 20.0])
+    cdf = torch.cat([given.marginal_cdf(e.reshape(1, 1))[0] for e in ends])
+    assert (cdf.diff() - 1 / 3).abs().max() < 0.1
+    draws = on_a.sample([[0.0]], 4000, random_state=1)[0]
+    distance = np.abs(draws[:, None] - branches(np.array(0.0))).min(1)
+    assert np.quantile(distance, 0.95) < 5 * EPS
+
+
+def test_it_is_far_better_than_one_mode(on_a):
+    x, y = surrogate(5000, 1)
+    nll = -on_a.score(x, y)
+    assert -0.4835 < nll < -0.38  # the truth; the best unimodal has 1.2112
+    bank_alone = ParticleMixture(em_steps=0, random_state=0).fit(*surrogate(3000, 0))
+    assert nll < -bank_alone.score(x, y) < -0.25
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"n_particles": 0}, "expected n_particles of at least 1, found 0"),
+        ({"batch_size": 0}, "expected batch_size of at least 1"),
+        ({"em_steps": -1}, "expected em_steps of at least 0"),
+        ({"rho": 1.5}, "expected rho from 0 to 1, found 1.5"),
+        ({"rho": -0.1}, "expected rho from 0 to 1"),
+        ({"u": math.nan}, "expected u from 0 to 1"),
+        ({"ess_threshold": -1}, "expected ess_threshold >= 0"),
+        ({"resampling": "residual"}, "expected resampling systematic or stratified, found 'residual'"),
+        ({"mode": "lifo"}, "expected mode smc or fifo, found 'lifo'"),
+        ({"context_bandwidth": 0}, "expected context_bandwidth > 0"),
+        ({"target_bandwidth": -1.0}, "expected target_bandwidth > 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        ParticleMixture(**setting).fit(*pairs(10))
+    with pytest.raises(ValueError, match=message):
+        ParticleMixture().fit(*pairs(10)).set_params(**setting).partial_fit(*pairs(10))
