@@ -65,7 +65,8 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         head, arrays = read_model(path)
         if head["class"] != cls.__name__:
             raise ValueError(f"expected a {cls.__name__} in {path}, found a {head['class']}: use vergence.mixtures.load")
-        model = cls(**json.loads(head["settings"]))
+        settings = json.loads(head["settings"])
+        model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
         state = json.loads(head["state"])
         if names := state.pop("feature_names_in_", None):
             model.feature_names_in_ = np.asarray(names, dtype=object)
