@@ -12,7 +12,7 @@ SRC = Path(__file__).parents[1] / "src" / "vergence"
 # A file imports from files of lower number only; `core` of a folder lies just below its siblings.
 LAYERS = {
     "config": 0, "devices": 0, "files": 0, "linalg": 0, "resampling": 0, "terminal": 0,
-    "covariances": 9, "polar": 9, "batchnorm": 10, "densities": 10, "networks": 10, "neural_gas": 10, "views": 10,
+    "covariances": 9, "polar": 9, "batchnorm": 10, "densities": 10, "networks": 10, "neural_gas": 10, "volume": 10, "views": 10,
     "em_structures": 11, "em": 12,
     "data_items": 17, "data_images": 18, "data_files": 19, "data": 20, "objectives.core": 20, "mixtures.core": 20,
     "linear.solutions": 20, "linear.thresholds": 20, "linear.moments": 20, "linear.fitting": 21, "linear.estimators": 22,
@@ -112,6 +112,13 @@ def test_objectives_see_neither_images_nor_engines():
 def test_every_objective_has_its_test():
     tests = Path(__file__).parent / "objectives"
     names = [p.stem for p in (SRC / "objectives").glob("*.py") if p.stem not in ("__init__", "core")]
+    assert names
+    assert [n for n in names if not (tests / f"test_{n}.py").exists()] == []
+
+
+def test_every_mixture_has_its_test():
+    tests = Path(__file__).parent / "mixtures"
+    names = [p.stem for p in (SRC / "mixtures").glob("*.py") if p.stem not in ("__init__", "core")]
     assert names
     assert [n for n in names if not (tests / f"test_{n}.py").exists()] == []
 
