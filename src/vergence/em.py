@@ -11,19 +11,23 @@ How covariances are kept is in `vergence.em_structures`.
 Shapes: N items, D features, R starts of K components each, F = R K, B items in a block.
 """
 
+import functools
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vergence import terminal
 from vergence.densities import LOG_2PI
-from vergence.em_structures import Full, Mixture, Structure, Sums
+from vergence.em_structures import CELLS, ROUNDING, Full, Mixture, Structure, Sums, is_count, least_variance
 
-__all__ = ["Data", "Outcome", "expectation", "log_joint", "maximisation", "polish", "run", "start"]
+__all__ = ["Data", "Outcome", "expectation", "log_joint", "maximisation", "polish", "require_settings", "run", "start"]
 
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does
 PATIENCE = 2.0  # seconds before a bar appears
@@ -55,9 +59,25 @@ class Data:
                 x = (self.X[where].to(self.device, torch.float64) - origin).to(dtype)
                 yield where, x, None if self.weights is None else self.weights[where].to(self.device, dtype)
 
+    def suits_float32(self) -> bool:
+        """Returns whether the features' variances and their inverses are far from float32's ends."""
+        variance = self.least / ROUNDING
+        return bool((variance > 1e-24).all() and (variance < 1e24).all())
+
     def total(self) -> float:
         """Returns the sum of the weights."""
         return float(len(self.X)) if self.weights is None else float(self.weights.sum())
+
+    @functools.cached_property
+    def least(self) -> Tensor:
+        """The variance of each feature that is told from zero, (D,); a pass over the items."""
+        squares = torch.zeros(self.X.shape[1], dtype=torch.float64, device=self.device)
+        for _, x, w in self.blocks(max(64, CELLS // self.X.shape[1]), torch.float64):
+            squares += x.square().sum(0) if w is None else w @ x.square()
+        if _processes()[1] > 1:
+            torch.distributed.all_reduce(squares)
+        variance = squares / self.total()
+        return least_variance(variance, variance + self.origin.to(variance).square())
 
 
 def _processes() -> tuple[int, int]:
@@ -93,10 +113,9 @@ class Outcome:
     converged: list[bool]
     reseeded: list[int]
 
-    def best(self) -> int:
-        """Returns the start with the largest likelihood; of equal ones the first."""
-        last = [b[-1] if b else float("-inf") for b in self.bounds]
-        return max(range(len(last)), key=lambda r: (last[r], -r))
+    def order(self) -> list[int]:
+        """Returns the starts, the likeliest end first; of equal ones the earlier first."""
+        return sorted(range(len(self.bounds)), key=lambda r: -self.bounds[r][-1] if self.bounds[r] else float("inf"))
 
 
 def log_joint(structure: Structure, mixture: Mixture, x: Tensor, use: object) -> Tensor:
@@ -104,6 +123,25 @@ def log_joint(structure: Structure, mixture: Mixture, x: Tensor, use: object) ->
     constant = mixture.weights.log() - 0.5 * x.shape[1] * LOG_2PI
     parts: Tensor = structure.log_density(use, x).unflatten(0, mixture.weights.shape)
     return parts + constant.to(x)[..., None]
+
+
+def require_settings(
+    n_components: Any, n_init: Any, max_iter: Any, tol: Any, reg_covar: Any, precision: str, *, iterations: int = 0
+) -> None:
+    """Refuses settings of estimators that are out of their range.
+
+    Raises:
+        ValueError: The numbers of components, of starts or of iterations are no whole numbers of at least 1, 1 and
+            ``iterations``; ``tol`` or ``reg_covar`` is negative or not finite; or the precision is unknown.
+    """
+    for name, value, least in (("n_components", n_components, 1), ("n_init", n_init, 1), ("max_iter", max_iter, iterations)):
+        if not is_count(value, least):
+            raise ValueError(f"expected {name} of at least {least}, a whole number, found {value}")
+    for name, number in (("tol", tol), ("reg_covar", reg_covar)):
+        if not (isinstance(number, Real) and 0 <= float(number) < math.inf):
+            raise ValueError(f"expected {name} of at least 0, found {number}")
+    if precision not in ("double", "mixed"):
+        raise ValueError(f"expected precision 'double' or 'mixed', found '{precision}'")
 
 
 Responsible = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
@@ -141,18 +179,33 @@ def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch
     return _sweep(data, structure, use, mixture, dtype, weigh), use
 
 
-def maximisation(structure: Structure, use: object, sums: Sums, mixture: Mixture, reg: float, *, first: bool = False) -> Mixture:
-    """Returns the mixture that maximises the expected log-likelihood; ``first`` where there are no covariances to go on from."""
+def maximisation(
+    structure: Structure, use: object, sums: Sums, mixture: Mixture, reg: float, least: Tensor, *, first: bool = False
+) -> Mixture:
+    """Returns the mixture that maximises the expected log-likelihood.
+
+    Args:
+        structure: Of the covariances.
+        use: What `expectation` gave.
+        sums: Its sums.
+        mixture: The mixture that they were taken with.
+        reg: Added to the covariances' diagonals.
+        least: Variances (D,) below which nothing is told from zero: `Data.least`.
+        first: Whether there are no covariances to go on from.
+    """
     N = sums.N + TINY
     means = structure.centre(mixture) + (sums.first / N[:, None]).unflatten(0, mixture.weights.shape)
     covariances = (structure.guess if first else structure.estimate)(use, sums, N, means, reg)
     weights = N.unflatten(0, mixture.weights.shape)
-    return Mixture(weights / weights.sum(-1, keepdim=True), means, covariances)
+    return Mixture(weights / weights.sum(-1, keepdim=True), means, structure.mended(covariances, least))
 
 
 def start(data: Data, structure: Structure, r: Tensor, reg: float) -> Mixture:
     """Returns the M step for responsibilities r (R, K, N): means first, then moments around them."""
     R, K, _ = r.shape
+    if _processes()[1] > 1:
+        r = r.to(data.device)
+        torch.distributed.broadcast(r, 0)  # without a seed each process has drawn its own
     zero = data.origin.to(data.device).new_zeros(R, K, data.X.shape[1])
     known = Mixture(zero[..., 0], zero, zero)
     for _ in range(1 + structure.sweeps_to_start):
@@ -167,7 +220,7 @@ def _taken(data: Data, structure: Structure, mixture: Mixture, r: Tensor, reg: f
         return x.new_zeros(len(r), len(x)), r[..., where].to(x)
 
     sums = _sweep(data, structure, use, mixture, torch.float64, weigh)
-    return maximisation(structure, use, sums, mixture, reg, first=True)
+    return maximisation(structure, use, sums, mixture, reg, data.least, first=True)
 
 
 def run(
@@ -181,6 +234,7 @@ def run(
     precision: str = "double",
     reseed: bool = True,
     report: Callable[[int, int, float, float], None] | None = None,
+    before: float = -math.inf,
 ) -> Outcome:
     """Iterates until the mean log-likelihood of each start gains less than ``tol``, or ``max_iter`` times.
 
@@ -191,23 +245,25 @@ def run(
         tol: Least gain, in nats.
         max_iter: Iterations of each start.
         reg: Added to the covariances' diagonals.
-        precision: ``double``; or ``mixed``: products in float32 until they gain less than ``tol``, then ``double``.
+        precision: ``double``; or ``mixed``: products in float32 until they gain ``tol`` or less, then ``double``, at least once;
+            ``double`` alone where the items' scale is not float32's.
         reseed: Whether a component with less than one item's weight is set on the item that is explained worst.
         report: Called after each iteration with its start, number, bound and gain.
+        before: The bound that the first gain is counted from, where an earlier run is gone on with.
 
     Returns:
         The mixtures after their last M step, and the bounds before each.
     """
-    loop = _Loop(data, structure, begin, tol, reg, reseed, report)
+    loop = _Loop(data, structure, begin, tol, reg, reseed, report, before)
     with ExitStack() as stack:
         began, advance = time.monotonic(), None
-        for dtype in (torch.float32, torch.float64) if precision == "mixed" else (torch.float64,):
-            loop.wake()
-            while any(len(loop.bounds[r]) < max_iter for r in loop.active):
+        for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
+            loop.wake(max_iter if dtype == torch.float64 else max_iter - 1)
+            while loop.active:
                 if advance is None and time.monotonic() - began > PATIENCE:
                     advance = stack.enter_context(terminal.bar("EM", total=max_iter, unit="iterations"))
                     advance(max(map(len, loop.bounds)))
-                loop.step(dtype, max_iter)
+                loop.step(dtype)
                 if advance is not None:
                     advance(1, note=f"log-likelihood {max(b[-1] for b in loop.bounds):.5g}")
     return Outcome(loop.mixture, loop.bounds, loop.converged, loop.reseeded)
@@ -225,34 +281,38 @@ class _Loop:
         reg: float,
         reseed: bool,
         report: Callable[[int, int, float, float], None] | None,
+        before: float,
     ) -> None:
         self.data, self.structure, self.mixture = data, structure, begin
         self.tol, self.reg, self.reseed, self.report = tol, reg, reseed, report
         R = len(begin.weights)
+        self.last, self.limit = [before] * R, 0
         self.bounds: list[list[float]] = [[] for _ in range(R)]
         self.converged, self.reseeded, self.active = [False] * R, [0] * R, list(range(R))
 
-    def wake(self) -> None:
-        """Lets all runs go on."""
-        self.active = list(range(len(self.bounds)))
+    def wake(self, limit: int) -> None:
+        """Lets all runs go on until they have taken this many iterations."""
+        self.limit = limit
+        self.active = [r for r, bounds in enumerate(self.bounds) if len(bounds) < limit]
 
-    def step(self, dtype: torch.dtype, max_iter: int) -> None:
+    def step(self, dtype: torch.dtype) -> None:
         """Takes one iteration of the runs that are not at rest."""
         here = self.mixture.of(self.active)
         sums, use = expectation(self.data, self.structure, here, dtype)
         bounds = (sums.log_likelihood / self.data.total()).tolist()
-        after = maximisation(self.structure, use, sums, here, self.reg)
+        after = maximisation(self.structure, use, sums, here, self.reg, self.data.least)
         fresh = self._revive(sums, after) if self.reseed else [0] * len(bounds)
         self.mixture = self.mixture.put(self.active, after)
         still = []
         for r, bound, new in zip(self.active, bounds, fresh, strict=True):
-            gain = bound - self.bounds[r][-1] if self.bounds[r] else float("inf")
+            gain, self.last[r] = bound - self.last[r], bound
             self.bounds[r].append(bound)
             self.reseeded[r] += new
-            self.converged[r] = abs(gain) < self.tol and not new
+            still_now = gain <= self.tol if dtype == torch.float32 else abs(gain) < self.tol
+            self.converged[r] = still_now and not new
             if self.report is not None:
                 self.report(r, len(self.bounds[r]), bound, gain)
-            if not self.converged[r] and len(self.bounds[r]) < max_iter:
+            if not self.converged[r] and len(self.bounds[r]) < self.limit:
                 still.append(r)
         self.active = still
 
@@ -292,6 +352,7 @@ def polish(
         >>> m.round().flatten().tolist()
         [-5.0, 5.0]
     """
-    data = Data(X, None, torch.zeros_like(X[0]), X.device)
-    found = run(data, Full(), Mixture(weights[None], means[None], covariances[None]), tol=0.0, max_iter=steps, reg=reg_covar)
-    return found.mixture.weights[0], found.mixture.means[0], found.mixture.covariances[0]
+    data = Data(X, None, X.mean(0), X.device)
+    begin = Mixture(weights[None], (means - data.origin)[None], covariances[None])
+    found = run(data, Full(), begin, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False).mixture
+    return found.weights[0], found.means[0] + data.origin, found.covariances[0]

@@ -6,6 +6,7 @@ Shapes: D features, R mixtures of K components each, F = R K, B items in a block
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -13,9 +14,23 @@ from torch import Tensor
 
 from vergence import linalg
 
-__all__ = ["Diagonal", "Full", "LowRank", "Mixture", "Spherical", "Structure", "Sums", "Tied", "inverse_roots", "structure"]
+__all__ = [
+    "Diagonal",
+    "Full",
+    "LowRank",
+    "Mixture",
+    "Spherical",
+    "Structure",
+    "Sums",
+    "Tied",
+    "inverse_roots",
+    "is_count",
+    "least_variance",
+    "structure",
+]
 
 CELLS = 1 << 19  # numbers in the largest array of a block
+ROUNDING = 1e-13  # of a feature's variance over all items: a component's below that is rounding, and set to it
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,16 @@ class Sums:
     where: Tensor
 
 
+def is_count(value: Any, least: int) -> bool:
+    """Returns whether a setting is a whole number, and large enough.
+
+    Example:
+        >>> is_count(2, 1), is_count(0, 1), is_count(2.0, 1), is_count(True, 1)
+        (True, False, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
 def structure(covariance_type: str, rank: int = 8) -> "Structure":
     """Returns a structure by name.
 
@@ -78,8 +103,8 @@ def structure(covariance_type: str, rank: int = 8) -> "Structure":
     kinds: dict[str, Callable[[], Structure]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
     if covariance_type not in (*kinds, "low_rank"):
         raise ValueError(f"expected covariance_type among {', '.join((*kinds, 'low_rank'))}, found '{covariance_type}'")
-    if covariance_type == "low_rank" and rank < 1:
-        raise ValueError(f"expected a rank of at least 1, found {rank}")
+    if covariance_type == "low_rank" and not is_count(rank, 1):
+        raise ValueError(f"expected a rank of at least 1, a whole number, found {rank}")
     return LowRank(rank) if covariance_type == "low_rank" else kinds[covariance_type]()
 
 
@@ -87,6 +112,7 @@ class Structure(abc.ABC):
     """How covariances are kept, used and estimated. ``use`` prepares a mixture for blocks of some precision."""
 
     sweeps_to_start = 1  # passes that turn responsibilities into covariances, once means are known
+    shared = False  # whether the components of a mixture have one covariance
 
     @abc.abstractmethod
     def begin(self, known: Mixture) -> Mixture:
@@ -111,6 +137,10 @@ class Structure(abc.ABC):
     @abc.abstractmethod
     def estimate(self, use: Any, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
         """Returns covariances around the new means (R, K, D)."""
+
+    @abc.abstractmethod
+    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+        """Returns covariances with no variance below ``least`` (D,), which is what rounding leaves of zero."""
 
     @abc.abstractmethod
     def dense(self, mixture: Mixture) -> Tensor:
@@ -139,7 +169,7 @@ class Structure(abc.ABC):
     def revive(self, mixture: Mixture, r: int, k: int, x: Tensor, weight: float) -> None:
         """Sets component k of mixture r on an item, with the mean of the covariances and some weight, in place."""
         mixture.means[r, k] = x
-        if mixture.covariances.shape[:2] == mixture.weights.shape:
+        if not self.shared:
             others = torch.arange(mixture.weights.shape[1], device=x.device) != k
             mixture.covariances[r, k] = mixture.covariances[r, others].mean(0)
         mixture.weights[r, k] = weight
@@ -152,9 +182,14 @@ def unflat(x: Tensor, like: Tensor) -> Tensor:
     return found
 
 
-def floor(variances: Tensor) -> float:
-    """Returns the least variance that is told from zero: 1e-10 of the largest."""
-    return max(1e-10 * float(variances.abs().max()), 1e-23)
+def least_variance(variance: Tensor, size: Tensor) -> Tensor:
+    """Returns the variances (D,) that are told from zero, for those of all items and their mean squares.
+
+    Example:
+        >>> least_variance(torch.tensor([4.0, 0.0]), torch.tensor([5.0, 9.0]))  # a constant feature keeps its unit
+        tensor([4.0000e-13, 1.0000e-13])
+    """
+    return ROUNDING * torch.where(variance > 1e-28 * size, variance, 1.0)
 
 
 def inverse_roots(S: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,6 +254,17 @@ class Full(Structure):
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return unflat(S, means)
 
+    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+        """Returns covariances with a jitter for those of which a feature's variance, given those before it, is rounding."""
+        L, failed = torch.linalg.cholesky_ex(S)
+        noise = 4 * len(least) * torch.finfo(S.dtype).eps * S.diagonal(dim1=-2, dim2=-1)
+        short = (L.diagonal(dim1=-2, dim2=-1).square() < torch.maximum(noise, least)).any(-1) | (failed > 0)
+        unit = (least / ROUNDING).sqrt()
+        for i in map(tuple, short.nonzero().tolist()):
+            S[i].diagonal().add_(least)
+            S[i].diagonal().add_(linalg.cholesky(S[i] / unit / unit[:, None], unit=1e10)[1] * unit.square())
+        return S
+
     def dense(self, mixture: Mixture) -> Tensor:
         return mixture.covariances
 
@@ -231,6 +277,8 @@ class Full(Structure):
 
 class Tied(Full):
     """One covariance for all components of a mixture: in its coordinates all densities are of unit covariance."""
+
+    shared = True
 
     def begin(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.diag_embed(torch.ones_like(known.means[:, 0])))
@@ -298,7 +346,10 @@ class Diagonal(Structure):
 
     def estimate(self, use: _Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
         S = unflat(sums.second / N[:, None], means) - means.square()
-        return S.clamp(min=max(floor(S) - reg, 0)) + reg
+        return S.clamp(min=0) + reg
+
+    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+        return torch.maximum(S, least)
 
     def dense(self, mixture: Mixture) -> Tensor:
         return torch.diag_embed(mixture.covariances)
@@ -324,6 +375,9 @@ class Spherical(Diagonal):
 
     def estimate(self, use: _Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
         return super().estimate(use, sums, N, means, reg).mean(-1)
+
+    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+        return torch.maximum(S, least.mean())
 
     def dense(self, mixture: Mixture) -> Tensor:
         return torch.diag_embed(self._axes(mixture))
@@ -375,7 +429,7 @@ class LowRank(Structure):
         V, values, _ = torch.linalg.svd(2 * A, full_matrices=False)
         rest = (diagonal.sum(-1) - values.sum(-1)).clamp(min=0) / max(1, diagonal.shape[-1] - values.shape[-1])
         U = V * torch.maximum(values - rest[:, None], 1e-3 * values)[:, None].sqrt()
-        d = torch.maximum(diagonal - U.square().sum(-1), 0.05 * diagonal).clamp(min=max(reg, floor(diagonal)))
+        d = torch.maximum(diagonal - U.square().sum(-1), 0.05 * diagonal).clamp(min=reg)
         return unflat(torch.cat([d[..., None], U], -1), means)
 
     def use(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
@@ -405,8 +459,11 @@ class LowRank(Structure):
         beta, U = use.beta.double(), use.U.double()
         eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
         new: Tensor = torch.linalg.solve(eye - beta.mT @ U + beta.mT @ A, A, left=False)
-        d = (diagonal - (new * A).sum(-1)).clamp(min=max(reg, floor(diagonal)))
+        d = (diagonal - (new * A).sum(-1)).clamp(min=reg)
         return unflat(torch.cat([d[..., None], new], -1), means)
+
+    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+        return torch.cat([torch.maximum(S[..., :1], least[:, None]), S[..., 1:]], -1)
 
     def _moments(self, use: _Factors, sums: Sums, N: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
         """Returns diag(S) (F, D) and A = S beta^T (F, D, r)."""
@@ -421,4 +478,5 @@ class LowRank(Structure):
         return max(64, CELLS // (F * self.rank + D))
 
     def parameters(self, K: int, D: int) -> int:
-        return K * (D * (self.rank + 1) - self.rank * (self.rank - 1) // 2)
+        r = min(self.rank, D)
+        return K * min(D * (r + 1) - r * (r - 1) // 2, D * (D + 1) // 2)

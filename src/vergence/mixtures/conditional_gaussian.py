@@ -58,7 +58,9 @@ class ConditionalGaussian(Conditional):
         Z = torch.cat([c, t], 1)
         scale = Scale.of(Z)
         X = scale.to(Z)
-        S = X.T @ X / len(X) + self.reg_covar * torch.eye(X.shape[1]).to(X)
+        S = X.T @ X / len(X)
+        varies = (S.diagonal() > 0.5).to(S)  # what is left of a constant column is the rounding of its mean, and no covariance
+        S = S * varies * varies[:, None] + self.reg_covar * torch.eye(X.shape[1]).to(X)
         L, self.jitter_ = linalg.cholesky(S)
         L = scale.std.to(L)[:, None] * L
         self.means_ = scale.mean.numpy()

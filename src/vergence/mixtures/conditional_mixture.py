@@ -102,7 +102,7 @@ class ConditionalMixture(Conditional):
         scale, kind = Scale.of(Z), structure(self.covariance, self.rank)
         data = em.Data(scale.to(Z), None, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
         begin = em.start(data, kind, self._starts(data.X.cpu().numpy()), self.reg_covar)
-        how = {"tol": self.tol, "reg": self.reg_covar, "precision": self.precision}
+        how: dict[str, Any] = {"tol": self.tol, "reg": self.reg_covar, "precision": self.precision}
         most = self.max_iter
         if len(begin.weights) > FEW and most > EARLY:
             early = em.run(data, kind, begin, max_iter=EARLY, **how)
@@ -163,4 +163,4 @@ def _clustered(X: np.ndarray, K: int, seed: int) -> np.ndarray:
 
 
 def _seeded(X: np.ndarray, K: int, seed: int) -> np.ndarray:
-    return pairwise_distances_argmin(X, kmeans_plusplus(X, K, random_state=seed)[0])
+    return np.asarray(pairwise_distances_argmin(X, kmeans_plusplus(X, K, random_state=seed)[0]))

@@ -5,6 +5,7 @@ With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(ta
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ import vergence.densities as densities
 from vergence import em
 from vergence.covariances import Covariance, Dense, Diagonal, LowRank
 from vergence.devices import as_device
-from vergence.em_structures import Mixture, Structure, Sums, inverse_roots, structure
+from vergence.em_structures import Mixture, Structure, Sums, inverse_roots, is_count, least_variance, structure
 from vergence.mixtures.core import Stored, to_numpy
 
 __all__ = ["GaussianMixture"]
 
+STATISTICS = ("statistics_N_", "statistics_first_", "statistics_second_")  # of `partial_fit`
 INITS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
@@ -35,7 +37,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     holds, float32 products (``precision``), several processes (each passes the same data, reads its share), and:
 
     - Restarts run side by side, as one batch.
-    - A singular covariance gets the least jitter that mends it (1e-13 of its scale and up) where scikit-learn stops.
+    - Variances below 1e-13 of the feature's over all items are set to that, and singular covariances get a jitter of it,
+      where scikit-learn stops.
     - ``tied`` covariances that start from ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
       divides the sum over all items by K.
     - A component with less than one item's weight is set on the item that is explained worst, at most K times a run;
@@ -142,10 +145,10 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """
         kind = self._require_settings()
         data = self._data(X, sample_weight)
-        if self.warm_start and hasattr(self, "converged_"):
-            begin = self._mixture(data.origin)
-        else:
-            begin = self._begin(data, kind)
+        warm = self.warm_start and hasattr(self, "converged_")
+        begin = self._again(data) if warm else self._begin(data, kind)
+        for name in ("steps_", *STATISTICS):
+            self.__dict__.pop(name, None)  # a stream that was read before ends here
         found = em.run(
             data,
             kind,
@@ -155,12 +158,13 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             reg=self.reg_covar,
             precision=self.precision,
             report=self._print if self.verbose else None,
+            before=self.lower_bound_ if warm else -math.inf,
         )
-        best = found.best()
-        self._keep(found.mixture.of([best]), data.origin, kind)
+        best = found.order()[0]
+        self._keep(found.mixture.of([best]), data.origin)
         self.converged_, self.n_iter_ = found.converged[best], len(found.bounds[best])
-        self.lower_bounds_ = found.bounds[best]
-        self.lower_bound_, self.reseeded_ = found.bounds[best][-1], found.reseeded[best]
+        self.lower_bounds_, self.reseeded_ = found.bounds[best], found.reseeded[best]
+        self.lower_bound_: float = self.lower_bounds_[-1] if self.lower_bounds_ else -math.inf
         if not self.converged_ and self.max_iter > 0:
             warnings.warn(
                 f"the best of {len(found.bounds)} starts did not converge in {self.max_iter} iterations: raise max_iter or tol",
@@ -185,26 +189,26 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # later batches go on
                 self.fit(X, sample_weight=sample_weight)
-            self.steps_, self.statistics_N_ = 0, np.zeros(self.n_components)
-        data = self._data(X, sample_weight, reset=False)
-        mixture = self._mixture(data.origin)
+            self.steps_, self.statistics_origin_ = 0, self.weights_ @ self.means_
+        data = replace(self._data(X, sample_weight, reset=False), origin=torch.from_numpy(self.statistics_origin_))
+        mixture, total = self._mixture(data.origin), data.total()
         sums, use = em.expectation(data, kind, mixture)
         self.steps_ += 1
         eta = self.steps_**-self.learning_decay
-        total = data.total()
-        batch = (sums.N / total, *_raw(sums, kind.centre(mixture)[0] + data.origin, total, tied=self.covariance_type == "tied"))
-        names = ("statistics_N_", "statistics_first_", "statistics_second_")
-        mixed = [eta * new.cpu().numpy() + (1 - eta) * getattr(self, name, 0.0) for name, new in zip(names, batch, strict=True)]
-        for name, value in zip(names, mixed, strict=True):
-            setattr(self, name, value)
-        N, first, second = (torch.from_numpy(v).to(data.device) for v in mixed)
-        origin = (first.sum(0) / N.sum()).cpu()
-        held = _around(N, first, second, origin.to(N), kind, tied=self.covariance_type == "tied")
-        centre = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
-        after = em.maximisation(kind, use, held, centre, self.reg_covar)
-        self._keep(after, origin, kind)
+        for name, new in zip(STATISTICS, _raw(sums, kind.centre(mixture)[0], total), strict=True):
+            setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name, 0.0))
+        held = self._held()
+        around = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
+        after = em.maximisation(kind, use, held, around, self.reg_covar, _least(held, data.origin))
+        self._keep(after, data.origin)
         self.converged_, self.n_iter_, self.lower_bound_ = False, self.steps_, float(sums.log_likelihood) / total
         return self
+
+    def _held(self) -> Sums:
+        """Returns the statistics of the stream as the sums of a pass over it."""
+        N, first, second = (self._tensor(getattr(self, name)) for name in STATISTICS)
+        none = N.new_zeros(1)
+        return Sums(N, first, second, none, none, none)
 
     def condition(self, context: Any, features: Any = None) -> "densities.GaussianMixture":
         """Returns p(the other features | context), a torch distribution of batch (B,).
@@ -220,13 +224,16 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             ValueError: The features are not C different ones that leave others.
         """
         check_is_fitted(self)
-        c = torch.as_tensor(context).to(self.device, torch.float64)
-        if c.ndim != 2 or not 1 <= c.shape[1] < self.n_features_in_ or not bool(c.isfinite().all()):
-            raise ValueError(f"expected finite contexts (B, C) with C below {self.n_features_in_}, found {tuple(c.shape)}")
-        first = list(range(c.shape[1])) if features is None else [int(i) for i in features]
-        if len(set(first)) != c.shape[1] or not all(0 <= i < self.n_features_in_ for i in first):
-            raise ValueError(f"expected {c.shape[1]} different features of {self.n_features_in_}, found {first}")
-        order = first + [i for i in range(self.n_features_in_) if i not in set(first)]
+        c = context if isinstance(context, Tensor) else torch.from_numpy(np.array(context, dtype=np.float64))
+        c, D = c.to(as_device(self.device), torch.float64), self.n_features_in_
+        if c.ndim != 2 or not 1 <= c.shape[1] < D:
+            raise ValueError(f"expected contexts (B, C) with C from 1 to {D - 1}, found shape {tuple(c.shape)}")
+        if not bool(c.isfinite().all()):
+            raise ValueError("expected finite contexts, found NaN or infinity: leave these rows out")
+        first = list(range(c.shape[1])) if features is None else list(features)
+        if len(first) != c.shape[1] or len(set(first)) != len(first) or not all(is_count(i, 0) and i < D for i in first):
+            raise ValueError(f"expected the indices of {c.shape[1]} different features, each below {D}, found {first}")
+        order = first + [i for i in range(D) if i not in set(first)]
         return self.density(context=c.shape[1], order=order).conditional(c)
 
     def density(self, context: int = 0, order: list[int] | None = None) -> "densities.GaussianMixture":
@@ -237,9 +244,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             order: Features in another order.
         """
         check_is_fitted(self)
-        weights, means, S = (
-            torch.from_numpy(v).to(self.device) for v in (self.weights_, self.means_, np.asarray(self.covariances_))
-        )
+        weights, means, S = map(self._tensor, (self.weights_, self.means_, self.covariances_))
         order = list(range(means.shape[1])) if order is None else order
         return densities.GaussianMixture(weights.log(), means[:, order], self._structured(S, order), context)
 
@@ -306,79 +311,86 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
 
     def _require_settings(self) -> Structure:
         kind = structure(self.covariance_type, self.rank)
-        if not isinstance(self.n_components, (int, np.integer)) or self.n_components < 1:
-            raise ValueError(f"expected n_components of at least 1, found {self.n_components}")
-        if not (self.tol >= 0 and self.reg_covar >= 0 and self.max_iter >= 0 and self.n_init >= 1):
-            found = f"tol={self.tol}, reg_covar={self.reg_covar}, max_iter={self.max_iter}, n_init={self.n_init}"
-            raise ValueError(f"expected tol, reg_covar, max_iter of at least 0 and n_init of at least 1, found {found}")
+        em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
         if self.init_params not in INITS:
             raise ValueError(f"expected init_params among {', '.join(INITS)}, found '{self.init_params}'")
-        if self.precision not in ("double", "mixed"):
-            raise ValueError(f"expected precision 'double' or 'mixed', found '{self.precision}'")
+        if self.verbose and not is_count(self.verbose_interval, 1):
+            raise ValueError(f"expected verbose_interval of at least 1, a whole number, found {self.verbose_interval}")
         if not 0.5 < self.learning_decay <= 1:
             raise ValueError(f"expected learning_decay above 0.5, at most 1, found {self.learning_decay}")
         return kind
 
     def _data(self, X: Any, sample_weight: Any, *, reset: bool = True) -> em.Data:
         X = validate_data(self, to_numpy(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
+        w = None if sample_weight is None else _check_sample_weight(to_numpy(sample_weight), X, dtype=np.float64)
+        if w is not None and ((w < 0).any() or not w.sum() > 0):
+            raise ValueError("expected weights that are not negative and not all zero, found others")
+        if w is not None and (w == 0).any():
+            X, w = X[w > 0], w[w > 0]
         if reset and len(X) < self.n_components:
             raise ValueError(
                 f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(X)}"
             )
-        w = None if sample_weight is None else torch.from_numpy(_check_sample_weight(sample_weight, X, dtype=np.float64))
-        if w is not None and (bool((w < 0).any()) or not float(w.sum()) > 0):
-            raise ValueError("expected weights that are not negative and not all zero, found others")
-        on = as_device(self.device)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            items = torch.from_numpy(X)
-        items = items if on.type == "cpu" else items.to(on)
-        return em.Data(items, w, torch.from_numpy(np.average(X, axis=0, weights=w).astype(np.float64)), on)
+        on, weights = as_device(self.device), None if w is None else torch.from_numpy(w)
+        origin = X.mean(0, dtype=np.float64) if w is None else (w @ X / w.sum()).astype(np.float64)
+        items = _readable(X) if on.type == "cpu" else _readable(X).to(on)
+        return em.Data(items, weights, torch.from_numpy(origin), on)
 
     def _begin(self, data: em.Data, kind: Structure) -> Mixture:
         """Returns n_init mixtures to start from; those of ``means_init`` and its like where they are given."""
-        rng = check_random_state(self.random_state)
-        X = data.X.cpu().numpy()
+        K, D = self.n_components, data.X.shape[1]
+        weights, means = _given("weights_init", self.weights_init, (K,)), _given("means_init", self.means_init, (K, D))
+        if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
+            raise ValueError(f"expected weights_init of at least 0 with the sum 1, found {weights.tolist()}")
+        given = (weights, None if means is None else means - data.origin, self._given_covariances(K, D))
+        if all(g is not None for g in given):
+            return Mixture(*(g.to(data.device)[None] for g in given if g is not None))
+        begin = em.start(data, kind, self._responsibilities(data), self.reg_covar)
+        parts = zip(given, (begin.weights, begin.means, begin.covariances), strict=True)
+        return Mixture(*(found if g is None else g.to(found).expand_as(found).clone() for g, found in parts))
+
+    def _again(self, data: em.Data) -> Mixture:
+        """Returns the last solution to go on from."""
+        if self.means_.shape != (self.n_components, data.X.shape[1]):
+            now, before = (self.n_components, data.X.shape[1]), self.means_.shape
+            raise ValueError(f"expected components and features {before} as before, for warm_start, found {now}: fit a new one")
+        return self._mixture(data.origin)
+
+    def _given_covariances(self, K: int, D: int) -> Tensor | None:
+        """Returns the inverse of ``precisions_init``."""
+        if self.precisions_init is None:
+            return None
+        if self.covariance_type == "low_rank":
+            raise ValueError("expected no precisions_init with low_rank covariances: give means_init")
+        shapes = {"full": (K, D, D), "tied": (D, D), "diag": (K, D), "spherical": (K,)}
+        P = _given("precisions_init", self.precisions_init, shapes[self.covariance_type])
+        assert P is not None
+        square = self.covariance_type in ("full", "tied")
+        if (square and not torch.allclose(P, P.mT)) or bool((torch.linalg.eigvalsh(P) if square else P).min() <= 0):
+            raise ValueError("expected precisions_init that are symmetric and positive definite, found others")
+        inverse: Tensor = torch.linalg.inv(P) if square else 1 / P
+        return inverse
+
+    def _responsibilities(self, data: em.Data) -> Tensor:
+        """Returns those to start from (R, K, N), as scikit-learn does, with the same draws."""
+        rng, X, w = check_random_state(self.random_state), data.X.cpu().numpy(), data.weights
         R, K, N = self.n_init, self.n_components, len(X)
         r = torch.zeros(R, K, N, dtype=torch.float64)
         for one in r:
-            self._responsibilities(X, None if data.weights is None else data.weights.numpy(), rng, one)
-        begin = em.start(data, kind, r, self.reg_covar)
-        given = (self.weights_init, self.means_init, self.precisions_init)
-        shapes = ((K,), (K, X.shape[1]), tuple(begin.covariances.shape[1:]))
-        weights, means, precisions = (_given(v, s) for v, s in zip(given, shapes, strict=True))
-        if weights is not None:
-            begin = Mixture(weights.to(begin.weights).expand(R, -1).clone(), begin.means, begin.covariances)
-        if means is not None:
-            begin = Mixture(begin.weights, (means - data.origin).to(begin.means).expand(R, -1, -1).clone(), begin.covariances)
-        if precisions is not None:
-            S = self._inverse(precisions).to(begin.covariances)
-            begin = Mixture(begin.weights, begin.means, S.expand_as(begin.covariances).clone())
-        return begin
+            if self.init_params == "random":
+                uniform = np.asarray(rng.uniform(size=(N, K)))
+                one[:] = torch.from_numpy(uniform / uniform.sum(axis=1)[:, None]).T
+            elif self.init_params == "kmeans":
+                labels = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=w).labels_
+                one[torch.from_numpy(labels).long(), torch.arange(N)] = 1
+            elif self.init_params == "random_from_data":
+                one[torch.arange(K), torch.from_numpy(rng.choice(N, size=K, replace=False))] = 1
+            else:
+                chosen = kmeans_plusplus(X, K, sample_weight=w, random_state=rng)[1]
+                one[torch.arange(K), torch.from_numpy(chosen).long()] = 1
+        return r
 
-    def _inverse(self, S: Tensor) -> Tensor:
-        if self.covariance_type == "low_rank":
-            raise ValueError("expected no precisions_init with low_rank covariances: give means_init")
-        if self.covariance_type in ("diag", "spherical"):
-            return 1 / S
-        inverse: Tensor = torch.linalg.inv(S)
-        return inverse
-
-    def _responsibilities(self, X: np.ndarray, w: np.ndarray | None, rng: Any, r: Tensor) -> None:
-        """Fills r (K, N) as scikit-learn does, with the same draws."""
-        K, N = r.shape
-        if self.init_params == "kmeans":
-            labels = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=w).labels_
-            r[torch.from_numpy(labels).long(), torch.arange(N)] = 1
-        elif self.init_params == "random":
-            uniform = np.asarray(rng.uniform(size=(N, K)))
-            r[:] = torch.from_numpy(uniform / uniform.sum(axis=1)[:, None]).T
-        elif self.init_params == "random_from_data":
-            r[torch.arange(K), torch.from_numpy(rng.choice(N, size=K, replace=False))] = 1
-        else:
-            r[torch.arange(K), torch.from_numpy(kmeans_plusplus(X, K, random_state=rng)[1]).long()] = 1
-
-    def _keep(self, found: Mixture, origin: Tensor, kind: Structure) -> None:
+    def _keep(self, found: Mixture, origin: Tensor) -> None:
         """Sets the public attributes."""
         self.weights_, self.means_ = found.weights[0].cpu().numpy(), (found.means[0].cpu() + origin).numpy()
         self.covariances_ = found.covariances[0].cpu().numpy()
@@ -388,9 +400,13 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         elif self.covariance_type in ("diag", "spherical"):
             self.precisions_cholesky_, self.precisions_ = 1 / np.sqrt(self.covariances_), 1 / self.covariances_
 
+    def _tensor(self, value: Any) -> Tensor:
+        """Returns a fitted attribute on the device."""
+        return torch.from_numpy(np.asarray(value)).to(as_device(self.device))
+
     def _mixture(self, origin: Tensor) -> Mixture:
         """Returns the fitted mixture around an origin, as one start."""
-        weights, means, S = (torch.from_numpy(v).to(self.device) for v in (self.weights_, self.means_, self.covariances_))
+        weights, means, S = map(self._tensor, (self.weights_, self.means_, self.covariances_))
         return Mixture(weights[None], (means - origin.to(means))[None], S[None])
 
     @torch.no_grad()
@@ -399,11 +415,11 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         check_is_fitted(self)
         items = validate_data(self, to_numpy(X), reset=False, dtype=[np.float64, np.float32])
         kind, origin = structure(self.covariance_type, self.rank), torch.from_numpy(self.means_.mean(0))
-        mixture, x = self._mixture(origin), torch.from_numpy(items)
+        mixture, x = self._mixture(origin), _readable(items)
         use = kind.use(mixture, torch.float64)
         found = []
         for block in x.split(kind.rows(*self.means_.shape)):
-            b = block.to(self.device, torch.float64) - origin.to(self.device)
+            b = block.to(mixture.means) - origin.to(mixture.means)
             found.append(f(em.log_joint(kind, mixture, b, use)[0]).cpu())
         return torch.cat(found).numpy()
 
@@ -413,35 +429,36 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             print(f"start {r}\titeration {n}{also}")
 
 
-def _given(value: Any, shape: tuple[int, ...]) -> Tensor | None:
+def _readable(X: np.ndarray) -> Tensor:
+    """Returns an array as a tensor that shares its memory, which may be read-only: nothing writes to it."""
+    X = X.copy() if min(X.strides) < 0 else X
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(X)
+
+
+def _given(name: str, value: Any, shape: tuple[int, ...]) -> Tensor | None:
     """Returns a parameter of the start as a tensor of its shape."""
     if value is None:
         return None
-    found = np.asarray(value, dtype=np.float64)
+    found = np.asarray(to_numpy(value), dtype=np.float64)
     if found.shape != shape or not np.isfinite(found).all():
-        raise ValueError(f"expected finite parameters of shape {shape} to start from, found shape {found.shape}")
+        raise ValueError(f"expected finite {name} of shape {shape}, found shape {found.shape}")
     return torch.from_numpy(found)
 
 
-def _raw(sums: Any, centre: Tensor, total: float, *, tied: bool) -> tuple[Tensor, Tensor]:
-    """Returns first and second moments around zero, a share of ``total``, from those around centres (K, D)."""
-    N, a = sums.N[:, None], centre.to(sums.first)
-    first = sums.first + N * a
-    if sums.second.ndim == 3 and not tied:
+def _raw(sums: Sums, a: Tensor, total: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns N, first and second moments around the origin, as a share of ``total``, from those around centres a (K, D)."""
+    N, second = sums.N[:, None], sums.second
+    if bool(a.any()):  # the means, for full covariances
         cross = sums.first[..., None] * a[:, None]
-        second = sums.second + cross + cross.mT + N[..., None] * a[..., None] * a[:, None]
-    elif tied:
-        cross = sums.first.sum(0)[:, None] * a[0]
-        second = sums.second + cross + cross.mT + N.sum() * a[0][:, None] * a[0]
-    else:
-        second = sums.second + 2 * a * sums.first + N * a.square()
-    return first / total, second / total
+        second = second + cross + cross.mT + N[..., None] * a[..., None] * a[:, None]
+    return sums.N / total, (sums.first + N * a) / total, second / total
 
 
-def _around(N: Tensor, first: Tensor, second: Tensor, origin: Tensor, kind: Structure, *, tied: bool) -> Any:
-    """Returns moments around an origin, from those around zero."""
-    zero = N.new_zeros(1)
-    held = Sums(N, first, second, zero, zero, zero)
-    a = -origin.expand_as(first)
-    moved, second = _raw(held, a, 1.0, tied=tied)
-    return Sums(N, moved, second, zero, zero, zero)
+def _least(held: Sums, origin: Tensor) -> Tensor:
+    """Returns the variances that are told from zero in a stream, from its moments around an origin."""
+    squares = held.second if held.second.ndim == 2 else held.second.diagonal(dim1=-2, dim2=-1)
+    mean = held.first.sum(0) / held.N.sum()
+    variance = squares.reshape(-1, len(mean)).sum(0) / held.N.sum() - mean.square()
+    return least_variance(variance, variance + (mean + origin.to(mean)).square())

@@ -135,6 +135,14 @@ def adam(theta: Tensor, g: Tensor, m: Tensor, v: Tensor, k: int, lr: float, deca
     theta.addcdiv_(m, (v / (1 - 0.999**k)).sqrt_().add_(1e-8), value=-lr / (1 - 0.9**k))
 
 
+def annealed(k: int, steps: int) -> int:
+    """Returns in how many steps a rate that falls to 0 at their end adds up to as much as that of the first k of ``steps``.
+
+    k + steps / pi sin(pi k / steps): about 2 k for a small k, ``steps`` for the last. A stop at full rate would leave its noise.
+    """
+    return round(k + steps / math.pi * math.sin(math.pi * k / steps))
+
+
 def batches(rows: Tensor, size: int, g: torch.Generator) -> Iterator[Tensor]:
     """Yields without end (R, B) of the items rows (R, n): each epoch in a new order, the same places for all networks."""
     n = rows.shape[1]
@@ -159,8 +167,8 @@ class MixtureDensityNetwork(Conditional):
         batch_size: Items of a step, >= 1; N where there are fewer.
         lr: First learning rate, > 0.
         n_init: Restarts, >= 1.
-        init: ``quantile`` starts means at the targets' quantiles (one feature) or k-means centres (more), ``plain`` at
-            torch's default, where components tend to lie across two branches: for study.
+        init: ``quantile`` starts means at the targets' quantiles (one feature) or k-means centres (more); ``plain`` is torch's
+            default, for study. With either, a single restart may end with a component across two branches.
         folds: Held-out parts that choose the number of steps, >= 2; only so many are trained as hold out 1000 items.
             0 takes all ``steps``.
         weight_decay: Of AdamW, >= 0.
@@ -169,7 +177,7 @@ class MixtureDensityNetwork(Conditional):
 
     Attributes:
         parameters_: (P,), the best network: weights (inputs, outputs) and biases of each layer, for standardised units.
-        steps_: Steps taken; 0 where the start predicts best.
+        steps_: Steps taken, with a rate that falls to 0 over them (`annealed`); 0 where the start predicts best.
         train_nll_: (n_init,), in nats and the units of the data.
         best_: Which restart was kept.
         loss_curve_: (L, n_init), training NLL on at most 256 items every 20 steps.
@@ -233,11 +241,11 @@ class MixtureDensityNetwork(Conditional):
         self.validation_curve_, self.steps_ = np.empty(0), self.steps
         if self.folds:
             curve = self._on_folds(g)
-            self.validation_curve_, self.steps_ = curve + unit, min(int(curve.argmin()) * EVERY, self.steps)
+            self.validation_curve_, self.steps_ = curve + unit, annealed(min(int(curve.argmin()) * EVERY, self.steps), self.steps)
         rows = torch.arange(len(self._x), device=self._x.device)
         probe = rows[torch.randperm(len(rows), generator=g)[:PROBE].to(rows.device)]
         theta, R = self._starts(self.n_init, g), self.n_init
-        curves = self._descend(theta, rows.expand(R, -1), probe.expand(R, -1), g, "networks", last=self.steps_)
+        curves = self._descend(theta, rows.expand(R, -1), probe.expand(R, -1), g, "networks", self.steps_)
         self.loss_curve_ = np.stack(curves) + unit
         self.train_nll_ = self._nll(theta.detach().double(), rows.expand(R, -1)) + unit
         if not np.isfinite(self.train_nll_).any():
@@ -253,7 +261,7 @@ class MixtureDensityNetwork(Conditional):
         order = torch.randperm(N, generator=g).to(self._x.device)
         turned = torch.stack([order.roll(-f * held) for f in range(min(folds, math.ceil(HELD / held)))])
         theta = self._starts(len(turned), g)
-        curves = self._descend(theta, turned[:, held:], turned[:, :held], g, "folds", patient=True)
+        curves = self._descend(theta, turned[:, held:], turned[:, :held], g, "folds", self.steps, patient=True)
         curve: np.ndarray = np.nan_to_num(np.stack(curves).mean(1), nan=np.inf)
         return curve
 
@@ -269,32 +277,30 @@ class MixtureDensityNetwork(Conditional):
         probe: Tensor,
         g: torch.Generator,
         label: str,
-        *,
+        steps: int,
         patient: bool = False,
-        last: int | None = None,
     ) -> list[np.ndarray]:
         """Trains networks theta (R, P) in place on items rows (R, n); returns their NLL (R,) on items probe, every 20 steps.
 
-        Stops after ``last`` steps, or with ``patient`` where the mean NLL has long not become better.
+        With ``patient`` it stops where the mean NLL has long not become better.
         """
-        last = self.steps if last is None else last
         curve: list[np.ndarray] = []
         best, good = math.inf, 0
         moments = torch.zeros_like(theta), torch.zeros_like(theta)
         drawn, layers = batches(rows, self.batch_size, g), self._layers()
-        with _late_bar(label, last) as advance:
-            for k in range(last + 1):
-                if k % EVERY == 0 or k == last:
+        with _late_bar(label, steps) as advance:
+            for k in range(steps + 1):
+                if k % EVERY == 0 or k == steps:
                     curve.append(self._nll(theta.detach(), probe))
                     advance(k, f"NLL {curve[-1].mean():.3f}")
                     best, good = (now, k) if (now := float(curve[-1].mean())) < best else (best, good)
-                if k == last or (patient and k - good > PATIENCE + good):
+                if k == steps or (patient and k - good > PATIENCE + good):
                     break
                 i = next(drawn)
                 out = network(theta.requires_grad_(), self._x[i], layers)
                 dout = output_gradient(out.detach(), self._z[i], self.n_components) / i.shape[1]
                 (slope,) = torch.autograd.grad((dout * out).sum(), theta)  # of a vector it would import sympy
-                lr = self.lr * 0.5 * (1 + math.cos(math.pi * k / self.steps))
+                lr = self.lr * 0.5 * (1 + math.cos(math.pi * k / steps))
                 adam(theta.detach(), slope, *moments, k + 1, lr, self.weight_decay)
         return curve
 
