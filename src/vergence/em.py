@@ -6,7 +6,7 @@ M step   N_k = sum_n r_nk,  pi_k = N_k / N,  mu_k = sum_n r_nk x_n / N_k,
 
 A block is read once for both steps: it is weighed, and its moments around fixed centres are added up in float64. ``mixed``
 precision takes products in float32 until the likelihood stands still, and goes on in float64 until it stands still there.
-How covariances are kept is in `vergence.em_structures`.
+How covariances are kept is in `vergence.em_structures` and `vergence.em_low_rank`.
 
 Shapes: N items, D features, R starts of K components each, F = R K, B items in a block.
 """
@@ -25,9 +25,33 @@ from torch import Tensor
 
 from vergence import terminal
 from vergence.densities import LOG_2PI
-from vergence.em_structures import CELLS, ROUNDING, Full, Mixture, Structure, Sums, is_count, least_variance
+from vergence.em_low_rank import LowRank
+from vergence.em_structures import (
+    CELLS,
+    ROUNDING,
+    Diagonal,
+    Full,
+    Mixture,
+    Spherical,
+    Structure,
+    Sums,
+    Tied,
+    is_count,
+    least_variance,
+)
 
-__all__ = ["Data", "Outcome", "expectation", "log_joint", "maximisation", "polish", "require_settings", "run", "start"]
+__all__ = [
+    "Data",
+    "Outcome",
+    "expectation",
+    "log_joint",
+    "maximisation",
+    "polish",
+    "require_settings",
+    "run",
+    "start",
+    "structure",
+]
 
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does
 PATIENCE = 2.0  # seconds before a bar appears
@@ -95,6 +119,24 @@ def _reduce(sums: Sums) -> Sums:
         sums.where = torch.where(sums.worst == lowest, sums.where, -1)
         torch.distributed.all_reduce(sums.where, torch.distributed.ReduceOp.MAX)
     return sums
+
+
+def structure(covariance_type: str, rank: int = 8) -> Structure:
+    """Returns a structure by name.
+
+    Raises:
+        ValueError: There is no such structure, or the rank is below 1.
+
+    Example:
+        >>> structure("tied").parameters(K=3, D=2)
+        3
+    """
+    kinds: dict[str, Callable[[], Structure]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
+    if covariance_type not in (*kinds, "low_rank"):
+        raise ValueError(f"expected covariance_type among {', '.join((*kinds, 'low_rank'))}, found '{covariance_type}'")
+    if covariance_type == "low_rank" and not is_count(rank, 1):
+        raise ValueError(f"expected a rank of at least 1, a whole number, found {rank}")
+    return LowRank(rank) if covariance_type == "low_rank" else kinds[covariance_type]()
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-"""Covariances of mixture components as EM keeps, uses and estimates them: full, tied, diagonal, spherical, low rank.
+"""Covariances of mixture components as EM keeps, uses and estimates them: full, tied, diagonal, spherical.
 
 Shapes: D features, R mixtures of K components each, F = R K, B items in a block.
 """
 
 import abc
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -15,9 +14,9 @@ from torch import Tensor
 from vergence import linalg
 
 __all__ = [
+    "Axes",
     "Diagonal",
     "Full",
-    "LowRank",
     "Mixture",
     "Spherical",
     "Structure",
@@ -26,7 +25,8 @@ __all__ = [
     "inverse_roots",
     "is_count",
     "least_variance",
-    "structure",
+    "squares",
+    "unflat",
 ]
 
 CELLS = 1 << 19  # numbers in the largest array of a block
@@ -79,6 +79,21 @@ class Sums:
     worst: Tensor
     where: Tensor
 
+    def raw(self, a: Tensor, total: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns N, first and second moments around the origin, as a share of ``total``, from those around centres a (K, D)."""
+        N, second = self.N[:, None], self.second
+        if bool(a.any()):  # the means, for full covariances
+            cross = self.first[..., None] * a[:, None]
+            second = second + cross + cross.mT + N[..., None] * a[..., None] * a[:, None]
+        return self.N / total, (self.first + N * a) / total, second / total
+
+    def least(self, origin: Tensor) -> Tensor:
+        """Returns the variances that are told from zero, (D,), of moments around an origin."""
+        diagonals = self.second if self.second.ndim == 2 else self.second.diagonal(dim1=-2, dim2=-1)
+        mean = self.first.sum(0) / self.N.sum()
+        variance = diagonals.reshape(-1, len(mean)).sum(0) / self.N.sum() - mean.square()
+        return least_variance(variance, variance + (mean + origin.to(mean)).square())
+
 
 def is_count(value: Any, least: int) -> bool:
     """Returns whether a setting is a whole number, and large enough.
@@ -88,24 +103,6 @@ def is_count(value: Any, least: int) -> bool:
         (True, False, False, False)
     """
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def structure(covariance_type: str, rank: int = 8) -> "Structure":
-    """Returns a structure by name.
-
-    Raises:
-        ValueError: There is no such structure, or the rank is below 1.
-
-    Example:
-        >>> structure("tied").parameters(K=3, D=2)
-        3
-    """
-    kinds: dict[str, Callable[[], Structure]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
-    if covariance_type not in (*kinds, "low_rank"):
-        raise ValueError(f"expected covariance_type among {', '.join((*kinds, 'low_rank'))}, found '{covariance_type}'")
-    if covariance_type == "low_rank" and not is_count(rank, 1):
-        raise ValueError(f"expected a rank of at least 1, a whole number, found {rank}")
-    return LowRank(rank) if covariance_type == "low_rank" else kinds[covariance_type]()
 
 
 class Structure(abc.ABC):
@@ -320,7 +317,9 @@ class Tied(Full):
 
 
 @dataclass
-class _Axes:
+class Axes:
+    """Means and inverse variances of components."""
+
     mu: Tensor  # (F, D)
     w: Tensor  # (F, D), 1 / variances
 
@@ -331,20 +330,20 @@ class Diagonal(Structure):
     def begin(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.ones_like(known.means))
 
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> _Axes:
+    def use(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
         d = mixture.covariances.flatten(0, 1)
-        return _Axes(mixture.means.flatten(0, 1).to(dtype), (1 / d).to(dtype))
+        return Axes(mixture.means.flatten(0, 1).to(dtype), (1 / d).to(dtype))
 
-    def log_density(self, use: _Axes, x: Tensor) -> Tensor:
-        return -0.5 * (_squares(use, x) - use.w.log().sum(-1)[:, None])
+    def log_density(self, use: Axes, x: Tensor) -> Tensor:
+        return -0.5 * (squares(use, x) - use.w.log().sum(-1)[:, None])
 
-    def second(self, use: _Axes, x: Tensor, r: Tensor) -> Tensor:
+    def second(self, use: Axes, x: Tensor, r: Tensor) -> Tensor:
         return r @ x.square()
 
-    def empty(self, use: _Axes) -> Tensor:
+    def empty(self, use: Axes) -> Tensor:
         return torch.zeros_like(use.mu, dtype=torch.float64)
 
-    def estimate(self, use: _Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
+    def estimate(self, use: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
         S = unflat(sums.second / N[:, None], means) - means.square()
         return S.clamp(min=0) + reg
 
@@ -358,7 +357,7 @@ class Diagonal(Structure):
         return K * D
 
 
-def _squares(use: _Axes, x: Tensor) -> Tensor:
+def squares(use: Axes, x: Tensor) -> Tensor:
     """Returns sum_d w_d (x - mu)_d^2, (F, B)."""
     Q = use.w @ x.square().mT - 2 * (use.w * use.mu) @ x.mT + (use.w * use.mu.square()).sum(-1, keepdim=True)
     return Q.clamp(min=0)
@@ -370,10 +369,10 @@ class Spherical(Diagonal):
     def begin(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.ones_like(known.weights))
 
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> _Axes:
+    def use(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
         return super().use(Mixture(mixture.weights, mixture.means, self._axes(mixture)), dtype)
 
-    def estimate(self, use: _Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
+    def estimate(self, use: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
         return super().estimate(use, sums, N, means, reg).mean(-1)
 
     def mended(self, S: Tensor, least: Tensor) -> Tensor:
@@ -388,95 +387,3 @@ class Spherical(Diagonal):
     @staticmethod
     def _axes(mixture: Mixture) -> Tensor:
         return mixture.covariances[..., None].expand_as(mixture.means).contiguous()
-
-
-@dataclass
-class _Factors(_Axes):
-    V: Tensor  # (F, D, r): |V^T (x - mu)|^2 is what the shared directions take off the diagonal's quadratic form
-    beta: Tensor  # (F, D, r), the transpose of U^T S^{-1}
-    U: Tensor  # (F, D, r)
-    log_det: Tensor  # (F,)
-
-
-class LowRank(Structure):
-    """S = diag d + U U^T: mixtures of factor analysers; a step of their own EM for d and U in every M step.
-
-    With S the moments around the new means, beta = U^T (diag d + U U^T)^{-1} and A = S beta^T:
-    U <- A (I - beta U + beta A)^{-1},  d <- diag(S) - sum over columns of U A. Cost O(N K D r), never O(D^2).
-
-    Args:
-        rank: r.
-    """
-
-    sweeps_to_start = 4
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def begin(self, known: Mixture) -> Mixture:
-        """Returns d = 1 and orthonormal U: random directions at first, then those that a pass has found."""
-        if known.covariances.ndim == 4:
-            U = known.covariances[..., 1:]
-        else:
-            g = torch.Generator().manual_seed(0)
-            U = torch.randn(*known.means.shape, self.rank, generator=g, dtype=torch.float64).to(known.means)
-        Q: Tensor = torch.linalg.qr(U)[0]
-        return Mixture(known.weights, known.means, torch.cat([torch.ones_like(Q[..., :1]), Q], -1))
-
-    def guess(self, use: _Factors, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
-        """Returns the largest directions that one step of subspace iteration finds: beta is Q / 2 here, and S Q = V Lambda W."""
-        diagonal, A = self._moments(use, sums, N, means)
-        V, values, _ = torch.linalg.svd(2 * A, full_matrices=False)
-        rest = (diagonal.sum(-1) - values.sum(-1)).clamp(min=0) / max(1, diagonal.shape[-1] - values.shape[-1])
-        U = V * torch.maximum(values - rest[:, None], 1e-3 * values)[:, None].sqrt()
-        d = torch.maximum(diagonal - U.square().sum(-1), 0.05 * diagonal).clamp(min=reg)
-        return unflat(torch.cat([d[..., None], U], -1), means)
-
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
-        d, U = mixture.covariances[..., 0].flatten(0, 1), mixture.covariances[..., 1:].flatten(0, 1)
-        scaled = U / d[..., None]
-        eye = torch.eye(U.shape[-1], dtype=d.dtype, device=d.device)
-        L: Tensor = torch.linalg.cholesky(eye + U.mT @ scaled)
-        V = torch.linalg.solve_triangular(L, scaled.mT, upper=False).mT
-        beta = torch.linalg.solve_triangular(L.mT, V.mT, upper=True).mT
-        log_det = d.log().sum(-1) + 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        parts = (mixture.means.flatten(0, 1), 1 / d, V, beta, U, log_det)
-        return _Factors(*(part.to(dtype) for part in parts))
-
-    def log_density(self, use: _Factors, x: Tensor) -> Tensor:
-        seen = x @ use.V - (use.mu[:, None] @ use.V)
-        return -0.5 * ((_squares(use, x) - seen.square().sum(-1)).clamp(min=0) + use.log_det[:, None])
-
-    def second(self, use: _Factors, x: Tensor, r: Tensor) -> Tensor:
-        shared = x.mT @ ((x @ use.beta) * r[..., None])
-        return torch.cat([(r @ x.square())[..., None], shared], -1)
-
-    def empty(self, use: _Factors) -> Tensor:
-        return torch.zeros(*use.U.shape[:2], use.U.shape[2] + 1, dtype=torch.float64, device=use.U.device)
-
-    def estimate(self, use: _Factors, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
-        diagonal, A = self._moments(use, sums, N, means)
-        beta, U = use.beta.double(), use.U.double()
-        eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-        new: Tensor = torch.linalg.solve(eye - beta.mT @ U + beta.mT @ A, A, left=False)
-        d = (diagonal - (new * A).sum(-1)).clamp(min=reg)
-        return unflat(torch.cat([d[..., None], new], -1), means)
-
-    def mended(self, S: Tensor, least: Tensor) -> Tensor:
-        return torch.cat([torch.maximum(S[..., :1], least[:, None]), S[..., 1:]], -1)
-
-    def _moments(self, use: _Factors, sums: Sums, N: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns diag(S) (F, D) and A = S beta^T (F, D, r)."""
-        mu, moments = means.flatten(0, 1), sums.second / N[:, None, None]
-        return moments[..., 0] - mu.square(), moments[..., 1:] - mu[..., None] * (mu[:, None] @ use.beta.double())
-
-    def dense(self, mixture: Mixture) -> Tensor:
-        d, U = mixture.covariances[..., 0], mixture.covariances[..., 1:]
-        return torch.diag_embed(d) + U @ U.mT
-
-    def rows(self, F: int, D: int) -> int:
-        return max(64, CELLS // (F * self.rank + D))
-
-    def parameters(self, K: int, D: int) -> int:
-        r = min(self.rank, D)
-        return K * min(D * (r + 1) - r * (r - 1) // 2, D * (D + 1) // 2)

@@ -20,7 +20,7 @@ from vergence import em
 from vergence.covariances import Dense, LowRank
 from vergence.densities import GaussianMixture
 from vergence.devices import as_device
-from vergence.em_structures import Mixture, structure
+from vergence.em_structures import Mixture
 from vergence.mixtures.core import Conditional, Scale, seed_of
 
 __all__ = ["ConditionalMixture"]
@@ -99,7 +99,7 @@ class ConditionalMixture(Conditional):
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings(len(c))
         Z = torch.cat([c, t], 1)
-        scale, kind = Scale.of(Z), structure(self.covariance, self.rank)
+        scale, kind = Scale.of(Z), em.structure(self.covariance, self.rank)
         data = em.Data(scale.to(Z), None, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
         begin = em.start(data, kind, self._starts(data.X.cpu().numpy()), self.reg_covar)
         how: dict[str, Any] = {"tol": self.tol, "reg": self.reg_covar, "precision": self.precision}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import DensityMixin
-from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -21,13 +20,14 @@ import vergence.densities as densities
 from vergence import em
 from vergence.covariances import Covariance, Dense, Diagonal, LowRank
 from vergence.devices import as_device
-from vergence.em_structures import Mixture, Structure, Sums, inverse_roots, is_count, least_variance, structure
+from vergence.em import structure
+from vergence.em_starts import INITS, given, inverse, responsibilities
+from vergence.em_structures import Mixture, Structure, Sums, inverse_roots, is_count
 from vergence.mixtures.core import Stored, to_numpy
 
 __all__ = ["GaussianMixture"]
 
 STATISTICS = ("statistics_N_", "statistics_first_", "statistics_second_")  # of `partial_fit`
-INITS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
 class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
@@ -195,11 +195,11 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         sums, use = em.expectation(data, kind, mixture)
         self.steps_ += 1
         eta = self.steps_**-self.learning_decay
-        for name, new in zip(STATISTICS, _raw(sums, kind.centre(mixture)[0], total), strict=True):
+        for name, new in zip(STATISTICS, sums.raw(kind.centre(mixture)[0], total), strict=True):
             setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name, 0.0))
         held = self._held()
         around = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
-        after = em.maximisation(kind, use, held, around, self.reg_covar, _least(held, data.origin))
+        after = em.maximisation(kind, use, held, around, self.reg_covar, held.least(data.origin))
         self._keep(after, data.origin)
         self.converged_, self.n_iter_, self.lower_bound_ = False, self.steps_, float(sums.log_likelihood) / total
         return self
@@ -339,14 +339,19 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def _begin(self, data: em.Data, kind: Structure) -> Mixture:
         """Returns n_init mixtures to start from; those of ``means_init`` and its like where they are given."""
         K, D = self.n_components, data.X.shape[1]
-        weights, means = _given("weights_init", self.weights_init, (K,)), _given("means_init", self.means_init, (K, D))
+        weights, means = given("weights_init", self.weights_init, (K,)), given("means_init", self.means_init, (K, D))
         if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
             raise ValueError(f"expected weights_init of at least 0 with the sum 1, found {weights.tolist()}")
-        given = (weights, None if means is None else means - data.origin, self._given_covariances(K, D))
-        if all(g is not None for g in given):
-            return Mixture(*(g.to(data.device)[None] for g in given if g is not None))
-        begin = em.start(data, kind, self._responsibilities(data), self.reg_covar)
-        parts = zip(given, (begin.weights, begin.means, begin.covariances), strict=True)
+        fixed = (
+            weights,
+            None if means is None else means - data.origin,
+            inverse(self.precisions_init, self.covariance_type, K, D),
+        )
+        if all(g is not None for g in fixed):
+            return Mixture(*(g.to(data.device)[None] for g in fixed if g is not None))
+        r = responsibilities(data, K, self.n_init, self.init_params, self.random_state)
+        begin = em.start(data, kind, r, self.reg_covar)
+        parts = zip(fixed, (begin.weights, begin.means, begin.covariances), strict=True)
         return Mixture(*(found if g is None else g.to(found).expand_as(found).clone() for g, found in parts))
 
     def _again(self, data: em.Data) -> Mixture:
@@ -355,40 +360,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             now, before = (self.n_components, data.X.shape[1]), self.means_.shape
             raise ValueError(f"expected components and features {before} as before, for warm_start, found {now}: fit a new one")
         return self._mixture(data.origin)
-
-    def _given_covariances(self, K: int, D: int) -> Tensor | None:
-        """Returns the inverse of ``precisions_init``."""
-        if self.precisions_init is None:
-            return None
-        if self.covariance_type == "low_rank":
-            raise ValueError("expected no precisions_init with low_rank covariances: give means_init")
-        shapes = {"full": (K, D, D), "tied": (D, D), "diag": (K, D), "spherical": (K,)}
-        P = _given("precisions_init", self.precisions_init, shapes[self.covariance_type])
-        assert P is not None
-        square = self.covariance_type in ("full", "tied")
-        if (square and not torch.allclose(P, P.mT)) or bool((torch.linalg.eigvalsh(P) if square else P).min() <= 0):
-            raise ValueError("expected precisions_init that are symmetric and positive definite, found others")
-        inverse: Tensor = torch.linalg.inv(P) if square else 1 / P
-        return inverse
-
-    def _responsibilities(self, data: em.Data) -> Tensor:
-        """Returns those to start from (R, K, N), as scikit-learn does, with the same draws."""
-        rng, X, w = check_random_state(self.random_state), data.X.cpu().numpy(), data.weights
-        R, K, N = self.n_init, self.n_components, len(X)
-        r = torch.zeros(R, K, N, dtype=torch.float64)
-        for one in r:
-            if self.init_params == "random":
-                uniform = np.asarray(rng.uniform(size=(N, K)))
-                one[:] = torch.from_numpy(uniform / uniform.sum(axis=1)[:, None]).T
-            elif self.init_params == "kmeans":
-                labels = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=w).labels_
-                one[torch.from_numpy(labels).long(), torch.arange(N)] = 1
-            elif self.init_params == "random_from_data":
-                one[torch.arange(K), torch.from_numpy(rng.choice(N, size=K, replace=False))] = 1
-            else:
-                chosen = kmeans_plusplus(X, K, sample_weight=w, random_state=rng)[1]
-                one[torch.arange(K), torch.from_numpy(chosen).long()] = 1
-        return r
 
     def _keep(self, found: Mixture, origin: Tensor) -> None:
         """Sets the public attributes."""
@@ -435,30 +406,3 @@ def _readable(X: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(X)
-
-
-def _given(name: str, value: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """Returns a parameter of the start as a tensor of its shape."""
-    if value is None:
-        return None
-    found = np.asarray(to_numpy(value), dtype=np.float64)
-    if found.shape != shape or not np.isfinite(found).all():
-        raise ValueError(f"expected finite {name} of shape {shape}, found shape {found.shape}")
-    return torch.from_numpy(found)
-
-
-def _raw(sums: Sums, a: Tensor, total: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns N, first and second moments around the origin, as a share of ``total``, from those around centres a (K, D)."""
-    N, second = sums.N[:, None], sums.second
-    if bool(a.any()):  # the means, for full covariances
-        cross = sums.first[..., None] * a[:, None]
-        second = second + cross + cross.mT + N[..., None] * a[..., None] * a[:, None]
-    return sums.N / total, (sums.first + N * a) / total, second / total
-
-
-def _least(held: Sums, origin: Tensor) -> Tensor:
-    """Returns the variances that are told from zero in a stream, from its moments around an origin."""
-    squares = held.second if held.second.ndim == 2 else held.second.diagonal(dim1=-2, dim2=-1)
-    mean = held.first.sum(0) / held.N.sum()
-    variance = squares.reshape(-1, len(mean)).sum(0) / held.N.sum() - mean.square()
-    return least_variance(variance, variance + (mean + origin.to(mean)).square())

