@@ -380,7 +380,7 @@ def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
 # --- repairs
 
 
-def test_a_dead_component_is_set_on_the_item_explained_worst():
+def test_a_dead_component_is_set_on_the_item_explained_worst(small_blocks):
     X = np.concatenate([clusters(9, apart=0.0), [[30.0, 30.0, 30.0]]])
     for kind in ALL:
         data, made = items(X), structure(kind, RANK)
@@ -397,6 +397,16 @@ def test_a_dead_component_is_set_on_the_item_explained_worst():
         alone = em.run(data, made, begun, max_iter=1, tol=0.0, reseed=False)
         assert alone.reseeded == [0]
         close(made.dense(alone.mixture)[0, 0], S[0])
+
+
+def test_a_revival_is_no_convergence():
+    data = items(clusters())
+    begun = begin("full", data, r=1)
+    begun.means[0, 1] = 1e4
+    first = em.run(data, Full(), begun, max_iter=1, reseed=False).bounds[0][0]
+    for reseed in (True, False):
+        found = em.run(data, Full(), begun, max_iter=1, tol=1.0, before=first, reseed=reseed)
+        assert found.converged == [not reseed] and found.reseeded == [int(reseed)]
 
 
 def test_a_shared_covariance_survives_a_revival_where_components_are_as_many_as_features():
@@ -528,7 +538,7 @@ def test_rounding_below_zero_is_mended_where_the_unit_is_known():
 
 
 def test_polish_is_the_run():
-    X = torch.from_numpy(clusters() + 1e4)
+    X = torch.from_numpy(clusters() + 1e7)
     data = items(X.numpy())
     begun = begin("full", data, r=1)
     weights, means, S = em.polish(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=6)
@@ -536,6 +546,8 @@ def test_polish_is_the_run():
     close(weights, found.weights[0])
     close(means, found.means[0] + data.origin, 1e-12)
     close(S, found.covariances[0])
+    near = em.polish(X - 1e7, begun.weights[0], begun.means[0] + data.origin - 1e7, begun.covariances[0], steps=6)
+    close(S, near[2], 1e-6)
     still = em.polish(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=0)
     close(still[1], begun.means[0] + data.origin, 1e-12)
     assert torch.equal(still[2], begun.covariances[0])

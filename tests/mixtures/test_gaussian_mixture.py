@@ -79,7 +79,8 @@ def check_same(ours, theirs, items, tol=1e-8):
     for name in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_", "lower_bound_"):
         if hasattr(theirs, name):
             close(getattr(ours, name), getattr(theirs, name), tol)
-    close(ours.lower_bounds_[1:], theirs.lower_bounds_[1:], tol)  # of the first, see the chosen items
+    if hasattr(theirs, "lower_bounds_"):  # not before scikit-learn 1.7
+        close(ours.lower_bounds_[1:], theirs.lower_bounds_[1:], tol)  # of the first, see the chosen items
     assert (ours.n_iter_, ours.converged_) == (theirs.n_iter_, theirs.converged_)
     for name in ("predict_proba", "score_samples", "score", "aic", "bic"):
         close(getattr(ours, name)(items), getattr(theirs, name)(items), tol)
@@ -206,6 +207,8 @@ def test_tied_covariances_of_chosen_items_differ_as_documented(init):
 def test_the_first_bound_of_chosen_items_is_of_weights_that_sum_to_1(kind):
     """scikit-learn's are 1 / N each there, which shifts the first bound by log(N / K) and changes nothing else."""
     ours, theirs = both(X, n_components=K, covariance_type=kind, init_params="k-means++", random_state=0)
+    if not hasattr(theirs, "lower_bounds_"):
+        pytest.skip("this scikit-learn keeps the last bound alone")
     first, other = ours.lower_bounds_[0], theirs.lower_bounds_[0]
     assert first - other == pytest.approx(np.log(N / K), abs=1e-7 * abs(other))
     close(ours.lower_bounds_[1:], theirs.lower_bounds_[1:])
@@ -693,7 +696,7 @@ def test_settings_out_of_range(options, message):
         (X[:1], None, "minimum of 2"),
         (X, np.ones(4), r"sample_weight.shape == \(4,\), expected \(300,\)"),
         (X, -np.ones(N), "weights that are not negative and not all zero"),
-        (X, np.zeros(N), "at least one non-zero"),
+        (X, np.zeros(N), "at least one non-zero|not all zero"),
         (X, np.full(N, np.nan), "NaN"),
         (X, np.r_[1.0, 1.0, np.zeros(N - 2)], "n_components = 3, n_samples = 2"),
     ],

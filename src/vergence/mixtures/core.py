@@ -173,7 +173,8 @@ class Conditional(Stored, abc.ABC):
             ValueError: Lengths differ, values are not finite, there is only one item, or a target column is constant.
         """
         c, t = self._read(context, target, reset=True)
-        self._fit(c, t)
+        with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has set: some models take gradients
+            self._fit(c, t)
         return self
 
     def conditional(self, context: Any) -> Answer:
