@@ -7,6 +7,7 @@ differentiable. Shapes: batch (...), D features; r the rank.
 import abc
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions.utils import _standard_normal
@@ -147,7 +148,7 @@ def _apply(A: Tensor, x: Tensor) -> Tensor:
 
 def _aligned(A: Tensor, x: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Returns matrices (*batch, E, D), vectors as columns (*batch, D, M), and the vectors' whole batch shape (*more, *batch)."""
-    shape = torch.broadcast_shapes(x.shape[:-1], A.shape[:-2])
+    shape = torch.Size(np.broadcast_shapes(x.shape[:-1], A.shape[:-2]))
     batch = shape[len(shape) - A.ndim + 2 :]
     columns = x.expand(*shape, x.shape[-1]).reshape(-1, *batch, x.shape[-1]).movedim(0, -1)
     return A.expand(*batch, *A.shape[-2:]), columns, shape

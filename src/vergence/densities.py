@@ -13,6 +13,7 @@ Shapes: batch (...), D features, of which the first C are the context; K compone
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
@@ -68,7 +69,7 @@ class JointGaussian(Distribution):
             raise ValueError(
                 f"expected a mean and a covariance over the same D features, of which the context leaves some; {found}"
             )
-        batch = torch.broadcast_shapes(mean.shape[:-1], S.shape[:-1])
+        batch = torch.Size(np.broadcast_shapes(mean.shape[:-1], S.shape[:-1]))
         self.loc, self.S, self.context = mean.expand(*batch, mean.shape[-1]), S, context
         super().__init__(batch, mean.shape[-1:], validate_args=False)
 
@@ -171,7 +172,7 @@ class GaussianMixture(Distribution):
 
     def __init__(self, logits: Tensor, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
         components = JointGaussian(mean, covariance, context)
-        batch = torch.broadcast_shapes(logits.shape, components.batch_shape)
+        batch = torch.Size(np.broadcast_shapes(logits.shape, components.batch_shape))
         self.context = context
         self.component_distribution = components.expand(batch)
         self.mixture_distribution = Categorical(logits=logits.expand(batch), validate_args=False)

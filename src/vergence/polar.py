@@ -6,6 +6,7 @@ Shapes: batch (...), D features. Densities are in nats.
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
@@ -126,7 +127,7 @@ class PolarStudentT(Distribution):
 
     def __init__(self, s: Tensor, var: Tensor, nu: float = 3.0) -> None:
         _require_positive(nu)
-        shape = torch.broadcast_shapes(s.shape, var.shape)
+        shape = torch.Size(np.broadcast_shapes(s.shape, var.shape))
         self.s, self.var = s.expand(shape), var.expand(shape)
         self.nu = float(nu)
         super().__init__(self.s.shape[:-1], self.s.shape[-1:], validate_args=False)
@@ -168,7 +169,7 @@ class PowerSpherical(Distribution):
     def __init__(self, mu: Tensor, kappa: Tensor) -> None:
         if mu.shape[-1] < 2:
             raise ValueError(f"expected directions of at least 2 features, found {mu.shape[-1]}")
-        batch = torch.broadcast_shapes(mu.shape[:-1], kappa.shape)
+        batch = torch.Size(np.broadcast_shapes(mu.shape[:-1], kappa.shape))
         self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
         self.b = (mu.shape[-1] - 1) / 2
         super().__init__(batch, mu.shape[-1:], validate_args=False)

@@ -207,7 +207,7 @@ def test_files_that_are_not_for_this_version(fitted, tmp_path):
         mixtures.load(tmp_path / "none")
     with pytest.raises(ValueError, match="cannot write"):
         m.save(tmp_path / "no" / "m.safetensors")
-    with pytest.raises(ValueError, match="random_state"):
+    with pytest.raises(ValueError, match="RandomState is none of these"):
         clone(m).set_params(random_state=np.random.RandomState(0)).fit(*arcs(20)).save(file)
     assert json.loads(head["settings"])["device"] == "cpu"
 

@@ -45,9 +45,9 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         where = Path(path)
         arrays, plain = _split(self)
         try:
-            settings = json.dumps(self.get_params(deep=False))
-        except TypeError:
-            raise ValueError("expected settings that are numbers or text, found others: set random_state to a number") from None
+            settings = json.dumps(self.get_params(deep=False), default=_plain)
+        except TypeError as error:
+            raise ValueError(f"expected settings that are numbers, text or arrays, found others: {error}; set a number") from None
         head = {"format": str(FORMAT), "class": type(self).__name__, "settings": settings, "state": json.dumps(plain)}
         try:
             with replacing(where) as part:
@@ -96,6 +96,13 @@ def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
     return head, arrays
 
 
+def _plain(value: Any) -> Any:
+    """Returns numpy's numbers and arrays as Python's."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is none of these")
+
+
 def _split(model: BaseEstimator) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns the fitted attributes that are arrays, and the others."""
     arrays, plain = {}, {}
@@ -126,7 +133,7 @@ class Scale:
         """Returns the scale of items x (N, D)."""
         std = x.std(0, correction=0)
         constant = std <= 1e-14 * x.abs().amax(0)
-        return cls(x.mean(0).cpu(), torch.where(constant, 1.0, std).cpu())
+        return cls(torch.where(constant, x[0], x.mean(0)).cpu(), torch.where(constant, 1.0, std).cpu())
 
     def to(self, x: Tensor) -> Tensor:
         """Returns x in standardised units."""
@@ -256,7 +263,8 @@ class Conditional(Stored, abc.ABC):
         elif t.reshape(len(t), -1).shape[1] != self.n_targets_:
             raise ValueError(f"expected targets of {self.n_targets_} features, found shape {t.shape}")
         on = as_device(self.device)
-        return torch.from_numpy(c).to(on), torch.from_numpy(t.reshape(len(t), -1)).to(on)
+        c, t = np.ascontiguousarray(c), np.ascontiguousarray(t.reshape(len(t), -1))  # torch takes no negative strides
+        return torch.from_numpy(c).to(on), torch.from_numpy(t).to(on)
 
     @torch.no_grad()
     def _over(self, context: Any, f: Callable[..., Tensor], *given: Any, times: int = 1) -> np.ndarray:
@@ -297,7 +305,10 @@ def _require_spread(t: np.ndarray) -> None:
 
 def to_numpy(x: Any) -> Any:
     """Returns a tensor's values as an array, anything else as it is."""
-    return x.detach().cpu().numpy() if isinstance(x, Tensor) else x
+    if isinstance(x, Tensor):
+        x = x.detach().cpu()
+        return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+    return x
 
 
 def seed_of(random_state: Any) -> int:
