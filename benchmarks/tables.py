@@ -259,7 +259,9 @@ def mixtures_table() -> str:
         if name == "em":
             for precision in ("double", "mixed"):
                 what = f"scikit-learn / `GaussianMixture`, `{precision}`: {row['n']:,} x {row['d']}, K = {row['k']}, full"
-                note = f"log-likelihoods {row['apart'][precision]:.0e} apart after {row['iterations'][precision]} iterations"
+                here, there = row["iterations"][precision], row["iterations"]["scikit-learn"]
+                apart = row["apart_after_same_iterations"][precision]
+                note = f"{here} iterations against {there}; after as many, log-likelihoods {apart:.0e} nats apart"
                 body.append([what, f"{row['ratio'][precision]:.1f}", note])
         elif name == "queries":
             note = f"{row['n'] / row['seconds']:,.0f} queries/s; means {row['apart']:.0e} apart"
