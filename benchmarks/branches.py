@@ -265,14 +265,14 @@ def sampling(name: str, label: str, seed: int, train: Set, test: Set) -> dict:
     return {"data": name, "sampler": label, "seed": seed, **row}
 
 
-def run(names: list[str], root: str | None, seeds: list[int]) -> None:
+def run(names: list[str], root: str | None, seeds: list[int], models: list[str]) -> None:
     facts = {"commit": commit(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     with LEDGER.open("a") as ledger:
         for name in names:
             for seed in seeds:
                 train, test = data(name, seed, root)
-                jobs = [(measure, label) for label in MODELS]
-                jobs += [(sampling, label) for label in SAMPLERS if name in ("separated", "halves")]
+                jobs = [(measure, label) for label in MODELS if label in models]
+                jobs += [(sampling, label) for label in SAMPLERS if name in ("separated", "halves") and label in models]
                 for job, label in jobs:
                     row = job(name, label, seed, train, test)
                     ledger.write(
@@ -341,11 +341,12 @@ def main() -> None:
     parser.add_argument("--data-root")
     parser.add_argument("--sets", nargs="+", default=["separated", "intersecting", "heteroscedastic", "arm", "halves"])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--models", nargs="+", default=[*MODELS, *SAMPLERS])
     a = parser.parse_args()
     if a.what == "draw":
         draw()
     else:
-        run(a.sets, a.data_root, a.seeds)
+        run(a.sets, a.data_root, a.seeds, a.models)
 
 
 if __name__ == "__main__":
