@@ -12,8 +12,9 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from vergence.em import Data
+from vergence.em_structures import Mixture
 
-__all__ = ["INITS", "given", "inverse", "responsibilities"]
+__all__ = ["INITS", "given", "inverse", "moments", "responsibilities"]
 
 INITS = ("kmeans", "k-means++", "random", "random_from_data")
 
@@ -86,3 +87,24 @@ def inverse(precisions: Any, covariance_type: str, K: int, D: int) -> Tensor | N
         raise ValueError("expected precisions_init that are symmetric and positive definite, found others")
     found: Tensor = torch.linalg.inv(P) if square else 1 / P
     return found
+
+
+def moments(mixture: Mixture, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the mean statistics of a mixture's own items around its origin: N (K,), first (K, D) and second moments.
+
+    Second moments are (K, D, D) of full covariances, (D, D) in all of tied ones, (K, D) of diagonal and spherical ones; what
+    ``reg`` added is taken off.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> [m.flatten().tolist() for m in moments(Mixture(one, 2 * one[None], 3 * one[None]), "diag", 0.0)]
+        [[1.0], [2.0], [7.0]]
+    """
+    N, m, S = mixture.weights[0], mixture.means[0], mixture.covariances[0]
+    if covariance_type in ("diag", "spherical"):
+        variances = (S if S.ndim == 2 else S[:, None]) - reg
+        return N, N[:, None] * m, N[:, None] * (variances + m.square())
+    eye, outer = torch.eye(m.shape[1]).to(m), m[..., None] * m[:, None]
+    if covariance_type == "tied":
+        return N, N[:, None] * m, (S - reg * eye + (N[:, None, None] * outer).sum(0))[None]
+    return N, N[:, None] * m, N[:, None, None] * (S - reg * eye + outer)

@@ -457,7 +457,7 @@ def test_a_stream_survives_its_file_and_ends_with_a_fit(tmp_path):
     assert np.array_equal(model.partial_fit(batches[3]).means_, again.means_) and again.steps_ == 4
     model.set_params(n_components=2).fit(X)
     assert not hasattr(model, "steps_") and not hasattr(model, "statistics_N_")
-    assert model.partial_fit(X).steps_ == 1 and model.means_.shape == (2, D)
+    assert model.partial_fit(X).steps_ == 2 and model.means_.shape == (2, D)  # the fit counts as one batch
 
 
 def test_what_streams_refuse():
@@ -842,3 +842,18 @@ def test_the_chain_rule_sees_a_forgotten_order(models, monkeypatch):
     monkeypatch.setattr(GaussianMixture, "_structured", lambda self, S, order: real(self, S, sorted(order)))
     with pytest.raises(AssertionError):
         check_chain_rule(models["full"])
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_a_stream_goes_on_from_a_fit(kind):
+    """The fitted mixture counts as one batch: as many items again, drawn alike, leave it where it is; others pull it half way."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal([0, 0], 1, (4000, 2)), rng.normal([9, 3], 1, (2000, 2))])
+    fitted = GaussianMixture(2, covariance_type=kind, random_state=0, tol=1e-10, max_iter=500).fit(X)
+    before = {name: getattr(fitted, name).copy() for name in ("weights_", "means_", "covariances_")}
+    same = clone(fitted).fit(X).partial_fit(X)
+    for name, value in before.items():
+        np.testing.assert_allclose(getattr(same, name), value, rtol=0, atol=1e-4, err_msg=name)
+    moved = clone(fitted).set_params(learning_decay=1.0).fit(X).partial_fit(X + [0.4, 0.0])
+    np.testing.assert_allclose(moved.means_, before["means_"] + [0.2, 0.0], atol=1e-3)
+    assert moved.steps_ == 2

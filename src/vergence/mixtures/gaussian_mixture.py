@@ -21,7 +21,7 @@ from vergence import em
 from vergence.covariances import Covariance, Dense, Diagonal, LowRank
 from vergence.devices import as_device
 from vergence.em import structure
-from vergence.em_starts import INITS, given, inverse, responsibilities
+from vergence.em_starts import INITS, given, inverse, moments, responsibilities
 from vergence.em_structures import Mixture, Structure, Sums, inverse_roots, is_count
 from vergence.mixtures.core import Stored, to_numpy
 
@@ -176,8 +176,9 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
         r"""Goes on with a batch of a stream, by stepwise EM (2009): s <- (1 - eta_t) s + eta_t s(batch), eta_t = (t + 1)^-kappa.
 
-        s are the mean sufficient statistics, kappa is ``learning_decay``; 1 weighs all batches alike. The first call fits to
-        its batch, which should therefore hold some tens of items a component.
+        s are the mean sufficient statistics, kappa is ``learning_decay``; 1 weighs all batches alike. After `fit` the stream goes
+        on from its mixture, which counts as one batch; otherwise the first call fits to its batch, which should therefore
+        hold some tens of items a component.
 
         Raises:
             ValueError: As `fit`; ``covariance_type`` is ``low_rank``, whose statistics do not outlive a step.
@@ -186,23 +187,33 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         if self.covariance_type == "low_rank":
             raise ValueError("expected covariance_type full, tied, diag or spherical for partial_fit, found low_rank: use fit")
         if not hasattr(self, "steps_"):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # later batches go on
-                self.fit(X, sample_weight=sample_weight)
-            self.steps_, self.statistics_origin_ = 0, self.weights_ @ self.means_
+            self._open_stream(X, sample_weight)
         data = replace(self._data(X, sample_weight, reset=False), origin=torch.from_numpy(self.statistics_origin_))
         mixture, total = self._mixture(data.origin), data.total()
         sums, use = em.expectation(data, kind, mixture)
         self.steps_ += 1
         eta = self.steps_**-self.learning_decay
         for name, new in zip(STATISTICS, sums.raw(kind.centre(mixture)[0], total), strict=True):
-            setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name, 0.0))
+            setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name))
         held = self._held()
         around = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
         after = em.maximisation(kind, use, held, around, self.reg_covar, held.least(data.origin))
         self._keep(after, data.origin)
         self.converged_, self.n_iter_, self.lower_bound_ = False, self.steps_, float(sums.log_likelihood) / total
         return self
+
+    def _open_stream(self, X: Any, sample_weight: Any) -> None:
+        """Begins with the fitted mixture as the first batch, or, where there is none, by a fit to this batch."""
+        fitted = hasattr(self, "weights_")
+        if not fitted:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # later batches go on
+                self.fit(X, sample_weight=sample_weight)
+        self.statistics_origin_ = self.weights_ @ self.means_
+        known = moments(self._mixture(torch.from_numpy(self.statistics_origin_)), self.covariance_type, self.reg_covar)
+        for name, value in zip(STATISTICS, known, strict=True):
+            setattr(self, name, value.cpu().numpy())
+        self.steps_ = int(fitted)
 
     def _held(self) -> Sums:
         """Returns the statistics of the stream as the sums of a pass over it."""
