@@ -854,6 +854,6 @@ def test_a_stream_goes_on_from_a_fit(kind):
     same = clone(fitted).fit(X).partial_fit(X)
     for name, value in before.items():
         np.testing.assert_allclose(getattr(same, name), value, rtol=0, atol=1e-4, err_msg=name)
-    moved = clone(fitted).set_params(learning_decay=1.0).fit(X).partial_fit(X + [0.4, 0.0])
-    np.testing.assert_allclose(moved.means_, before["means_"] + [0.2, 0.0], atol=1e-3)
+    moved = clone(fitted).set_params(learning_decay=1.0).fit(X).partial_fit(X + np.array([0.4, 0.0]))
+    np.testing.assert_allclose(moved.means_, before["means_"] + np.array([0.2, 0.0]), atol=1e-3)
     assert moved.steps_ == 2

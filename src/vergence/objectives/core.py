@@ -2,10 +2,13 @@
 
 import abc
 
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-__all__ = ["DensityObjective", "Objective", "require_pairs"]
+from vergence.densities import GaussianMixture, JointGaussian
+
+__all__ = ["DensityObjective", "JointObjective", "Objective", "require_pairs"]
 
 
 def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
@@ -53,3 +56,36 @@ class DensityObjective(Objective):
     def scores(self, z: Tensor) -> dict[str, Tensor]:
         """Returns every score of the objective by name, each (B,); the first is the default one."""
         return {"score": self.score(z)}
+
+
+class JointObjective(DensityObjective):
+    """A density objective that has p(z_a, z_b) in closed form: everything else follows from it by conditioning."""
+
+    dim: int
+
+    @abc.abstractmethod
+    def joint(self) -> JointGaussian | GaussianMixture:
+        """Returns the density over [z_a; z_b], (2 D,), with z_a as context."""
+
+    def conditional(self, z: Tensor) -> JointGaussian | GaussianMixture:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
+        return self.joint().conditional(z)
+
+    def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:
+        """Returns log p(z_b | z_a) in nats, (B,), for embeddings (B, D)."""
+        require_pairs(za, zb, self.dim)
+        return self.conditional(za).log_prob(zb)
+
+    def posterior(self, z: Tensor) -> Distribution:
+        """Returns what is believed of the other view's embedding: `conditional`."""
+        return self.conditional(z)
+
+    def score(self, z: Tensor) -> Tensor:
+        """Returns -log p(z_a) in nats, (B,), for embeddings (B, D): how unusual the embedding is by itself."""
+        return -self.joint().marginal("context").log_prob(z)
+
+    @torch.no_grad()
+    def sample(self, n: int) -> tuple[Tensor, Tensor]:
+        """Returns n pairs of embeddings, each (n, D), drawn with the global seed."""
+        za, zb = self.joint().sample(torch.Size((n,))).split(self.dim, dim=-1)
+        return za, zb
