@@ -89,7 +89,7 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
         L, failed = torch.linalg.cholesky_ex(b)
         left = L.diagonal(dim1=-2, dim2=-1).square() - least * b.diagonal(dim1=-2, dim2=-1)
         if not bool(failed.any()) and bool((left >= 0).all()):
-            return L, rung * float(scale.max())
+            return L, rung * float(scale.detach().max())
     found = float(torch.linalg.eigvalsh(a).min())
     raise ValueError(f"expected a positive semidefinite matrix, found the eigenvalue {found:.3g}: it is no covariance")
 

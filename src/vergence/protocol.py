@@ -64,6 +64,7 @@ def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
             "test": len(opened.test),
             "epoch": config.fit.epochs,
             "seed": config.fit.seed,
+            "objective": config.model.objective,
             "seconds": round(time.monotonic() - began, 1),
             "note": f"{opened.note}; {'no accuracies: fewer than two labelled classes' if kept is None else 'last epoch'}",
         },

@@ -15,10 +15,8 @@ def show_evaluation(record: dict[str, Any]) -> None:
     show_representations(record)
     if record["posterior"] is not None:
         p = record["posterior"]
-        print(
-            f"posterior variance: mean {p['variance_mean']:.3f}, CV {p['variance_cv']:.2f} "
-            "(the paper's trained regime: about 0.3 and 0.75)"
-        )
+        paper = " (the paper's trained regime: about 0.3 and 0.75)" if record["protocol"]["objective"] == "vje" else ""
+        print(f"posterior variance: mean {p['variance_mean']:.3f}, CV {p['variance_cv']:.2f}{paper}")
     if record["anomaly"] is not None:
         show_anomalies(record)
 

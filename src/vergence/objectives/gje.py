@@ -1,0 +1,174 @@
+r"""Gaussian Joint Embeddings (2026), arXiv:2603.26799, from its abstract and captions: the losses are derived here.
+
+Joint density   p(Z) = N(mu, Sigma) over Z = [z_a; z_b]
+Conditional     p(z_b | z_a) = N(mu_b + A (z_a - mu_a), Sigma_bb - A Sigma_ab),  A = Sigma_ba Sigma_aa^{-1}
+
+The trap: with Sigma = S, the batch's own covariance, tr(S^{-1} S) is constant, so the likelihood is 1/2 log |S|, which is lowest
+for a collapsed encoder; and any likelihood alone falls by log a for every feature when embeddings shrink by a. What holds is
+a term that pays for volume. With KL = KL(N(batch) || N(0, I)) of a view and I = mutual information of the batch's two views:
+
+    naive             joint negative log-likelihood, nothing else: the trap, for study
+    joint_kl          joint nll + beta (KL_a + KL_b): mean variance 1 - 1 / beta at rest, a collapse for beta <= 1
+    conditional_kl    conditional nll, both ways on average, + beta (KL_a + KL_b): 1 - 1 / (2 beta) at rest
+    mi_kl (default)   joint nll - H(a) - H(b) + eta (KL_a + KL_b), H = 1/2 log |2 pi e S| of a view: 1 at rest for every eta
+
+With the batch's covariance the first three terms of the last are -I. The likelihood may also be taken under a moving average
+(``ema``) or learnt parameters (``learned``), which alone do not prevent collapse; entropies and KL are always the batch's.
+
+Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nats.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vergence import volume
+from vergence.densities import JointGaussian
+from vergence.linalg import wide
+from vergence.objectives.core import JointObjective, require_pairs
+
+__all__ = ["GJE"]
+
+LOSSES = ("mi_kl", "joint_kl", "conditional_kl", "naive")
+FLOOR = 1e-2  # least deviation of a learnt covariance's factor
+
+
+class GJE(JointObjective):
+    """Gaussian joint embedding: one Gaussian over both views' embeddings.
+
+    Args:
+        dim: Features D of the embeddings.
+        loss: ``mi_kl``, ``joint_kl``, ``conditional_kl`` or ``naive``, see above.
+        eta: Weight of the KL in ``mi_kl``, > 0.
+        beta: Weight of the KL in ``joint_kl`` (> 1) and ``conditional_kl`` (> 1/2); at or below these the encoder collapses.
+        covariance: Of the likelihood: ``batch``, ``ema`` or ``learned``.
+        stop_gradient: Whether the batch's covariance is a constant in the likelihood (no remedy, for study).
+        shrinkage: Of batch covariances towards a multiple of I, in [0, 1]; None estimates it, more for small batches.
+        momentum: m of the moving averages that the density after training comes from, in [0, 1).
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> gje = GJE(4)
+        >>> terms = gje(torch.randn(64, 4), torch.randn(64, 4))
+        >>> sorted(terms)
+        ['kl', 'mi']
+        >>> gje.conditional(torch.randn(3, 4)).event_shape
+        torch.Size([4])
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    steps: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        loss: Literal["mi_kl", "joint_kl", "conditional_kl", "naive"] = "mi_kl",
+        eta: float = 0.5,
+        beta: float = 2.0,
+        covariance: Literal["batch", "ema", "learned"] = "batch",
+        stop_gradient: bool = False,
+        shrinkage: float | None = None,
+        momentum: float = 0.99,
+    ) -> None:
+        super().__init__()
+        if loss not in LOSSES or covariance not in ("batch", "ema", "learned"):
+            raise ValueError(
+                f"expected loss among {', '.join(LOSSES)} and covariance batch, ema or learned, found {loss}, {covariance}"
+            )
+        if not (eta > 0 and beta > 0 and 0 <= momentum < 1 and (shrinkage is None or 0 <= shrinkage <= 1)):
+            found = f"eta={eta}, beta={beta}, momentum={momentum}, shrinkage={shrinkage}"
+            raise ValueError(f"expected eta, beta > 0, momentum in [0, 1) and shrinkage in [0, 1] or None, found {found}")
+        self.dim, self.loss, self.eta, self.beta = dim, loss, float(eta), float(beta)
+        self.kind, self.stop_gradient, self.shrinkage, self.momentum = covariance, stop_gradient, shrinkage, momentum
+        self.register_buffer("mean", torch.zeros(2 * dim))
+        self.register_buffer("covariance", torch.eye(2 * dim))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        if covariance == "learned":
+            self.mu, self.factor = nn.Parameter(torch.zeros(2 * dim)), nn.Parameter(math.log(math.e - 1) * torch.eye(2 * dim))
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim).
+        """
+        require_pairs(za, zb, self.dim)
+        Z = torch.cat([wide(za), wide(zb)], 1)
+        m = volume.moments(Z, self.shrinkage)
+        a, b = m.block(slice(0, self.dim)), m.block(slice(self.dim, None))
+        kl = volume.kl_standard_normal(a) + volume.kl_standard_normal(b)
+        nll = self._nll(Z, m)
+        if self.loss == "naive":
+            return {"nll": nll}
+        if self.loss == "joint_kl":
+            return {"nll": nll, "kl": self.beta * kl}
+        if self.loss == "conditional_kl":
+            return {"nll": nll - 0.5 * self._marginals(Z, m), "kl": self.beta * kl}
+        entropy = 0.5 * (volume.log_det(a.S) + volume.log_det(b.S)) + self.dim * (1 + math.log(2 * math.pi))
+        return {"mi": nll - entropy, "kl": self.eta * kl}
+
+    def _likelihood(self, m: volume.Moments) -> volume.Moments:
+        """Returns mean and covariance that the likelihood is taken under."""
+        if self.kind == "ema":
+            return volume.Moments(self.mean, self.covariance)
+        if self.kind == "learned":
+            return self._learned()
+        return volume.Moments(m.mean, m.S.detach()) if self.stop_gradient else m
+
+    def _learned(self) -> volume.Moments:
+        L = self.factor.tril(-1) + torch.diag(F.softplus(self.factor.diagonal()) + FLOOR)
+        return volume.Moments(self.mu, L @ L.mT)
+
+    def _nll(self, Z: Tensor, m: volume.Moments) -> Tensor:
+        under = self._likelihood(m)
+        return -JointGaussian(under.mean, under.S).log_prob(Z).mean()
+
+    def _marginals(self, Z: Tensor, m: volume.Moments) -> Tensor:
+        """Returns the sum of both views' marginal negative log-likelihoods."""
+        under = self._likelihood(m)
+        total = Z.new_zeros(())
+        for where in (slice(0, self.dim), slice(self.dim, None)):
+            block = under.block(where)
+            total = total - JointGaussian(block.mean, block.S).log_prob(Z[:, where]).mean()
+        return total
+
+    @torch.no_grad()
+    def update(self, za: Tensor, zb: Tensor) -> None:
+        """Moves the averages of mean and covariance that the density is made of; the first steps weigh alike."""
+        Z = torch.cat([za, zb], 1).to(self.mean)
+        m = volume.moments(Z, self.shrinkage)
+        self.steps += 1
+        keep = torch.clamp(1 - 1 / self.steps, max=self.momentum).to(self.mean)
+        shift = m.mean - self.mean
+        spread = keep * (1 - keep) * torch.outer(shift, shift)  # of the means apart: both batches around the common mean
+        self.covariance.lerp_(m.S, 1 - keep).add_(spread)
+        self.mean.lerp_(m.mean, 1 - keep)
+
+    def joint(self) -> JointGaussian:
+        """Returns the density over [z_a; z_b]: of the learnt parameters, or of the moving averages."""
+        if self.kind == "learned":
+            under = self._learned()
+            return JointGaussian(under.mean, under.S, context=self.dim)
+        return JointGaussian(self.mean, self.covariance, context=self.dim)
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns what shows a collapse: mean Mahalanobis distance per feature, least eigenvalue and condition of S_aa."""
+        Z = torch.cat([wide(za), wide(zb)], 1)
+        m = volume.moments(Z, self.shrinkage)
+        values = torch.linalg.eigvalsh(m.block(slice(0, self.dim)).S.double())
+        joint = self.joint()
+        far = joint.S.quadratic(Z.to(self.mean) - joint.loc).mean() / Z.shape[1]
+        information = volume.mutual_information(m, self.dim)
+        return {
+            "mahalanobis": far.item(),
+            "eigenvalue_min": values[0].item(),
+            "condition": (values[-1] / values[0].clamp(min=1e-30)).item(),
+            "mutual_information": information.item(),
+        }
