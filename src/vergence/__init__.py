@@ -13,6 +13,7 @@ _MODULES = (
     "linear",
     "mixtures",
     "networks",
+    "neural_gas",
     "objectives",
     "recipes",
     "report",
