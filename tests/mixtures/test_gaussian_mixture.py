@@ -402,6 +402,7 @@ def test_with_decay_1_and_fixed_parameters_statistics_are_the_average(kind, monk
         kind
     ]
     model.steps_, model.statistics_origin_ = 0, X.mean(0) + 0.3
+    model.statistics_N_ = model.statistics_first_ = model.statistics_second_ = 0.0  # the first batch has all the weight
     for batch in np.split(X, 6):
         model.partial_fit(batch)
     r, x = model.predict_proba(X), X - model.statistics_origin_
