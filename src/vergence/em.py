@@ -13,9 +13,7 @@ Shapes: N items, D features, R starts of K components each, F = R K, B items in 
 
 import functools
 import math
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -54,7 +52,6 @@ __all__ = [
 ]
 
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does
-PATIENCE = 2.0  # seconds before a bar appears
 
 
 @dataclass(frozen=True)
@@ -297,17 +294,12 @@ def run(
         The mixtures after their last M step, and the bounds before each.
     """
     loop = _Loop(data, structure, begin, tol, reg, reseed, report, before)
-    with ExitStack() as stack:
-        began, advance = time.monotonic(), None
+    with terminal.late_bar("EM", max_iter, "iterations") as advance:
         for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
             loop.wake(max_iter if dtype == torch.float64 else max_iter - 1)
             while loop.active:
-                if advance is None and time.monotonic() - began > PATIENCE:
-                    advance = stack.enter_context(terminal.bar("EM", total=max_iter, unit="iterations"))
-                    advance(max(map(len, loop.bounds)))
                 loop.step(dtype)
-                if advance is not None:
-                    advance(1, note=f"log-likelihood {max(b[-1] for b in loop.bounds):.5g}")
+                advance(1, note=f"log-likelihood {max(b[-1] for b in loop.bounds):.5g}")
     return Outcome(loop.mixture, loop.bounds, loop.converged, loop.reseeded)
 
 

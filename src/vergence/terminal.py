@@ -1,10 +1,13 @@
 """What a person sees in the terminal: bars and tables on stderr and stdout; quiet where nobody looks."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["bar", "table"]
+__all__ = ["bar", "late_bar", "table"]
+
+PATIENCE = 2.0  # seconds before a late bar appears
 
 
 @contextlib.contextmanager
@@ -29,6 +32,24 @@ def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., N
             speed = progress.tasks[0].speed
             rate = f"{speed:.0f} {unit}/s" if speed else ""
             progress.update(task, advance=n, rate=rate, note=note, description=label)
+
+        yield advance
+
+
+@contextlib.contextmanager
+def late_bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., None]]:
+    """As `bar`, for work that may be short: it appears only when some seconds have passed; yields ``advance(n, note="")``."""
+    began, waiting, shown = time.monotonic(), 0, None
+    with contextlib.ExitStack() as stack:
+
+        def advance(n: int = 1, *, note: str = "") -> None:
+            nonlocal waiting, shown
+            waiting += n
+            if shown is None and time.monotonic() - began > PATIENCE:
+                shown = stack.enter_context(bar(label, total, unit))
+            if shown is not None:
+                shown(waiting, note=note)
+                waiting = 0
 
         yield advance
 

@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from vergence import em, em_structures, mixtures
+from vergence import em, em_structures, mixtures, terminal
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 
 KINDS = ("full", "tied", "diag", "spherical")
@@ -269,7 +269,7 @@ def test_iterations_are_told(capsys):
 
 
 def test_a_long_fit_shows_progress_and_prints_nothing_else(monkeypatch, capsys):
-    monkeypatch.setattr(em, "PATIENCE", -1.0)
+    monkeypatch.setattr(terminal, "PATIENCE", -1.0)
     slow = quietly(GaussianMixture(K, random_state=0, max_iter=4, tol=0.0), X)
     assert capsys.readouterr().out == ""
     assert slow.n_iter_ == 4

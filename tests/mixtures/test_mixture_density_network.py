@@ -11,6 +11,7 @@ from scipy.stats import kstest
 from sklearn.linear_model import LinearRegression
 from tests.reference import mdn as reference
 
+from vergence import terminal
 from vergence.mixtures import MixtureDensityNetwork, load
 from vergence.mixtures import mixture_density_network as mdn
 
@@ -200,11 +201,12 @@ def test_a_bar_comes_only_after_a_while(monkeypatch):
     def bar(label, total, unit):
         yield lambda n, note: shown.append((label, total, n, note))
 
-    monkeypatch.setattr(mdn, "bar", bar)
+    monkeypatch.setattr(terminal, "bar", bar)
     for after in (60.0, -1.0):
-        with mdn._late_bar("folds", 40, after) as advance:
-            advance(20, "NLL 1.0")
-            advance(40, "NLL 0.5")
+        monkeypatch.setattr(terminal, "PATIENCE", after)
+        with terminal.late_bar("folds", 40, "steps") as advance:
+            advance(20, note="NLL 1.0")
+            advance(20, note="NLL 0.5")
     assert shown == [("folds", 40, 20, "NLL 1.0"), ("folds", 40, 20, "NLL 0.5")]
 
 

@@ -12,8 +12,6 @@ arXiv 2603.26799 names such prototypes and no more: how they become a density is
 nodes hang together: its connected components are clusters.
 """
 
-import time
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -26,12 +24,11 @@ from vergence.densities import Dense, GaussianMixture
 from vergence.devices import as_device
 from vergence.mixtures.core import Conditional, Scale, seed_of
 from vergence.neural_gas import NeuralGas, nearest_node
-from vergence.terminal import bar
+from vergence.terminal import late_bar
 
 __all__ = ["GrowingNeuralGas"]
 
 CHUNK = 1 << 12  # signals between two looks at the clock
-PATIENCE = 2.0  # seconds before a bar appears
 
 
 class GrowingNeuralGas(Conditional):
@@ -149,16 +146,11 @@ class GrowingNeuralGas(Conditional):
         gas = self._gas(*X.shape)
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
         X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(seed_of(self.random_state))
-        began, advance = time.perf_counter(), None
-        with ExitStack() as stack:
+        with late_bar("growing", total, "signals") as advance:
             while left:
                 left -= (n := min(CHUNK, left))
                 gas.grow(X, n, generator)
-                if advance:
-                    advance(n)
-                elif time.perf_counter() - began > PATIENCE:
-                    advance = stack.enter_context(bar("growing", total, "signals"))
-                    advance(total - left)
+                advance(n)
         return gas
 
     def _keep_graph(self, gas: NeuralGas, scale: Scale, nearest: np.ndarray) -> None:

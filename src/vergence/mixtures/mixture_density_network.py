@@ -15,12 +15,10 @@ network and is left out. A network that saw the target could put a spike on it; 
 Shapes: R networks that are trained as one batch, B items of a step, K components, T target features, P numbers of a network.
 """
 
-import contextlib
 import itertools
 import math
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ from vergence.densities import Diagonal, GaussianMixture
 from vergence.devices import as_device
 from vergence.em_structures import is_count
 from vergence.mixtures.core import Conditional, Scale, seed_of
-from vergence.terminal import bar
+from vergence.terminal import late_bar
 
 __all__ = ["MixtureDensityNetwork"]
 
@@ -290,14 +288,15 @@ class MixtureDensityNetwork(Conditional):
         With ``patient`` it stops where the mean NLL has long not become better.
         """
         curve: list[np.ndarray] = []
-        best, good = math.inf, 0
+        best, good, told = math.inf, 0, 0
         moments = torch.zeros_like(theta), torch.zeros_like(theta)
         drawn, layers = batches(rows, self.batch_size, g), self._layers()
-        with _late_bar(label, steps) as advance:
+        with late_bar(label, steps, "steps") as advance:
             for k in range(steps + 1):
                 if k % EVERY == 0 or k == steps:
                     curve.append(self._nll(theta.detach(), probe))
-                    advance(k, f"NLL {curve[-1].mean():.3f}")
+                    advance(k - told, note=f"NLL {curve[-1].mean():.3f}")
+                    told = k
                     best, good = (now, k) if (now := float(curve[-1].mean())) < best else (best, good)
                 if k == steps or (patient and k - good > PATIENCE + good):
                     break
@@ -366,21 +365,3 @@ class MixtureDensityNetwork(Conditional):
             raise ValueError(f"expected folds of at least 2, or 0 to take all steps, found {self.folds}")
         if not self.lr > 0 or not self.weight_decay >= 0:
             raise ValueError(f"expected lr > 0 and weight_decay >= 0, found {self.lr} and {self.weight_decay}")
-
-
-@contextlib.contextmanager
-def _late_bar(label: str, total: int, after: float = 2.0) -> Iterator[Callable[[int, str], None]]:
-    """Yields ``advance(done, note)``, which shows a bar only once some seconds have passed."""
-    begun, done = time.monotonic(), 0
-    with contextlib.ExitStack() as stack:
-        shown: Any = None
-
-        def advance(k: int, note: str) -> None:
-            nonlocal shown, done
-            if shown is None and time.monotonic() - begun > after:
-                shown = stack.enter_context(bar(label, total, "steps"))
-            if shown is not None:
-                shown(k - done, note=note)
-                done = k
-
-        yield advance
