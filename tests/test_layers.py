@@ -13,7 +13,7 @@ SRC = Path(__file__).parents[1] / "src" / "vergence"
 LAYERS = {
     "config": 0, "devices": 0, "files": 0, "linalg": 0, "resampling": 0, "terminal": 0,
     "covariances": 9, "polar": 9, "batchnorm": 10, "densities": 10, "networks": 10, "neural_gas": 10, "volume": 10, "views": 10,
-    "em_structures": 11, "em_low_rank": 12, "em": 13, "em_starts": 14,
+    "em_structures": 11, "moving": 11, "em_low_rank": 12, "em": 13, "em_starts": 14,
     "data_items": 17, "data_images": 18, "data_files": 19, "data": 20, "objectives.core": 20, "mixtures.core": 20,
     "linear.solutions": 20, "linear.thresholds": 20, "linear.moments": 20, "linear.fitting": 21, "linear.estimators": 22,
     "linear.evidence": 22, "linear.pipeline": 21, "linear.words": 22, "linear.findings": 23, "linear.advice": 24,

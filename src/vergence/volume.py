@@ -6,17 +6,33 @@ for volume. Over a batch with mean m and covariance S (divided by N), all with g
     KL = 1/2 [tr S + |m|^2 - D - log |S|]                           of the batch's Gaussian from N(0, I), for one view
     -I = 1/2 [log |S| - log |S_aa| - log |S_bb|] = 1/2 sum_i log(1 - rho_i^2)     rho: canonical correlations of two views
 
-The first pins the scale (its minimum is S = I, m = 0), the second does not feel it. Both are derived here, for arXiv 2603.26799.
+The first pins the scale (its minimum is S = I, m = 0), the second does not feel it. With the likelihood of any other density in
+the place of the batch's own, -I becomes
+
+    nll - H(a) - H(b),   H = 1/2 log |2 pi e S| of a view
+
+which again does not feel the scale if the density follows it. All are derived here, for arXiv 2603.26799.
 
 Shapes: N pairs, D features. In nats.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "kl_standard_normal", "log_det", "moments", "mutual_information", "oas"]
+__all__ = [
+    "Moments",
+    "coupled",
+    "diagnostics",
+    "entropy",
+    "kl_standard_normal",
+    "log_det",
+    "moments",
+    "mutual_information",
+    "oas",
+]
 
 JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # of the mean variance, added to every covariance
 
@@ -105,3 +121,41 @@ def mutual_information(m: Moments, split: int) -> Tensor:
     """
     a, b = m.block(slice(0, split)), m.block(slice(split, None))
     return 0.5 * (log_det(a.S) + log_det(b.S) - log_det(m.S))
+
+
+def entropy(m: Moments) -> Tensor:
+    """Returns the entropy of the Gaussian of these moments, H = 1/2 log |2 pi e S| in nats.
+
+    Example:
+        >>> round(entropy(Moments(torch.zeros(2), torch.eye(2))).item(), 4)
+        2.8379
+    """
+    return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
+
+
+def coupled(nll: Tensor, a: Moments, b: Moments, eta: float) -> dict[str, Tensor]:
+    """Returns the terms that pay a likelihood's price: ``mi`` = nll - H(a) - H(b) and ``kl`` = eta (KL_a + KL_b), in nats.
+
+    Args:
+        nll: Minus the mean joint log-density of the two views, a scalar.
+        a: Moments of the first view, with gradient.
+        b: Of the second.
+        eta: Weight of the KL.
+    """
+    return {"mi": nll - entropy(a) - entropy(b), "kl": eta * (kl_standard_normal(a) + kl_standard_normal(b))}
+
+
+@torch.no_grad()
+def diagnostics(za: Tensor, zb: Tensor) -> dict[str, float]:
+    """Returns what shows a collapse of two views (B, D) each: ``variance`` (the mean over features), ``eigenvalue_min`` and
+    ``condition`` of the first view's covariance, without shrinkage, and the mutual information ``information`` in nats.
+    """
+    m = moments(torch.cat([za, zb], 1).double())
+    a = m.block(slice(0, za.shape[1]))
+    values = torch.linalg.eigvalsh(a.S)
+    return {
+        "variance": a.S.diagonal().mean().item(),
+        "eigenvalue_min": values[0].item(),
+        "condition": (values[-1] / values[0].clamp(min=1e-30)).item(),
+        "information": mutual_information(m, za.shape[1]).item() if len(za) > m.S.shape[0] else 0.0,
+    }

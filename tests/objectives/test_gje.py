@@ -160,14 +160,14 @@ def test_equilibria(settings, variance):
 def test_the_kept_density_is_that_of_the_embeddings():
     _, _, objective, (za, zb) = trained(300)
     S = torch.cov(torch.cat([za, zb], 1).T)
-    torch.testing.assert_close(objective.covariance, S, rtol=0.2, atol=0.1)
-    S = objective.covariance
-    expected = MultivariateNormal(objective.mean[D:], S[D:, D:])
+    torch.testing.assert_close(objective.moving.covariance, S, rtol=0.2, atol=0.1)
+    S = objective.moving.covariance
+    expected = MultivariateNormal(objective.moving.mean[D:], S[D:, D:])
     given = objective.conditional(za[:5])
     A = torch.linalg.solve(S[:D, :D], S[:D, D:]).T
-    close(given.mean, expected.mean + (za[:5] - objective.mean[:D]) @ A.T, 1e-8)
+    close(given.mean, expected.mean + (za[:5] - objective.moving.mean[:D]) @ A.T, 1e-8)
     close(given.covariance[0], S[D:, D:] - A @ S[:D, D:], 1e-8)
-    close(objective.score(za[:5]), -MultivariateNormal(objective.mean[:D], S[:D, :D]).log_prob(za[:5]), 1e-8)
+    close(objective.score(za[:5]), -MultivariateNormal(objective.moving.mean[:D], S[:D, :D]).log_prob(za[:5]), 1e-8)
     assert (objective.log_prob(zb, za).mean() > objective.log_prob(zb.flip(0), za).mean() + 1).item()
     a, b = objective.sample(5)
     assert a.shape == b.shape == (5, D)
@@ -180,8 +180,8 @@ def test_moving_averages_are_exact_at_first():
     for za, zb in parts:
         objective.update(za, zb)
     Z = torch.cat([torch.cat(part, 1) for part in parts])
-    close(objective.mean, Z.mean(0))
-    close(objective.covariance, torch.cov(Z.T, correction=0), 1e-5)
+    close(objective.moving.mean, Z.mean(0))
+    close(objective.moving.covariance, torch.cov(Z.T, correction=0), 1e-5)
 
 
 def test_small_batches_are_shrunk():

@@ -21,7 +21,8 @@ class PairedMethod(Method):
         projector: Head between encoder and objective; evaluation reads the encoder without it.
         target_encoder: Encoder of the second view where it is another kind of data; the same by default.
         teacher: Momentum m in [0, 1) of a teacher, w <- m w + (1 - m) student, whose embeddings are the targets. The terms
-            are then the means of those of (student a, teacher b) and (student b, teacher a).
+            are then the means of those of (student a, teacher b) and (student b, teacher a), and the objective's bank takes
+            the first pair.
 
     Raises:
         ValueError: The momentum is out of range, or is combined with a second encoder.
@@ -60,11 +61,12 @@ class PairedMethod(Method):
         a, b = views
         second = self.encoder if self.target_encoder is None else self.target_encoder
         za, zb = gather(linalg.wide(self.projector(self.encoder(a)))), gather(linalg.wide(self.projector(second(b))))
-        self._last = za.detach(), zb.detach()
         with torch.autocast(za.device.type, enabled=False):  # an objective's sums and factorisations want float32
             if self.teacher is None:
+                self._last = za.detach(), zb.detach()
                 return self._terms(za, zb)
             ta, tb = self._targets(a, gather), self._targets(b, gather)
+            self._last = za.detach(), tb
             ab, ba = self._terms(za, tb), self._terms(zb, ta)
         return {term: 0.5 * (ab[term] + ba[term]) for term in ab}
 

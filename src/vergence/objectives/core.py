@@ -1,6 +1,7 @@
 """The contract of an objective: a density on pairs of embeddings together with the way it is fitted."""
 
 import abc
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,7 @@ from torch.distributions import Distribution
 
 from vergence.densities import GaussianMixture, JointGaussian
 
-__all__ = ["DensityObjective", "JointObjective", "Objective", "require_pairs"]
+__all__ = ["ConditionalObjective", "DensityObjective", "JointObjective", "Objective", "require_pairs"]
 
 
 def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
@@ -24,7 +25,13 @@ class Objective(nn.Module, abc.ABC):
 
     A concrete class is final, is built by ``Cls(dim, *, ...)`` with its paper's values as defaults, and keeps all of its
     state in parameters and buffers. It never sees images, labels, optimisers, devices or process groups.
+
+    Attributes:
+        teacher: Momentum of the teacher that the objective is trained with where a run does not say otherwise; None for no
+            teacher. With one, ``zb`` is the teacher's embedding of the second view, without gradient.
     """
+
+    teacher: ClassVar[float | None] = None
 
     @abc.abstractmethod
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
@@ -58,18 +65,18 @@ class DensityObjective(Objective):
         return {"score": self.score(z)}
 
 
-class JointObjective(DensityObjective):
-    """A density objective that has p(z_a, z_b) in closed form: everything else follows from it by conditioning."""
+class ConditionalObjective(DensityObjective):
+    """A density objective that has p(z_b | z_a) and p(z_a) in closed form."""
 
     dim: int
 
     @abc.abstractmethod
-    def joint(self) -> JointGaussian | GaussianMixture:
-        """Returns the density over [z_a; z_b], (2 D,), with z_a as context."""
-
     def conditional(self, z: Tensor) -> JointGaussian | GaussianMixture:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
-        return self.joint().conditional(z)
+
+    @abc.abstractmethod
+    def marginal(self) -> JointGaussian | GaussianMixture:
+        """Returns p(z_a), a distribution over (D,)."""
 
     def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:
         """Returns log p(z_b | z_a) in nats, (B,), for embeddings (B, D)."""
@@ -82,10 +89,26 @@ class JointObjective(DensityObjective):
 
     def score(self, z: Tensor) -> Tensor:
         """Returns -log p(z_a) in nats, (B,), for embeddings (B, D): how unusual the embedding is by itself."""
-        return -self.joint().marginal("context").log_prob(z)
+        return -self.marginal().log_prob(z)
 
     @torch.no_grad()
     def sample(self, n: int) -> tuple[Tensor, Tensor]:
         """Returns n pairs of embeddings, each (n, D), drawn with the global seed."""
-        za, zb = self.joint().sample(torch.Size((n,))).split(self.dim, dim=-1)
-        return za, zb
+        za = self.marginal().sample(torch.Size((n,)))
+        return za, self.conditional(za).sample()
+
+
+class JointObjective(ConditionalObjective):
+    """A density objective that has p(z_a, z_b) in closed form: everything else follows from it by conditioning."""
+
+    @abc.abstractmethod
+    def joint(self) -> JointGaussian | GaussianMixture:
+        """Returns the density over [z_a; z_b], (2 D,), with z_a as context."""
+
+    def conditional(self, z: Tensor) -> JointGaussian | GaussianMixture:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
+        return self.joint().conditional(z)
+
+    def marginal(self) -> JointGaussian | GaussianMixture:
+        """Returns p(z_a), a distribution over (D,)."""
+        return self.joint().marginal("context")

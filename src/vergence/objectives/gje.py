@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from vergence import volume
 from vergence.densities import JointGaussian
 from vergence.linalg import wide
+from vergence.moving import MovingGaussian
 from vergence.objectives.core import JointObjective, require_pairs
 
 __all__ = ["GJE"]
@@ -61,10 +62,6 @@ class GJE(JointObjective):
         torch.Size([4])
     """
 
-    mean: Tensor
-    covariance: Tensor
-    steps: Tensor
-
     def __init__(
         self,
         dim: int,
@@ -82,14 +79,11 @@ class GJE(JointObjective):
             raise ValueError(
                 f"expected loss among {', '.join(LOSSES)} and covariance batch, ema or learned, found {loss}, {covariance}"
             )
-        if not (eta > 0 and beta > 0 and 0 <= momentum < 1 and (shrinkage is None or 0 <= shrinkage <= 1)):
-            found = f"eta={eta}, beta={beta}, momentum={momentum}, shrinkage={shrinkage}"
-            raise ValueError(f"expected eta, beta > 0, momentum in [0, 1) and shrinkage in [0, 1] or None, found {found}")
+        if not (eta > 0 and beta > 0):
+            raise ValueError(f"expected eta, beta > 0, found eta={eta}, beta={beta}")
         self.dim, self.loss, self.eta, self.beta = dim, loss, float(eta), float(beta)
-        self.kind, self.stop_gradient, self.shrinkage, self.momentum = covariance, stop_gradient, shrinkage, momentum
-        self.register_buffer("mean", torch.zeros(2 * dim))
-        self.register_buffer("covariance", torch.eye(2 * dim))
-        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.kind, self.stop_gradient, self.shrinkage = covariance, stop_gradient, shrinkage
+        self.moving = MovingGaussian(2 * dim, momentum=momentum, shrinkage=shrinkage)
         if covariance == "learned":
             self.mu, self.factor = nn.Parameter(torch.zeros(2 * dim)), nn.Parameter(math.log(math.e - 1) * torch.eye(2 * dim))
 
@@ -111,13 +105,12 @@ class GJE(JointObjective):
             return {"nll": nll, "kl": self.beta * kl}
         if self.loss == "conditional_kl":
             return {"nll": nll - 0.5 * self._marginals(Z, m), "kl": self.beta * kl}
-        entropy = 0.5 * (volume.log_det(a.S) + volume.log_det(b.S)) + self.dim * (1 + math.log(2 * math.pi))
-        return {"mi": nll - entropy, "kl": self.eta * kl}
+        return volume.coupled(nll, a, b, self.eta)
 
     def _likelihood(self, m: volume.Moments) -> volume.Moments:
         """Returns mean and covariance that the likelihood is taken under."""
         if self.kind == "ema":
-            return volume.Moments(self.mean, self.covariance)
+            return volume.Moments(self.moving.mean, self.moving.covariance)
         if self.kind == "learned":
             return self._learned()
         return volume.Moments(m.mean, m.S.detach()) if self.stop_gradient else m
@@ -139,36 +132,19 @@ class GJE(JointObjective):
             total = total - JointGaussian(block.mean, block.S).log_prob(Z[:, where]).mean()
         return total
 
-    @torch.no_grad()
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Moves the averages of mean and covariance that the density is made of; the first steps weigh alike."""
-        Z = torch.cat([za, zb], 1).to(self.mean)
-        m = volume.moments(Z, self.shrinkage)
-        self.steps += 1
-        keep = torch.clamp(1 - 1 / self.steps, max=self.momentum).to(self.mean)
-        shift = m.mean - self.mean
-        spread = keep * (1 - keep) * torch.outer(shift, shift)  # of the means apart: both batches around the common mean
-        self.covariance.lerp_(m.S, 1 - keep).add_(spread)
-        self.mean.lerp_(m.mean, 1 - keep)
+        self.moving.update(torch.cat([za, zb], 1))
 
     def joint(self) -> JointGaussian:
         """Returns the density over [z_a; z_b]: of the learnt parameters, or of the moving averages."""
         if self.kind == "learned":
             under = self._learned()
             return JointGaussian(under.mean, under.S, context=self.dim)
-        return JointGaussian(self.mean, self.covariance, context=self.dim)
+        return self.moving.density(context=self.dim)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns what shows a collapse: mean Mahalanobis distance per feature, least eigenvalue and condition of S_aa."""
-        Z = torch.cat([wide(za), wide(zb)], 1)
-        m = volume.moments(Z, self.shrinkage)
-        values = torch.linalg.eigvalsh(m.block(slice(0, self.dim)).S.double())
+        """Returns the mean Mahalanobis distance per feature (1 where the density fits) and `vergence.volume.diagnostics`."""
         joint = self.joint()
-        far = joint.S.quadratic(Z.to(self.mean) - joint.loc).mean() / Z.shape[1]
-        information = volume.mutual_information(m, self.dim)
-        return {
-            "mahalanobis": far.item(),
-            "eigenvalue_min": values[0].item(),
-            "condition": (values[-1] / values[0].clamp(min=1e-30)).item(),
-            "mutual_information": information.item(),
-        }
+        far = joint.S.quadratic(torch.cat([za, zb], 1).to(joint.loc) - joint.loc).mean() / (2 * self.dim)
+        return {"mahalanobis": far.item(), **volume.diagnostics(za, zb)}
