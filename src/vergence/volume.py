@@ -147,8 +147,10 @@ def coupled(nll: Tensor, a: Moments, b: Moments, eta: float) -> dict[str, Tensor
 
 @torch.no_grad()
 def diagnostics(za: Tensor, zb: Tensor) -> dict[str, float]:
-    """Returns what shows a collapse of two views (B, D) each: ``variance`` (the mean over features), ``eigenvalue_min`` and
-    ``condition`` of the first view's covariance, without shrinkage, and the mutual information ``information`` in nats.
+    """Returns what shows a collapse of two views, (B, D) each.
+
+    ``variance`` (the mean over features), ``eigenvalue_min`` and ``condition`` of the first view's covariance without shrinkage,
+    and the mutual ``information`` in nats; 0 where B does not exceed 2 D, which says nothing of it.
     """
     m = moments(torch.cat([za, zb], 1).double())
     a = m.block(slice(0, za.shape[1]))

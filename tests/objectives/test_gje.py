@@ -200,7 +200,7 @@ def test_diagnostics_show_the_trap():
     objective.update(za, zb)
     numbers = objective.diagnostics(za, zb)
     assert numbers["mahalanobis"] == pytest.approx(1, abs=1e-4)  # per feature: the batch under its own covariance
-    assert numbers["condition"] >= 1 and numbers["eigenvalue_min"] > 0 and numbers["mutual_information"] > 0
+    assert numbers["condition"] >= 1 and numbers["eigenvalue_min"] > 0 and numbers["information"] > 0
 
 
 def test_bad_input():
