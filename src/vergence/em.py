@@ -40,7 +40,9 @@ from vergence.em_structures import (
 
 __all__ = [
     "Data",
+    "Mixture",
     "Outcome",
+    "Structure",
     "expectation",
     "log_joint",
     "maximisation",

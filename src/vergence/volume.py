@@ -32,6 +32,8 @@ __all__ = [
     "moments",
     "mutual_information",
     "oas",
+    "priced",
+    "require_loss",
 ]
 
 JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # of the mean variance, added to every covariance
@@ -131,6 +133,32 @@ def entropy(m: Moments) -> Tensor:
         2.8379
     """
     return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
+
+
+def priced(loss: str, nll: Tensor, a: Moments, b: Moments, *, eta: float, beta: float) -> dict[str, Tensor]:
+    """Returns a likelihood's terms by name of the loss, in nats: ``nll`` or ``mi``, and ``kl``.
+
+    Args:
+        loss: ``mi_kl`` (`coupled`), ``joint_kl`` (nll + beta (KL_a + KL_b)) or ``naive`` (nll alone, which collapses).
+        nll: Minus the mean joint log-density of the two views, a scalar.
+        a: Moments of the first view, with gradient.
+        b: Of the second.
+        eta: Weight of the KL in ``mi_kl``.
+        beta: Weight of the KL in ``joint_kl``.
+    """
+    if loss == "naive":
+        return {"nll": nll}
+    if loss == "joint_kl":
+        return {"nll": nll, "kl": beta * (kl_standard_normal(a) + kl_standard_normal(b))}
+    return coupled(nll, a, b, eta)
+
+
+def require_loss(loss: str, known: tuple[str, ...], eta: float, beta: float) -> None:
+    """Raises a ValueError unless the loss is known and its weights are positive."""
+    if loss not in known:
+        raise ValueError(f"expected loss among {', '.join(known)}, found {loss!r}")
+    if not (eta > 0 and beta > 0):
+        raise ValueError(f"expected eta, beta > 0, found eta={eta}, beta={beta}")
 
 
 def coupled(nll: Tensor, a: Moments, b: Moments, eta: float) -> dict[str, Tensor]:

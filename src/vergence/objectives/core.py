@@ -1,15 +1,17 @@
 """The contract of an objective: a density on pairs of embeddings together with the way it is fitted."""
 
 import abc
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from vergence import volume
 from vergence.densities import GaussianMixture, JointGaussian
+from vergence.linalg import wide
 
-__all__ = ["ConditionalObjective", "DensityObjective", "JointObjective", "Objective", "require_pairs"]
+__all__ = ["ConditionalObjective", "DensityObjective", "JointObjective", "MixtureObjective", "Objective", "require_pairs"]
 
 
 def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
@@ -112,3 +114,53 @@ class JointObjective(ConditionalObjective):
     def marginal(self) -> JointGaussian | GaussianMixture:
         """Returns p(z_a), a distribution over (D,)."""
         return self.joint().marginal("context")
+
+
+class MixtureObjective(JointObjective):
+    """A joint Gaussian mixture whose likelihood trains encoders, at the price of volume (`vergence.volume.priced`).
+
+    Args:
+        dim: Features D of the embeddings.
+        loss: ``mi_kl``, ``joint_kl`` or ``naive``.
+        eta: Weight of the KL in ``mi_kl``, > 0.
+        beta: Weight of the KL in ``joint_kl``, > 0.
+        shrinkage: Of the batch's covariances in entropies and KL, in [0, 1]; None estimates it.
+    """
+
+    def __init__(
+        self, dim: int, *, loss: Literal["mi_kl", "joint_kl", "naive"], eta: float, beta: float, shrinkage: float | None
+    ) -> None:
+        super().__init__()
+        volume.require_loss(loss, ("mi_kl", "joint_kl", "naive"), eta, beta)
+        if shrinkage is not None and not 0 <= shrinkage <= 1:
+            raise ValueError(f"expected shrinkage in [0, 1] or None, found {shrinkage}")
+        self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
+
+    @abc.abstractmethod
+    def joint(self) -> GaussianMixture:
+        """Returns the density over [z_a; z_b], (2 D,), with z_a as context."""
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim).
+        """
+        require_pairs(za, zb, self.dim)
+        za, zb = wide(za), wide(zb)
+        nll = -self.joint().log_prob(torch.cat([za, zb], 1)).mean()
+        a, b = volume.moments(za, self.shrinkage), volume.moments(zb, self.shrinkage)
+        return volume.priced(self.loss, nll, a, b, eta=self.eta, beta=self.beta)
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns how far the density fits, and what shows a collapse.
+
+        ``mahalanobis``: mean distance per feature under the components that answer for a pair, 1 where they fit; ``components``:
+        the effective number, exp of the entropy of the weights; and `vergence.volume.diagnostics`.
+        """
+        density = self.joint()
+        Z = torch.cat([za, zb], 1).to(density.mean)
+        parts = density.component_distribution
+        far = (density.responsibilities(Z) * parts.S.quadratic(Z[:, None] - parts.loc)).sum(1).mean() / Z.shape[1]
+        entropy = torch.special.entr(density.weights).sum()
+        return {"mahalanobis": far.item(), "components": entropy.exp().item(), **volume.diagnostics(za, zb)}

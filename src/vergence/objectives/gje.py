@@ -75,12 +75,9 @@ class GJE(JointObjective):
         momentum: float = 0.99,
     ) -> None:
         super().__init__()
-        if loss not in LOSSES or covariance not in ("batch", "ema", "learned"):
-            raise ValueError(
-                f"expected loss among {', '.join(LOSSES)} and covariance batch, ema or learned, found {loss}, {covariance}"
-            )
-        if not (eta > 0 and beta > 0):
-            raise ValueError(f"expected eta, beta > 0, found eta={eta}, beta={beta}")
+        volume.require_loss(loss, LOSSES, eta, beta)
+        if covariance not in ("batch", "ema", "learned"):
+            raise ValueError(f"expected covariance batch, ema or learned, found {covariance!r}")
         self.dim, self.loss, self.eta, self.beta = dim, loss, float(eta), float(beta)
         self.kind, self.stop_gradient, self.shrinkage = covariance, stop_gradient, shrinkage
         self.moving = MovingGaussian(2 * dim, momentum=momentum, shrinkage=shrinkage)
@@ -97,15 +94,10 @@ class GJE(JointObjective):
         Z = torch.cat([wide(za), wide(zb)], 1)
         m = volume.moments(Z, self.shrinkage)
         a, b = m.block(slice(0, self.dim)), m.block(slice(self.dim, None))
-        kl = volume.kl_standard_normal(a) + volume.kl_standard_normal(b)
         nll = self._nll(Z, m)
-        if self.loss == "naive":
-            return {"nll": nll}
-        if self.loss == "joint_kl":
-            return {"nll": nll, "kl": self.beta * kl}
-        if self.loss == "conditional_kl":
-            return {"nll": nll - 0.5 * self._marginals(Z, m), "kl": self.beta * kl}
-        return volume.coupled(nll, a, b, self.eta)
+        if self.loss == "conditional_kl":  # both ways on average
+            return volume.priced("joint_kl", nll - 0.5 * self._marginals(Z, m), a, b, eta=self.eta, beta=self.beta)
+        return volume.priced(self.loss, nll, a, b, eta=self.eta, beta=self.beta)
 
     def _likelihood(self, m: volume.Moments) -> volume.Moments:
         """Returns mean and covariance that the likelihood is taken under."""
