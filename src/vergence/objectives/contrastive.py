@@ -1,0 +1,175 @@
+r"""Contrastive learning as a classification by a mixture (InfoNCE, 2018, arXiv:1807.03748).
+
+Give every key k_m a component of weight pi_m and covariance Sigma_m. The responsibility of component m for a query q is
+
+    gamma_m(q) = pi_m N(q; k_m, Sigma_m) / sum_l pi_l N(q; k_l, Sigma_l)           Loss = mean over queries of -log gamma_+(q)
+
+where + is the key of the query's own pair. With pi_m = 1/M, Sigma_m = tau I and keys of one norm this is InfoNCE exactly,
+
+    -log gamma_+ = -log exp(q . k_+ / tau) / sum_m exp(q . k_m / tau)
+
+and for keys of any norm with pi_m proportional to exp(|k_m|^2 / 2 tau). The query's norm cancels. Read as log-densities it is
+-log p(q, +) + log p(q): the pair is drawn together, and the second term, a likelihood with the sign reversed, drives embeddings
+apart. That is the price of volume without which a likelihood collapses. That InfoNCE is a degenerate Gaussian mixture is a
+statement of arXiv:2603.26799; the conditions and the general form were derived here.
+
+    components="views"    SimCLR (2020): queries are all 2 B views, keys of each the other 2 B - 1
+    components="pairs"    CLIP (2021): queries z_a and keys z_b, and the reverse, averaged
+
+Shapes: B pairs, D features, N queries, M keys. Terms: means over queries, in nats.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vergence import volume
+from vergence.densities import Covariance, GaussianMixture, JointGaussian
+from vergence.linalg import wide
+from vergence.moving import MovingGaussian
+from vergence.objectives.core import JointObjective, require_pairs
+from vergence.polar import EPS
+
+__all__ = ["Contrastive", "log_responsibilities", "logits"]
+
+FLOOR = 1e-2  # least learnt variance; CLIP bounds its learnt temperature there
+
+
+def log_responsibilities(q: Tensor, k: Tensor, log_pi: Tensor, covariance: Covariance | Tensor) -> Tensor:
+    r"""Returns log gamma_nm = log pi_m + log N(q_n; k_m, Sigma_m) - log sum_l pi_l N(q_n; k_l, Sigma_l), (N, M).
+
+    Args:
+        q: Queries, (N, D).
+        k: Keys, (M, D).
+        log_pi: Log-weights up to a constant, (M,), or (N, M) with -inf where a key is no component of a query's mixture.
+        covariance: Sigma_m, a `Covariance` of batch (M,) or one for all, or a dense matrix (M, D, D) or (D, D).
+
+    Example:
+        >>> k = torch.tensor([[0.0], [2.0]])
+        >>> log_responsibilities(torch.tensor([[1.0]]), k, torch.tensor([0.75, 0.25]).log(), torch.eye(1)).exp()
+        tensor([[0.7500, 0.2500]])
+    """
+    return GaussianMixture(log_pi, k, covariance).log_joint(q).log_softmax(-1)
+
+
+def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal") -> Tensor:
+    r"""Returns log pi_m + log N(q_n; k_m, diag v) up to a constant for each query, (N, M): q^T k / v - 1/2 k^T k / v + log pi_m.
+
+    Args:
+        q: Queries, (N, D).
+        k: Keys, (M, D).
+        variance: v of all components, (D,) or a number, > 0.
+        weights: ``equal``: pi_m = 1/M; ``norm``: pi_m proportional to exp(1/2 k^T k / v), which leaves the product q^T k / v.
+
+    Example:
+        >>> logits(torch.tensor([[3.0, 0.0]]), torch.eye(2), 0.5, "norm").tolist()
+        [[6.0, 0.0]]
+    """
+    offset = -0.5 * (k.square() / variance).sum(1) if weights == "equal" else k.new_zeros(len(k))
+    return torch.addmm(offset, q / variance, k.mT)
+
+
+class Contrastive(JointObjective):
+    """InfoNCE and its mixture with learnt variances: which of the batch's embeddings is the query's other view?
+
+    The loss is a classification and no density on pairs. The density is that of one Gaussian fitted beside it to the embeddings
+    as they come, before they are normalised, by moving averages (`update`); it takes no part in the loss.
+
+    Both views get gradient. With a teacher (MoCo v3) the targets get none, and ``views`` compares with both networks' views.
+    The loss is about log M at random, M = 2 B - 1 or B; on the sphere it is at least log(1 + (M - 1) exp(-2 / tau)).
+
+    Args:
+        dim: Features D of the embeddings.
+        temperature: tau > 0, or where the learnt variances begin: 0.2 in MoCo v2; 0.07 in MoCo v1, and where CLIP's learnt one
+            begins; 0.5 in SimCLR on CIFAR-10.
+        covariance: ``isotropic``: tau I, fixed; ``diagonal``: D learnt variances, common to all components, > 0.01.
+        weights: Of components: ``equal``, or ``norm`` for dot products of keys that are not normalised.
+        components: ``views`` or ``pairs``, see above; ``pairs`` for two kinds of data.
+        normalise: Whether queries and keys are taken to the unit sphere.
+        momentum: m of the moving averages that the density after training comes from, in [0, 1).
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> terms = Contrastive(4)(torch.ones(8, 4), torch.ones(8, 4))     # nothing to tell 15 keys apart by
+        >>> sorted(terms), round(terms["infonce"].exp().item(), 3)
+        (['infonce'], 15.0)
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        temperature: float = 0.2,
+        covariance: Literal["isotropic", "diagonal"] = "isotropic",
+        weights: Literal["equal", "norm"] = "equal",
+        components: Literal["views", "pairs"] = "views",
+        normalise: bool = True,
+        momentum: float = 0.99,
+    ) -> None:
+        super().__init__()
+        _require("covariance", covariance, ("isotropic", "diagonal"))
+        _require("weights", weights, ("equal", "norm"))
+        _require("components", components, ("views", "pairs"))
+        least = FLOOR if covariance == "diagonal" else 0.0
+        if not least < temperature < math.inf:
+            raise ValueError(f"expected a temperature > {least} with covariance {covariance}, found {temperature}: raise it")
+        self.dim, self.temperature, self.weights = dim, float(temperature), weights
+        self.components, self.normalise = components, normalise
+        self.moving = MovingGaussian(2 * dim, momentum=momentum)
+        self.rho = nn.Parameter(torch.full((dim,), _softplus_inverse(temperature - FLOOR))) if least else None
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the one term, ``infonce``: mean of -log gamma_+, >= 0.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim).
+        """
+        losses = [F.cross_entropy(scores, own) for scores, own in self.classifications(za, zb)]
+        return {"infonce": torch.stack(losses).mean()}
+
+    def classifications(self, za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Returns of each classification the logits (N, M), -inf for what is no component, and the positives' columns (N,)."""
+        require_pairs(za, zb, self.dim)
+        a, b = self._placed(za), self._placed(zb)
+        B, v = len(a), self.variance()
+        if self.components == "pairs":
+            own = torch.arange(B, device=a.device)
+            return [(logits(a, b, v, self.weights), own), (logits(b, a, v, self.weights), own)]
+        z = torch.cat([a, b])
+        scores = logits(z, z, v, self.weights).fill_diagonal_(-math.inf)  # a view is no candidate for its own other view
+        return [(scores, torch.arange(2 * B, device=z.device).roll(B))]
+
+    def variance(self) -> Tensor | float:
+        """Returns the components' variance: tau, or the D learnt ones."""
+        return self.temperature if self.rho is None else F.softplus(self.rho) + FLOOR
+
+    def _placed(self, z: Tensor) -> Tensor:
+        return F.normalize(wide(z), dim=1, eps=EPS) if self.normalise else wide(z)
+
+    def update(self, za: Tensor, zb: Tensor) -> None:
+        """Moves the averages of mean and covariance that the density is made of; the first steps weigh alike."""
+        self.moving.update(torch.cat([za, zb], 1))
+
+    def joint(self) -> JointGaussian:
+        """Returns the Gaussian over [z_a; z_b] that was fitted beside the loss."""
+        return self.moving.density(context=self.dim)
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns how often the positive is the most responsible, the mean variance, and `vergence.volume.diagnostics`."""
+        right = [(scores.argmax(1) == own).float().mean() for scores, own in self.classifications(za, zb)]
+        temperature = torch.as_tensor(self.variance()).mean().item()
+        return {"accuracy": torch.stack(right).mean().item(), "temperature": temperature, **volume.diagnostics(za, zb)}
+
+
+def _require(name: str, found: str, known: tuple[str, ...]) -> None:
+    if found not in known:
+        raise ValueError(f"expected {name} {' or '.join(known)}, found '{found}'")
+
+
+def _softplus_inverse(x: float) -> float:
+    return x + math.log(-math.expm1(-x))
