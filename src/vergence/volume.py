@@ -28,6 +28,7 @@ __all__ = [
     "diagnostics",
     "entropy",
     "kl_standard_normal",
+    "kl_views",
     "log_det",
     "moments",
     "mutual_information",
@@ -113,6 +114,11 @@ def kl_standard_normal(m: Moments) -> Tensor:
     return 0.5 * (m.S.trace() + m.mean.square().sum() - len(m.mean) - log_det(m.S))
 
 
+def kl_views(a: Moments, b: Moments) -> Tensor:
+    """Returns KL_a + KL_b, of two views."""
+    return kl_standard_normal(a) + kl_standard_normal(b)
+
+
 def mutual_information(m: Moments, split: int) -> Tensor:
     """Returns the mutual information of the first ``split`` features and the others if both are Gaussian, in nats, >= 0.
 
@@ -139,17 +145,18 @@ def priced(loss: str, nll: Tensor, a: Moments, b: Moments, *, eta: float, beta: 
     """Returns a likelihood's terms by name of the loss, in nats: ``nll`` or ``mi``, and ``kl``.
 
     Args:
-        loss: ``mi_kl`` (`coupled`), ``joint_kl`` (nll + beta (KL_a + KL_b)) or ``naive`` (nll alone, which collapses).
+        loss: ``mi_kl`` or ``entropy_kl`` (`coupled`), ``joint_kl`` (nll + beta (KL_a + KL_b)) or ``naive`` (nll alone, which
+            collapses).
         nll: Minus the mean joint log-density of the two views, a scalar.
         a: Moments of the first view, with gradient.
         b: Of the second.
-        eta: Weight of the KL in ``mi_kl``.
+        eta: Weight of the KL in these two.
         beta: Weight of the KL in ``joint_kl``.
     """
     if loss == "naive":
         return {"nll": nll}
     if loss == "joint_kl":
-        return {"nll": nll, "kl": beta * (kl_standard_normal(a) + kl_standard_normal(b))}
+        return {"nll": nll, "kl": beta * kl_views(a, b)}
     return coupled(nll, a, b, eta)
 
 
@@ -170,7 +177,7 @@ def coupled(nll: Tensor, a: Moments, b: Moments, eta: float) -> dict[str, Tensor
         b: Of the second.
         eta: Weight of the KL.
     """
-    return {"mi": nll - entropy(a) - entropy(b), "kl": eta * (kl_standard_normal(a) + kl_standard_normal(b))}
+    return {"mi": nll - entropy(a) - entropy(b), "kl": eta * kl_views(a, b)}
 
 
 @torch.no_grad()
@@ -178,14 +185,16 @@ def diagnostics(za: Tensor, zb: Tensor) -> dict[str, float]:
     """Returns what shows a collapse of two views, (B, D) each.
 
     ``variance`` (the mean over features), ``eigenvalue_min`` and ``condition`` of the first view's covariance without shrinkage,
-    and the mutual ``information`` in nats; 0 where B does not exceed 2 D, which says nothing of it.
+    and the mutual ``information`` in nats; 0 where B does not exceed 2 D or a feature is constant, which
+    says nothing of it.
     """
     m = moments(torch.cat([za, zb], 1).double())
     a = m.block(slice(0, za.shape[1]))
     values = torch.linalg.eigvalsh(a.S)
+    told = len(za) > m.S.shape[0] and bool((m.S.diagonal() > 0).all())
     return {
         "variance": a.S.diagonal().mean().item(),
         "eigenvalue_min": values[0].item(),
         "condition": (values[-1] / values[0].clamp(min=1e-30)).item(),
-        "information": mutual_information(m, za.shape[1]).item() if len(za) > m.S.shape[0] else 0.0,
+        "information": mutual_information(m, za.shape[1]).item() if told else 0.0,
     }

@@ -11,7 +11,18 @@ from vergence import volume
 from vergence.densities import GaussianMixture, JointGaussian
 from vergence.linalg import wide
 
-__all__ = ["ConditionalObjective", "DensityObjective", "JointObjective", "MixtureObjective", "Objective", "require_pairs"]
+__all__ = [
+    "ConditionalObjective",
+    "DensityObjective",
+    "JointObjective",
+    "MixtureLoss",
+    "MixtureObjective",
+    "Objective",
+    "require_pairs",
+]
+
+
+MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
 
 
 def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
@@ -117,21 +128,30 @@ class JointObjective(ConditionalObjective):
 
 
 class MixtureObjective(JointObjective):
-    """A joint Gaussian mixture whose likelihood trains encoders, at the price of volume (`vergence.volume.priced`).
+    """A joint Gaussian mixture that trains encoders.
+
+    With nll the mean of -log p(z_a, z_b), H the entropy and KL the divergence from N(0, I) of the batch's Gaussian of one view:
+
+        mi_kl        -mean log p(z_a, z_b) / (p(z_a) p(z_b)) + eta (KL_a + KL_b); p is a constant, and parameters that it has
+                     get a term of their own, ``fit`` = nll of detached embeddings
+        entropy_kl   nll - H(a) - H(b) + eta (KL_a + KL_b): the entropy of a Gaussian is the largest, so embeddings gain by
+                     gathering at the components' means
+        joint_kl     nll + beta (KL_a + KL_b)
+        naive        nll: collapses
+
+    The first two are one with a single component of the batch's own moments.
 
     Args:
         dim: Features D of the embeddings.
-        loss: ``mi_kl``, ``joint_kl`` or ``naive``.
-        eta: Weight of the KL in ``mi_kl``, > 0.
+        loss: One of these.
+        eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         shrinkage: Of the batch's covariances in entropies and KL, in [0, 1]; None estimates it.
     """
 
-    def __init__(
-        self, dim: int, *, loss: Literal["mi_kl", "joint_kl", "naive"], eta: float, beta: float, shrinkage: float | None
-    ) -> None:
+    def __init__(self, dim: int, *, loss: MixtureLoss, eta: float, beta: float, shrinkage: float | None) -> None:
         super().__init__()
-        volume.require_loss(loss, ("mi_kl", "joint_kl", "naive"), eta, beta)
+        volume.require_loss(loss, ("mi_kl", "entropy_kl", "joint_kl", "naive"), eta, beta)
         if shrinkage is not None and not 0 <= shrinkage <= 1:
             raise ValueError(f"expected shrinkage in [0, 1] or None, found {shrinkage}")
         self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
@@ -141,16 +161,28 @@ class MixtureObjective(JointObjective):
         """Returns the density over [z_a; z_b], (2 D,), with z_a as context."""
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``.
+        """Returns the loss's terms: ``nll`` or ``mi``, ``kl``, and ``fit``.
 
         Raises:
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
         za, zb = wide(za), wide(zb)
-        nll = -self.joint().log_prob(torch.cat([za, zb], 1)).mean()
         a, b = volume.moments(za, self.shrinkage), volume.moments(zb, self.shrinkage)
-        return volume.priced(self.loss, nll, a, b, eta=self.eta, beta=self.beta)
+        if self.loss == "mi_kl":
+            fit = {"fit": self._nll(za.detach(), zb.detach())} if list(self.parameters()) else {}
+            return {"mi": self._information(za, zb), "kl": self.eta * volume.kl_views(a, b), **fit}
+        return volume.priced(self.loss, self._nll(za, zb), a, b, eta=self.eta, beta=self.beta)
+
+    def _nll(self, za: Tensor, zb: Tensor) -> Tensor:
+        return -self.joint().log_prob(torch.cat([za, zb], 1)).mean()
+
+    def _information(self, za: Tensor, zb: Tensor) -> Tensor:
+        """Returns minus the mean pointwise mutual information under the density as it is."""
+        with torch.no_grad():
+            p = self.joint()
+            pa, pb = p.marginal("context"), p.marginal("target")
+        return (pa.log_prob(za) + pb.log_prob(zb) - p.log_prob(torch.cat([za, zb], 1))).mean()
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns how far the density fits, and what shows a collapse.

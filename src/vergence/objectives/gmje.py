@@ -6,12 +6,13 @@ r"""Gaussian-mixture joint embeddings with prototypes (2026), arXiv:2603.26799, 
 
 The source names learnable global parameters under two symmetric encoders; how they are fitted and what keeps the encoders from
 collapsing is not known to us. With encoders that learn, the likelihood of any mixture grows without bound as everything shrinks
-(and with a floor under the covariances is highest for constant embeddings), so the default pays for volume. With nll the mean of
--log p(Z), H the entropy and KL the divergence from N(0, I) of the batch's Gaussian of one view:
+(and with a floor under the covariances is highest for constant embeddings), so the default pays for volume: the encoders maximise
+the mutual information of the views under the mixture as it stands,
 
-    mi_kl (default)   nll - H(a) - H(b) + eta (KL_a + KL_b)
-    joint_kl          nll + beta (KL_a + KL_b)
-    naive             nll: collapses; for study
+    mi_kl (default)   -mean log p(z_a, z_b) / (p(z_a) p(z_b)) + eta (KL_a + KL_b),   KL = KL(N(batch of a view) || N(0, I))
+
+while the prototypes maximise the likelihood. That is contrastive learning's sign, -log joint + log marginal; with one component
+of the batch's moments it is `gje`'s default. Other losses, for study, are in `core.MixtureObjective`.
 
 Prototypes are learnt by ``gradient`` with the encoder, or by stepwise ``em`` on detached embeddings after each step. A floor
 under their deviations stops embeddings from shrinking onto them.
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities import GaussianMixture
-from vergence.objectives.core import MixtureObjective
+from vergence.objectives.core import MixtureLoss, MixtureObjective
 from vergence.prototypes import CovarianceForm, MovingMixture, Prototypes, rank_of
 
 __all__ = ["GMJE"]
@@ -37,9 +38,9 @@ class GMJE(MixtureObjective):
     Args:
         dim: Features D of the embeddings.
         components: K.
-        loss: ``mi_kl``, ``joint_kl`` or ``naive``.
+        loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
         fit: How the prototypes are learnt: ``gradient``, or ``em`` (full covariances).
-        eta: Weight of the KL in ``mi_kl``, > 0.
+        eta: Weight of the KL in the first two, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a prototype in any direction, in (0, 1); embeddings have about 1.
         covariance: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
@@ -63,8 +64,8 @@ class GMJE(MixtureObjective):
         dim: int,
         *,
         components: int = 10,
-        loss: Literal["mi_kl", "joint_kl", "naive"] = "mi_kl",
-        fit: Literal["gradient", "em"] = "gradient",
+        loss: MixtureLoss = "mi_kl",
+        fit: Literal["gradient", "em"] = "em",
         eta: float = 0.5,
         beta: float = 2.0,
         floor: float = 0.3,

@@ -1,6 +1,7 @@
 r"""Gaussian-mixture joint embeddings by EM (2026), arXiv:2603.26799: encoder steps and EM on a bank take turns.
 
-    p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),  Z = [z_a; z_b];   the encoder lowers   nll - H(a) - H(b) + eta (KL_a + KL_b)
+    p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),  Z = [z_a; z_b]
+    the encoder lowers -mean log p(z_a, z_b) / (p(z_a) p(z_b)) + eta (KL_a + KL_b),  KL = KL(N(batch of a view) || N(0, I))
 
 with the mixture as a constant. Refitted on the batch that it scores, a mixture would be in the trap of `gje`: right after an M
 step the weighted Mahalanobis distances of every component add up to 2 D N_k, whatever the embeddings are. So EM reads a bank of
@@ -12,14 +13,12 @@ Of the source only EM on fixed data is known; the alternation, the bank and what
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from vergence import em, em_starts
 from vergence.densities import GaussianMixture
-from vergence.objectives.core import MixtureObjective
+from vergence.objectives.core import MixtureLoss, MixtureObjective
 from vergence.prototypes import CovarianceForm, MixtureBank, rank_of
 
 __all__ = ["GMJEEM"]
@@ -31,8 +30,8 @@ class GMJEEM(MixtureObjective):
     Args:
         dim: Features D of the embeddings.
         components: K.
-        loss: ``mi_kl``, ``joint_kl`` or ``naive``.
-        eta: Weight of the KL in ``mi_kl``, > 0.
+        loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
+        eta: Weight of the KL in the first two, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a component in any direction, > 0; embeddings have about 1.
         covariance: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
@@ -59,7 +58,7 @@ class GMJEEM(MixtureObjective):
         dim: int,
         *,
         components: int = 10,
-        loss: Literal["mi_kl", "joint_kl", "naive"] = "mi_kl",
+        loss: MixtureLoss = "mi_kl",
         eta: float = 0.5,
         beta: float = 2.0,
         floor: float = 0.3,

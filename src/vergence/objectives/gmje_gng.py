@@ -6,14 +6,12 @@ Fritzke 1995). Each unit's cell of nearest pairs becomes a component, and a few 
     p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),   pi_k, mu_k, Sigma_k: share, mean and covariance + s^2 I of a cell
 
 The number of components is what growth makes, at most max_nodes; growth stops where a cell would have too few pairs. The encoder
-lowers nll - H(a) - H(b) + eta (KL_a + KL_b) with the mixture as a constant, as in `gmje_em`, and for the same reason.
+lowers -mean log p(z_a, z_b) / (p(z_a) p(z_b)) + eta (KL_a + KL_b) with the mixture as a constant, as in `gmje_em`.
 
 Of the source only the gas's name is known, as an adaptive remedy of the trap; all else is derived here.
 
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
-
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from torch import Tensor
 from vergence import em
 from vergence.densities import GaussianMixture
 from vergence.neural_gas import NeuralGas, nearest_node
-from vergence.objectives.core import MixtureObjective
+from vergence.objectives.core import MixtureLoss, MixtureObjective
 from vergence.prototypes import CovarianceForm, MixtureBank, rank_of
 
 __all__ = ["GMJEGNG"]
@@ -36,8 +34,8 @@ class GMJEGNG(MixtureObjective):
         max_nodes: Units to stop growing at, >= 2.
         items_per_node: Growth stops at so many pairs a unit, > 0.
         insert_every: Signals between two insertions, >= 1; growth takes two such intervals for each unit.
-        loss: ``mi_kl``, ``joint_kl`` or ``naive``.
-        eta: Weight of the KL in ``mi_kl``, > 0.
+        loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
+        eta: Weight of the KL in the first two, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a component in any direction, > 0; embeddings have about 1.
         covariance: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
@@ -66,7 +64,7 @@ class GMJEGNG(MixtureObjective):
         max_nodes: int = 30,
         items_per_node: float = 100.0,
         insert_every: int = 100,
-        loss: Literal["mi_kl", "joint_kl", "naive"] = "mi_kl",
+        loss: MixtureLoss = "mi_kl",
         eta: float = 0.5,
         beta: float = 2.0,
         floor: float = 0.3,
