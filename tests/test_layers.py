@@ -12,14 +12,16 @@ SRC = Path(__file__).parents[1] / "src" / "vergence"
 # A file imports from files of lower number only; `core` of a folder lies just below its siblings.
 LAYERS = {
     "config": 0, "devices": 0, "files": 0, "linalg": 0, "resampling": 0, "terminal": 0,
-    "covariances": 9, "polar": 9, "batchnorm": 10, "densities": 10, "networks": 10, "neural_gas": 10, "volume": 10, "views": 10,
-    "em_structures": 11, "moving": 11, "em_low_rank": 12, "em": 13, "em_starts": 14,
+    "covariances": 9, "particles": 9, "polar": 9, "batchnorm": 10, "densities": 10, "networks": 10, "neural_gas": 10,
+    "views": 10, "volume": 10,
+    "em_structures": 11, "moving": 11, "em_low_rank": 12, "em": 13, "em_starts": 14, "prototypes": 15,
     "data_items": 17, "data_images": 18, "data_files": 19, "data": 20, "objectives.core": 20, "mixtures.core": 20,
     "linear.solutions": 20, "linear.thresholds": 20, "linear.moments": 20, "linear.fitting": 21, "linear.estimators": 22,
     "linear.evidence": 22, "linear.pipeline": 21, "linear.words": 22, "linear.findings": 23, "linear.advice": 24,
     "linear": 25,
     "density": 42,
     "objectives": 21, "mixtures": 21, "methods.core": 21, "methods": 22,
+    "retrieval": 21, "decoding": 42, "cli_sample": 49,
     "runs": 30, "evaluation": 30, "training": 31,
     "assembly": 40, "recipes": 40, "report_files": 40, "report_page": 40, "report": 41,
     "show": 40, "report_advice": 41, "advising": 42, "api": 41, "protocol": 42, "bench": 42, "demo": 43,

@@ -16,7 +16,7 @@ oldest leave.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,66 +27,26 @@ from vergence import resampling
 from vergence.densities import Diagonal, GaussianMixture
 from vergence.devices import as_device
 from vergence.mixtures.core import Conditional, Scale, seed_of
+from vergence.particles import (
+    RESAMPLING,
+    Bank,
+    log_kernel,
+    newest,
+    pooled,
+    resampled,
+    responsibilities,
+    reweighted,
+    without_lightest,
+)
 from vergence.terminal import bar
 
 __all__ = ["ParticleMixture"]
 
-RESAMPLING = {"systematic": resampling.systematic, "stratified": resampling.stratified}
 PAIRS = 1 << 19  # of an item and a particle: on so many bandwidths are compared; so many at a time are weighed
 STARTS = ((0.1, 0.1), (0.5, 0.3), (0.02, 0.02))  # of h_c / sqrt(C) and h_t
 RANGES = ((1e-3, 1e1), (1e-3, 2.0))  # of both, in standardised units
 
 Array = np.ndarray
-
-
-class Bank(NamedTuple):
-    """Particles, the oldest first: contexts (M, C), targets (M, T), weights (M,) of sum 1, and batches since entry (M,)."""
-
-    c: Tensor
-    t: Tensor
-    w: Tensor
-    age: Tensor
-
-    def pick(self, index: Tensor, w: Tensor) -> "Bank":
-        """Returns some of the particles with weights in proportion to w."""
-        return Bank(self.c[index], self.t[index], w / w.sum(), self.age[index])
-
-
-def log_kernel(x: Tensor, y: Tensor, h: float) -> Tensor:
-    """Returns log N(x_b; y_m, h^2 I) but for what is the same for all m, (B, M), for x (B, D) and y (M, D)."""
-    return (x @ y.T - 0.5 * y.square().sum(1)) / h**2
-
-
-def responsibilities(w: Tensor, log_k: Tensor) -> Tensor:
-    """Returns gamma_bm = w_m k_bm / sum_l w_l k_bl, (B, M), for log-kernels (B, M)."""
-    return (w.log() + log_k).softmax(1)
-
-
-def reweighted(w: Tensor, gamma: Tensor, rho: float, u: float) -> Tensor:
-    """Returns the weights (M,) moved by rho towards r_m = mean_b gamma_bm, then by u towards 1 / M."""
-    w = (1 - rho) * w + rho * gamma.mean(0)
-    return (1 - u) * w + u / len(w)
-
-
-def pooled(bank: Bank, c: Tensor, t: Tensor) -> Bank:
-    """Returns bank and batch, of weights w M / (M + B) and 1 / (M + B)."""
-    w = torch.cat([bank.w * len(bank.w), bank.w.new_ones(len(c))])
-    age = torch.cat([bank.age + 1, bank.age.new_zeros(len(c))])
-    return Bank(torch.cat([bank.c, c]), torch.cat([bank.t, t]), w / len(w), age)
-
-
-def without_lightest(pool: Bank, old: int, size: int) -> Bank:
-    """Returns ``size`` particles: the lightest of the first ``old`` leave, the oldest first where weights are equal."""
-    kept = torch.ones_like(pool.w, dtype=torch.bool)
-    lightness = (old * pool.w[:old]).round(decimals=12)  # weights that differ by their rounding are equal
-    kept[lightness.argsort(stable=True)[: len(pool.w) - size]] = False
-    return pool.pick(kept.nonzero()[:, 0], pool.w[kept])
-
-
-def newest(pool: Bank, size: int) -> Bank:
-    """Returns the last ``size`` particles, of equal weights."""
-    last = torch.arange(len(pool.w) - size, len(pool.w), device=pool.w.device)
-    return pool.pick(last, torch.ones_like(pool.w[last]))
 
 
 def leave_one_out(d2: tuple[Tensor, Tensor], own: Tensor, T: int, log_h: Array) -> tuple[float, Array]:
@@ -301,8 +261,7 @@ class ParticleMixture(Conditional):
         if resampling.effective_sample_size(pool.w) >= self.ess_threshold * len(pool.w):
             return without_lightest(pool, len(bank.w), self.n_particles)
         self.n_resampled_ += 1
-        index = RESAMPLING[self.resampling](pool.w, self.n_particles, self._generator())
-        return pool.pick(index, torch.ones_like(pool.w[index]))
+        return resampled(pool, self.n_particles, self.resampling, self._generator())
 
     def _responsibilities(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
         """Returns those of the particles for pairs, (B, M)."""

@@ -1,0 +1,460 @@
+"""GMJE-MDN: the losses against loops, closed-form gradients, what the network may see, branches, collapse and what stops it."""
+
+import math
+
+import pytest
+import torch
+from tests.reference import gmje_mdn as reference
+from torch import nn
+
+from vergence import volume
+from vergence.objectives import gmje_mdn
+from vergence.objectives.gmje_mdn import GMJEMDN
+
+B, D, K = 12, 3, 4
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def pair(n=B, dim=D, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    za = torch.randn(n, dim, generator=g) + 0.5
+    return za, 0.8 * za + 0.5 * torch.randn(n, dim, generator=g)
+
+
+def small(**also):
+    """Returns an objective whose parameters are away from their start."""
+    objective = GMJEMDN(D, **{"components": K, "hidden": 8, **also})
+    with torch.no_grad():
+        for parameter in objective.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return objective
+
+
+def close(a, b, tol=1e-10):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
+
+
+def outputs(*batch):
+    return torch.randn(*batch, K), torch.randn(*batch, K, D), 0.5 * torch.randn(*batch, K, D), torch.randn(*batch, D)
+
+
+# --- equations
+
+
+def slow_nll(objective, direction, z_c, z_t):
+    """Returns L_cond of one direction, item by item."""
+    layers = [(part.weight.tolist(), part.bias.tolist()) for part in objective.networks[direction] if isinstance(part, nn.Linear)]
+    total = 0.0
+    for c, t in zip(z_c.tolist(), z_t.tolist(), strict=True):
+        a, m, s = reference.split(reference.network(layers, c), K, D, objective.floor)
+        total += reference.negative_log_likelihood(a, m, s, t)
+    return total / len(z_c)
+
+
+def slow_marginal(objective, direction, z_c):
+    """Returns L_marg of one direction, item by item."""
+    kind, rows = objective.marginal_kind, z_c.tolist()
+    if kind == "nll":
+        parts = reference.split(objective.marginals[direction].tolist(), K, D, objective.floor)
+        return sum(reference.negative_log_likelihood(*parts, row) for row in rows) / len(rows)
+    a = volume.oas(torch.cov(z_c.T, correction=0), len(z_c)).item()
+    mean, S = reference.moments(rows, a, volume.JITTER[torch.float64])
+    return reference.kl(mean, S) if kind == "kl" else reference.anchored_entropy(S)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("marginal", ["kl", "entropy", "nll", "none"])
+def test_the_losses_are_the_loops(marginal, tied):
+    objective, (za, zb) = small(marginal=marginal, tied=tied, weight=0.7, floor=0.2), pair()
+    found = {name: term.detach() for name, term in objective(za, zb).items()}
+    close(found.pop("nll"), 0.5 * (slow_nll(objective, 0, za, zb) + slow_nll(objective, -1, zb, za)))
+    name = {"kl": "kl", "entropy": "entropy", "nll": "marginal_nll"}.get(marginal)
+    assert list(found) == ([name] if name else [])
+    if name:
+        close(found[name], 0.35 * (slow_marginal(objective, 0, za) + slow_marginal(objective, -1, zb)))
+
+
+def test_gradients_are_the_closed_forms():
+    """T7: dL/da = w - gamma, dL/dm = gamma (m - z) / sigma^2, dL/ds = gamma (1 - ((z - m) / sigma)^2)."""
+    a, m, s, z = (v.requires_grad_() for v in outputs(B))
+    found = torch.autograd.grad(-gmje_mdn.mixture(a, m, s).log_prob(z).sum(), (a, m, s))
+    expected = [reference.gradients(*(v[b].tolist() for v in (a, m, s, z))) for b in range(B)]
+    for g, slow in zip(found, zip(*expected, strict=True), strict=True):
+        torch.testing.assert_close(g, torch.tensor(slow), rtol=0, atol=1e-10)
+
+
+def test_central_differences():
+    a, m, s, z = (v.requires_grad_() for v in outputs(2))
+    assert torch.autograd.gradcheck(lambda *v: gmje_mdn.mixture(*v[:3]).log_prob(v[3]), (a, m, s, z), atol=1e-6)
+    za, zb = (v.requires_grad_() for v in pair(8))
+    for marginal in ("entropy", "kl", "nll"):  # shrinkage is a constant in the gradient, so the batch is one that has none
+        objective = small(marginal=marginal, target="through")
+        check = objective if marginal == "nll" else _without_shrinkage(objective)
+        assert torch.autograd.gradcheck(lambda a, b, f=check: sum(f(a, b).values()), (za, zb), atol=1e-6)
+
+
+def _without_shrinkage(objective):
+    """Returns the loss with the marginal term of unshrunk moments: `volume.oas` holds no gradient, differences would see it."""
+
+    def loss(za, zb):
+        terms = objective(za, zb)
+        cost = volume.kl_standard_normal if objective.marginal_kind == "kl" else gmje_mdn.anchored_entropy
+        terms[objective.marginal_kind] = 0.5 * (cost(volume.moments(za)) + cost(volume.moments(zb)))
+        return terms
+
+    return loss
+
+
+def test_one_component_is_a_gaussian():
+    objective, (za, zb) = small(components=1), pair()
+    given = objective.conditional(za)
+    normal = torch.distributions.Normal(given.mean, given.variance.sqrt())
+    close(objective.log_prob(zb, za), normal.log_prob(zb).sum(-1))
+
+
+def test_stds_keep_their_limits():
+    out = torch.tensor([0.0, 0.0, -1e4, 0.0, 0.0, 1e4]).repeat(2, 1).requires_grad_()
+    _, _, s = gmje_mdn.split(out, 2, floor=0.3)
+    close(s[0].exp().flatten(), torch.tensor([1.3, 0.3 + math.exp(3)]))
+    _, _, s = gmje_mdn.split(torch.cat([torch.zeros(4), torch.tensor([-1e4, 0.0])]), 2, floor=0.3)
+    close(s.exp().flatten(), torch.tensor([0.3, 1.3]))
+
+
+def test_entropy_is_the_kl_without_a_pull_on_the_mean():
+    (za, zb), shift = pair(60), torch.tensor([2.0, 0.0, -1.0])
+    kl, entropy = small(marginal="kl"), small(marginal="entropy")
+    means = 0.25 * (za.mean(0).square().sum() + zb.mean(0).square().sum())
+    close(kl(za, zb)["kl"] - entropy(za, zb)["entropy"], means)
+    close(entropy(za + shift, zb + shift)["entropy"], entropy(za, zb)["entropy"])
+    m = volume.moments(za)
+    close(gmje_mdn.anchored_entropy(m), 0.5 * m.S.trace() - volume.entropy(m) + D * LOG_SQRT_2PI)
+    white = (za - za.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(za.T, correction=0))).T
+    assert 0 <= gmje_mdn.anchored_entropy(volume.moments(white)) < 1e-9
+
+
+def test_scale():
+    """A likelihood alone can follow embeddings that shrink by a: with m and s shifted it falls by D log a (spec 2.0)."""
+    a, m, s, z = outputs(B)
+    before, after = gmje_mdn.mixture(a, m, s).log_prob(z), gmje_mdn.mixture(a, 0.1 * m, s + math.log(0.1)).log_prob(0.1 * z)
+    close(before - after, torch.full((B,), D * math.log(0.1)))
+
+
+# --- what learns from what
+
+
+def test_the_network_sees_the_context_alone():
+    """T16: d(parameters) / d(z_t) = 0, exactly, in the loss as it is computed."""
+    objective, (za, zb) = small(tied=False, target="through"), (z.requires_grad_() for z in pair())
+    seen = []
+    for net in objective.networks:
+        net.register_forward_hook(lambda net, inputs, out: seen.append(out))
+    objective(za, zb)
+    for out, context, target in ((seen[0], za, zb), (seen[1], zb, za)):
+        of_context, of_target = torch.autograd.grad(out.square().sum(), (context, target), allow_unused=True)
+        assert of_target is None and (of_context != 0).all()
+    objective(za, zb + 1)
+    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[1], seen[3])
+
+
+class Seeing(GMJEMDN):
+    """A planted error: the network sees the target."""
+
+    def _nll(self, direction, z_c, z_t):
+        return super()._nll(direction, z_t, z_t)
+
+
+def fitted(objective, za, zb, steps=300, lr=1e-2):
+    optimizer = torch.optim.Adam(objective.parameters(), lr=lr)
+    for _ in range(steps):
+        loss = objective(za, zb)["nll"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return objective
+
+
+def test_identity_collapse_where_the_network_sees_the_target():
+    """For views that share nothing, that is any encoder: the loss falls to D (log floor + 1/2 log 2 pi). From the context alone
+    no network goes below the target's entropy on new items."""
+    za, zb = torch.randn(400, 2), torch.randn(400, 2)
+    new = torch.randn(4000, 2), torch.randn(4000, 2)
+    settings = {"components": 2, "hidden": 16, "marginal": "none", "floor": 0.3}
+    floor = 2 * (math.log(0.3) + LOG_SQRT_2PI)
+    entropy = 2 * (0.5 + LOG_SQRT_2PI)
+    assert fitted(Seeing(2, **settings), za, zb)(*new)["nll"] < floor + 0.2
+    assert fitted(GMJEMDN(2, **settings), za, zb)(*new)["nll"] > entropy - 4 / math.sqrt(4000) > floor + 3
+    a, s = torch.zeros(1), torch.full((400, 1, 2), math.log(0.3))
+    close(-gmje_mdn.mixture(a, zb[:, None], s).log_prob(zb), torch.full((400,), floor))
+
+
+def gradients_of(objective, za, zb, term):
+    za, zb = za.clone().requires_grad_(), zb.clone().requires_grad_()
+    return torch.autograd.grad(objective(za, zb)[term], (za, zb))
+
+
+def test_the_target_is_a_constant_or_learns():
+    """stop: z_a's gradient is that of a -> b alone; through: that of b -> a, as its target, is added."""
+    (za, zb), stop = pair(), small()
+    through = GMJEMDN(D, components=K, hidden=8, target="through")
+    through.load_state_dict(stop.state_dict())
+    x, y = za.clone().requires_grad_(), zb.clone().requires_grad_()
+    (context,) = torch.autograd.grad(-0.5 * stop.log_prob(zb, x).mean(), x)
+    (target,) = torch.autograd.grad(-0.5 * stop.log_prob(x, zb).mean(), x)
+    close(gradients_of(stop, za, zb, "nll")[0], context)
+    close(gradients_of(through, za, zb, "nll")[0], context + target)
+    (context,) = torch.autograd.grad(-0.5 * stop.log_prob(za, y).mean(), y)
+    close(gradients_of(stop, za, zb, "nll")[1], context)
+    assert torch.equal(stop(za, zb)["nll"], through(za, zb)["nll"]) and target.abs().max() > 1e-3
+
+
+def test_tied_and_untied():
+    za, zb = pair()
+    tied, untied = small(), small(tied=False)
+    close(tied(za, zb)["nll"], tied(zb, za)["nll"])
+    assert abs(untied(za, zb)["nll"] - untied(zb, za)["nll"]) > 1e-3
+    assert len(tied.networks) == 1 and len(untied.networks) == 2
+    before = untied.log_prob(zb, za)
+    with torch.no_grad():
+        untied.networks[1][-1].bias.add_(1.0)
+    assert torch.equal(untied.log_prob(zb, za), before), "the density is that of a -> b"
+    with torch.no_grad():
+        untied.networks[1].load_state_dict(untied.networks[0].state_dict())
+    tied.networks.load_state_dict({k: v for k, v in untied.networks.state_dict().items() if k.startswith("0.")})
+    close(tied(za, zb)["nll"], untied(za, zb)["nll"])
+
+
+# --- fixed embeddings
+
+
+def branches(n, seed, eps=0.05):
+    """Returns x (n, 1), one of three branches plus noise (n, 1), and log p(y | x) (n,)."""
+    g = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(n, 1, generator=g) - 1
+    f = torch.cat([1 + 0.3 * (math.pi * x).sin(), 0.3 * (2 * math.pi * x).sin(), -1 + 0.3 * (math.pi * x).cos()], 1)
+    k = torch.randint(3, (n, 1), generator=g)
+    y = f.gather(1, k) + eps * torch.randn(n, 1, generator=g)
+    log_p = (-0.5 * ((y - f) / eps).square() - math.log(3 * eps) - LOG_SQRT_2PI).logsumexp(1)
+    return x, y, log_p, f
+
+
+def on_branches(seed, steps=500):
+    torch.manual_seed(seed)
+    objective = GMJEMDN(1, components=5, hidden=32, marginal="none", tied=False, floor=0.02)
+    x, y, _, _ = branches(3000, 0)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for i in range(steps):
+        rows = slice(256 * (i % 11), 256 * (i % 11) + 256)
+        loss = -objective.log_prob(y[rows], x[rows]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return -objective.log_prob(y, x).mean().item(), objective
+
+
+def test_three_branches():
+    """Spec 4.1: one context, three answers. NLL near the truth's, a third of the mass on each, std near the noise."""
+    _, objective = min((on_branches(seed) for seed in (0, 1)), key=lambda found: found[0])
+    x, y, log_p, f = branches(5000, 1)
+    with torch.no_grad():
+        assert -objective.log_prob(y, x).mean() < -log_p.mean() + 0.3
+        p = objective.conditional(x)
+        nearest = (p.component_distribution.mean - f[:, None]).abs().argmin(-1)
+        mass = torch.stack([(p.weights * (nearest == k)).sum(-1).mean() for k in range(3)])
+        assert (mass - 1 / 3).abs().max() < 0.06
+        assert objective.diagnostics(x, y)["component_std"] < 0.12
+        assert p.variance.mean().sqrt() > 0.7  # the mixture's own: one Gaussian could do no better
+
+
+# --- encoders
+
+
+def trained(steps=400, dim=D, **settings):
+    """Returns the embeddings' std before and after a short run on two noisy views, the objective, and embeddings after."""
+    torch.manual_seed(0)
+    g = torch.Generator().manual_seed(1)
+    mix = torch.randn(4, 12, generator=g)
+    net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, dim))
+    objective = GMJEMDN(dim, **{"components": 3, "hidden": 32, **settings})
+    optimizer = torch.optim.Adam([*net.parameters(), *objective.parameters()], lr=5e-3)
+
+    def views(n):
+        x = torch.randn(n, 4, generator=g) @ mix
+        return [net(x + 0.5 * torch.randn(x.shape, generator=g)) for _ in range(2)]
+
+    with torch.no_grad():
+        begun = views(2000)[0].var(0).mean().sqrt()
+    for _ in range(steps):
+        za, zb = views(128)
+        loss = sum(objective(za, zb).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        objective.update(za.detach(), zb.detach())
+    with torch.no_grad():
+        za, zb = views(2000)
+    return float(begun), float(za.var(0).mean().sqrt()), objective, (za, zb)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"marginal": "none", "target": "through"}, {"marginal": "nll"}],
+    ids=["none, target through", "nll, target stopped"],
+)
+def test_collapse(settings):
+    """T20: the likelihood alone, and with a learnt density of the context, shrinks embeddings."""
+    begun, ended, _, _ = trained(**settings)
+    assert ended < begun / 10
+
+
+def test_a_constant_target_alone_neither_collapses_nor_holds_the_scale():
+    begun, ended, _, _ = trained(marginal="none")
+    assert ended > begun / 3 and abs(ended - 1) > 0.2
+
+
+@pytest.mark.parametrize("marginal", ["kl", "entropy"])
+def test_what_pays_for_volume_holds(marginal):
+    """T20: variance 1, whatever the likelihood would like."""
+    _, std, objective, (za, zb) = trained(marginal=marginal)
+    assert std**2 == pytest.approx(1, rel=0.25)
+    assert torch.linalg.eigvalsh(torch.cov(za.T))[0] > 0.5
+    assert objective.log_prob(zb, za).mean() > objective.log_prob(zb.flip(0), za).mean() + 1
+
+
+# --- density, diagnostics, state
+
+
+def test_the_kept_density():
+    za, zb = pair(400)
+    for marginal in ("kl", "entropy", "none"):
+        objective = small(marginal=marginal, momentum=0.0)
+        objective.update(za, zb)
+        m = volume.moments(za, None)
+        expected = torch.distributions.MultivariateNormal(m.mean, m.S)
+        close(objective.score(za), -expected.log_prob(za), 1e-8)
+    objective = small(marginal="nll")
+    parts = reference.split(objective.marginals[0].tolist(), K, D, objective.floor)
+    expected = [reference.negative_log_likelihood(*parts, row) for row in za[:5].tolist()]
+    close(objective.score(za[:5]).detach(), torch.tensor(expected))
+
+
+def test_samples_follow_the_density():
+    objective = small()
+    za = torch.randn(1, D).expand(20_000, D)
+    given = objective.conditional(za[:1])
+    drawn = objective.conditional(za).sample()
+    error = (given.variance / len(za)).sqrt()
+    assert ((drawn.mean(0) - given.mean[0]).abs() < 4 * error[0]).all()
+    a, b = objective.sample(5)
+    assert a.shape == b.shape == (5, D)
+
+
+def test_diagnostics_count_the_components():
+    """Every context with one component of its own, half of them the first: two in all, one a context."""
+    objective = GMJEMDN(1, components=4, hidden=2, floor=0.3)
+    net = objective.networks[0]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+        net[0].weight[0, 0], net[2].weight[0, 0] = 1e3, 1.0
+        net[4].weight[0, 0], net[4].bias[:4] = 1.0, torch.tensor([-400.0, 0.0, -1e4, -1e4])
+    z = torch.tensor([[1.0], [-1.0]]).repeat(8, 1) * torch.linspace(0.9, 1.1, 16)[:, None]
+    numbers = objective.diagnostics(z, z)
+    assert numbers["components"] == pytest.approx(2) and numbers["components_per_context"] == pytest.approx(1)
+    assert numbers["component_std"] == pytest.approx(1.3) and numbers["variance"] > 0.9
+
+
+def test_the_start_is_of_the_seed():
+    torch.manual_seed(7)
+    one = GMJEMDN(50)
+    torch.manual_seed(7)
+    two = GMJEMDN(50)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    p = one.conditional(torch.zeros(1, 50))
+    m = p.component_distribution.mean
+    assert abs(m.std() - 1) < 0.2 and abs(m.mean()) < 0.3
+    close(p.weights, torch.full((1, 5), 0.2), 0.1)
+
+
+@pytest.mark.parametrize("marginal", ["kl", "nll"])
+def test_resuming_is_the_uninterrupted_run(marginal):
+    parts = [pair(seed=s) for s in range(6)]
+
+    def run(objective, some):
+        for za, zb in some:
+            loss = sum(objective(za, zb).values())
+            for p, g in zip(objective.parameters(), torch.autograd.grad(loss, list(objective.parameters())), strict=True):
+                p.data -= 0.01 * g
+            objective.update(za, zb)
+        return objective
+
+    whole = small(marginal=marginal, tied=False)
+    state = {k: v.clone() for k, v in whole.state_dict().items()}
+    run(whole, parts)
+    first, second = small(marginal=marginal, tied=False), small(marginal=marginal, tied=False)
+    first.load_state_dict(state)
+    second.load_state_dict(run(first, parts[:3]).state_dict())
+    run(second, parts[3:])
+    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), second.state_dict().values(), strict=True))
+
+
+# --- extremes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("marginal", ["kl", "entropy", "nll", "none"])
+def test_extreme_input(marginal, dtype):
+    """T23: huge embeddings, rows that repeat, fewer pairs than features."""
+    objective = GMJEMDN(D, marginal=marginal, target="through").to(dtype)
+    wide = GMJEMDN(16, marginal=marginal).to(dtype)
+    za, zb = (z.to(dtype) for z in pair())
+    huge, repeated = (1e4 * za, -1e4 * zb), (za[:2].repeat(6, 1), zb[:2].repeat(6, 1))
+    few = [z.to(dtype) for z in pair(5, 16)]
+    for f, (a, b) in ((objective, huge), (objective, repeated), (wide, few)):
+        a, b = a.clone().requires_grad_(), b.clone().requires_grad_()
+        loss = sum(f(a, b).values())
+        found = torch.autograd.grad(loss, [*f.parameters(), a, b])
+        assert loss.dtype == dtype and loss.isfinite() and all(g.isfinite().all() for g in found)
+
+
+def test_precisions_agree():
+    objective, (za, zb) = small(), pair()
+    exact = objective(za, zb)
+    found = objective.float()(za.float(), zb.float())
+    for name, value in found.items():
+        assert value.dtype == torch.float32 and abs(value.double() - exact[name]) < 1e-4
+    assert objective.conditional(za.bfloat16()).mean.dtype == torch.float32
+
+
+def test_embeddings_that_are_all_equal():
+    one = torch.ones(8, D)
+    with pytest.raises(ValueError, match="positive definite"):
+        GMJEMDN(D)(one, one)
+    assert GMJEMDN(D, marginal="none")(one, one)["nll"].isfinite()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"marginal": "gmm"}, "expected marginal among kl, nll, entropy, none.*found gmm"),
+        ({"target": "ema"}, "target stop or through, found kl, ema"),
+        ({"components": 0}, "expected whole components, hidden >= 1, found 0, 128"),
+        ({"components": 2.5}, "expected whole components, hidden >= 1, found 2.5"),
+        ({"hidden": 0}, "found 5, 0"),
+        ({"weight": 0.0}, "weight, floor > 0, found 0.0, 0.5: .*marginal=none"),
+        ({"floor": -1.0}, "weight, floor > 0"),
+        ({"floor": math.nan}, "weight, floor > 0"),
+        ({"momentum": 1.0}, "momentum in"),
+    ],
+)
+def test_bad_options(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        GMJEMDN(D, **wrong)
+
+
+def test_bad_shapes():
+    with pytest.raises(ValueError, match="expected two"):
+        GMJEMDN(D)(torch.zeros(4, D), torch.zeros(4, D + 1))
+    with pytest.raises(ValueError, match="expected two"):
+        GMJEMDN(D).log_prob(torch.zeros(4, D), torch.zeros(3, D))

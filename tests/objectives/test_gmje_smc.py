@@ -1,0 +1,591 @@
+"""The bank of weighted pairs: MoCo where weights are equal (T10), the theorem of its weights (T11), its state and density."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from tests.reference import smc_bank as reference
+from torch import nn
+from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vergence import linalg, particles, resampling
+from vergence.densities import Diagonal, GaussianMixture
+from vergence.methods.paired import PairedMethod
+from vergence.objectives import gmje_smc
+from vergence.objectives.core import ConditionalObjective
+from vergence.objectives.gmje_smc import GMJESMC
+
+B, D, M = 8, 5, 32
+STATE = ("bank_a", "bank_b", "weights", "ages", "batches", "resamplings")
+
+
+def pair(n=B, seed=0, d=D):
+    """Returns two views whose pairs differ in length."""
+    g = torch.Generator().manual_seed(seed)
+    za = torch.randn(n, d, generator=g) * torch.linspace(0.5, 3, n)[:, None]
+    return za, 0.8 * za + 0.4 * torch.randn(n, d, generator=g)
+
+
+def close(a, b, tol=1e-12):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
+
+
+def filled(steps=6, spread=0.3, **settings):
+    """Returns a bank of M pairs that has seen M / B batches, and then was given unequal weights."""
+    smc = GMJESMC(D, bank=M, **settings)
+    for seed in range(steps):
+        smc.update(*pair(seed=seed))
+    if spread and smc.mode == "smc":
+        smc.weights.copy_((spread * torch.randn(M, generator=torch.Generator().manual_seed(9))).softmax(0))
+    return smc
+
+
+def listed(smc):
+    return [*(getattr(smc, name).tolist() for name in STATE[:4])]
+
+
+def ess(w):
+    return float(resampling.effective_sample_size(w))
+
+
+# --- the loss (T10, T8)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_loss_is_the_reference(normalise):
+    smc, (za, zb) = filled(spread=1.0, normalise=normalise), pair(seed=20)
+    ka, kb, w, _ = listed(smc)
+    a, b = za.tolist(), zb.tolist()
+    if normalise:
+        a, b, ka, kb = ([reference.unit(v) for v in rows] for rows in (a, b, ka, kb))
+    both = [reference.info_nce(a, b, kb, w, 0.2), reference.info_nce(b, a, ka, w, 0.2)]
+    close(smc(za, zb)["nce"], sum(both) / 2)
+    assert abs(both[0] - both[1]) > 1e-3
+
+
+def test_a_queue_is_mocos():
+    """T10: the published loop, over steps that go round the queue twice."""
+    smc = GMJESMC(D, bank=M, mode="fifo", temperature=0.07)
+    queues, pointer = (smc.bank_a.tolist(), smc.bank_b.tolist()), 0
+    for seed in range(9):
+        za, zb = pair(seed=seed)
+        a, b = za.tolist(), zb.tolist()
+        moco = [reference.moco_loss(a, b, queues[1], 0.07), reference.moco_loss(b, a, queues[0], 0.07)]
+        close(smc(za, zb)["nce"], sum(moco) / 2)
+        smc.update(za, zb)
+        reference.enqueue(queues[0], pointer, a)
+        pointer = reference.enqueue(queues[1], pointer, b)
+        close(smc.bank_b, queues[1][pointer:] + queues[1][:pointer], 0)
+
+
+def test_equal_weights_are_mocos_loss_to_rounding():
+    smc, (za, zb) = filled(spread=0.0), pair(seed=20)
+    smc.weights.fill_(1 / M)
+    ka, kb, _, _ = listed(smc)
+    a, b = za.tolist(), zb.tolist()
+    moco = 0.5 * (reference.moco_loss(a, b, kb, 0.2) + reference.moco_loss(b, a, ka, 0.2))
+    assert abs(float(smc(za, zb)["nce"]) - moco) <= 4e-15 * moco
+
+
+@pytest.mark.parametrize("far", [-600.0, -30.0, 21.0, 39.0, 600.0])
+def test_small_and_large_losses_keep_their_digits(far):
+    """log(1 + e^x), for a bank of one key that is x nats closer than the positive."""
+    q = torch.tensor([[1.0, 0.0]])
+    found = gmje_smc.info_nce(q, torch.tensor([[0.0, 1.0]]), far * q, torch.ones(1), 1.0)
+    close(found, max(far, 0) + math.log1p(math.exp(-abs(far))), 1e-13)
+    assert found > 0
+
+
+def test_it_is_another_librarys_moco():
+    """T10: to 1e-6, with lightly's memory bank, which keeps keys at unit length and takes the batch in as it is asked."""
+    loss = pytest.importorskip("lightly.loss")
+    smc = GMJESMC(D, bank=M, mode="fifo", temperature=0.1)
+    theirs = [loss.NTXentLoss(temperature=0.1, memory_bank_size=(M, D)).double() for _ in range(2)]
+    for other, bank in zip(theirs, (smc.bank_b, smc.bank_a), strict=True):
+        other.memory_bank.bank = bank.clone()
+    for seed in range(9):
+        za, zb = (z.requires_grad_() for z in pair(seed=seed))
+        expected = 0.5 * (theirs[0](za, zb.detach()) + theirs[1](zb, za.detach()))
+        found = smc(za, zb)["nce"]
+        close(found, expected, 1e-6)
+        for g, e in zip(torch.autograd.grad(found, (za, zb)), torch.autograd.grad(expected, (za, zb)), strict=True):
+            close(g, e, 1e-6)
+        smc.update(za.detach(), zb.detach())
+
+
+def test_the_loss_is_minus_the_log_responsibility_of_the_positive():
+    """T8: of kernels of variance tau, for keys of equal length and queries of any."""
+    smc, (za, zb) = filled(spread=1.0), pair(seed=20)
+    keys, k = gmje_smc.unit(smc.bank_b), gmje_smc.unit(zb)
+    found = []
+    for q, own in zip(za, k, strict=True):
+        logits = torch.cat([torch.tensor([1 / M]), smc.weights]).log()
+        mixture = GaussianMixture(logits, torch.cat([own[None], keys]), Diagonal(torch.full((D,), 0.2)))
+        found.append(-mixture.responsibilities(q)[0].log())
+    close(gmje_smc.info_nce(za, k, keys, smc.weights, 0.2), torch.stack(found).mean(), 1e-11)
+
+
+def test_gradients():
+    smc = filled(spread=1.0)
+    q, k, keys = (z.requires_grad_() for z in (*pair(4), smc.bank_b[:6].clone()))
+    w = smc.weights[:6].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda *args: gmje_smc.info_nce(*args, 0.2), (q, k, keys, w))
+    assert torch.autograd.gradcheck(lambda z: gmje_smc.unit(z).square()[:, 0], (q,))
+
+
+def test_gradient_reaches_the_queries_alone():
+    """In closed form: (sum_m gamma_m k_m - (1 - gamma_+) k) / tau for each direction by itself, with the target a constant."""
+    smc = filled(spread=1.0, normalise=False, temperature=2.0)
+    za, zb = (z.requires_grad_() for z in pair(seed=20))
+    found = torch.autograd.grad(smc(za, zb)["nce"], (za, zb))
+    for g, q, k, keys in ((found[0], za, zb, smc.bank_b), (found[1], zb, za, smc.bank_a)):
+        log_w = torch.cat([torch.tensor([1 / M]), smc.weights]).log()
+        gamma = (torch.cat([(q * k).sum(1, keepdim=True), q @ keys.T], 1) / 2.0 + log_w).softmax(1)
+        close(g, 0.5 * (gamma[:, 1:] @ keys - (1 - gamma[:, :1]) * k) / 2.0 / B)
+    (only,) = torch.autograd.grad(smc(za, zb.detach())["nce"], (za,))
+    close(only, found[0], 0)
+    assert list(smc.parameters()) == [] and not any(v.requires_grad for v in smc.buffers())
+
+
+def test_symmetry_and_length():
+    smc, (za, zb) = filled(spread=1.0), pair(seed=20)
+    turned = copy.deepcopy(smc)
+    turned.bank_a, turned.bank_b = smc.bank_b, smc.bank_a
+    close(smc(za, zb)["nce"], turned(zb, za)["nce"], 1e-14)
+    close(smc(za, zb)["nce"], smc(7 * za, 0.01 * zb)["nce"])
+    turn = torch.linalg.qr(torch.randn(D, D))[0]
+    turned.bank_a, turned.bank_b = smc.bank_a @ turn, smc.bank_b @ turn
+    close(smc(za, zb)["nce"], turned(za @ turn, zb @ turn)["nce"])
+
+
+# --- a step of the bank (T11)
+
+
+@pytest.mark.parametrize(("rho", "u"), [(0.05, 0.05), (1.0, 0.0), (0.0, 0.0), (0.3, 1.0)])
+def test_a_step_is_the_reference(rho, u):
+    smc = filled(rho=rho, u=u, ess_threshold=0.0)
+    bank = list(zip(*listed(smc), strict=True))
+    for seed in (11, 12, 13, 14, 15):
+        za, zb = pair(seed=seed)
+        smc.update(za, zb)
+        bank, worth = reference.step(za.tolist(), zb.tolist(), bank, 0.2, rho, u)
+        for found, expected in zip(listed(smc), zip(*bank, strict=True), strict=True):
+            close(found, expected, 1e-11)
+        assert 1 <= worth <= M + B
+    assert int(smc.batches) == 11 and int(smc.resamplings) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["systematic", "stratified"])
+@pytest.mark.parametrize("mode", ["smc", "fifo"])
+def test_invariants(mode, kind, dtype):
+    smc = GMJESMC(D, bank=M, mode=mode, resampling=kind, rho=0.5, ess_threshold=0.8, max_age=6).to(dtype)
+    tol = 1e-6 if dtype == torch.float32 else 1e-14
+    for seed in range(40):
+        smc.update(*(z.to(dtype) for z in pair(5 + seed % 9, seed=seed)))
+        assert (smc.weights >= 0).all() and abs(float(smc.weights.sum()) - 1) < tol
+        assert 1 <= ess(smc.weights) <= M * (1 + tol)
+        assert (smc.ages.diff() <= 0).all() and smc.ages[-1] == 0 and smc.weights.dtype == dtype
+    assert (int(smc.resamplings) > 3) == (mode == "smc") and int(smc.batches) == 40
+
+
+def weights_on_one_batch(smc, batch, rho, u, steps, wrong=False):
+    """Returns the weights after each of some steps of the weights alone."""
+    bank, found = particles.Bank(smc.bank_a, smc.bank_b, smc.weights, smc.ages), []
+    for _ in range(steps):
+        w = particles.reweighted(bank.w, smc._responsibilities(bank, *batch), rho, u)
+        bank = bank._replace(w=w.square() / w.square().sum() if wrong else w)
+        found.append(bank.w)
+    return found
+
+
+def rises(values):
+    return all(b >= a - 1e-9 for a, b in itertools.pairwise(values))
+
+
+def test_an_undamped_weight_step_never_lowers_the_likelihood():
+    smc, batch = filled(spread=1.0), pair(40, seed=30)
+
+    def values(**planted):
+        weights = weights_on_one_batch(smc, batch, 1.0, 0.0, 12, **planted)
+        return [reference.log_likelihood(*(z.tolist() for z in (*batch, smc.bank_a, smc.bank_b, w)), smc.tau) for w in weights]
+
+    assert rises(values()) and values()[-1] > values()[0] + 0.01
+    assert not rises(values(wrong=True))
+
+
+def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
+    """The warning of the specification: few pairs come to have all the weight."""
+    smc, batch = filled(spread=0.0), pair(16, seed=30)
+    undamped, damped = (weights_on_one_batch(smc, batch, rho, u, 60)[-1] for rho, u in ((1.0, 0.0), (0.05, 0.05)))
+    assert ess(undamped) < M / 3 < 2 * M / 3 < ess(damped)
+
+
+def test_resampling_draws_from_the_pool_and_makes_weights_equal():
+    smc, (za, zb) = filled(ess_threshold=0.95, rho=0.0, u=0.0, spread=1.5), pair(seed=20)
+    before, resampled = copy.deepcopy(smc), int(smc.resamplings)
+    smc.update(za, zb)
+    assert int(smc.resamplings) == resampled + 1
+    close(smc.weights, torch.full((M,), 1 / M), 1e-15)
+    pool = torch.cat([before.bank_a, za])
+    w = torch.cat([before.weights * M, torch.ones(B)]) / (M + B)
+    counts = (smc.bank_a[:, None] == pool).all(-1).sum(0)
+    assert counts.sum() == M and ((counts - M * w).abs() < 1).all()  # systematic: floor or ceil of M w
+    assert ((smc.bank_b[:, None] == torch.cat([before.bank_b, zb])).all(-1).sum(0) == counts).all(), "pairs stay pairs"
+    before.ess_threshold = 0.1
+    before.update(za, zb)
+    assert int(before.resamplings) == resampled and ess(before.weights) < 0.9 * M
+
+
+def test_draws_differ_from_step_to_step_and_leave_the_global_generator_alone():
+    us = torch.cat([torch.rand(1, generator=torch.Generator().manual_seed(n)) for n in range(1, 2001)])
+    assert abs(us.mean() - 0.5) < 0.03 and abs(us.std() - 12**-0.5) < 0.02
+    assert abs(torch.corrcoef(torch.stack([us[1:], us[:-1]]))[0, 1]) < 0.1
+    smc, state = filled(ess_threshold=2.0, resampling="stratified"), torch.get_rng_state()
+    other, later = copy.deepcopy(smc), copy.deepcopy(smc)
+    later.batches += 1
+    later.update(*pair(seed=20))
+    smc.update(*pair(seed=20))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(123)
+    other.update(*pair(seed=20))
+    assert torch.equal(smc.bank_a, other.bank_a) and not torch.equal(smc.bank_a, later.bank_a)
+
+
+def test_the_lightest_leave_and_the_oldest_of_equals():
+    smc = filled(rho=0.0, u=0.0, ess_threshold=0.0, spread=0.0)
+    smc.weights.fill_(1.0)
+    smc.weights[:4] = 3.0  # the oldest are heavy
+    smc.weights[10:13] = 0.5
+    smc.weights /= smc.weights.sum()
+    kept = [m for m in range(M) if m not in (10, 11, 12, 4, 5, 6, 7, 8)]
+    expected = torch.cat([smc.bank_b[kept], pair(seed=20)[1]])
+    smc.update(*pair(seed=20))
+    assert torch.equal(smc.bank_b, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_differ_by_rounding_are_equal(dtype):
+    w = torch.full((M,), 1 / M, dtype=dtype) * (1 + 4 * torch.finfo(dtype).eps * torch.randn(M, dtype=dtype))
+    bank = particles.Bank(torch.arange(M), torch.arange(M), w, torch.zeros(M))
+    assert particles.without_lightest(bank, M - B, M - B).c.tolist() == list(range(B, M))
+
+
+def test_an_age_may_be_bounded():
+    settings = {"rho": 0.0, "u": 0.0, "ess_threshold": 0.0, "spread": 0.0}
+    bounded, free = filled(max_age=3, **settings), filled(**settings)
+    for smc in (bounded, free):
+        smc.weights[:B] = 5 / M  # of age 3
+        smc.weights /= smc.weights.sum()
+        smc.update(*pair(seed=20))
+    assert bounded.ages.max() == 3 and free.ages.max() == 4
+    drawn = filled(max_age=2, ess_threshold=2.0)
+    drawn.update(*pair(seed=20))
+    assert drawn.ages.max() <= 2
+
+
+# --- the queue
+
+
+def test_a_queue_keeps_the_last_pairs_in_order():
+    smc, seen = GMJESMC(D, bank=M, mode="fifo"), []
+    for seed, n in enumerate((7, 12, 1, 20, 3, 9)):
+        seen.append(pair(n, seed=seed))
+        smc.update(*seen[-1])
+    za, zb = (torch.cat(views)[-M:] for views in zip(*seen, strict=True))
+    assert torch.equal(smc.bank_a, za) and torch.equal(smc.bank_b, zb)
+    assert (smc.weights == 1 / M).all() and int(smc.resamplings) == 0
+    assert smc.ages.tolist() == [2] * 20 + [1] * 3 + [0] * 9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_stay_make_the_bank_a_queue(dtype):
+    """T10: with rho = u = 0 and no resampling; loss and bank, also while the first vectors leave."""
+    smc, queue = (GMJESMC(D, bank=M, mode=mode, rho=0.0, u=0.0, ess_threshold=0.0).to(dtype) for mode in ("smc", "fifo"))
+    tol = 1e-6 if dtype == torch.float32 else 4e-15
+    for seed in range(10):
+        za, zb = (z.to(dtype) for z in pair(7, seed=seed))
+        close(smc(za, zb)["nce"], queue(za, zb)["nce"], tol)
+        smc.update(za, zb)
+        queue.update(za, zb)
+        assert torch.equal(smc.bank_a, queue.bank_a) and torch.equal(smc.ages, queue.ages)
+
+
+@pytest.mark.parametrize("mode", ["smc", "fifo"])
+def test_the_first_vectors_leave_before_any_pair(mode):
+    smc = GMJESMC(D, bank=M, mode=mode, rho=0.9, u=0.0, ess_threshold=2.0)
+    close(smc.bank_a.norm(dim=1), torch.ones(M))
+    start, seen = smc.bank_a.clone(), []
+    for seed in range(4):
+        seen.append(pair(7, seed=seed)[0])
+        smc.update(*pair(7, seed=seed))
+        left = M - 7 * (seed + 1)
+        assert torch.equal(smc.bank_a[left:], torch.cat(seen)) and torch.equal(smc.bank_a[:left], start[M - left :])
+    smc.update(*pair(7, seed=4))
+    pairs = torch.cat([*seen, pair(7, seed=4)[0]])
+    assert (smc.bank_a[:, None] == pairs).all(-1).any(1).all() and int(smc.resamplings) == 0
+    smc.update(*pair(7, seed=5))
+    assert int(smc.resamplings) == (mode == "smc")
+
+
+@pytest.mark.parametrize("mode", ["smc", "fifo"])
+def test_a_batch_of_more_than_the_bank_leaves_its_last(mode):
+    smc, (za, zb) = GMJESMC(D, bank=M, mode=mode), pair(3 * M)
+    assert torch.isfinite(smc(za, zb)["nce"])
+    smc.update(za, zb)
+    assert torch.equal(smc.bank_a, za[-M:]) and torch.equal(smc.bank_b, zb[-M:])
+    close(smc.weights, torch.full((M,), 1 / M))
+
+
+# --- the state
+
+
+@pytest.mark.parametrize("kind", ["systematic", "stratified"])
+def test_a_run_goes_on_as_if_it_had_never_paused(kind, tmp_path):
+    settings = {"bank": M, "resampling": kind, "rho": 0.5, "ess_threshold": 0.85}
+    one, two = GMJESMC(D, **settings), GMJESMC(D, **settings)
+    for seed in range(12):
+        one.update(*pair(seed=seed))
+    torch.save(one.state_dict(), tmp_path / "state.pt")
+    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    paused = int(one.resamplings)
+    for seed in range(12, 30):
+        torch.manual_seed(seed)
+        one.update(*pair(seed=seed))
+        two.update(*pair(seed=seed))
+        assert all(torch.equal(getattr(one, name), getattr(two, name)) for name in STATE)
+        assert torch.equal(one(*pair())["nce"], two(*pair())["nce"])
+    assert 0 < paused < int(one.resamplings) < 30
+    assert set(one.state_dict()) == set(STATE)
+
+
+# --- the density
+
+
+def generic(smc, zb, za):
+    """Returns log p(z_b | z_a) and -log p(z_a) by the library's general path."""
+    return ConditionalObjective.log_prob(smc, zb, za), ConditionalObjective.score(smc, za)
+
+
+def test_the_density_is_the_reference():
+    smc, (za, zb) = filled(spread=1.0), pair(seed=20)
+    given, alone = reference.log_density(za.tolist(), zb.tolist(), *listed(smc)[:3], 0.2)
+    close(smc.log_prob(zb, za), given, 1e-11)
+    close(smc.score(za), [-x for x in alone], 1e-11)
+    h = smc._variance().sqrt()
+    kernels = Independent(Normal(torch.cat([smc.bank_a, smc.bank_b], 1), h), 1)
+    torchs = MixtureSameFamily(Categorical(smc.weights), kernels)
+    close(smc.joint().log_prob(torch.cat([za, zb], 1)), torchs.log_prob(torch.cat([za, zb], 1)), 1e-11)
+    close(smc.log_prob(zb, za) - smc.score(za), torchs.log_prob(torch.cat([za, zb], 1)), 1e-11)
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_products_of_matrices_are_the_general_path(offset):
+    smc, (za, zb) = filled(spread=1.0), pair(50, seed=20)
+    smc.bank_a += offset
+    smc.bank_b -= offset
+    za, zb = za + offset, zb - offset
+    for found, expected in zip((smc.log_prob(zb, za), smc.score(za)), generic(smc, zb, za), strict=True):
+        close(found, expected, 1e-10)
+    whole, fast = smc.joint().conditional(za), smc.conditional(za)
+    close(fast.mean, whole.mean, 1e-10)
+    close(fast.variance, whole.variance, 1e-9)
+    close(fast.log_prob(zb), whole.log_prob(zb), 1e-10)
+    single = smc.to(torch.float32)
+    exact = smc.log_prob(zb, za), smc.score(za)
+    for found, expected in zip((single.log_prob(zb.float(), za.float()), single.score(za.float())), exact, strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_density_has_gradient():
+    smc, (za, zb) = filled(spread=1.0), (z.requires_grad_() for z in pair(3, seed=20))
+    assert torch.autograd.gradcheck(lambda b, a: smc.log_prob(b, a) + smc.score(a), (zb, za))
+
+
+def test_scale():
+    """Embeddings and bank scaled by a: the density of a view falls by D log a, as the width follows the bank."""
+    smc, (za, zb) = filled(spread=1.0), pair(seed=20)
+    scaled = copy.deepcopy(smc)
+    scaled.bank_a *= 3
+    scaled.bank_b *= 3
+    close(scaled.log_prob(3 * zb, 3 * za), smc.log_prob(zb, za) - D * math.log(3), 1e-11)
+    close(scaled.score(3 * za), smc.score(za) + D * math.log(3), 1e-11)
+
+
+def test_unit_pairs_have_the_kernel_of_the_loss():
+    smc = GMJESMC(D, bank=M, temperature=0.13)
+    close(smc._variance(), 0.13)
+    joint = smc.joint()
+    q = gmje_smc.unit(torch.randn(4, 2, D))
+    gamma = smc._responsibilities(particles.Bank(smc.bank_a, smc.bank_b, smc.weights, smc.ages), q[:, 0], q[:, 1])
+    close(joint.responsibilities(q.flatten(1)), gamma, 1e-11)
+
+
+def test_samples_have_the_moments_of_the_joint():
+    smc, n = filled(spread=1.0), 40000
+    za, zb = smc.sample(n)
+    drawn, joint = torch.cat([za, zb], 1), smc.joint()
+    z = (drawn.mean(0) - joint.mean) / (joint.variance / n).sqrt()
+    assert z.abs().max() < 4.5
+    torch.testing.assert_close(torch.cov(drawn.T), joint.covariance, rtol=0.1, atol=0.15)
+    assert smc.log_prob(zb, za).mean() > smc.log_prob(zb.flip(0), za).mean() + 1
+
+
+class Largest(TorchDispatchMode):
+    """Records the most numbers that a tensor holds in memory; views of one copy hold no more than it."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(x, torch.Tensor):
+                self.numbers = max(self.numbers, x.untyped_storage().nbytes() // x.element_size())
+        return out
+
+
+def test_nothing_holds_every_feature_of_every_item_and_pair():
+    n, m, d = 100, 300, 20
+    smc, (za, zb) = GMJESMC(d, bank=m), pair(100, d=20)
+    with Largest() as most, torch.no_grad():
+        smc(za, zb)
+        smc.update(za, zb)
+        smc.log_prob(zb, za)
+        smc.score(za)
+        smc.conditional(za).sample()
+    assert most.numbers <= max(n * m, 2 * d * (m + n)) < n * m * d
+    with Largest() as most, torch.no_grad():
+        generic(smc, zb, za)
+    assert most.numbers >= n * m * d, "the general path has such a tensor"
+
+
+# --- precision, extremes, bad input
+
+
+def test_single_precision():
+    smc, (za, zb) = filled(spread=1.0), pair(seed=20)
+    exact = smc(za, zb)["nce"]
+    found = smc.float()(za.float(), zb.float())["nce"]
+    assert found.dtype == torch.float32 and abs(float(found) - float(exact)) < 1e-5
+    half = smc(za.bfloat16(), zb.bfloat16())["nce"]
+    assert half.dtype == torch.float32 and abs(float(half) - float(exact)) < 0.05
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tau", [1e-3, 0.2])
+@pytest.mark.parametrize("kind", ["long", "short", "zero", "alike", "one"])
+def test_extreme_input(kind, tau, dtype, normalise):
+    """T23: loss, gradient, step and density stay finite."""
+    za, zb = pair()
+    made = {"long": 1e4 * za, "short": 1e-8 * za, "zero": 0 * za, "alike": za[:1].repeat(B, 1), "one": za[:1]}[kind].to(dtype)
+    other = made.clone() if kind != "long" else (-1e4 * zb).to(dtype)
+    smc = filled(temperature=tau, normalise=normalise).to(dtype)
+    for _ in range(8):
+        a, b = made.clone().requires_grad_(), other.clone().requires_grad_()
+        loss = smc(a, b)["nce"]
+        assert torch.isfinite(loss) and all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (a, b)))
+        smc.update(made, other)
+        assert torch.isfinite(smc.weights).all() and abs(float(smc.weights.sum()) - 1) < 1e-5
+        assert torch.isfinite(smc.log_prob(other, made)).all() and torch.isfinite(smc.score(made)).all()
+
+
+def test_weights_of_zero():
+    smc, (za, zb) = filled(rho=1.0, u=0.0), (z.requires_grad_() for z in pair(seed=20))
+    smc.weights[: M // 2] = 0
+    smc.weights /= smc.weights.sum()
+    loss = smc(za, zb)["nce"]
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (za, zb)))
+    assert torch.isfinite(smc.log_prob(zb, za)).all()
+    smc.update(za.detach(), zb.detach())
+    assert torch.isfinite(smc.weights).all()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"mode": "lifo"}, "expected mode smc or fifo .* found lifo"),
+        ({"resampling": "residual"}, "resampling systematic or stratified, found smc, residual"),
+        ({"bank": 0}, "expected bank >= 1"),
+        ({"max_age": 0}, "max_age >= 1 or None"),
+        ({"temperature": 0.0}, "expected temperature > 0"),
+        ({"temperature": math.nan}, "expected temperature > 0"),
+        ({"ess_threshold": -0.1}, "ess_threshold >= 0"),
+        ({"rho": 1.5}, "rho and u from 0 to 1"),
+        ({"u": -0.1}, "rho and u from 0 to 1"),
+    ],
+)
+def test_bad_input(setting, message):
+    with pytest.raises(ValueError, match=message):
+        GMJESMC(D, **setting)
+
+
+def test_bad_embeddings():
+    with pytest.raises(ValueError, match="expected two"):
+        GMJESMC(D)(torch.zeros(4, D), torch.zeros(4, D + 1))
+    with pytest.raises(ValueError, match="expected two"):
+        GMJESMC(D).log_prob(torch.zeros(4, D), torch.zeros(3, D))
+
+
+def test_diagnostics():
+    smc, (za, zb) = GMJESMC(D, bank=M), pair()
+    numbers = smc.diagnostics(za, zb)
+    assert numbers["ess"] == pytest.approx(1) and numbers["components"] == pytest.approx(M)
+    assert numbers["age"] == numbers["resampled"] == 0 and numbers["variance"] > 0
+    smc.weights.zero_()[3] = 1.0
+    numbers = smc.diagnostics(za, zb)
+    assert numbers["ess"] == pytest.approx(1 / M) and numbers["components"] == pytest.approx(1)
+    smc = filled(ess_threshold=2.0)
+    numbers = smc.diagnostics(za, zb)
+    assert numbers["age"] == pytest.approx(smc.ages.double().mean()) and numbers["resampled"] == int(smc.resamplings) / 6 > 0
+
+
+# --- it does not collapse (T20)
+
+
+class Alignment(GMJESMC):
+    """What is left without the bank's keys: planted, to collapse."""
+
+    def forward(self, za, zb):
+        return {"nce": -(gmje_smc.unit(za) * gmje_smc.unit(zb)).sum(1).mean()}
+
+
+def trained(objective, teacher, steps=250):
+    """Returns how far embeddings spread, and how often the nearest second view is the item's own, among 500 new items."""
+    torch.manual_seed(0)
+    g = torch.Generator().manual_seed(1)
+    mix = torch.randn(4, 12, generator=g)
+    net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 6))
+    method = PairedMethod(net, objective, teacher=teacher)
+    optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
+
+    def views(n):
+        x = torch.randn(n, 4, generator=g) @ mix
+        return tuple(x + 0.3 * torch.randn(x.shape, generator=g) for _ in range(2))
+
+    for _ in range(steps):
+        loss = sum(method(views(64), gather=lambda z: z).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        method.after_step()
+    with torch.no_grad():
+        za, zb = (gmje_smc.unit(net(x)) for x in views(500))
+        found = (za @ zb.T).argmax(1) == torch.arange(500)
+        return float(linalg.normalised_std(za).mean()), float(found.double().mean())
+
+
+@pytest.mark.parametrize("mode", ["smc", "fifo"])
+@pytest.mark.parametrize("teacher", [GMJESMC.teacher, None], ids=["teacher", "no teacher"])
+def test_it_does_not_collapse(mode, teacher):
+    spread, found = trained(GMJESMC(6, bank=256, mode=mode), teacher)
+    begun = trained(GMJESMC(6, bank=256, mode=mode), teacher, steps=0)[1]
+    assert spread > 0.9 and found > begun + 0.2
+
+
+def test_the_probe_sees_a_collapse():
+    assert trained(Alignment(6, bank=256), None)[0] < 0.1

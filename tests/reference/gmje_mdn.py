@@ -1,0 +1,92 @@
+"""The losses of GMJE-MDN in loops: slow, float64, one function per equation, nothing shared with the library.
+
+Vectors are lists; a (K), m and s (K lists of D) belong to one context. A batch is a list of rows.
+"""
+
+import math
+
+
+def log_sum_exp(values):
+    """Returns log sum exp."""
+    top = max(values)
+    return top + math.log(sum(math.exp(v - top) for v in values))
+
+
+def log_component(m_k, s_k, z):
+    """Returns log N(z; m_k, diag e^(2 s_k))."""
+    total = 0.0
+    for m, s, x in zip(m_k, s_k, z, strict=True):
+        total -= 0.5 * ((x - m) / math.exp(s)) ** 2 + s + 0.5 * math.log(2 * math.pi)
+    return total
+
+
+def log_joint(a, m, s, z):
+    """Returns log w_k + log N(z; m_k, sigma_k) of each component."""
+    return [a_k - log_sum_exp(a) + log_component(m_k, s_k, z) for a_k, m_k, s_k in zip(a, m, s, strict=True)]
+
+
+def negative_log_likelihood(a, m, s, z):
+    """Returns -log p(z)."""
+    return -log_sum_exp(log_joint(a, m, s, z))
+
+
+def gradients(a, m, s, z):
+    """Returns dL/da, dL/dm and dL/ds of the negative log-likelihood: w - gamma, gamma (m - z) / sigma^2, gamma (1 - u^2)."""
+    joint = log_joint(a, m, s, z)
+    gamma = [math.exp(j - log_sum_exp(joint)) for j in joint]
+    da = [math.exp(a_k - log_sum_exp(a)) - g for a_k, g in zip(a, gamma, strict=True)]
+    dm, ds = [], []
+    for g, m_k, s_k in zip(gamma, m, s, strict=True):
+        dm.append([g * (mu - x) / math.exp(2 * sd) for mu, sd, x in zip(m_k, s_k, z, strict=True)])
+        ds.append([g * (1 - ((x - mu) / math.exp(sd)) ** 2) for mu, sd, x in zip(m_k, s_k, z, strict=True)])
+    return da, dm, ds
+
+
+def split(out, K, D, floor):
+    """Returns a, m and s of one context's outputs: e^s = floor + e^min(r, 3)."""
+    a = out[:K]
+    m = [[out[K + k * D + j] for j in range(D)] for k in range(K)]
+    s = [[math.log(floor + math.exp(min(out[K + K * D + k * D + j], 3.0))) for j in range(D)] for k in range(K)]
+    return a, m, s
+
+
+def network(layers, x):
+    """Returns the outputs for one context x of layers [(W as outputs by inputs, b)]: SiLU between linear layers."""
+    for i, (W, b) in enumerate(layers):
+        if i:
+            x = [v / (1 + math.exp(-v)) for v in x]
+        x = [b_o + sum(w * v for w, v in zip(W_o, x, strict=True)) for W_o, b_o in zip(W, b, strict=True)]
+    return x
+
+
+def moments(rows, shrinkage, jitter):
+    """Returns mean and covariance, (1 - a) S + (a + jitter) tr(S) / D I."""
+    N, D = len(rows), len(rows[0])
+    mean = [sum(row[j] for row in rows) / N for j in range(D)]
+    S = [[sum((row[i] - mean[i]) * (row[j] - mean[j]) for row in rows) / N for j in range(D)] for i in range(D)]
+    scale = sum(S[j][j] for j in range(D)) / D
+    for i in range(D):
+        for j in range(D):
+            S[i][j] = (1 - shrinkage) * S[i][j] + (shrinkage + jitter) * scale * (i == j)
+    return mean, S
+
+
+def log_det(S):
+    """Returns log |S| by elimination."""
+    S, total = [list(row) for row in S], 0.0
+    for i in range(len(S)):
+        total += math.log(S[i][i])
+        for j in range(i + 1, len(S)):
+            f = S[j][i] / S[i][i]
+            S[j] = [x - f * y for x, y in zip(S[j], S[i], strict=True)]
+    return total
+
+
+def anchored_entropy(S):
+    """Returns 1/2 [tr S - D - log |S|]."""
+    return 0.5 * (sum(S[j][j] - 1 for j in range(len(S))) - log_det(S))
+
+
+def kl(mean, S):
+    """Returns KL(N(mean, S) || N(0, I))."""
+    return anchored_entropy(S) + 0.5 * sum(v * v for v in mean)

@@ -1,0 +1,91 @@
+"""MoCo's loss and queue, and the bank of weighted pairs, in loops: slow, float64, nothing shared with the library.
+
+Embeddings are lists of vectors; a bank is a list of (a, b, weight, age), the oldest first.
+"""
+
+import math
+
+from tests.reference.particles import log_normal, log_sum_exp
+
+
+def unit(v):
+    """Returns v / |v|."""
+    length = math.sqrt(sum(x * x for x in v))
+    return [x / length for x in v]
+
+
+def dot(a, b):
+    """Returns a . b."""
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def moco_loss(queries, positives, queue, tau):
+    """Returns MoCo's loss as published: vectors at unit length, the positive's logit first, cross-entropy with label 0."""
+    total = 0.0
+    for q, k in zip(map(unit, queries), map(unit, positives), strict=True):
+        logits = [dot(q, k) / tau] + [dot(q, unit(key)) / tau for key in queue]
+        total += log_sum_exp(logits) - logits[0]
+    return total / len(queries)
+
+
+def enqueue(queue, pointer, keys):
+    """Writes keys over the queue's oldest, as published; returns the next pointer."""
+    assert len(queue) % len(keys) == 0
+    queue[pointer : pointer + len(keys)] = keys
+    return (pointer + len(keys)) % len(queue)
+
+
+def info_nce(queries, positives, keys, weights, tau):
+    """Returns the weighted loss of one direction, for vectors as they are."""
+    total, M = 0.0, len(keys)
+    for q, k in zip(queries, positives, strict=True):
+        positive = math.log(1 / M) + dot(q, k) / tau
+        negatives = [math.log(w) + dot(q, key) / tau for w, key in zip(weights, keys, strict=True)]
+        total += log_sum_exp([positive, *negatives]) - positive
+    return total / len(queries)
+
+
+def step(za, zb, bank, tau, rho, u):
+    """Returns the bank after a batch that causes no resampling, and the pool's effective sample size."""
+    M, B, r = len(bank), len(za), [0.0] * len(bank)
+    for a, b in zip(map(unit, za), map(unit, zb), strict=True):
+        logs = [math.log(w) + (dot(a, unit(ka)) + dot(b, unit(kb))) / tau for ka, kb, w, _ in bank]
+        total = log_sum_exp(logs)
+        for m in range(M):
+            r[m] += math.exp(logs[m] - total) / B
+    old = []
+    for (ka, kb, w, age), r_m in zip(bank, r, strict=True):
+        damped = (1 - rho) * w + rho * r_m
+        old.append((ka, kb, ((1 - u) * damped + u / M) * M / (M + B), age + 1))
+    new = [(a, b, 1 / (M + B), 0) for a, b in zip(za, zb, strict=True)]
+    ess = 1 / sum(w**2 for _, _, w, _ in old + new)
+    for _ in range(B):
+        lightest = 0
+        for m in range(1, len(old)):
+            if old[m][2] < old[lightest][2] - 1e-13:  # the first, which is the oldest, of ones equal but for rounding
+                lightest = m
+        del old[lightest]
+    total = sum(w for _, _, w, _ in old + new)
+    return [(a, b, w / total, age) for a, b, w, age in old + new], ess
+
+
+def log_likelihood(za, zb, bank_a, bank_b, weights, tau):
+    """Returns the mean of log sum_m w_m e^{(a.k_am + b.k_bm) / tau} on unit vectors."""
+    total = 0.0
+    for a, b in zip(map(unit, za), map(unit, zb), strict=True):
+        keys = zip(map(unit, bank_a), map(unit, bank_b), weights, strict=True)
+        total += log_sum_exp([math.log(w) + (dot(a, ka) + dot(b, kb)) / tau for ka, kb, w in keys if w > 0])
+    return total / len(za)
+
+
+def log_density(za, zb, bank_a, bank_b, weights, tau):
+    """Returns log p(z_b | z_a) and log p(z_a) of every pair under kernels on the raw embeddings."""
+    bank = list(zip(bank_a, bank_b, weights, strict=True))
+    h = math.sqrt(tau * sum(w * (dot(a, a) + dot(b, b)) / 2 for a, b, w in bank))
+    given, alone = [], []
+    for a, b in zip(za, zb, strict=True):
+        gate = [math.log(w) + log_normal(a, ka, h) for ka, _, w in bank]
+        both = [g + log_normal(b, kb, h) for g, (_, kb, _) in zip(gate, bank, strict=True)]
+        alone.append(log_sum_exp(gate))
+        given.append(log_sum_exp(both) - alone[-1])
+    return given, alone
