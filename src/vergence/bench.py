@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from vergence import assembly, training
+from vergence import assembly, objectives, training
 from vergence.api import Run
 from vergence.config import DataConfig, FitConfig, ModelConfig, RunConfig, ViewConfig
 from vergence.data import ArrayItems
@@ -36,22 +36,26 @@ def bench(
     batch_size: int = 256,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    dim: int = 128,
     rounds: int = 5,
     out: Path | None = None,
 ) -> dict[str, Any]:
     """Measures images per second of the bare encoder and of the whole, in turn, and their ratio.
 
+    ``objective``: what an objective costs in a step (loss, gradient and update on random embeddings), as a share of the encoder's
+    step on the same batch; ``objective="all"`` measures every one.
     ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
     (views, objective, optimiser, metrics). ``embed``: forward pass, against `Run.write_embeddings` to a ``.npz``.
 
     Args:
-        what: ``step`` or ``embed``.
+        what: ``step``, ``embed`` or ``objective``.
         encoder: As for `train`.
         objective: As for `train`.
         size: Side of the images, 3 channels.
         batch_size: Images in a step.
         precision: ``auto``, ``fp32`` or ``bf16``; ``embed`` computes in float32.
         device: ``auto``, ``cpu`` or ``cuda``.
+        dim: Features of the embeddings of ``objective``.
         rounds: Rounds; the ratio is the median of the rounds' ratios.
         out: Ledger to add the row to, or None.
 
@@ -68,6 +72,8 @@ def bench(
         checkpoint_seconds=1e9,
     )
     fabric = training.launch(fit)
+    if what == "objective":
+        return _objectives(encoder, objective, size, dim, rounds, fit, fabric, out)
     measure = {"step": _step, "embed": _embed}[what]
     bare, whole = measure(ModelConfig(encoder=encoder, objective=objective), fit, fabric, size)
     pairs = []
@@ -92,10 +98,14 @@ def bench(
         "ratio": round(statistics.median(w / b for b, w in pairs), 3),
     }
     table(f"vergence bench {what}", ["", "value"], [[name, str(value)] for name, value in row.items()])
+    _keep(row, out)
+    return row
+
+
+def _keep(row: dict[str, Any], out: Path | None) -> None:
     if out is not None:
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
-    return row
 
 
 Measured = tuple[Callable[[], float], Callable[[], float]]
@@ -107,14 +117,7 @@ def _step(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> Measure
     generator = torch.Generator().manual_seed(0)
     pair = [views(images.to(fabric.device).contiguous(memory_format=torch.channels_last), generator) for _ in range(2)]
     method = _method(model, size).to(fabric.device)
-    autocast = _autocast(fit, fabric)
-
-    def once() -> None:
-        with autocast():
-            z = [method.encoder(x) for x in pair]
-        torch.stack([part.float().square().mean() for part in z]).sum().backward()
-        for p in method.parameters():
-            p.grad = None
+    once = _bare(method, pair, _autocast(fit, fabric))
 
     steps = _steps(once, fabric.device)
 
@@ -151,6 +154,78 @@ def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> Measur
             return len(items) / (time.perf_counter() - began)
 
     return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
+
+
+def _objectives(
+    encoder: str, objective: str, size: int, dim: int, rounds: int, fit: FitConfig, fabric: Any, out: Path | None
+) -> dict[str, Any]:
+    """Measures the bare step once, and each objective; returns the share of the slowest."""
+    images = torch.randint(0, 256, (fit.batch_size, 3, size, size), dtype=torch.uint8)
+    pair = [images.to(fabric.device).contiguous(memory_format=torch.channels_last) for _ in range(2)]
+    bare = _bare(_method(ModelConfig(encoder=encoder), size).to(fabric.device), pair, _autocast(fit, fabric))
+    names = objectives.names() if objective == "all" else [objective]
+    losses = {name: _loss(name, fit.batch_size, dim, fabric.device) for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in ("", *names)}
+    with bar("bench objective", rounds + 1, "rounds") as advance:
+        for _ in range(rounds + 1):
+            seconds[""].append(1 / _rate(bare, 1, 1, fabric.device))
+            for name in names:
+                seconds[name].append(1 / _rate(losses[name], 10, 1, fabric.device))
+            advance(1)
+    step = statistics.median(seconds[""][1:])  # the first round warms up
+    record = {
+        "measurement": "bench objective",
+        "encoder": encoder,
+        "size": size,
+        "batch_size": fit.batch_size,
+        "dim": dim,
+        "precision": training.precision(fit, fabric.device.type),
+        "device": torch.cuda.get_device_name() if fabric.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "commit": assembly.commit(),
+        "rounds": rounds,
+        "step_seconds": round(step, 4),
+        "objective_seconds": {name: round(statistics.median(seconds[name][1:]), 5) for name in names},
+        "share": {
+            name: round(statistics.median(s / b for s, b in zip(seconds[name][1:], seconds[""][1:], strict=True)), 5)
+            for name in names
+        },
+    }
+    found = [[name, f"{record['objective_seconds'][name] * 1e3:.1f} ms", f"{record['share'][name]:.2%}"] for name in names]
+    table(f"vergence bench objective: {encoder}'s step takes {step:.3f} s", ["", "loss", "of the step"], found)
+    _keep(record, out)
+    return record
+
+
+def _loss(name: str, n: int, dim: int, device: torch.device) -> Callable[[], None]:
+    """Returns one pass of an objective: loss, gradient and update."""
+    torch.manual_seed(0)
+    made = objectives.get(name)(dim).to(device)
+    za = torch.randn(n, dim, device=device)
+    zb = 0.8 * za + 0.6 * torch.randn(n, dim, device=device)
+    pair = [z.requires_grad_() for z in (za, zb)]
+
+    def once() -> None:
+        torch.stack(list(made(*pair).values())).sum().backward()
+        for p in (*pair, *made.parameters()):
+            p.grad = None
+        with torch.no_grad():
+            made.update(*(z.detach() for z in pair))
+
+    return once
+
+
+def _bare(method: Any, pair: list[torch.Tensor], autocast: Callable[[], AbstractContextManager[Any]]) -> Callable[[], None]:
+    """Returns forward and backward pass of an encoder on two ready views."""
+
+    def once() -> None:
+        with autocast():
+            z = [method.encoder(x) for x in pair]
+        torch.stack([part.float().square().mean() for part in z]).sum().backward()
+        for p in method.parameters():
+            p.grad = None
+
+    return once
 
 
 def _method(model: ModelConfig, size: int) -> Any:

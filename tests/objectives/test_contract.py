@@ -233,7 +233,9 @@ def line_mass(log_prob, context, n=2000):
 def test_mass_on_the_line_is_at_most_one(name, context):
     """A bound by importance sampling may pass the density for some draws of its noise, but not on average over the draws."""
     objective = objectives.get(name)(1)
-    masses = repeated(lambda: line_mass(objective.log_prob, context), range(60))
+    masses = repeated(lambda: line_mass(objective.log_prob, context), range(2))
+    if masses[0] != masses[1]:  # a bound with noise: its mean over draws
+        masses = repeated(lambda: line_mass(objective.log_prob, context), range(60))
     assert 0 < masses.mean() <= 1 + 1e-4 + 4 * masses.std() / math.sqrt(len(masses))
 
 
