@@ -80,10 +80,37 @@ def test_a_gaussian_limit_trains_and_its_infinity_comes_back(tmp_path):
     assert torch.isfinite(run.score(images())).all()
 
 
-def test_an_objective_from_outside_has_no_density_to_score_with(tmp_path):
-    run = api.train("digits", out=tmp_path / "run", objective="tests.collapsing:Constant", **QUICK)
-    with pytest.raises(ValueError, match="no density"):
-        run.score(images())
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run whose objective is no density; one class is held out as the anomaly."""
+    settings = {"objective": "tests.collapsing:Constant", "keep_classes": tuple(range(9)), **QUICK}
+    with torch.random.fork_rng():
+        return api.train("digits", out=tmp_path_factory.mktemp("plain") / "run", **settings)
+
+
+def test_an_objective_from_outside_has_no_density_to_score_with(plain, tmp_path):
+    assert not plain.has_density
+    for call in (plain.score, plain.embed, lambda x: plain.write_scores(x, tmp_path / "s.csv")):
+        with pytest.raises(ValueError, match="Constant' has no density"):
+            call(images())
+    assert not (tmp_path / "s.csv").exists()
+
+
+def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):
+    from vergence.protocol import evaluate
+    from vergence.report import write_report
+    from vergence.show import show_evaluation
+
+    plain.write_embeddings(images(), tmp_path / "e.npz")
+    with np.load(tmp_path / "e.npz") as e:
+        assert set(e.files) == {"name", "z"} and np.allclose(e["z"], plain.encode(images()))
+    record = evaluate(plain, probes=False)
+    assert set(record["representations"]) == {"z", "untrained", "pixels", "pca"} and record["posterior"] is None
+    assert {score["kind"] for score in record["anomaly"]["scores"].values()} == {"control"}
+    show_evaluation(record)
+    assert "mu" not in capsys.readouterr().out.split()
+    page = write_report(plain.folder.path).read_text()
+    assert "is no density" in page and "its objective keeps no posterior" in page
 
 
 def test_projected_runs_embed_what_the_objective_saw(tmp_path):

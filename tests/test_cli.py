@@ -47,6 +47,7 @@ OPTIONS = {
     "Evaluate": ["run", "probes", "device"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device"],
     "Score": ["run", "images", "out", "data_root", "batch_size", "device"],
+    "Sample": ["run", "out", "n", "context", "decoder", "decoder_epochs", "seed", "device"],
     "Advise": [
         "data", "out", "labels", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
     ],
@@ -306,6 +307,58 @@ def test_embed_reads_single_images_of_any_size(run, tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (33, 21, 3), dtype=np.uint8)).save(tmp_path / "one.png")
     assert call("score", run, tmp_path / "one.png", "--out", tmp_path / "s.csv").returncode == 0
     assert len((tmp_path / "s.csv").read_text().splitlines()) == 2
+
+
+@pytest.fixture(scope="module")
+def gaussian(tmp_path_factory):
+    """A small run with a conditional density."""
+    out = tmp_path_factory.mktemp("gje") / "run"
+    found = call("train", "digits", "--out", out, "--objective", "gje", "--set", "projector=(8,)", *QUICK)
+    assert found.returncode == 0, found.stderr
+    return out
+
+
+def test_sample_writes_embeddings_and_pictures(gaussian, tmp_path):
+    found = call("sample", gaussian, "--out", tmp_path / "s.npz", "--seed", "3", "--device", "cpu")
+    assert found.returncode == 0 and "wrote 64 draws" in found.stdout, found.stderr
+    with np.load(tmp_path / "s.npz") as s:
+        assert s["za"].shape == s["zb"].shape == (64, 8)
+    assert "wrote 4 draws" in call("sample", gaussian, "--out", tmp_path / "s.png", "--n", "4").stdout
+    painted = ("--context", "digits", "--n", "2", "--decoder-epochs", "1")
+    assert "wrote 16 draws" in call("sample", gaussian, "--out", tmp_path / "c.png", *painted).stdout
+    kept = (gaussian / "decoder.safetensors").stat().st_mtime_ns
+    assert call("sample", gaussian, "--out", tmp_path / "d.png", "--decoder", "--n", "4").returncode == 0
+    assert (gaussian / "decoder.safetensors").stat().st_mtime_ns == kept
+    with Image.open(tmp_path / "c.png") as image:
+        assert image.size == (3 * 34 + 2, 8 * 34 + 2)
+
+
+def test_sample_refuses_what_it_cannot_draw(run, gaussian, tmp_path):
+    refused("sample", run, "--out", tmp_path / "s.npz", words="'vje' has no conditional density")
+    refused("sample", gaussian, "--out", tmp_path / "s.jpg", words=".png")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--n", "0", words="n of at least 1")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--context", "digist", words="did you mean digits")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--decoder-epochs", "0", words="epochs >= 1")
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32))
+    settings = ["--objective", "gje", "--encoder", "mlp", "--set", "projector=(4,)", *QUICK[:4], "--device", "cpu"]
+    assert call("train", tmp_path / "v.npy", "--out", tmp_path / "run", *settings).returncode == 0
+    refused("sample", tmp_path / "run", "--out", tmp_path / "s.png", words="vectors of 5 features")
+    assert not (tmp_path / "s.png").exists()
+
+
+def test_a_plain_objective_has_no_score(tmp_path):
+    found = call("train", "digits", "--out", tmp_path / "run", "--objective", "tests.collapsing:Constant", *QUICK)
+    assert found.returncode == 0, found.stderr
+    refused("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", words="has no density")
+    assert call("evaluate", tmp_path / "run", "--no-probes").returncode == 0
+    assert call("report", tmp_path / "run").returncode == 0
+
+
+def test_settings_reach_the_second_encoder_and_switch_a_teacher_off(tmp_path):
+    settings = ["--set", "target_encoder=mlp", "--set", "teacher=false", "--objective", "gje", "--set", "projector=(4,)"]
+    assert call("train", "digits", "--out", tmp_path / "run", *settings, *QUICK).returncode == 0
+    model = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
+    assert model["target_encoder"] == "mlp" and model["teacher"] is False
 
 
 def test_advise_writes_a_page_and_says_why(tmp_path):

@@ -168,6 +168,15 @@ def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
     assert not (tmp_path / "strict" / "model.safetensors").exists()
 
 
+def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):
+    settings = {"objective": "gje", "options": {"loss": "naive", "shrinkage": 0.0}, "epochs": 15, "batch_size": 128, "optimizer": "adamw", "lr": 1e-2}
+    settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512, "projector": (8,), "encoder": "mlp"}
+    api.train("digits", out=tmp_path / "run", **settings)
+    said = capsys.readouterr().err
+    assert said.count("trace trap") == 1 and "mi_kl" in said
+    assert "trace trap" in (tmp_path / "run" / "log.txt").read_text()
+
+
 def test_a_teacher_follows_the_student(tmp_path):
     run = api.train("digits", out=tmp_path / "run", epochs=1, limit=256, teacher=0.5, device="cpu", precision="fp32", knn_every=0)
     student = dict(run.method.encoder.named_parameters())

@@ -7,6 +7,7 @@ __version__ = "0.1.0.dev0"
 
 _NAMES = {"Run": "api", "evaluate": "protocol", "load": "api", "train": "api", "write_report": "report"}
 _MODULES = (
+    "decoding",
     "densities",
     "evaluation",
     "linalg",

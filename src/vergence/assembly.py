@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import subprocess
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,31 @@ from torch import Tensor, nn
 
 from vergence import networks, objectives, training
 from vergence.config import FitConfig, ModelConfig, RunConfig
-from vergence.data import Data, Items, PairItems, Skipped
+from vergence.data import ArrayItems, Data, Items, PairItems, Skipped
+from vergence.densities import GaussianMixture
 from vergence.evaluation import features, knn
 from vergence.files import open_table
 from vergence.methods.paired import PairedMethod
-from vergence.objectives.core import Objective
+from vergence.objectives.core import ConditionalObjective, Objective
 from vergence.views import ImageViews, VectorViews, Views
 
-__all__ = ["build", "facts", "labelled", "make_views", "online_knn", "seen_shape", "statistics", "write_skipped"]
+__all__ = [
+    "build",
+    "crop_side",
+    "facts",
+    "fitted",
+    "holds_pairs",
+    "labelled",
+    "make_views",
+    "online_knn",
+    "parts",
+    "seen_shape",
+    "statistics",
+    "write_skipped",
+]
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
+NUMBERS = 1 << 24  # of a mixture's density, held at a time
 ONLINE_BANK, ONLINE_TEST = 10_000, 2_000  # items of the online kNN check
 
 
@@ -33,24 +49,49 @@ def build(
     Args:
         config: What to build.
         shape: Of the items that the encoder sees, (C, H, W) or (D,).
-        target_shape: Of the second view's items where they are of another kind; None for one encoder.
-        mean: Statistics of the input, per channel or feature; a second encoder's follow behind.
+        target_shape: Of the second view's items where they are of another shape; None where both are of one.
+        mean: Statistics of the input, per channel or feature; those of the pairs' targets follow behind.
         std: As ``mean``.
+
+    Raises:
+        ValueError: A name or an option is unknown, or an encoder cannot take its shape.
     """
     n = shape[0]
     encoder = networks.encoder(config.encoder, shape, mean[:n], std[:n])
-    second = None if target_shape is None else networks.encoder(config.encoder, target_shape, mean[n:], std[n:])
     dim = networks.width(encoder, shape)
+    dual = target_shape is not None or config.target_encoder is not None
+    seen = tuple(shape if target_shape is None else target_shape)
+    second = _target_encoder(config, seen, mean[-seen[0] :], std[-seen[0] :]) if dual else None
+    objective = _objective(config, (dim, *config.projector)[-1], dual)
+    teacher = type(objective).teacher if config.teacher is None else config.teacher
     return PairedMethod(
         encoder,
-        _objective(config, (dim, *config.projector)[-1]),
+        objective,
         projector=networks.projector(dim, config.projector),
         target_encoder=second,
-        teacher=config.teacher,
+        target_projector=None if second is None else _target_projector(config, networks.width(second, seen), dim),
+        teacher=None if teacher is False else teacher,
     )
 
 
-def _objective(config: ModelConfig, dim: int) -> Objective:
+def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor) -> nn.Module:
+    """Returns the encoder that is named, else one of the first one's name, else an MLP."""
+    try:
+        return networks.encoder(config.target_encoder or config.encoder, shape, mean, std)
+    except ValueError:
+        if config.target_encoder is not None:
+            raise
+        return networks.encoder("mlp", shape, mean, std)
+
+
+def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | None:
+    """Returns the second encoder's own head; without projector a linear map to the first one's width, where they differ."""
+    if config.projector:
+        return networks.projector(width, config.projector)
+    return None if width == dim else nn.Linear(width, dim)
+
+
+def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
     kind = objectives.get(config.objective)
     known = [name for name in inspect.signature(kind).parameters if name != "dim"]
     for name in config.options:
@@ -60,8 +101,9 @@ def _objective(config: ModelConfig, dim: int) -> Objective:
                 f"objective '{config.objective}' has no option '{name}'; it has: {', '.join(known)}"
                 + (f"; did you mean '{near[0]}'?" if near else "")
             )
+    own = {"tied": False} if dual and "tied" in known else {}
     try:
-        return kind(dim, **config.options)
+        return kind(dim, **{**own, **config.options})
     except TypeError as error:
         raise ValueError(f"objective '{config.objective}' cannot take the options {config.options}: {error}") from error
 
@@ -88,6 +130,39 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     x = x.transpose(0, 1).flatten(1)
     std, mean = torch.std_mean(x, dim=1, correction=0)
     return mean.float(), torch.where(std > 1e-6, std, 1.0).float()
+
+
+def crop_side(facts: dict[str, Any], shape: Sequence[int]) -> int | None:
+    """Returns the side of the central crop that an encoder of a shape sees; pairs that are not square are not cropped."""
+    square = len(shape) == 3 and (shape[1] == shape[2] or facts.get("kind") != "pairs")
+    return int(shape[1]) if square else None
+
+
+def fitted(items: ArrayItems, shape: tuple[int, ...]) -> ArrayItems:
+    """Returns images brought to a shape on read, or vectors as they are.
+
+    Raises:
+        ValueError: The items are of another kind, or vectors of another width.
+    """
+    if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
+        raise ValueError(f"expected items of shape {shape} as the model was trained on, found {items.shape}")
+    return items.shaped(shape) if len(shape) == 3 else items
+
+
+def holds_pairs(path: Path) -> bool:
+    """Returns whether a file is a ``.npz`` with the arrays context and target."""
+    if path.suffix.lower() != ".npz" or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return {"context.npy", "target.npy"} <= set(archive.namelist())
+
+
+def parts(objective: Objective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
+    """Splits embeddings (N, D) into parts whose table of items by components by features stays small; ``most`` items each."""
+    found = objective.conditional(z[:1]) if isinstance(objective, ConditionalObjective) and len(z) else None
+    K = found.weights.shape[-1] if isinstance(found, GaussianMixture) else 1
+    split: tuple[Tensor, ...] = z.split(max(1, min(most, NUMBERS // (K * z.shape[1]))))
+    return split
 
 
 def write_skipped(path: Path, skipped: Sequence[Skipped]) -> None:

@@ -31,6 +31,8 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
     def of(cls, norm: nn.modules.batchnorm._BatchNorm) -> "_GlobalBatchNorm":
         new = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         new.load_state_dict(norm.state_dict())
+        for own, theirs in zip(new.parameters(), norm.parameters(), strict=True):
+            own.requires_grad_(theirs.requires_grad)  # those of a teacher want none
         return new.to(next(norm.parameters()).dtype).train(norm.training)
 
     def _check_input_dim(self, input: Tensor) -> None:

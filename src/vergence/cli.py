@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
-from vergence import __version__, cli_density
+from vergence import __version__, cli_density, cli_sample
 
 __all__ = ["main"]
 
@@ -194,6 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
         "evaluate": Evaluate,
         "embed": Embed,
         "score": Score,
+        "sample": cli_sample.Sample,
         "advise": Advise,
         "density": cli_density.Density,
         "report": Report,
@@ -260,8 +261,9 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    if text in ("inf", "none"):
-        return float("inf") if text == "inf" else None
+    words = {"inf": float("inf"), "none": None, "true": True, "false": False}
+    if text in words:
+        return words[text]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError):
@@ -362,6 +364,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     Evaluate: _evaluate,
     Embed: _embed,
     Score: _score,
+    cli_sample.Sample: cli_sample.sample,
     Advise: _advise,
     cli_density.Density: lambda command: cli_density.RUN[type(command.do)](command.do, _value),
     Report: _report,

@@ -132,15 +132,27 @@ class ModelConfig(_Checked):
             ResNet's name to choose its stem (by image size otherwise).
         objective: A name from ``vergence.objectives.names()``, or ``package.module:Class``.
         options: Keyword arguments of the objective.
-        projector: Widths of a projection head after the encoder; empty for none.
-        teacher: Momentum of an exponential-moving-average teacher that embeds the targets; ``None`` for no teacher.
+        projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own.
+        teacher: Momentum in [0, 1) of an exponential-moving-average teacher that embeds the targets; ``None`` for the
+            objective's own (most have none), ``False`` for no teacher whatever the objective.
+        target_encoder: Encoder of the second view, by name: two encoders even for views of one shape (dual encoders), and for
+            objectives with an option ``tied`` two networks, ``tied=False``, unless the options say otherwise. ``None`` shares
+            the first where both views are of one shape; where they are not, a second one of the same name is built, or
+            ``mlp`` where that name cannot take the shape. Without a projector, a second encoder of another width is followed
+            by a linear map to the first one's.
     """
 
     encoder: str = "small"
     objective: str = "vje"
     options: dict[str, Any] = field(default_factory=dict)
     projector: tuple[int, ...] = ()
-    teacher: float | None = None
+    teacher: float | bool | None = None
+    target_encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.teacher is True:
+            raise ValueError("expected teacher to be a momentum such as 0.99, False or None, found True")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The one declared protocol: a run's numbers beside their controls, from the last epoch, with every setting written down."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence import networks
+from vergence import assembly, networks
 from vergence.api import Run
 from vergence.data import Data, Items, open_data
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
@@ -19,6 +20,7 @@ from vergence.training import seed_of
 __all__ = ["evaluate"]
 
 EXAMPLES, QUERIES, NEIGHBOURS = 600, 8, 8  # items in the report's map; rows of neighbours and their length
+SCORED = 1024  # items at a time
 PIXELS = 32  # larger images are averaged down to this side for the pixel controls
 
 Features = dict[str, Tensor]
@@ -31,6 +33,7 @@ def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
     regression on frozen features standardised with training statistics. Both on the embedding z and the posterior mean mu,
     beside an untrained encoder of the same make, raw inputs and their PCA. If the run was trained on some classes only, the
     others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of every score and control.
+    An objective that is no density has no mu, no posterior and no scores; of pairs the contexts are evaluated.
 
     Args:
         run: A finished run.
@@ -69,7 +72,7 @@ def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
             "note": f"{opened.note}; {'no accuracies: fewer than two labelled classes' if kept is None else 'last epoch'}",
         },
         "representations": found,
-        "posterior": _posterior(run, test["z"]),
+        "posterior": _posterior(run, test["z"]) if run.has_density else None,
         "anomaly": _anomalies(run, opened, train, test),
     }
     run.folder.write_json("evaluation.json", record)
@@ -90,7 +93,8 @@ def _features(run: Run, items: Items, advance: Any) -> Features:
         return features.collect(net, items, size=run.size, device=run.device)[0]
 
     z = collect(run.method.encoder)
-    return {"z": z, "mu": _mean(run, z), "untrained": collect(_untrained(run)), "pixels": collect(_Pixels())}
+    believed = {"mu": _mean(run, z)} if run.has_density else {}
+    return {"z": z, **believed, "untrained": collect(_untrained(run)), "pixels": collect(_Pixels())}
 
 
 class _Pixels(nn.Module):
@@ -112,22 +116,31 @@ def _untrained(run: Run) -> nn.Module:
     return encoder.to(run.device)
 
 
+def _inner(run: Run, z: Tensor) -> Iterator[Tensor]:
+    """Yields embeddings (N, D) in the objective's space, in parts that a mixture of many components can take."""
+    for part in z.split(4096):
+        yield from assembly.parts(run.objective, run.method.projector(run.put(part)), SCORED)
+
+
 @torch.inference_mode()
 def _mean(run: Run, z: Tensor) -> Tensor:
-    return torch.cat([run.objective.posterior(run.method.projector(part.to(run.device))).mean.cpu() for part in z.split(4096)])
+    return torch.cat([run.objective.posterior(inner).mean.cpu() for inner in _inner(run, z)])
 
 
 @torch.inference_mode()
 def _posterior(run: Run, z: Tensor) -> dict[str, float]:
     """Returns the statistics of the posterior over the test items; CV is the variance's deviation over its mean."""
-    posteriors = [run.objective.posterior(run.method.projector(part.to(run.device))) for part in z.split(4096)]
-    variance, mean = (torch.cat([getattr(p, name).cpu() for p in posteriors]) for name in ("variance", "mean"))
+    parts = []
+    for inner in _inner(run, z):
+        belief = run.objective.posterior(inner)
+        parts.append([x.cpu() for x in (belief.variance, belief.mean, belief.entropy())])
+    variance, mean, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return {
         "variance_mean": variance.mean().item(),
         "variance_cv": (variance.std() / variance.mean()).item(),
         "norm_z": z.norm(dim=1).mean().item(),
         "norm_mu": mean.norm(dim=1).mean().item(),
-        "entropy": torch.cat([p.entropy().cpu() for p in posteriors]).mean().item(),
+        "entropy": entropy.mean().item(),
     }
 
 
@@ -156,7 +169,7 @@ def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> dict[
         return None
     test = {name: found[labels >= 0] for name, found in test.items()}
     strange = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
-    scores = {name: ("model", score) for name, score in _scores(run, test["z"]).items()}
+    scores = {name: ("model", score) for name, score in _scores(run, test["z"]).items()} if run.has_density else {}
     for name in ("z", "untrained", "pixels", "pca"):
         scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
     for name in ("z", "untrained", "pca"):
@@ -174,9 +187,9 @@ def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> dict[
 def _scores(run: Run, z: Tensor) -> Features:
     with torch.random.fork_rng(devices=[]):
         parts = []
-        for part in z.split(1024):
+        for inner in _inner(run, z):
             torch.manual_seed(0)  # the same noise for every part, as in Run.score
-            parts.append(run.objective.scores(run.method.projector(part.to(run.device))))
+            parts.append(run.objective.scores(inner))
     return {name: torch.cat([part[name].cpu() for part in parts]) for name in parts[0]}
 
 
@@ -190,14 +203,14 @@ def _write_examples(run: Run, items: Items, test: Features) -> None:
     columns: dict[str, Any] = {
         "xy": xy.numpy(),
         "label": labels.numpy(),
-        "score": next(iter(_scores(run, z).values())).numpy(),
+        "score": (next(iter(_scores(run, z).values())) if run.has_density else torch.full((len(z),), torch.nan)).numpy(),
         "name": np.asarray([items.names[i] for i in chosen.tolist()], dtype=np.str_),
         "neighbours": knn.nearest(z, z[:QUERIES], min(NEIGHBOURS + 1, len(z)))[1].numpy(),
     }
     keep = run.folder.config.data.keep_classes
     if keep is not None:
         columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
-    if run.size is not None:
+    if len(run.read_shape()) == 3:
         columns["thumbnail"] = torch.cat([x for _, x in features.stream(_thumbnail, items.subset(chosen), size=run.size)]).numpy()
     with replacing(run.folder.path / "examples.npz") as part, part.open("wb") as file:
         np.savez_compressed(file, **columns)

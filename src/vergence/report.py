@@ -55,6 +55,7 @@ POSTERIOR = {
     "norm_z": ("Norm of z, mean", "", "length of the embedding"),
     "norm_mu": ("Norm of the posterior mean, mean", "", "length of what is believed of it"),
 }
+OTHERS = {"variance_mean": "how unsure it is, a feature"}  # of objectives without VJE's prior
 
 
 def write_report(run: Path) -> Path:
@@ -109,9 +110,9 @@ def _header(run: RunFiles) -> str:
         "Training items": count(facts.get("n_train")),
         "Test items": count(facts.get("n_test")),
         "Test part": facts.get("note"),
-        "Item": " × ".join(map(str, facts.get("shape") or [])),
+        "Item": " → ".join(" × ".join(map(str, facts[key])) for key in ("shape", "target_shape") if facts.get(key)),
         "Objective": model.get("objective"),
-        "Encoder": model.get("encoder"),
+        "Encoder": " → ".join(str(model[key]) for key in ("encoder", "target_encoder") if model.get(key)),
         "Epochs, seed": f"{fit.get('epochs', '–')}, {fit.get('seed', '–')}",
         "Device": ", ".join(str(facts[key]) for key in ("device", "precision") if facts.get(key)),
         "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), facts.get("commit")) if v),
@@ -144,6 +145,8 @@ def _recognised(run: RunFiles) -> str:
 
 def _noticed(run: RunFiles) -> str:
     kinds, columns = _detectors(run)
+    if "AUROC" in columns and "model" not in kinds.values():
+        return "The objective is no density: it has no score that would notice what is unusual; its controls are below."
     if "AUROC" in columns:
         meaning = "of pairs of an anomaly and an ordinary item are ranked rightly (AUROC)"
         return f"Noticing what is unusual: {duel(kinds, columns['AUROC'], meaning)}"
@@ -152,7 +155,8 @@ def _noticed(run: RunFiles) -> str:
         return "How well unusual items are noticed was not measured either."
     if mean is None:
         return "Nothing was held out as an anomaly, so how well unusual items are noticed is not known."
-    return f"What the model believes of an item has a variance of {mean:.2f} on average, where 1 would be knowing nothing."
+    known = ", where 1 would be knowing nothing" if _is_vje(run) else ""
+    return f"What the model believes of an item has a variance of {mean:.2f} on average{known}."
 
 
 def _representations(run: RunFiles) -> tuple[dict[str, str], Columns]:
@@ -252,7 +256,7 @@ def _scores(run: RunFiles) -> dict[int, float]:
 def _gallery(run: RunFiles) -> str:
     order = list(_scores(run))
     if not order:
-        return missing("There are no scored example items; <code>vergence evaluate</code> picks them.")
+        return missing("No example items have scores: <code>vergence evaluate</code> picks some, if the objective is a density.")
     n = min(GALLERY, len(order) // 2 or 1)
     high, low = (_items(run, part) for part in (order[:n], order[: -n - 1 : -1]))
     return f"<h3>Most unusual</h3>{high}<h3>Most typical</h3>{low}"
@@ -330,9 +334,14 @@ def _posterior(run: RunFiles) -> str:
     found = run.evaluation.get("posterior")
     if not found:
         return missing("There are no posterior statistics: the run was not evaluated, or its objective keeps no posterior.")
-    ours = bool(run.config["model"].get("objective") == "vje")
+    ours = _is_vje(run)
     rows = [
-        [title, number(found[key]), *([f"about {paper}" if paper else "–"] if ours else []), meaning]
+        [
+            title,
+            number(found[key]),
+            *([f"about {paper}" if paper else "–"] if ours else []),
+            meaning if ours else OTHERS.get(key, meaning),
+        ]
         for key, (title, paper, meaning) in POSTERIOR.items()
         if found.get(key) is not None
     ]
@@ -340,6 +349,10 @@ def _posterior(run: RunFiles) -> str:
     words = "<p>“The paper's” is what the VJE paper reports of its own networks; it was not measured here.</p>"
     before = "<p>Of every item the model keeps a belief with a width. Means over the test items:</p>"
     return before + table("Posterior", head, rows, "words") + words * ours
+
+
+def _is_vje(run: RunFiles) -> bool:
+    return bool(run.config["model"].get("objective") == "vje")
 
 
 def _training(run: RunFiles) -> str:

@@ -298,6 +298,7 @@ class _Journal:
     ) -> None:
         self.run, self.method, self.config, self.steps, self.first = run, method, config, steps, first
         self.monitor, self.progress, self.warn, self.warned = monitor, progress, warn, False
+        self.noticed: dict[str, int] = {}
         self.row: dict[str, float] = {}
         self.symptoms = 0
         self._restart()
@@ -343,12 +344,23 @@ class _Journal:
             self.run.log(message)
             self.warn(message)
             self.warned = True
+        self._notice(numbers)
         every = self.config.knn_every
         if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):
             self.method.eval()
             numbers |= self.monitor(self.method.encoder)
             self.method.train()
         return numbers
+
+    def _notice(self, numbers: dict[str, float]) -> None:
+        """Tells once of each thing that an objective's numbers have shown to go wrong for some epochs in a row."""
+        found = collapse.notices(numbers)
+        told = {name: count for name, count in self.noticed.items() if name in found or count >= PATIENCE}
+        self.noticed = told | {name: told.get(name, 0) + 1 for name in found}
+        for name, message in found.items():
+            if self.noticed[name] == PATIENCE:
+                self.run.log(message)
+                self.warn(message)
 
 
 def _require_finite(row: dict[str, float], step: int) -> None:

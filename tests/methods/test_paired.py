@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from vergence.methods.paired import PairedMethod
+from vergence.objectives.core import Objective
 from vergence.objectives.vje import VJE
 
 
@@ -74,7 +75,94 @@ def test_low_precision_embeddings_reach_the_objective_as_float32():
     assert objective.dtypes == (torch.float32, False)
 
 
-@pytest.mark.parametrize("bad", [{"teacher": 1.0}, {"teacher": -0.1}, {"teacher": 0.9, "target_encoder": nn.Linear(5, 8)}])
+@pytest.mark.parametrize("bad", [{"teacher": 1.0}, {"teacher": -0.1}])
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(ValueError, match="teacher"):
         PairedMethod(nn.Linear(5, 8), VJE(8), **bad)
+
+
+def test_a_second_projector_needs_a_second_encoder():
+    with pytest.raises(ValueError, match="target_encoder"):
+        PairedMethod(nn.Linear(5, 8), VJE(8), target_projector=nn.Linear(8, 8))
+
+
+class Recorded(Objective):
+    """Keeps what it is given; its loss has a different gradient in each argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.updates = [], []
+
+    def forward(self, za, zb):
+        self.seen.append((za, zb))
+        return {"first": za.sum(), "second": 2 * zb.sum()}
+
+    def update(self, za, zb):
+        self.updates.append((za, zb))
+
+
+def dual(teacher=None):
+    torch.manual_seed(1)
+    second = nn.Sequential(nn.Linear(3, 7), nn.BatchNorm1d(7))
+    heads = {"projector": nn.Linear(8, 4), "target_projector": nn.Linear(7, 4)}
+    return PairedMethod(nn.Linear(5, 8), Recorded(), target_encoder=second, teacher=teacher, **heads)
+
+
+def test_each_encoder_has_its_own_projector():
+    method, (a, b) = dual(), (torch.randn(6, 5), torch.randn(6, 3))
+    method((a, b), whole)
+    za, zb = method.objective.seen[0]
+    assert torch.equal(za, method.projector(method.encoder(a)))
+    assert torch.equal(zb, method.target_projector(method.target_encoder(b)))
+    assert torch.equal(za, method.branch("context")(a)) and torch.equal(zb, method.branch("target")(b))
+
+
+def test_a_second_encoder_without_a_head_shares_the_projector():
+    method = PairedMethod(nn.Linear(5, 8), Recorded(), projector=nn.Linear(8, 4), target_encoder=nn.Linear(3, 8))
+    assert method.branch("target")[1] is method.projector
+    assert PairedMethod(nn.Linear(5, 8), Recorded()).branch("target")[0] is not None
+
+
+def test_a_teacher_of_two_encoders_keeps_the_roles_and_only_students_learn():
+    method, (a, b) = dual(teacher=0.9), (torch.randn(6, 5), torch.randn(6, 3))
+    found = method((a, b), whole)
+    (za, tb), (ta, zb) = method.objective.seen
+    assert torch.equal(za, method.branch("context")(a)) and torch.equal(zb, method.branch("target")(b))
+    assert torch.equal(ta, za) and torch.equal(tb, zb), "a teacher starts as a copy"
+    assert not ta.requires_grad and not tb.requires_grad and za.requires_grad and zb.requires_grad
+    assert torch.allclose(found["first"], 0.5 * (za.sum() + ta.sum()))
+    sum(found.values()).backward()
+    students = [method.encoder, method.projector, method.target_encoder, method.target_projector]
+    assert all(p.grad is not None for module in students for p in module.parameters())
+    assert all(p.grad is None and not p.requires_grad for t in (method.teacher, method.target_teacher) for p in t.parameters())
+    assert torch.allclose(method.projector.bias.grad, torch.full((4,), 3.0))  # half of 6 items, once
+    assert torch.allclose(method.target_projector.bias.grad, torch.full((4,), 6.0))
+    method.after_step()
+    assert all(torch.equal(x, y) for x, y in zip(method.objective.updates[0], (za, tb), strict=True))
+
+
+def test_a_teacher_of_two_encoders_follows_both_with_their_buffers():
+    method = dual(teacher=0.9)
+    start = [[p.clone() for p in t.parameters()] for t in (method.teacher, method.target_teacher)]
+    with torch.no_grad():
+        for p in (*method.branch("context").parameters(), *method.branch("target").parameters()):
+            p.add_(1.0)
+    method((torch.randn(6, 5), torch.randn(6, 3)), whole)
+    method.after_step()
+    for before, teacher, side in zip(start, (method.teacher, method.target_teacher), ("context", "target"), strict=True):
+        for was, now, student in zip(before, teacher.parameters(), method.branch(side).parameters(), strict=True):
+            assert torch.allclose(now, 0.9 * was + 0.1 * student)
+    norms = method.target_teacher[0][1], method.target_encoder[1]
+    assert torch.equal(norms[0].running_mean, norms[1].running_mean) and norms[0].num_batches_tracked == 1
+
+
+def test_a_teacher_of_two_encoders_survives_saving():
+    method, again = dual(teacher=0.9), dual(teacher=0.9)
+    with torch.no_grad():
+        for p in method.parameters():
+            p.add_(torch.randn_like(p))
+    again.load_state_dict(method.state_dict())
+    assert all(torch.equal(x, y) for x, y in zip(method.state_dict().values(), again.state_dict().values(), strict=True))
+    calls = []
+    method((torch.randn(6, 5), torch.randn(6, 3)), lambda z: calls.append(z.shape) or z)
+    assert calls == [(6, 4)] * 4

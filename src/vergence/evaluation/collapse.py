@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vergence.linalg import effective_rank, normalised_std, require_features
 
-__all__ = ["collapse", "warning"]
+__all__ = ["collapse", "notices", "warning"]
 
 ROWS = 4096  # of these the spectrum is taken, so that its cost does not grow with N
 ADVICE = "try a smaller learning rate, AdamW, warm-up or a larger batch; check the views; for vje keep beta >= 1"
@@ -67,6 +67,43 @@ def warning(stats: Mapping[str, float], dim: int | None = None) -> str | None:
     if rank < 2 and (dim is None or dim >= 8):
         return f"the embedding collapses to a line (effective rank {rank:.2g}, below 2): {ADVICE}"
     return None
+
+
+def notices(stats: Mapping[str, float]) -> dict[str, str]:
+    """Returns lines on what an objective's diagnostics show to be going wrong, by the number's name; each says cause and remedy.
+
+    Args:
+        stats: Diagnostics of an objective; those that are not there are not judged. ``variance`` (mean over features) below 1e-4,
+            ``condition`` of the covariance above 1e6, ``mahalanobis`` (mean per feature, 1 where the density fits) beyond 0.5 to
+            2, ``ess`` (effective share of a bank's particles) below 0.1, ``component_share`` (effective share of a mixture's
+            components) below 0.2.
+
+    Example:
+        >>> list(notices({"variance": 1e-7, "mahalanobis": 1.0, "ess": 0.9}))
+        ['variance']
+        >>> notices({"variance": 1.0, "condition": 40.0, "mahalanobis": 1.01, "component_share": 0.8})
+        {}
+    """
+    found = {}
+    trapped = abs(stats.get("mahalanobis", 0.0) - 1) < 0.05
+    trap = "; Mahalanobis distances are those of a perfect fit all the while (the trace trap)" if trapped else ""
+    price = "a likelihood alone is raised by shrinking: take loss mi_kl, or a larger beta or eta"
+    if stats.get("variance", 1.0) < 1e-4:
+        found["variance"] = f"the embedding shrinks to a point (mean variance {stats['variance']:.2g}{trap}): {price}"
+    elif stats.get("condition", 1.0) > 1e6:
+        found["condition"] = (
+            f"the embedding loses directions (condition {stats['condition']:.2g}{trap}): {price}, or a narrower projector"
+        )
+    elif not 0.5 < stats.get("mahalanobis", 1.0) < 2:
+        hint = "lower the learning rate, or let the density follow faster (a lower momentum, a smaller bank, more EM steps)"
+        found["mahalanobis"] = f"the density lags behind the embedding (Mahalanobis {stats['mahalanobis']:.2g} of 1): {hint}"
+    if stats.get("ess", 1.0) < 0.1:
+        hint = "lower rho, raise u, or raise the temperature"
+        found["ess"] = f"few particles carry the bank (effective share {stats['ess']:.2g}): {hint}"
+    if stats.get("component_share", 1.0) < 0.2:
+        hint = "fewer components would do, or lower the floor"
+        found["component_share"] = f"few components are used (effective share {stats['component_share']:.2g}): {hint}"
+    return found
 
 
 def _subset(z: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Two views through an encoder into an objective: every objective of the library is trained this way."""
 
 import copy
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,9 @@ from vergence import linalg
 from vergence.methods.core import Gather, Method
 from vergence.objectives.core import Objective
 
-__all__ = ["PairedMethod"]
+__all__ = ["PairedMethod", "Side"]
+
+Side = Literal["context", "target"]  # the first view or the second
 
 
 class PairedMethod(Method):
@@ -19,13 +22,15 @@ class PairedMethod(Method):
         encoder: Items (B, ...) -> embeddings (B, D).
         objective: The density on pairs of embeddings, built for the projector's width if there is one.
         projector: Head between encoder and objective; evaluation reads the encoder without it.
-        target_encoder: Encoder of the second view where it is another kind of data; the same by default.
+        target_encoder: Encoder of the second view (dual encoders); the first one by default.
+        target_projector: Head behind ``target_encoder``, of the same output width; ``projector`` by default.
         teacher: Momentum m in [0, 1) of a teacher, w <- m w + (1 - m) student, whose embeddings are the targets. The terms
             are then the means of those of (student a, teacher b) and (student b, teacher a), and the objective's bank takes
-            the first pair.
+            the first pair. With a second encoder the teacher has copies of both, and the second pair is (teacher a,
+            student b): a context stays a context.
 
     Raises:
-        ValueError: The momentum is out of range, or is combined with a second encoder.
+        ValueError: The momentum is out of range, or there is a second projector without a second encoder.
 
     Example:
         >>> from vergence.objectives.vje import VJE
@@ -41,33 +46,43 @@ class PairedMethod(Method):
         *,
         projector: nn.Module | None = None,
         target_encoder: nn.Module | None = None,
+        target_projector: nn.Module | None = None,
         teacher: float | None = None,
     ) -> None:
         super().__init__()
         if teacher is not None and not 0 <= teacher < 1:
             raise ValueError(f"expected a teacher momentum in [0, 1), found {teacher}")
-        if teacher is not None and target_encoder is not None:
-            raise ValueError("a teacher and a second encoder cannot be combined; choose one")
+        if target_projector is not None and target_encoder is None:
+            raise ValueError("expected a target_encoder before the target_projector, found none; give both, or neither")
         self.encoder = encoder
         self.objective = objective
         self.projector = nn.Identity() if projector is None else projector
         self.target_encoder = target_encoder
+        self.target_projector = target_projector
         self.momentum = teacher
-        self.teacher = None if teacher is None else _frozen_copy(nn.Sequential(encoder, self.projector))
+        self.teacher = None if teacher is None else _frozen_copy(self.branch("context"))
+        self.target_teacher = None if teacher is None or target_encoder is None else _frozen_copy(self.branch("target"))
         self._last: tuple[Tensor, Tensor] | None = None
+
+    def branch(self, side: Side) -> nn.Sequential:
+        """Returns encoder and projector of a side: items (B, ...) -> embeddings in the objective's space."""
+        if side == "context" or self.target_encoder is None:
+            return nn.Sequential(self.encoder, self.projector)
+        return nn.Sequential(self.target_encoder, self.projector if self.target_projector is None else self.target_projector)
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the objective's terms for two views."""
         a, b = views
-        second = self.encoder if self.target_encoder is None else self.target_encoder
-        za, zb = gather(linalg.wide(self.projector(self.encoder(a)))), gather(linalg.wide(self.projector(second(b))))
+        za, zb = gather(linalg.wide(self.branch("context")(a))), gather(linalg.wide(self.branch("target")(b)))
         with torch.autocast(za.device.type, enabled=False):  # an objective's sums and factorisations want float32
             if self.teacher is None:
                 self._last = za.detach(), zb.detach()
                 return self._terms(za, zb)
-            ta, tb = self._targets(a, gather), self._targets(b, gather)
+            ta = self._targets(self.teacher, a, gather)
+            tb = self._targets(self.teacher if self.target_teacher is None else self.target_teacher, b, gather)
             self._last = za.detach(), tb
-            ab, ba = self._terms(za, tb), self._terms(zb, ta)
+            ab = self._terms(za, tb)
+            ba = self._terms(zb, ta) if self.target_teacher is None else self._terms(ta, zb)
         return {term: 0.5 * (ab[term] + ba[term]) for term in ab}
 
     def _terms(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
@@ -75,21 +90,18 @@ class PairedMethod(Method):
         return terms
 
     @torch.no_grad()
-    def _targets(self, x: Tensor, gather: Gather) -> Tensor:
-        assert self.teacher is not None
-        return gather(linalg.wide(self.teacher(x)))
+    def _targets(self, teacher: nn.Module, x: Tensor, gather: Gather) -> Tensor:
+        return gather(linalg.wide(teacher(x)))
 
     @torch.no_grad()
     def after_step(self) -> None:
         """Moves the objective's bank and the teacher."""
         assert self._last is not None, "after_step before forward"
         self.objective.update(*self._last)
-        if self.teacher is not None and self.momentum is not None:
-            student = nn.Sequential(self.encoder, self.projector)
-            for t, s in zip(self.teacher.parameters(), student.parameters(), strict=True):
-                t.lerp_(s, 1 - self.momentum)
-            for kept, now in zip(self.teacher.buffers(), student.buffers(), strict=True):
-                kept.copy_(now)
+        sides: tuple[tuple[nn.Module | None, Side], ...] = ((self.teacher, "context"), (self.target_teacher, "target"))
+        for teacher, side in sides:
+            if teacher is not None and self.momentum is not None:
+                _follow(teacher, self.branch(side), self.momentum)
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
@@ -102,3 +114,11 @@ class PairedMethod(Method):
 
 def _frozen_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).requires_grad_(False)
+
+
+def _follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
+    """Moves the teacher's parameters towards the student's, and copies its buffers."""
+    for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
+        t.lerp_(s, 1 - momentum)
+    for kept, now in zip(teacher.buffers(), student.buffers(), strict=True):
+        kept.copy_(now)

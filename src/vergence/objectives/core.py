@@ -188,11 +188,13 @@ class MixtureObjective(JointObjective):
         """Returns how far the density fits, and what shows a collapse.
 
         ``mahalanobis``: mean distance per feature under the components that answer for a pair, 1 where they fit; ``components``:
-        the effective number, exp of the entropy of the weights; and `vergence.volume.diagnostics`.
+        the effective number, exp of the entropy of the weights, and ``component_share``, its share of those with weight; and
+        `vergence.volume.diagnostics`.
         """
         density = self.joint()
         Z = torch.cat([za, zb], 1).to(density.mean)
         parts = density.component_distribution
         far = (density.responsibilities(Z) * parts.S.quadratic(Z[:, None] - parts.loc)).sum(1).mean() / Z.shape[1]
-        entropy = torch.special.entr(density.weights).sum()
-        return {"mahalanobis": far.item(), "components": entropy.exp().item(), **volume.diagnostics(za, zb)}
+        used = torch.special.entr(density.weights).sum().exp().item()
+        share = used / density.weights.count_nonzero().item()
+        return {"mahalanobis": far.item(), "components": used, "component_share": share, **volume.diagnostics(za, zb)}

@@ -136,7 +136,11 @@ class GJE(JointObjective):
         return self.moving.density(context=self.dim)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns the mean Mahalanobis distance per feature (1 where the density fits) and `vergence.volume.diagnostics`."""
-        joint = self.joint()
-        far = joint.S.quadratic(torch.cat([za, zb], 1).to(joint.loc) - joint.loc).mean() / (2 * self.dim)
+        """Returns the mean Mahalanobis distance per feature under the likelihood's covariance, and `vergence.volume.diagnostics`.
+
+        It is 1 whatever the embeddings are where that is the batch's own: the trap.
+        """
+        Z = torch.cat([wide(za), wide(zb)], 1)
+        under = self._likelihood(volume.moments(Z, self.shrinkage))
+        far = JointGaussian(under.mean, under.S).S.quadratic(Z - under.mean).mean() / Z.shape[1]
         return {"mahalanobis": far.item(), **volume.diagnostics(za, zb)}

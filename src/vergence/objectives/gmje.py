@@ -66,7 +66,7 @@ class GMJE(MixtureObjective):
         components: int = 10,
         loss: MixtureLoss = "mi_kl",
         fit: Literal["gradient", "em"] = "em",
-        eta: float = 0.5,
+        eta: float = 1.0,
         beta: float = 2.0,
         floor: float = 0.3,
         covariance: CovarianceForm = "auto",

@@ -65,7 +65,7 @@ class GMJEGNG(MixtureObjective):
         items_per_node: float = 100.0,
         insert_every: int = 100,
         loss: MixtureLoss = "mi_kl",
-        eta: float = 0.5,
+        eta: float = 1.0,
         beta: float = 2.0,
         floor: float = 0.3,
         covariance: CovarianceForm = "auto",
