@@ -8,6 +8,7 @@ import torch
 from scipy import integrate, stats
 from torch.distributions import MultivariateNormal
 
+from vergence.covariances import PairedLowRank, turned
 from vergence.densities import Dense, Diagonal, GaussianMixture, JointGaussian, LowRank, PowerSpherical
 
 D, C, K = 5, 2, 3
@@ -317,3 +318,46 @@ def test_power_spherical_gradients():
     assert torch.autograd.gradcheck(lambda k: PowerSpherical(mu.detach(), k).entropy(), (kappa,))
     PowerSpherical(mu, kappa).rsample((3,)).square().sum().backward()
     assert mu.grad.isfinite().all() and kappa.grad.isfinite().all()
+
+
+def paired(*batch, H=3, r=2):
+    """Returns a random covariance of pairs."""
+    pa, pb = torch.rand(*batch, H) + 0.5, torch.rand(*batch, H) + 0.5
+    return PairedLowRank(pa, pb, (2 * torch.rand(*batch, H) - 1) * 0.9 * (pa * pb).sqrt(), torch.randn(*batch, 2 * H, r))
+
+
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_covariances_of_pairs_are_their_dense_form(batch):
+    S = paired(*batch)
+    dense, x = Dense.of(S.dense()), torch.randn(5, *batch, 6)
+    torch.testing.assert_close(S.log_det(), dense.log_det())
+    torch.testing.assert_close(S.quadratic(x), dense.quadratic(x))
+    torch.testing.assert_close(S.variance(), dense.variance())
+    torch.testing.assert_close(S.scaled(torch.arange(1.0, 7)).dense(), dense.scaled(torch.arange(1.0, 7)).dense())
+    for where in (slice(0, 3), slice(3, None)):
+        torch.testing.assert_close(S.block(where).dense(), S.dense()[..., where, where])
+    shift, C = S.conditional(3, x[..., :3])
+    expected, D = dense.conditional(3, x[..., :3])
+    torch.testing.assert_close(shift, expected)
+    torch.testing.assert_close(C.dense(), D.dense())
+    with pytest.raises(ValueError, match="expected the first view"):
+        S.conditional(2, x[..., :2])
+    with pytest.raises(ValueError, match="expected one view"):
+        S.block(slice(0, 2))
+
+
+def test_covariances_of_pairs_are_drawn_picked_and_turned():
+    S = paired(4)
+    z = S.picked(torch.tensor([2])).draw(torch.Size((200_000, 1, 6)))[:, 0]
+    error = (torch.cov(z.T) - S.dense()[2]) / (torch.outer(S.variance()[2], S.variance()[2]) * 2 / len(z)).sqrt()
+    assert error.abs().max() < 5
+    d, U = torch.rand(6) + 0.1, torch.randn(6, 2)
+    T = turned(torch.eye(6)).T
+    torch.testing.assert_close(PairedLowRank.of_sums(d, U).dense(), T.T @ (torch.diag(d) + U @ U.T) @ T)
+    torch.testing.assert_close(T @ T, torch.eye(6))
+    mixture = GaussianMixture(torch.randn(4), torch.randn(4, 6), S, context=3)
+    plain = GaussianMixture(mixture.mixture_distribution.logits, mixture.component_distribution.loc, S.dense(), context=3)
+    x = torch.randn(7, 6)
+    torch.testing.assert_close(mixture.log_prob(x), plain.log_prob(x))
+    torch.testing.assert_close(mixture.conditional(x[:, :3]).log_prob(x[:, 3:]), plain.conditional(x[:, :3]).log_prob(x[:, 3:]))
+    torch.testing.assert_close(mixture.expand((2,)).log_prob(x[:2]), plain.log_prob(x[:2]))

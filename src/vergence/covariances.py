@@ -1,4 +1,4 @@
-"""Covariances by their structure: dense, diagonal, diagonal plus low rank.
+"""Covariances by their structure: dense, diagonal, diagonal plus low rank, and that for pairs of views.
 
 Each knows its log-determinant, its quadratic form, its draws, its blocks and its Schur complement, in its own cost; batched and
 differentiable. Shapes: batch (...), D features; r the rank.
@@ -14,7 +14,7 @@ from torch.distributions.utils import _standard_normal
 
 from vergence import linalg
 
-__all__ = ["Covariance", "Dense", "Diagonal", "LowRank", "picked"]
+__all__ = ["Covariance", "Dense", "Diagonal", "LowRank", "PairedLowRank", "picked", "turned"]
 
 
 class Covariance(abc.ABC):
@@ -262,3 +262,128 @@ class LowRank(Covariance):
         seen = _apply(context.U.mT, x / context.d)
         W = torch.linalg.solve_triangular(R, rest.U.mT, upper=False).mT  # U_t R^{-T}: W W^T = U_t K_c^{-1} U_t^T
         return _apply(W, _solve(R, seen)), LowRank(rest.d, W)
+
+
+@dataclass(frozen=True)
+class PairedLowRank(Covariance):
+    r"""S = [[diag p_a, diag q], [diag q, diag p_b]] + U U^T over pairs [z_a; z_b] of H features each, D = 2 H.
+
+    Two views of one thing agree feature by feature, which a diagonal plus low rank could not say. With B the first part and
+    K = I_r + U^T B^{-1} U = R R^T, still in O(D r^2):
+
+        log |S| = log |B| + log |K|,   x^T S^{-1} x = x^T B^{-1} x - |R^{-1} U^T B^{-1} x|^2
+
+    Blocks and the Schur complement of a view are diagonal plus low rank.
+
+    Attributes:
+        pa: (..., H), > 0.
+        pb: (..., H), > 0.
+        q: (..., H), q^2 < pa pb.
+        U: (..., D, r).
+    """
+
+    pa: Tensor
+    pb: Tensor
+    q: Tensor
+    U: Tensor
+
+    @classmethod
+    def of_sums(cls, d: Tensor, U: Tensor) -> "PairedLowRank":
+        """Returns the covariance of pairs whose [(a + b), (a - b)] / sqrt(2) has diag d + U U^T: d (..., D), U (..., D, r)."""
+        plus, minus = d.chunk(2, -1)
+        p, q = 0.5 * (plus + minus), 0.5 * (plus - minus)
+        return cls(p, p, q, torch.cat(_turned(*U.chunk(2, -2)), -2))
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self.pa.shape[:-1], 2 * self.pa.shape[-1]))
+
+    def expand(self, batch: torch.Size) -> "PairedLowRank":
+        pa, pb, q = (part.expand(*batch, part.shape[-1]) for part in (self.pa, self.pb, self.q))
+        return PairedLowRank(pa, pb, q, self.U.expand(*batch, *self.U.shape[-2:]))
+
+    def _solved(self, x: Tensor) -> Tensor:
+        """Returns B^{-1} x for vectors (..., D)."""
+        a, b = x.chunk(2, -1)
+        det = self.pa * self.pb - self.q.square()
+        return torch.cat([(self.pb * a - self.q * b) / det, (self.pa * b - self.q * a) / det], -1)
+
+    def _scaled_factor(self) -> tuple[Tensor, Tensor]:
+        """Returns B^{-1} U and R."""
+        V = self._over_columns().mT
+        eye = torch.eye(self.U.shape[-1], dtype=self.q.dtype, device=self.q.device)
+        return V, torch.linalg.cholesky_ex(eye + self.U.mT @ V)[0]
+
+    def _over_columns(self) -> Tensor:
+        one = PairedLowRank(self.pa[..., None, :], self.pb[..., None, :], self.q[..., None, :], self.U[..., None, :, :])
+        return one._solved(self.U.mT)
+
+    def log_det(self) -> Tensor:
+        R = self._scaled_factor()[1]
+        return (self.pa * self.pb - self.q.square()).log().sum(-1) + 2 * R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        V, R = self._scaled_factor()
+        return (x * self._solved(x)).sum(-1) - _solve(R, _apply(V.mT, x)).square().sum(-1)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        first, second = _standard_normal(shape, self.q.dtype, self.q.device).chunk(2, -1)
+        slope = self.q / self.pa
+        a = self.pa.sqrt() * first
+        own = torch.cat([a, slope * a + (self.pb - slope * self.q).sqrt() * second], -1)
+        shared = _standard_normal(torch.Size((*shape[:-1], self.U.shape[-1])), self.q.dtype, self.q.device)
+        return own + _apply(self.U, shared)
+
+    def dense(self) -> Tensor:
+        pa, pb, q = (torch.diag_embed(part) for part in (self.pa, self.pb, self.q))
+        return torch.cat([torch.cat([pa, q], -1), torch.cat([q, pb], -1)], -2) + self.U @ self.U.mT
+
+    def variance(self) -> Tensor:
+        return torch.cat([self.pa, self.pb], -1) + self.U.square().sum(-1)
+
+    def picked(self, k: Tensor) -> "PairedLowRank":
+        pa, pb, q = (picked(part, k, 1) for part in (self.pa, self.pb, self.q))
+        return PairedLowRank(pa, pb, q, picked(self.U, k, 2))
+
+    def scaled(self, a: Tensor) -> "PairedLowRank":
+        first, second = a.chunk(2, -1)
+        pa, pb, q = first.square() * self.pa, second.square() * self.pb, first * second * self.q
+        return PairedLowRank(pa, pb, q, a[..., None] * self.U)
+
+    def block(self, where: slice) -> LowRank:
+        """Returns the covariance of one of the two views.
+
+        Raises:
+            ValueError: The slice is neither.
+        """
+        half = self.pa.shape[-1]
+        found = where.indices(2 * half)
+        if found not in ((0, half, 1), (half, 2 * half, 1)):
+            raise ValueError(f"expected one view of {half} features of pairs, found features {found[0]} to {found[1]}")
+        return LowRank(self.pb if found[0] else self.pa, self.U[..., where, :])
+
+    def conditional(self, c: int, x: Tensor) -> tuple[Tensor, LowRank]:
+        half = self.pa.shape[-1]
+        if c != half:
+            raise ValueError(f"expected the first view of {half} features of pairs for a context, found {c} features")
+        first, slope = LowRank(self.pa, self.U[..., :half, :]), self.q / self.pa
+        R = first._capacitance()
+        rest = self.U[..., half:, :] - slope[..., None] * first.U  # what shared directions say beyond the slope
+        W = torch.linalg.solve_triangular(R, rest.mT, upper=False).mT
+        seen = _solve(R, _apply(first.U.mT, x / self.pa))
+        return slope * x + _apply(W, seen), LowRank(self.pb - slope * self.q, W)
+
+
+def _turned(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (a + b) / sqrt(2) and (a - b) / sqrt(2), which is its own inverse."""
+    return (a + b) * 0.5**0.5, (a - b) * 0.5**0.5
+
+
+def turned(z: Tensor) -> Tensor:
+    """Returns pairs [a; b] (..., D) as [(a + b), (a - b)] / sqrt(2), and those as pairs.
+
+    Example:
+        >>> turned(turned(torch.tensor([1.0, 2.0, 3.0, 5.0]))).round(decimals=4).tolist()
+        [1.0, 2.0, 3.0, 5.0]
+    """
+    return torch.cat(_turned(*z.chunk(2, -1)), -1)

@@ -15,7 +15,8 @@ class MovingGaussian(nn.Module):
     Args:
         dim: Features D.
         momentum: m in [0, 1): how much of the past a batch leaves.
-        shrinkage: Of each batch's covariance, as in `vergence.volume.moments`.
+        shrinkage: Of the covariance where the density is read, in [0, 1]; None estimates it from the effective number of items,
+            so that nothing is left of it once many batches have come.
 
     Raises:
         ValueError: The momentum or the shrinkage is out of its range.
@@ -31,6 +32,7 @@ class MovingGaussian(nn.Module):
     mean: Tensor
     covariance: Tensor
     steps: Tensor
+    items: Tensor
 
     def __init__(self, dim: int, *, momentum: float = 0.99, shrinkage: float | None = None) -> None:
         super().__init__()
@@ -41,18 +43,25 @@ class MovingGaussian(nn.Module):
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("covariance", torch.eye(dim))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("items", torch.ones(()))  # effective number: 1 / sum of squared weights
 
     @torch.no_grad()
     def update(self, z: Tensor) -> None:
         """Takes a batch (B, D) in."""
-        m = volume.moments(z.to(self.mean), self.shrinkage)
+        m = volume.moments(z.to(self.mean))
         self.steps += 1
         keep = torch.clamp(1 - 1 / self.steps, max=self.momentum).to(self.mean)
         shift = m.mean - self.mean
         spread = keep * (1 - keep) * torch.outer(shift, shift)  # of the means apart: both batches around the common mean
         self.covariance.lerp_(m.S, 1 - keep).add_(spread)
         self.mean.lerp_(m.mean, 1 - keep)
+        self.items.copy_(1 / (keep**2 / self.items + (1 - keep) ** 2 / len(z)))
+
+    def moments(self) -> volume.Moments:
+        """Returns mean and covariance, shrunk."""
+        return volume.Moments(self.mean, volume.shrunk(self.covariance, self.items, self.shrinkage))
 
     def density(self, context: int = 0) -> JointGaussian:
         """Returns the Gaussian over (D,), of which the first ``context`` features are the context."""
-        return JointGaussian(self.mean, self.covariance, context)
+        m = self.moments()
+        return JointGaussian(m.mean, m.S, context)

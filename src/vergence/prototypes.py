@@ -1,9 +1,13 @@
 r"""Mixtures that no batch decides alone: learnable prototypes, stepwise EM, and a bank of items with the mixture fitted to it.
 
-    p(z) = sum_k pi_k N(z; mu_k, S_k),   S_k = L_k L_k^T + s^2 I   or, of low rank,   S_k = diag(d_k) + s^2 I + U_k U_k^T
+    p(z) = sum_k pi_k N(z; mu_k, S_k),  z = [z_a; z_b],   S_k = L_k L_k^T + s^2 I
 
-The floor s keeps embeddings that are trained towards the components from shrinking onto them. With many features full
-covariances are many numbers; those of low rank are D (1 + r) for each component.
+or, with D (1 + r) numbers a component in the place of D^2, of low rank in the turned pairs [(z_a + z_b); (z_a - z_b)] / sqrt(2),
+
+    S_k = T (diag(d_k) + s^2 I + U_k U_k^T) T^T
+
+Their diagonal says how far the views agree feature by feature, which that of [z_a; z_b] could not. The floor s keeps embeddings
+that are trained towards the components from shrinking onto them.
 
 Shapes: D features, K components, M items in the bank, r the rank.
 """
@@ -16,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence import em
-from vergence.covariances import Covariance, Dense, LowRank
+from vergence.covariances import Covariance, Dense, PairedLowRank, turned
 from vergence.densities import GaussianMixture
 
 __all__ = ["CovarianceForm", "MixtureBank", "MovingMixture", "Prototypes", "rank_of"]
@@ -84,7 +88,7 @@ class Prototypes(nn.Module):
         """Returns S, a batch of K."""
         spread, eye = F.softplus(self.spread), torch.eye(self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
         if self.rank is not None:
-            return LowRank(spread.square() + self.floor**2, self.shared)
+            return PairedLowRank.of_sums(spread.square() + self.floor**2, self.shared)
         L = self.shared.tril(-1) + torch.diag_embed(spread)
         return Dense(torch.linalg.cholesky_ex(L @ L.mT + self.floor**2 * eye)[0])
 
@@ -99,7 +103,8 @@ class MovingMixture(nn.Module):
         r_nk = p(k | z_n);  (N_k, f_k, Q_k) <- (1 - rho) (N_k, f_k, Q_k) + rho mean_n r_nk (1, z_n, z_n z_n^T)
         pi_k = N_k / sum_j N_j,  mu_k = f_k / N_k,  S_k = Q_k / N_k - mu_k mu_k^T + s^2 I
 
-    It begins with S = (1 + s^2) I and means drawn from the standard normal by the global seed. No weight falls below 1e-3 / K.
+    It begins with S = (1 + s^2) I at the origin, and takes items of the first batch for its first means. No weight falls below
+    1e-3 / K.
 
     Args:
         dim: Features D.
@@ -120,6 +125,7 @@ class MovingMixture(nn.Module):
     N: Tensor
     first: Tensor
     second: Tensor
+    begun: Tensor
 
     def __init__(self, dim: int, components: int, *, floor: float, rate: float) -> None:
         super().__init__()
@@ -127,15 +133,17 @@ class MovingMixture(nn.Module):
         if not 0 < rate <= 1:
             raise ValueError(f"expected a rate above 0 and at most 1, found {rate}")
         self.floor, self.rate = floor, rate
-        mu, N = torch.randn(components, dim), torch.full((components,), 1 / components)
+        N = torch.full((components,), 1 / components)
         self.register_buffer("N", N)
-        self.register_buffer("first", N[:, None] * mu)
-        self.register_buffer("second", N[:, None, None] * (torch.eye(dim) + mu[:, :, None] * mu[:, None]))
+        self.register_buffer("first", torch.zeros(components, dim))
+        self.register_buffer("second", N[:, None, None] * torch.eye(dim))
+        self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
     def update(self, z: Tensor) -> None:
         """Takes a batch (B, D) in."""
         z = z.to(self.first)
+        self._begin(z[torch.linspace(0, len(z) - 1, len(self.N)).long()])
         r = self.density().responsibilities(z) / len(z)
         batch = r.sum(0), r.mT @ z, torch.einsum("bk,bi,bj->kij", r, z, z)
         for kept, new in zip((self.N, self.first, self.second), batch, strict=True):
@@ -144,6 +152,13 @@ class MovingMixture(nn.Module):
         self.N.mul_(grown)
         self.first.mul_(grown[:, None])
         self.second.mul_(grown[:, None, None])
+
+    def _begin(self, mu: Tensor) -> None:
+        """Moves the components to some items (K, D) where no batch has come yet."""
+        second = self.second + self.N[:, None, None] * mu[:, :, None] * mu[:, None]
+        self.first.copy_(torch.where(self.begun, self.first, self.N[:, None] * mu))
+        self.second.copy_(torch.where(self.begun, self.second, second))
+        self.begun.fill_(True)
 
     def density(self, context: int = 0) -> GaussianMixture:
         """Returns the mixture, of which the first ``context`` features are the context; without gradient."""
@@ -202,14 +217,14 @@ class MixtureBank(nn.Module):
         """Puts items (B, D) in the place of the oldest; returns whether a fit is due."""
         size = len(self.stored)
         where = torch.arange(self.seen, self.seen + len(z), device=self.stored.device)[-size:] % size
-        self.stored[where] = z[-size:].to(self.stored)
+        self.stored[where] = (z if self.rank is None else turned(z))[-size:].to(self.stored)
         self.seen += len(z)
         due = self.seen - self.fitted >= min(self.fitted, size)
         self.fitted = self.seen if due else self.fitted
         return due
 
     def items(self) -> Tensor:
-        """Returns what the bank holds, (min(items seen, M), D)."""
+        """Returns what the bank holds, (min(items seen, M), D); with low-rank covariances turned."""
         return self.stored[: self.seen]
 
     def data(self) -> em.Data:
@@ -218,16 +233,23 @@ class MixtureBank(nn.Module):
         return em.Data(x, None, torch.zeros_like(x[0], dtype=torch.float64), x.device)
 
     @torch.no_grad()
-    def fit(self, begin: em.Mixture, steps: int) -> None:
-        """Keeps the mixture that EM makes of ``begin`` (one start) on the items in some steps, in the items' precision."""
-        data, structure, mixture = self.data(), self.structure, begin
+    def fit(self, *starts: em.Mixture, steps: int) -> None:
+        """Keeps the likeliest of the mixtures that EM makes of the starts on the items in some steps, in the items' precision."""
+        ends = [self._improved(start, steps) for start in starts]
+        self.keep(max(ends, key=self._likelihood) if len(ends) > 1 else ends[0])
+
+    def _likelihood(self, mixture: em.Mixture) -> float:
+        return float(em.expectation(self.data(), self.structure, mixture, self.stored.dtype)[0].log_likelihood)
+
+    def _improved(self, mixture: em.Mixture, steps: int) -> em.Mixture:
+        data, structure = self.data(), self.structure
         for _ in range(steps):
             sums, use = em.expectation(data, structure, mixture, self.stored.dtype)
             mixture = em.maximisation(structure, use, sums, mixture, self.floor**2, data.least)
             dead = int(sums.N.argmin())
             if len(sums.N) > 1 and float(sums.N[dead]) < 1:
                 structure.revive(mixture, 0, dead, data.X[sums.where[0]].to(mixture.means), 1 / len(data.X))
-        self.keep(mixture)
+        return mixture
 
     def keep(self, mixture: em.Mixture) -> None:
         """Keeps a mixture of at most K components; the others get no weight."""
@@ -246,8 +268,10 @@ class MixtureBank(nn.Module):
 
     def density(self, context: int = 0) -> GaussianMixture:
         """Returns the kept mixture, of which the first ``context`` features are the context; without gradient."""
-        covariance = Dense(self.shared) if self.rank is None else LowRank(self.shared[..., 0], self.shared[..., 1:])
-        return GaussianMixture(self.logits, self.means, covariance, context)
+        if self.rank is None:
+            return GaussianMixture(self.logits, self.means, Dense(self.shared), context)
+        covariance = PairedLowRank.of_sums(self.shared[..., 0], self.shared[..., 1:])
+        return GaussianMixture(self.logits, turned(self.means), covariance, context)
 
     def get_extra_state(self) -> Tensor:
         """Returns the counts, for the state_dict; kept off the device, where reading one would wait for it."""

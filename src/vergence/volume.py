@@ -35,6 +35,7 @@ __all__ = [
     "oas",
     "priced",
     "require_loss",
+    "shrunk",
 ]
 
 JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # of the mean variance, added to every covariance
@@ -66,13 +67,23 @@ def moments(z: Tensor, shrinkage: float | None = 0.0) -> Moments:
     mean = z.mean(0)
     x = z - mean
     S = x.mT @ x / len(z)
-    a = oas(S.detach(), len(z)) if shrinkage is None else shrinkage
+    return Moments(mean, shrunk(S, len(z), shrinkage))
+
+
+def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
+    """Returns (1 - a) S + (a + jitter) tr(S) / D I for a covariance of n items; a = ``shrinkage``, or `oas` for None.
+
+    Example:
+        >>> shrunk(torch.tensor([[2.0, 1.0], [1.0, 4.0]]), 9, 0.5).round(decimals=3).tolist()
+        [[2.5, 0.5], [0.5, 3.5]]
+    """
+    a = oas(S.detach(), n) if shrinkage is None else shrinkage
     scale = S.diagonal().mean()
     eye = torch.eye(S.shape[0], dtype=S.dtype, device=S.device)
-    return Moments(mean, (1 - a) * S + (a + JITTER[S.dtype]) * scale * eye)
+    return (1 - a) * S + (a + JITTER[S.dtype]) * scale * eye
 
 
-def oas(S: Tensor, n: int) -> Tensor:
+def oas(S: Tensor, n: int | Tensor) -> Tensor:
     """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items (2010), in (0, 1].
 
     Example:

@@ -87,4 +87,4 @@ def test_a_healthy_run_has_no_notices():
     assert notices({}) == {}
     healthy = {"variance": 1.0, "condition": 1e3, "mahalanobis": 1.0, "ess": 0.9, "component_share": 0.9, "information": 3.0}
     assert notices(healthy) == {}
-    assert notices({"variance": 1e-3, "condition": 1e5, "mahalanobis": 1.9, "ess": 0.2, "component_share": 0.3}) == {}
+    assert notices({"variance": 1e-3, "condition": 1e4, "mahalanobis": 1.9, "ess": 0.2, "component_share": 0.3}) == {}

@@ -74,8 +74,8 @@ def notices(stats: Mapping[str, float]) -> dict[str, str]:
 
     Args:
         stats: Diagnostics of an objective; those that are not there are not judged. ``variance`` (mean over features) below 1e-4,
-            ``condition`` of the covariance above 1e6, ``mahalanobis`` (mean per feature, 1 where the density fits) beyond 0.5 to
-            2, ``ess`` (effective share of a bank's particles) below 0.1, ``component_share`` (effective share of a mixture's
+            ``condition`` of the covariance above 1e5, ``mahalanobis`` (mean per feature, 1 where the density fits) above 2,
+            ``ess`` (effective share of a bank's particles) below 0.1, ``component_share`` (effective share of a mixture's
             components) below 0.2.
 
     Example:
@@ -90,11 +90,11 @@ def notices(stats: Mapping[str, float]) -> dict[str, str]:
     price = "a likelihood alone is raised by shrinking: take loss mi_kl, or a larger beta or eta"
     if stats.get("variance", 1.0) < 1e-4:
         found["variance"] = f"the embedding shrinks to a point (mean variance {stats['variance']:.2g}{trap}): {price}"
-    elif stats.get("condition", 1.0) > 1e6:
+    elif stats.get("condition", 1.0) > 1e5:
         found["condition"] = (
             f"the embedding loses directions (condition {stats['condition']:.2g}{trap}): {price}, or a narrower projector"
         )
-    elif not 0.5 < stats.get("mahalanobis", 1.0) < 2:
+    elif stats.get("mahalanobis", 1.0) > 2:
         hint = "lower the learning rate, or let the density follow faster (a lower momentum, a smaller bank, more EM steps)"
         found["mahalanobis"] = f"the density lags behind the embedding (Mahalanobis {stats['mahalanobis']:.2g} of 1): {hint}"
     if stats.get("ess", 1.0) < 0.1:

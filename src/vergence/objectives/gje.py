@@ -102,7 +102,7 @@ class GJE(JointObjective):
     def _likelihood(self, m: volume.Moments) -> volume.Moments:
         """Returns mean and covariance that the likelihood is taken under."""
         if self.kind == "ema":
-            return volume.Moments(self.moving.mean, self.moving.covariance)
+            return self.moving.moments()
         if self.kind == "learned":
             return self._learned()
         return volume.Moments(m.mean, m.S.detach()) if self.stop_gradient else m

@@ -5,7 +5,7 @@ r"""Gaussian-mixture joint embeddings by EM (2026), arXiv:2603.26799: encoder st
 
 with the mixture as a constant. Refitted on the batch that it scores, a mixture would be in the trap of `gje`: right after an M
 step the weighted Mahalanobis distances of every component add up to 2 D N_k, whatever the embeddings are. So EM reads a bank of
-the last M detached pairs, and goes on from the mixture that it left; k-means gives the first start.
+the last M detached pairs: from the mixture that it left, and from a new partition by k-means; the likelier end is kept.
 
 Of the source only EM on fixed data is known; the alternation, the bank and what pays for volume are derived here (losses as in
 `gmje`: ``naive`` collapses).
@@ -80,7 +80,7 @@ class GMJEEM(MixtureObjective):
         """Puts the pairs into the bank, and fits the mixture to it when that is due."""
         if self.bank.push(torch.cat([za, zb], 1)):
             begun = self.bank.seen > len(za)
-            self.bank.fit(self.bank.mixture() if begun else self._start(), self.steps)
+            self.bank.fit(*([self.bank.mixture()] if begun else []), self._start(), steps=self.steps)
 
     def _start(self) -> em.Mixture:
         """Returns the mixture of a partition of the bank by k-means; of as many components as there are items for."""

@@ -87,7 +87,7 @@ class GMJEGNG(MixtureObjective):
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Puts the pairs into the bank, and grows a gas on it when that is due."""
         if self.bank.push(torch.cat([za, zb], 1)):
-            self.bank.fit(self._start(), self.steps)
+            self.bank.fit(self._start(), steps=self.steps)
 
     def _start(self) -> em.Mixture:
         """Returns the mixture of the cells of a gas that grows on the bank; the draws follow from how many pairs it has seen."""
