@@ -57,7 +57,7 @@ OPTIONS = {
     "DensitySample": ["model", "source", "out", "n", "seed"],
     "DensityScore": ["model", "source", "out"],
     "Report": ["run"],
-    "Bench": ["what", "encoder", "objective", "size", "batch_size", "precision", "device", "rounds", "out"],
+    "Bench": ["what", "encoder", "objective", "dim", "size", "batch_size", "precision", "device", "rounds", "out"],
 }  # fmt: skip
 
 

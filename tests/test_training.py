@@ -169,7 +169,14 @@ def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
 
 
 def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):
-    settings = {"objective": "gje", "options": {"loss": "naive", "shrinkage": 0.0}, "epochs": 15, "batch_size": 128, "optimizer": "adamw", "lr": 1e-2}
+    settings = {
+        "objective": "gje",
+        "options": {"loss": "naive", "shrinkage": 0.0},
+        "epochs": 15,
+        "batch_size": 128,
+        "optimizer": "adamw",
+        "lr": 1e-2,
+    }
     settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512, "projector": (8,), "encoder": "mlp"}
     api.train("digits", out=tmp_path / "run", **settings)
     said = capsys.readouterr().err

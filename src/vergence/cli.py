@@ -162,12 +162,14 @@ class Report:
 class Bench:
     """Measure throughput of the bare encoder step and of the whole training step, and their ratio."""
 
-    what: Positional[Literal["step", "embed"]] = "step"
-    """The training step, or embedding against the bare forward pass."""
+    what: Positional[Literal["step", "embed", "objective"]] = "step"
+    """The training step; embedding against the bare forward pass; or an objective's share of a step."""
     encoder: str = "small"
     """Encoder, as for train."""
     objective: str = "vje"
-    """Objective."""
+    """Objective; all measures every one of them against one step."""
+    dim: int = 128
+    """Features of the embeddings that an objective is measured on."""
     size: int = 32
     """Side of the images."""
     batch_size: int = 256

@@ -26,6 +26,7 @@ from vergence.densities import GaussianMixture
 __all__ = ["CovarianceForm", "MixtureBank", "MovingMixture", "Prototypes", "rank_of"]
 
 CovarianceForm = Literal["auto", "full", "low_rank"]
+ROUNDING = {torch.float32: 4e-6, torch.float64: 0.0}  # of the mean variance, added to covariances that sums of products make
 FULL_UP_TO = 64  # features of a covariance that "auto" keeps full
 
 
@@ -100,11 +101,10 @@ class Prototypes(nn.Module):
 class MovingMixture(nn.Module):
     """A mixture of full covariances by stepwise EM (Cappe and Moulines, 2009): each batch moves its sums by a rate.
 
-        r_nk = p(k | z_n);  (N_k, f_k, Q_k) <- (1 - rho) (N_k, f_k, Q_k) + rho mean_n r_nk (1, z_n, z_n z_n^T)
-        pi_k = N_k / sum_j N_j,  mu_k = f_k / N_k,  S_k = Q_k / N_k - mu_k mu_k^T + s^2 I
+        r_nk = p(k | z_n);   N_k <- (1 - rho) N_k + rho mean_n r_nk,   pi_k = N_k / sum_j N_j
 
-    It begins with S = (1 + s^2) I at the origin, and takes items of the first batch for its first means. No weight falls below
-    1e-3 / K.
+    and mu_k, S_k are mean and covariance under these weights, kept around the means, where nothing cancels; s^2 I is added to
+    S_k. It begins with S = (1 + s^2) I, and takes items of the first batch for its first means. No weight falls below 1e-3 / K.
 
     Args:
         dim: Features D.
@@ -123,8 +123,8 @@ class MovingMixture(nn.Module):
     """
 
     N: Tensor
-    first: Tensor
-    second: Tensor
+    mu: Tensor
+    S: Tensor
     begun: Tensor
 
     def __init__(self, dim: int, components: int, *, floor: float, rate: float) -> None:
@@ -133,39 +133,34 @@ class MovingMixture(nn.Module):
         if not 0 < rate <= 1:
             raise ValueError(f"expected a rate above 0 and at most 1, found {rate}")
         self.floor, self.rate = floor, rate
-        N = torch.full((components,), 1 / components)
-        self.register_buffer("N", N)
-        self.register_buffer("first", torch.zeros(components, dim))
-        self.register_buffer("second", N[:, None, None] * torch.eye(dim))
+        self.register_buffer("N", torch.full((components,), 1 / components))
+        self.register_buffer("mu", 0.01 * torch.randn(components, dim))  # apart, also from one item
+        self.register_buffer("S", torch.eye(dim).repeat(components, 1, 1))
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
     def update(self, z: Tensor) -> None:
         """Takes a batch (B, D) in."""
-        z = z.to(self.first)
-        self._begin(z[torch.linspace(0, len(z) - 1, len(self.N)).long()])
-        r = self.density().responsibilities(z) / len(z)
-        batch = r.sum(0), r.mT @ z, torch.einsum("bk,bi,bj->kij", r, z, z)
-        for kept, new in zip((self.N, self.first, self.second), batch, strict=True):
-            kept.lerp_(new, self.rate)
-        grown = (1e-3 / len(self.N) / self.N).clamp(min=1)  # of a component that nothing chooses, mean and covariance stay
-        self.N.mul_(grown)
-        self.first.mul_(grown[:, None])
-        self.second.mul_(grown[:, None, None])
-
-    def _begin(self, mu: Tensor) -> None:
-        """Moves the components to some items (K, D) where no batch has come yet."""
-        second = self.second + self.N[:, None, None] * mu[:, :, None] * mu[:, None]
-        self.first.copy_(torch.where(self.begun, self.first, self.N[:, None] * mu))
-        self.second.copy_(torch.where(self.begun, self.second, second))
+        z = z.to(self.mu)
+        first = z[torch.linspace(0, len(z) - 1, len(self.N)).long()]
+        self.mu.add_(torch.where(self.begun, 0.0, first))
         self.begun.fill_(True)
+        r, d = self.density().responsibilities(z).mT, z - self.mu[:, None]
+        new, weighted = r.mean(1), (self.rate / len(z)) * r[..., None] * d
+        N = (1 - self.rate) * self.N + self.rate * new
+        shift = weighted.sum(1) / N[:, None]
+        S = ((1 - self.rate) * (self.N / N))[:, None, None] * self.S + (weighted.mT @ d) / N[:, None, None]
+        moved = new > 1e-9  # of a component that nothing chooses, mean and covariance stay
+        self.S.copy_(torch.where(moved[:, None, None], S - shift[:, :, None] * shift[:, None], self.S))
+        self.mu.add_(torch.where(moved[:, None], shift, 0.0))
+        self.N.copy_(N.clamp(min=1e-3 / len(N)))
 
     def density(self, context: int = 0) -> GaussianMixture:
         """Returns the mixture, of which the first ``context`` features are the context; without gradient."""
-        mu = self.first / self.N[:, None]
-        S = self.second / self.N[:, None, None] - mu[:, :, None] * mu[:, None]
-        eye = torch.eye(mu.shape[1], dtype=mu.dtype, device=mu.device)
-        return GaussianMixture(self.N.log(), mu, Dense(torch.linalg.cholesky_ex(S + self.floor**2 * eye)[0]), context)
+        jitter = ROUNDING[self.S.dtype] * self.S.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        added = (self.floor**2 + jitter).expand_as(self.mu)
+        L = torch.linalg.cholesky_ex((self.S + torch.diag_embed(added)).double())[0].to(self.mu)
+        return GaussianMixture(self.N.log(), self.mu, Dense(L), context)
 
 
 class MixtureBank(nn.Module):
@@ -178,7 +173,7 @@ class MixtureBank(nn.Module):
         size: M.
         components: K, the most components.
         rank: r of low-rank covariances; None for full ones.
-        floor: s > 0: every M step adds s^2 to the variances.
+        floor: s > 0: an M step adds s^2 to full covariances' variances; no d of low-rank ones falls below it.
 
     Raises:
         ValueError: A setting is out of its range.
@@ -230,25 +225,33 @@ class MixtureBank(nn.Module):
     def data(self) -> em.Data:
         """Returns the items as EM reads them."""
         x = self.items()
-        return em.Data(x, None, torch.zeros_like(x[0], dtype=torch.float64), x.device)
+        return em.Data(x, None, x.double().mean(0), x.device)
+
+    def start(self, r: Tensor) -> em.Mixture:
+        """Returns the mixture that responsibilities r (1, K, n) of the items make."""
+        data = self.data()
+        return _moved(em.start(data, self.structure, r, self.floor**2), data.origin)
 
     @torch.no_grad()
     def fit(self, *starts: em.Mixture, steps: int) -> None:
         """Keeps the likeliest of the mixtures that EM makes of the starts on the items in some steps, in the items' precision."""
-        ends = [self._improved(start, steps) for start in starts]
-        self.keep(max(ends, key=self._likelihood) if len(ends) > 1 else ends[0])
+        data = self.data()
+        ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
+        best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
+        self.keep(_moved(best, data.origin))
 
-    def _likelihood(self, mixture: em.Mixture) -> float:
-        return float(em.expectation(self.data(), self.structure, mixture, self.stored.dtype)[0].log_likelihood)
+    def _likelihood(self, data: em.Data, mixture: em.Mixture) -> float:
+        return float(em.expectation(data, self.structure, mixture, self.stored.dtype)[0].log_likelihood)
 
-    def _improved(self, mixture: em.Mixture, steps: int) -> em.Mixture:
-        data, structure = self.data(), self.structure
+    def _improved(self, data: em.Data, mixture: em.Mixture, steps: int) -> em.Mixture:
+        structure = self.structure
         for _ in range(steps):
             sums, use = em.expectation(data, structure, mixture, self.stored.dtype)
             mixture = em.maximisation(structure, use, sums, mixture, self.floor**2, data.least)
             dead = int(sums.N.argmin())
             if len(sums.N) > 1 and float(sums.N[dead]) < 1:
-                structure.revive(mixture, 0, dead, data.X[sums.where[0]].to(mixture.means), 1 / len(data.X))
+                item = data.X[sums.where[0]].to(mixture.means) - data.origin
+                structure.revive(mixture, 0, dead, item, 1 / len(data.X))
         return mixture
 
     def keep(self, mixture: em.Mixture) -> None:
@@ -280,3 +283,7 @@ class MixtureBank(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Takes the counts from a state_dict."""
         self.seen, self.fitted = state.tolist()
+
+
+def _moved(mixture: em.Mixture, by: Tensor) -> em.Mixture:
+    return em.Mixture(mixture.weights, mixture.means + by, mixture.covariances)

@@ -85,7 +85,7 @@ def test_symmetry():
         assert all(abs(a[name] - b[name]) < 1e-10 for name in a)
 
 
-@pytest.mark.parametrize("covariance", ["batch", "learned"])
+@pytest.mark.parametrize("covariance", ["batch", "learned", "low_rank"])
 @pytest.mark.parametrize("loss", ["joint_kl", "conditional_kl", "mi_kl", "naive"])
 def test_gradients(loss, covariance):
     za, zb = (z[:12].clone().requires_grad_() for z in pair())
@@ -209,3 +209,22 @@ def test_bad_input():
             GJE(D, **wrong)
     with pytest.raises(ValueError, match="expected two"):
         GJE(D)(torch.zeros(4, D), torch.zeros(4, D + 1))
+
+
+def test_the_low_rank_form_is_a_density_of_few_numbers():
+    """It fits views that agree in every feature, which a diagonal plus low rank of [z_a; z_b] could not."""
+    wide, g = 40, torch.Generator().manual_seed(0)
+    objective = GJE(wide, loss="joint_kl", covariance="low_rank", rank=2)
+    assert sum(p.numel() for p in objective.parameters() if p.requires_grad) == 2 * wide * (1 + 1 + 2)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=0.05)
+    for _ in range(200):
+        za = torch.randn(256, wide, generator=g)
+        loss = sum(objective(za, za + 0.5 * torch.randn(256, wide, generator=g)).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    za = torch.randn(2000, wide, generator=g)
+    zb = za + 0.5 * torch.randn(2000, wide, generator=g)
+    truth = MultivariateNormal(za, 0.25 * torch.eye(wide)).log_prob(zb).mean()
+    assert float(truth - objective.log_prob(zb, za).mean()) < 0.05 * wide
+    assert float(objective.conditional(za).mean.sub(za).square().mean()) < 0.05

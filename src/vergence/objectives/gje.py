@@ -18,23 +18,22 @@ With the batch's covariance the first three terms of the last are -I. The likeli
 Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nats.
 """
 
-import math
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from vergence import volume
 from vergence.densities import JointGaussian
 from vergence.linalg import wide
 from vergence.moving import MovingGaussian
 from vergence.objectives.core import JointObjective, require_pairs
+from vergence.prototypes import Prototypes
 
 __all__ = ["GJE"]
 
 LOSSES = ("mi_kl", "joint_kl", "conditional_kl", "naive")
-FLOOR = 1e-2  # least deviation of a learnt covariance's factor
+FLOOR = 1e-2  # least deviation of a learnt covariance
 
 
 class GJE(JointObjective):
@@ -45,7 +44,9 @@ class GJE(JointObjective):
         loss: ``mi_kl``, ``joint_kl``, ``conditional_kl`` or ``naive``, see above.
         eta: Weight of the KL in ``mi_kl``, > 0.
         beta: Weight of the KL in ``joint_kl`` (> 1) and ``conditional_kl`` (> 1/2); at or below these the encoder collapses.
-        covariance: Of the likelihood: ``batch``, ``ema`` or ``learned``.
+        covariance: Of the likelihood: ``batch``, ``ema``, ``learned``, or ``low_rank``, learnt too, for many features: views that
+            agree feature by feature, and ``rank`` shared directions (`vergence.covariances.PairedLowRank`).
+        rank: Of ``low_rank``.
         stop_gradient: Whether the batch's covariance is a constant in the likelihood (no remedy, for study).
         shrinkage: Of batch covariances towards a multiple of I, in [0, 1]; None estimates it, more for small batches.
         momentum: m of the moving averages that the density after training comes from, in [0, 1).
@@ -69,20 +70,24 @@ class GJE(JointObjective):
         loss: Literal["mi_kl", "joint_kl", "conditional_kl", "naive"] = "mi_kl",
         eta: float = 0.5,
         beta: float = 2.0,
-        covariance: Literal["batch", "ema", "learned"] = "batch",
+        covariance: Literal["batch", "ema", "learned", "low_rank"] = "batch",
+        rank: int = 8,
         stop_gradient: bool = False,
         shrinkage: float | None = None,
         momentum: float = 0.99,
     ) -> None:
         super().__init__()
         volume.require_loss(loss, LOSSES, eta, beta)
-        if covariance not in ("batch", "ema", "learned"):
-            raise ValueError(f"expected covariance batch, ema or learned, found {covariance!r}")
+        if covariance not in ("batch", "ema", "learned", "low_rank"):
+            raise ValueError(f"expected covariance batch, ema, learned or low_rank, found {covariance!r}")
         self.dim, self.loss, self.eta, self.beta = dim, loss, float(eta), float(beta)
         self.kind, self.stop_gradient, self.shrinkage = covariance, stop_gradient, shrinkage
         self.moving = MovingGaussian(2 * dim, momentum=momentum, shrinkage=shrinkage)
-        if covariance == "learned":
-            self.mu, self.factor = nn.Parameter(torch.zeros(2 * dim)), nn.Parameter(math.log(math.e - 1) * torch.eye(2 * dim))
+        self.prototype = None
+        if covariance in ("learned", "low_rank"):
+            self.prototype = Prototypes(2 * dim, 1, rank=None if covariance == "learned" else rank, floor=FLOOR)
+            self.prototype.means.data.zero_()
+            self.prototype.logits.requires_grad_(False)  # of one component there is nothing to weigh
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``.
@@ -99,30 +104,20 @@ class GJE(JointObjective):
             return volume.priced("joint_kl", nll - 0.5 * self._marginals(Z, m), a, b, eta=self.eta, beta=self.beta)
         return volume.priced(self.loss, nll, a, b, eta=self.eta, beta=self.beta)
 
-    def _likelihood(self, m: volume.Moments) -> volume.Moments:
-        """Returns mean and covariance that the likelihood is taken under."""
-        if self.kind == "ema":
-            return self.moving.moments()
-        if self.kind == "learned":
-            return self._learned()
-        return volume.Moments(m.mean, m.S.detach()) if self.stop_gradient else m
-
-    def _learned(self) -> volume.Moments:
-        L = self.factor.tril(-1) + torch.diag(F.softplus(self.factor.diagonal()) + FLOOR)
-        return volume.Moments(self.mu, L @ L.mT)
+    def _likelihood(self, m: volume.Moments) -> JointGaussian:
+        """Returns the density that the likelihood is taken under."""
+        if self.kind == "batch":
+            return JointGaussian(m.mean, m.S.detach() if self.stop_gradient else m.S, context=self.dim)
+        return self.joint()
 
     def _nll(self, Z: Tensor, m: volume.Moments) -> Tensor:
-        under = self._likelihood(m)
-        return -JointGaussian(under.mean, under.S).log_prob(Z).mean()
+        return -self._likelihood(m).log_prob(Z).mean()
 
     def _marginals(self, Z: Tensor, m: volume.Moments) -> Tensor:
         """Returns the sum of both views' marginal negative log-likelihoods."""
         under = self._likelihood(m)
-        total = Z.new_zeros(())
-        for where in (slice(0, self.dim), slice(self.dim, None)):
-            block = under.block(where)
-            total = total - JointGaussian(block.mean, block.S).log_prob(Z[:, where]).mean()
-        return total
+        za, zb = Z.split(self.dim, 1)
+        return -(under.marginal("context").log_prob(za) + under.marginal("target").log_prob(zb)).mean()
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Moves the averages of mean and covariance that the density is made of; the first steps weigh alike."""
@@ -130,10 +125,10 @@ class GJE(JointObjective):
 
     def joint(self) -> JointGaussian:
         """Returns the density over [z_a; z_b]: of the learnt parameters, or of the moving averages."""
-        if self.kind == "learned":
-            under = self._learned()
-            return JointGaussian(under.mean, under.S, context=self.dim)
-        return self.moving.density(context=self.dim)
+        if self.prototype is None:
+            return self.moving.density(context=self.dim)
+        only = self.prototype.density(context=self.dim).component_distribution
+        return JointGaussian(only.loc[0], only.S.picked(torch.zeros((), dtype=torch.long, device=only.loc.device)), self.dim)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the mean Mahalanobis distance per feature under the likelihood's covariance, and `vergence.volume.diagnostics`.
@@ -142,5 +137,5 @@ class GJE(JointObjective):
         """
         Z = torch.cat([wide(za), wide(zb)], 1)
         under = self._likelihood(volume.moments(Z, self.shrinkage))
-        far = JointGaussian(under.mean, under.S).S.quadratic(Z - under.mean).mean() / Z.shape[1]
+        far = under.S.quadratic(Z - under.mean).mean() / Z.shape[1]
         return {"mahalanobis": far.item(), **volume.diagnostics(za, zb)}

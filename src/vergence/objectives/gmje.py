@@ -31,6 +31,8 @@ from vergence.prototypes import CovarianceForm, MovingMixture, Prototypes, rank_
 
 __all__ = ["GMJE"]
 
+EM_UP_TO = 256  # features of pairs
+
 
 class GMJE(MixtureObjective):
     """Gaussian-mixture joint embedding with K prototypes.
@@ -39,7 +41,8 @@ class GMJE(MixtureObjective):
         dim: Features D of the embeddings.
         components: K.
         loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
-        fit: How the prototypes are learnt: ``gradient``, or ``em`` (full covariances).
+        fit: How the prototypes are learnt: ``em`` (full covariances, whose cost grows with K (2 D)^2), ``gradient``, or ``auto``:
+            em up to 2 D = 256 features.
         eta: Weight of the KL in the first two, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a prototype in any direction, in (0, 1); embeddings have about 1.
@@ -65,7 +68,7 @@ class GMJE(MixtureObjective):
         *,
         components: int = 10,
         loss: MixtureLoss = "mi_kl",
-        fit: Literal["gradient", "em"] = "em",
+        fit: Literal["auto", "em", "gradient"] = "auto",
         eta: float = 1.0,
         beta: float = 2.0,
         floor: float = 0.3,
@@ -75,14 +78,14 @@ class GMJE(MixtureObjective):
         shrinkage: float | None = None,
     ) -> None:
         super().__init__(dim, loss=loss, eta=eta, beta=beta, shrinkage=shrinkage)
-        if fit not in ("gradient", "em"):
-            raise ValueError(f"expected fit gradient or em, found {fit!r}")
-        self.fit = fit
+        if fit not in ("auto", "em", "gradient"):
+            raise ValueError(f"expected fit auto, em or gradient, found {fit!r}")
+        by_em = fit == "em" or (fit == "auto" and 2 * dim <= EM_UP_TO)
         r = rank_of(covariance, rank, 2 * dim)
         self.prototypes: Prototypes | MovingMixture = (
-            Prototypes(2 * dim, components, rank=r, floor=floor)
-            if fit == "gradient"
-            else MovingMixture(2 * dim, components, floor=floor, rate=rate)
+            MovingMixture(2 * dim, components, floor=floor, rate=rate)
+            if by_em
+            else Prototypes(2 * dim, components, rank=r, floor=floor)
         )
 
     def update(self, za: Tensor, zb: Tensor) -> None:

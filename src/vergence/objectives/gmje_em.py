@@ -87,7 +87,7 @@ class GMJEEM(MixtureObjective):
         data = self.bank.data()
         K = min(self.components, max(1, len(data.X) // 2))
         r = em_starts.responsibilities(data, K, 1, "kmeans", 0)
-        return em.start(data, self.bank.structure, r, self.bank.floor**2)
+        return self.bank.start(r)
 
     def joint(self) -> GaussianMixture:
         """Returns the density over [z_a; z_b] that the last fit left."""

@@ -97,7 +97,7 @@ class GMJEGNG(MixtureObjective):
         self.islands.fill_(int(gas.components().max()) + 1)
         nearest = np.unique(nearest_node(gas.nodes, X), return_inverse=True)[1]  # units without a cell are left out
         r = torch.nn.functional.one_hot(torch.from_numpy(nearest)).T[None].double()
-        return em.start(self.bank.data(), self.bank.structure, r, self.bank.floor**2)
+        return self.bank.start(r)
 
     def _grown(self, X: np.ndarray) -> NeuralGas:
         most = max(2, min(self.max_nodes, int(len(X) / self.items_per_node)))

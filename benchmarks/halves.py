@@ -1,0 +1,204 @@
+"""Several answers: the top half of an image is the context, the bottom half the target; two encoders, one for each half.
+
+Every objective trains two encoders (four convolutions, projector 256 -> 256 -> 16) on 5,000 pairs for 10 epochs. Read
+are the conditional negative log-likelihood of the 10,000 test pairs less that of one Gaussian fitted afterwards to the same
+embeddings of the training pairs (spaces differ, so only the difference compares) and, of 1,000 test pairs, the effective number
+of components that answer a context, the share of true targets among the 1, 5 and 20 likeliest of the 1,000, the distance of the
+features' PIT from uniform (Kolmogorov-Smirnov), and how often a feature lies in its own 50 and 90 % intervals.
+
+    python benchmarks/halves.py run --data-root DATA         # adds rows to results/halves.jsonl; about 30 minutes on two cores
+    python benchmarks/halves.py draw --data-root DATA        # docs/figures/halves_*.png (needs matplotlib)
+    python benchmarks/tables.py                              # the tables of docs/joint_embeddings.md
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import kstest
+from torch import Tensor
+
+import vergence
+from vergence.assembly import commit
+from vergence.config import DataConfig
+from vergence.data import open_data
+from vergence.densities import GaussianMixture
+from vergence.mixtures import ConditionalGaussian
+from vergence.objectives.core import ConditionalObjective
+from vergence.retrieval import retrieve
+
+ROOT = Path(__file__).resolve().parents[1]
+LEDGER = ROOT / "benchmarks" / "results" / "halves.jsonl"
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "deterministic predictor (jepa)": ("jepa", {}),
+    "K = 1 (gje)": ("gje", {}),
+    "gmje": ("gmje", {}),
+    "gmje_em": ("gmje_em", {}),
+    "gmje_gng": ("gmje_gng", {}),
+    "gmje_mdn": ("gmje_mdn", {}),
+    "gmje_mdn, floor 0.05": ("gmje_mdn", {"floor": 0.05}),
+    "gmje_smc": ("gmje_smc", {"bank": 1024}),
+    "contrastive": ("contrastive", {"components": "pairs"}),
+}
+NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+RANKS, LEVELS, BANK = (1, 5, 20), (0.5, 0.9), 1000
+
+
+def halves(data: str, root: str, where: Path, limit: int) -> Path:
+    """Writes the top and bottom halves of a set's images as pairs, and returns the file."""
+    opened = open_data(DataConfig(source=data, root=root, limit=limit))
+    parts = {}
+    for suffix, items in (("", opened.train), ("_test", opened.test)):
+        images = torch.cat([x for _, x in items.stream(iter(torch.arange(len(items)).split(1000)))])
+        half = images.shape[2] // 2
+        parts |= {f"context{suffix}": images[:, :, :half].numpy(), f"target{suffix}": images[:, :, half:].numpy()}
+    np.savez(where, **parts)
+    return where
+
+
+def trained(path: Path, out: Path, setting: str, seed: int, epochs: int) -> vergence.Run:
+    """Trains two encoders on the pairs of a file."""
+    kind, options = SETTINGS[setting]
+    return vergence.train(
+        str(path),
+        out=out,
+        objective=kind,
+        options=options,
+        encoder="small",
+        target_encoder="small",
+        projector=(256, 16),
+        batch_size=256,
+        lr=2e-3,
+        clip=1.0,
+        epochs=epochs,
+        seed=seed,
+        knn_every=0,
+    )
+
+
+def measured(run: vergence.Run, path: Path) -> dict[str, Any]:
+    """Returns what the conditional density is worth on the test pairs."""
+    with np.load(path) as arrays:
+        pairs = {key: torch.from_numpy(arrays[key]) for key in arrays}
+    a, b, c, t = (
+        run.project(pairs[f"{name}{suffix}"], side=name).double()  # type: ignore[arg-type]
+        for suffix in ("", "_test")
+        for name in ("context", "target")
+    )
+    objective = run.method.objective.double()
+    assert isinstance(objective, ConditionalObjective)
+    gaussian = ConditionalGaussian().fit(a.numpy(), b.numpy())
+    alone = -float(gaussian.score(c.numpy(), t.numpy()))
+    with torch.inference_mode():
+        nll = -torch.cat([objective.log_prob(y, x) for x, y in zip(c.split(1000), t.split(1000), strict=True)]).mean().item()
+        ranked = retrieve(objective.conditional, c[:BANK], t[:BANK], n=RANKS[-1], modes=1).ranked
+        found = calibration(objective, c[:BANK], t[:BANK])
+    rank = (ranked == torch.arange(BANK)[:, None]).double()
+    found |= {f"at_{n}": rank[:, :n].sum(1).mean().item() for n in RANKS}
+    spread = {"std_context": c.std(0).mean().item(), "std_target": t.std(0).mean().item()}
+    return {"nll": nll, "nll_gaussian": alone, "nll_less_gaussian": nll - alone, **found, **spread}
+
+
+def calibration(objective: ConditionalObjective, c: Tensor, t: Tensor) -> dict[str, float]:
+    """Returns PIT and coverage, means over features, and how many components answer a context."""
+    parts = [(objective.conditional(x), y) for x, y in zip(c.split(100), t.split(100), strict=True)]
+    pit = torch.cat([p.marginal_cdf(y) for p, y in parts]).numpy()
+    ks = float(np.mean([kstest(u, "uniform").statistic for u in pit.T]))
+    inside = {f"inside_{round(100 * q)}": float((abs(pit - 0.5) < q / 2).mean()) for q in LEVELS}
+    answers = [torch.special.entr(p.weights).sum(-1).exp() if isinstance(p, GaussianMixture) else y.new_ones(1) for p, y in parts]
+    return {"pit_ks": ks, **inside, "answers": torch.cat(answers).mean().item()}
+
+
+def run_all(a: argparse.Namespace) -> None:
+    """Adds a row for each set, seed and setting."""
+    with tempfile.TemporaryDirectory() as place:
+        for seed in a.seeds:
+            for data in a.data:
+                path = halves(data, a.data_root, Path(place) / f"{data}.npz", a.limit)
+                for setting in a.only:
+                    began = time.monotonic()
+                    run = trained(path, Path(place) / f"{data}-{seed}-{setting}", setting, seed, a.epochs)
+                    row = {
+                        "measurement": "halves",
+                        "command": f"python benchmarks/halves.py run --data-root DATA --limit {a.limit} --epochs {a.epochs}",
+                        "data": data,
+                        "setting": setting,
+                        "objective": SETTINGS[setting][0],
+                        "options": SETTINGS[setting][1],
+                        "seed": seed,
+                        "n_train": a.limit,
+                        "epochs": a.epochs,
+                        **measured(run, path),
+                        "torch": torch.__version__,
+                        "commit": commit(),
+                        "seconds": round(time.monotonic() - began, 1),
+                    }
+                    with a.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                    print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "command"}, flush=True)
+
+
+DRAWN = ("deterministic predictor (jepa)", "K = 1 (gje)", "gmje_em", "gmje_mdn, floor 0.05")
+DRAWS, SHOWN = 6, (11, 23, 42, 57, 78, 91)
+
+
+def draw(a: argparse.Namespace) -> None:
+    """Draws contexts, their true other halves, and the real training halves nearest to draws of each conditional."""
+    import matplotlib.pyplot as plt
+
+    for data in a.data:
+        with tempfile.TemporaryDirectory() as place:
+            path = halves(data, a.data_root, Path(place) / "pairs.npz", a.limit)
+            with np.load(path) as arrays:
+                top, bottom = arrays["context_test"][list(SHOWN)], arrays["target_test"][list(SHOWN)]
+                bank = arrays["target"]
+            columns = [np.concatenate([top, bottom], 2)]
+            for setting in DRAWN:
+                run = trained(path, Path(place) / setting, setting, 0, a.epochs)
+                columns += completions(run, top, bank)
+        size = len(columns), len(SHOWN)
+        figure, axes = plt.subplots(size[1], size[0], figsize=(0.55 * size[0], 0.6 * size[1]))
+        for j, column in enumerate(columns):
+            for i, image in enumerate(column):
+                axes[i, j].imshow(image.transpose(1, 2, 0).squeeze(), cmap="gray")
+                axes[i, j].axis("off")
+        axes[0, 0].set_title("image", fontsize=7)
+        for k, setting in enumerate(DRAWN):
+            axes[0, 1 + k * DRAWS].set_title(setting, fontsize=7, loc="left")
+        figure.suptitle(
+            f"{NAMES[data]}: the top half, completed by the real training halves nearest to {DRAWS} draws", fontsize=8
+        )
+        figure.savefig(ROOT / "docs" / "figures" / f"halves_{data}.png", dpi=130)
+        plt.close(figure)
+
+
+def completions(run: vergence.Run, top: np.ndarray, bank: np.ndarray) -> list[np.ndarray]:
+    """Returns images whose bottoms are real ones, those nearest to draws of the conditional."""
+    z = run.project(torch.from_numpy(bank), side="target")
+    torch.manual_seed(0)
+    drawn = run.conditional(torch.from_numpy(top)).sample(torch.Size((DRAWS,))).float().cpu()
+    nearest = torch.cdist(drawn.flatten(0, 1), z).argmin(1).view(DRAWS, len(top))
+    return [np.concatenate([top, bank[index.numpy()]], 2) for index in nearest]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "draw"])
+    parser.add_argument("--data-root", required=True)
+    parser.add_argument("--data", nargs="+", default=list(NAMES))
+    parser.add_argument("--only", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--limit", type=int, default=5000)
+    parser.add_argument("--out", type=Path, default=LEDGER)
+    a = parser.parse_args()
+    run_all(a) if a.what == "run" else draw(a)
+
+
+if __name__ == "__main__":
+    main()
