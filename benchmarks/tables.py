@@ -7,6 +7,7 @@ python benchmarks/tables.py --check    # exits with 1 where a page says somethin
 import functools
 import importlib
 import json
+import math
 import re
 import statistics
 import sys
@@ -39,13 +40,14 @@ def spread(values: list[float]) -> str:
 
 def objectives_table() -> str:
     """One line an objective: from its own docstring, with what was measured."""
-    trained = {row["config"]["model"]["objective"] for row in rows("training")}
+    trained = {row["config"]["model"]["objective"] for row in rows("training")} | {row["objective"] for row in rows("joint")}
     body = []
     for name in objectives.names():
         first = importlib.import_module(f"vergence.objectives.{name}").__doc__.splitlines()[0]
-        title, _, paper = first.rstrip(".").partition(", arXiv:")
+        title = re.split(r" \(|:|, arXiv", first)[0].rstrip(".")
+        paper = re.search(r"arXiv:\d{4}\.\d{5}( version \d)?", first)
         state = "tested, measured on real data" if name in trained else "tested"
-        body.append([f"`{name}`", title, f"arXiv:{paper}", state])
+        body.append([f"`{name}`", title, paper[0] if paper else "", state])
     return grid(["name", "what", "source", "status"], body)
 
 
@@ -274,7 +276,105 @@ def mixtures_table() -> str:
     return grid(["what", "time, ratio", ""], body)
 
 
+def seeds_of(name: str, *keys: str, **wanted: str) -> dict[tuple, list[dict]]:
+    """Returns a ledger's rows by some of their fields, one a seed; of a seed run twice, the later row."""
+    groups: dict[tuple, dict] = defaultdict(dict)
+    for row in rows(name):
+        if all(row[key] == value for key, value in wanted.items()):
+            groups[tuple(row[key] for key in keys)][row["seed"]] = row
+    return {key: list(found.values()) for key, found in groups.items()}
+
+
+def trap_table(what: str) -> str:
+    """One line a setting of ``benchmarks/trap.py``: mean and standard deviation over seeds."""
+    keys = {"toy": {"probe": (2, 1)}, "fashion": {"probe": (1, 100), "probe_encoder": (1, 100)}}[what]
+    body = []
+    for (setting,), found in seeds_of("trap", "setting", measurement=f"trap {what}").items():
+        predicted = found[0]["predicted_variance"]
+        cells = [f"{statistics.mean(row['std'] for row in found):.2g}", plus_minus([row["variance"] for row in found], 2)]
+        cells += ["" if predicted is None else f"{predicted:.2f}", plus_minus([row["effective_rank"] for row in found], 1)]
+        cells += [plus_minus([scale * row[key] for row in found], digits) for key, (digits, scale) in keys.items()]
+        body.append([setting, *cells])
+    last = {"toy": ["R² of the latent"], "fashion": ["probe, embedding, %", "probe, encoder, %"]}[what]
+    return grid(["loss", "std", "mean variance", "predicted", "effective rank", *last], body)
+
+
+def joint_table(data: str) -> str:
+    """One line a setting of ``benchmarks/joint.py`` on a set: what the frozen encoder is worth, beside its controls."""
+    body = []
+    for (setting,), found in seeds_of("joint", "setting", data=data, encoder="small").items():
+        cells = [plus_minus([100 * row[key] for row in found], 1) for key in ("knn", "probe")]
+        rank = plus_minus([row["effective_rank"] for row in found], 1)
+        body.append([f"{setting} (control)" if setting == "untrained" else setting, str(len(found)), *cells, rank])
+        for name, values in {k: v for row in found for k, v in row["controls"].items()}.items():
+            body.append([f"{name} (control)", "1", *(f"{100 * values[key]:.1f}" for key in ("knn", "probe")), ""])
+    return grid(["objective", "seeds", "kNN (30), %", "linear probe, %", "effective rank of 32"], body)
+
+
+def sampling_table(data: str) -> str:
+    """One line a density of ``benchmarks/joint.py``: how its samples compare with a Gaussian fitted afterwards."""
+    keys = {"mmd": 4, "wasserstein": 3, "precision": 2, "recall": 2, "coverage": 2}
+    body = []
+    for (setting,), found in seeds_of("joint", "setting", data=data, encoder="small").items():
+        for name, label in {
+            "own": "its own density",
+            "gaussian": "a Gaussian afterwards",
+            "real": "real (the best there is)",
+        }.items():
+            if setting != "untrained" and f"{name}_mmd" in found[0] and (name != "real" or setting == "gje"):
+                cells = [plus_minus([row[f"{name}_{key}"] for row in found], digits) for key, digits in keys.items()]
+                body.append([setting, label, *cells])
+    return grid(["objective", "samples of", "MMD²", "sliced Wasserstein", "precision", "recall", "coverage"], body)
+
+
+def answers_table(data: str) -> str:
+    """One line a setting of ``benchmarks/halves.py`` on a set."""
+    keys = {
+        "nll_less_gaussian": (2, 1),
+        "answers": (1, 1),
+        "at_1": (1, 100),
+        "at_5": (1, 100),
+        "at_20": (1, 100),
+        "pit_ks": (3, 1),
+    }
+    keys |= {"inside_50": (0, 100), "inside_90": (0, 100)}
+    body = []
+    for (setting,), found in seeds_of("halves", "setting", data=data).items():
+        cells = [plus_minus([scale * row[key] for row in found], digits) for key, (digits, scale) in keys.items()]
+        body.append([setting, str(len(found)), *cells])
+    head = [
+        "objective",
+        "seeds",
+        "NLL less one Gaussian's",
+        "components",
+        "at 1, %",
+        "at 5, %",
+        "at 20, %",
+        "PIT",
+        "in 50 %",
+        "in 90 %",
+    ]
+    return grid(head, body)
+
+
+def cost_table() -> str:
+    """The last row of each width of ``vergence bench objective``."""
+    last = {(row["encoder"], row["batch_size"], row["dim"], row["device"]): row for row in rows("objectives")}
+    names = sorted({name for row in last.values() for name in row["share"]})
+    body = [[f"`{name}`", *(f"{100 * row['share'].get(name, math.nan):.2f}" for row in last.values())] for name in names]
+    head = [f"{e}, batch {b}, D = {d}, % of a step" for e, b, d, _ in last]
+    return grid(["objective", *head], body)
+
+
 PAGES = {
+    HERE.parent / "docs" / "joint_embeddings.md": {
+        "trap-toy": functools.partial(trap_table, "toy"),
+        "trap-fashion": functools.partial(trap_table, "fashion"),
+        **{f"joint-{data}": functools.partial(joint_table, data) for data in ("fashion_mnist", "cifar10")},
+        **{f"sampling-{data}": functools.partial(sampling_table, data) for data in ("fashion_mnist", "cifar10")},
+        **{f"answers-{data}": functools.partial(answers_table, data) for data in ("mnist", "fashion_mnist", "cifar10")},
+        "cost": cost_table,
+    },
     README: {
         "objectives": objectives_table,
         "training": training_table,

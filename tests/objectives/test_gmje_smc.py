@@ -19,7 +19,7 @@ from vergence.objectives.core import ConditionalObjective
 from vergence.objectives.gmje_smc import GMJESMC
 
 B, D, M = 8, 5, 32
-STATE = ("bank_a", "bank_b", "weights", "ages", "batches", "resamplings")
+STATE = ("bank_a", "bank_b", "weights", "ages", "batches", "resamplings", "h2")
 
 
 def pair(n=B, seed=0, d=D):
@@ -370,12 +370,38 @@ def generic(smc, zb, za):
     return ConditionalObjective.log_prob(smc, zb, za), ConditionalObjective.score(smc, za)
 
 
+def as_wide_as_the_loss(smc):
+    """Gives the density the loss's kernel if all embeddings were as long as they are on average."""
+    squares = 0.5 * (smc.bank_a.square().sum(1) + smc.bank_b.square().sum(1))
+    smc.h2.copy_(smc.tau * smc.weights @ squares)
+    return smc
+
+
+def test_the_width_is_that_of_the_likeliest_kernels():
+    """On a stream that does not drift it goes to where the likelihood of new pairs is largest."""
+    g = torch.Generator().manual_seed(0)
+    centres, smc = 5 * torch.randn(20, 2 * D, generator=g), GMJESMC(D, bank=400, u=0.0, rho=0.0)
+
+    def batch(n=50):
+        return (centres[torch.randint(20, (n,), generator=g)] + 0.3 * torch.randn(n, 2 * D, generator=g)).split(D, 1)
+
+    for _ in range(200):
+        smc.update(*batch())
+    za, zb = batch(2000)
+    found = {}
+    for factor in (0.5, 0.8, 1.0, 1.25, 2.0):
+        other = copy.deepcopy(smc)
+        other.h2 *= factor
+        found[factor] = float(other.joint().log_prob(torch.cat([za, zb], 1)).mean())
+    assert max(found, key=found.get) == 1.0
+
+
 def test_the_density_is_the_reference():
-    smc, (za, zb) = filled(spread=1.0), pair(seed=20)
+    smc, (za, zb) = as_wide_as_the_loss(filled(spread=1.0)), pair(seed=20)
     given, alone = reference.log_density(za.tolist(), zb.tolist(), *listed(smc)[:3], 0.2)
     close(smc.log_prob(zb, za), given, 1e-11)
     close(smc.score(za), [-x for x in alone], 1e-11)
-    h = smc._variance().sqrt()
+    h = smc.h2.sqrt()
     kernels = Independent(Normal(torch.cat([smc.bank_a, smc.bank_b], 1), h), 1)
     torchs = MixtureSameFamily(Categorical(smc.weights), kernels)
     close(smc.joint().log_prob(torch.cat([za, zb], 1)), torchs.log_prob(torch.cat([za, zb], 1)), 1e-11)
@@ -412,13 +438,14 @@ def test_scale():
     scaled = copy.deepcopy(smc)
     scaled.bank_a *= 3
     scaled.bank_b *= 3
+    scaled.h2 *= 9
     close(scaled.log_prob(3 * zb, 3 * za), smc.log_prob(zb, za) - D * math.log(3), 1e-11)
     close(scaled.score(3 * za), smc.score(za) + D * math.log(3), 1e-11)
 
 
 def test_unit_pairs_have_the_kernel_of_the_loss():
-    smc = GMJESMC(D, bank=M, temperature=0.13)
-    close(smc._variance(), 0.13)
+    smc = as_wide_as_the_loss(GMJESMC(D, bank=M, temperature=0.13))
+    close(smc.h2, 0.13)
     joint = smc.joint()
     q = gmje_smc.unit(torch.randn(4, 2, D))
     gamma = smc._responsibilities(particles.Bank(smc.bank_a, smc.bank_b, smc.weights, smc.ages), q[:, 0], q[:, 1])

@@ -4,7 +4,11 @@ The paper's abstract names a sequential Monte Carlo memory bank as the non-param
 learning as a degenerate limit of its mixture. What follows is derived here. The bank holds M pairs of embeddings [k_am; k_bm]
 without gradient, particles of weights w_m, and is a density on pairs:
 
-    p(z_a, z_b) = sum_m w_m N(z_a; k_am, h^2 I) N(z_b; k_bm, h^2 I),   h^2 = tau sum_m w_m (|k_am|^2 + |k_bm|^2) / 2
+    p(z_a, z_b) = sum_m w_m N(z_a; k_am, h^2 I) N(z_b; k_bm, h^2 I)
+
+whose h follows the batches by stepwise EM, each batch before it enters the bank: with g_bm the responsibilities of this density,
+h^2 moves towards mean_b sum_m g_bm (|z_ab - k_am|^2 + |z_bb - k_bm|^2) / 2 D. (The loss's own kernel, tau at unit length, is far
+wider than embeddings of many features lie apart.)
 
 On unit vectors q = z_a / |z_a| and k = sg(z_b / |z_b|), and with the bank's at unit length too, the loss from a to b is
 
@@ -44,6 +48,7 @@ __all__ = ["GMJESMC"]
 
 SEED = 0  # of the vectors that the bank begins with; what a step draws has the step's number for a seed
 PAIRS = 1 << 18  # of an item and a particle that the density weighs at a time
+KEEP = 0.9  # of log h^2, by a batch
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -116,6 +121,7 @@ class GMJESMC(JointObjective):
     ages: Tensor
     batches: Tensor
     resamplings: Tensor
+    h2: Tensor
 
     def __init__(
         self,
@@ -147,6 +153,7 @@ class GMJESMC(JointObjective):
         self.register_buffer("bank_a", start[0].clone())
         self.register_buffer("bank_b", start[1].clone())
         self.register_buffer("weights", torch.full((bank,), 1 / bank))
+        self.register_buffer("h2", torch.ones(()))
         for name, shape in (("ages", (bank,)), ("batches", ()), ("resamplings", ())):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.long))
 
@@ -172,6 +179,7 @@ class GMJESMC(JointObjective):
         self.batches += 1
         M, bank = self.size, Bank(self.bank_a, self.bank_b, self.weights, self.ages)
         c, t = za[-M:].to(bank.c), zb[-M:].to(bank.t)
+        self._widen(c, t)
         moved = particles.newest(particles.pooled(bank, c, t), M) if self.mode == "fifo" else self._step(bank, c, t)
         for kept, now in zip(bank, moved, strict=True):
             kept.copy_(now)
@@ -193,15 +201,19 @@ class GMJESMC(JointObjective):
         q, k = (torch.cat([self._as_compared(a), self._as_compared(b)], 1) for a, b in ((c, t), (bank.c, bank.t)))
         return particles.responsibilities(bank.w, log_kernel(q, k, math.sqrt(self.tau)))
 
-    def _variance(self) -> Tensor:
-        """Returns h^2, a scalar."""
-        squares = 0.5 * (self.bank_a.square().sum(1) + self.bank_b.square().sum(1))
-        return (self.tau * self.weights @ squares).clamp(min=1e-12)
+    def _widen(self, c: Tensor, t: Tensor) -> None:
+        """Moves h^2 by a step of EM on pairs (B, D) that the bank does not hold yet, on a scale of logarithms."""
+        (a, ka), (b, kb) = self._centred(c, self.bank_a), self._centred(t, self.bank_b)
+        x, k = torch.cat([a, b], 1), torch.cat([ka, kb], 1)
+        g = particles.responsibilities(self.weights, log_kernel(x, k, self.h2.sqrt()))
+        far = x.square().sum(1).mean() + (g * (k.square().sum(1) - 2 * x @ k.T)).sum(1).mean()
+        new = (far / x.shape[1]).clamp(min=1e-12)
+        self.h2.copy_(torch.where(self.batches == 1, new, self.h2**KEEP * new ** (1 - KEEP)))
 
     def joint(self) -> GaussianMixture:
         """Returns the density over [z_a; z_b]: a kernel on every pair of the bank."""
         keys = torch.cat([self.bank_a, self.bank_b], 1)
-        return GaussianMixture(self.weights.log(), keys, Diagonal(self._variance().expand(2 * self.dim)), context=self.dim)
+        return GaussianMixture(self.weights.log(), keys, Diagonal(self.h2.expand(2 * self.dim)), context=self.dim)
 
     def _centred(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Returns embeddings and bank less the bank's mean: products of what is small lose less to rounding."""
@@ -211,7 +223,7 @@ class GMJESMC(JointObjective):
     def conditional(self, z: Tensor) -> GaussianMixture:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): weights (B, M), and means (M, D) that all z_a share."""
         x, k = self._centred(z, self.bank_a)
-        h2 = self._variance().to(z)
+        h2 = self.h2.to(z)
         logits = self.weights.to(z).log() + log_kernel(x, k, h2.sqrt())
         return GaussianMixture(logits, self.bank_b.to(z), Diagonal(h2.expand(self.dim)))
 
@@ -223,14 +235,14 @@ class GMJESMC(JointObjective):
         """
         require_pairs(za, zb, self.dim)
         (a, ka), (b, kb) = self._centred(za, self.bank_a), self._centred(zb, self.bank_b)
-        w, h2 = self.weights.to(za), self._variance().to(za)
+        w, h2 = self.weights.to(za), self.h2.to(za)
         both = log_ratio(torch.cat([a, b], 1), torch.cat([ka, kb], 1), w, h2)
         return both - log_ratio(a, ka, w, h2) + log_normal(b, h2)
 
     def score(self, z: Tensor) -> Tensor:
         """Returns -log p(z_a) in nats, (B,), for embeddings (B, D): how far they are from the bank."""
         x, k = self._centred(z, self.bank_a)
-        h2 = self._variance().to(z)
+        h2 = self.h2.to(z)
         return -log_ratio(x, k, self.weights.to(z), h2) - log_normal(x, h2)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
