@@ -1,12 +1,12 @@
 """Several answers: the top half of an image is the context, the bottom half the target; two encoders, one for each half.
 
-Every objective trains two encoders (four convolutions, projector 256 -> 256 -> 16) on 5,000 pairs for 10 epochs. Read
+Every objective trains two encoders (four convolutions, projector 256 -> 256 -> 16) on 3,000 pairs for 8 epochs. Read
 are the conditional negative log-likelihood of the 10,000 test pairs less that of one Gaussian fitted afterwards to the same
 embeddings of the training pairs (spaces differ, so only the difference compares) and, of 1,000 test pairs, the effective number
 of components that answer a context, the share of true targets among the 1, 5 and 20 likeliest of the 1,000, the distance of the
 features' PIT from uniform (Kolmogorov-Smirnov), and how often a feature lies in its own 50 and 90 % intervals.
 
-    python benchmarks/halves.py run --data-root DATA         # adds rows to results/halves.jsonl; about 30 minutes on two cores
+    python benchmarks/halves.py run --data-root DATA         # adds rows to results/halves.jsonl; about 25 minutes on two cores
     python benchmarks/halves.py draw --data-root DATA        # docs/figures/halves_*.png (needs matplotlib)
     python benchmarks/tables.py                              # the tables of docs/joint_embeddings.md
 """
@@ -193,8 +193,8 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=list(NAMES))
     parser.add_argument("--only", nargs="*", default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--limit", type=int, default=5000)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--limit", type=int, default=3000)
     parser.add_argument("--out", type=Path, default=LEDGER)
     a = parser.parse_args()
     run_all(a) if a.what == "run" else draw(a)

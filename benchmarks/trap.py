@@ -1,10 +1,10 @@
 """Which losses collapse when encoders learn: likelihoods under every remedy that has a name, and what pays for volume.
 
 Toy: 20-d views of a 4-d latent, a signal, a nuisance of its own in each view and noise; MLP encoder, 4-d embedding, 3,000 Adam
-steps. Fashion: two views of Fashion-MNIST images at 16 pixels, four convolutions, 32-d embedding, 5,000 images, 8 epochs.
+steps. Fashion: two views of Fashion-MNIST images at 16 pixels, four convolutions, 32-d embedding, 5,000 images, 5 epochs.
 
     python benchmarks/trap.py toy                            # adds rows to results/trap.jsonl; about 15 minutes on two cores
-    python benchmarks/trap.py fashion --data-root DATA       # about 30 minutes
+    python benchmarks/trap.py fashion --data-root DATA       # about 25 minutes
     python benchmarks/tables.py                              # the tables of docs/joint_embeddings.md
 """
 
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--data-root")
     parser.add_argument("--only", nargs="*", default=["untrained", *SETTINGS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--limit", type=int, default=5000)
     parser.add_argument("--out", type=Path, default=LEDGER)
     a = parser.parse_args()
