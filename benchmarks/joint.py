@@ -46,6 +46,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "untrained": ("benchmarks.baselines:Nothing", {}),
 }
 SAMPLES = 2000
+COMMIT = assembly.commit()  # of the code that was loaded, whatever happens to the checkout while it runs
 
 
 def measured(run: vergence.Run, seed: int) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def main() -> None:
                     "device": run.folder.facts["device"],
                     "precision": run.folder.facts["precision"],
                     "torch": torch.__version__,
-                    "commit": assembly.commit(),
+                    "commit": COMMIT,
                 }
                 with a.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")

@@ -31,6 +31,7 @@ from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 
 LEDGER = Path(__file__).parent / "results" / "trap.jsonl"
+COMMIT = commit()  # of the code that was loaded, whatever happens to the checkout while it runs
 STEPS, BATCH, LATENT, SEEN, WIDTH = 3000, 256, 4, 20, 4
 
 
@@ -223,7 +224,7 @@ def main() -> None:
                 **({"epochs": a.epochs, "n_train": a.limit} if a.what == "fashion" else {"steps": STEPS}),
                 **{k: float(np.round(v, 8)) for k, v in found.items()},
                 "torch": torch.__version__,
-                "commit": commit(),
+                "commit": COMMIT,
                 "seconds": round(time.monotonic() - began, 1),
             }
             with a.out.open("a") as file:

@@ -404,3 +404,37 @@ def test_unreadable_items_of_a_bank_keep_their_numbers(run, tmp_path):
 def test_array_items_pass_through(run):
     items = ArrayItems(images())
     assert run.items(items) is items and run.items(items, side="target") is items
+
+
+def test_components_that_all_contexts_share_are_retrieved_with_as_the_others():
+    g = torch.Generator().manual_seed(0)
+    loc, d, bank = torch.randn(6, 3, generator=g), torch.full((3,), 0.5), torch.randn(40, 3, generator=g)
+
+    def shared(z):
+        return GaussianMixture(-(z[:, None] - loc).square().sum(-1), loc, Diagonal(d))
+
+    def copies(z):
+        found = shared(z)
+        return GaussianMixture(found.mixture_distribution.logits, loc.expand(len(z), 6, 3).clone(), Diagonal(d))
+
+    za = torch.randn(9, 3, generator=g)
+    one, two = (retrieve(density, za, bank, n=4, modes=2) for density in (shared, copies))
+    assert torch.equal(one.ranked, two.ranked) and torch.equal(one.index, two.index)
+    torch.testing.assert_close(one.ranked_log_prob, two.ranked_log_prob, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_targets_are_embedded_by_the_teacher_that_the_density_knows(tmp_path, dual):
+    second = {"target_encoder": "small"} if dual else {}
+    settings = {"objective": "jepa", "teacher": 0.5, "projector": (8,), **second, **QUICK}
+    run = api.train(str(write_pairs(tmp_path, "halves")), out=tmp_path / "run", **settings)
+    x = torch.from_numpy(np.load(tmp_path / "halves.npz")["target"][:20])[:, None]
+    teacher = run.method.target_teacher if dual else run.method.teacher
+    student = run.method.branch("target").eval()
+    with torch.no_grad():
+        expected, other = teacher.eval()(x), student(x)
+    torch.testing.assert_close(run.project(x, side="target"), expected)
+    assert (expected - other).abs().max() > 1e-3
+    torch.testing.assert_close(run.project(x), run.method.branch("context").eval()(x).detach())
+    found = run.retrieve(x[:3], x, n=2).ranked
+    assert torch.equal(found, run.retrieve(x[:3], run.project(x, side="target"), n=2).ranked)

@@ -361,3 +361,15 @@ def test_covariances_of_pairs_are_drawn_picked_and_turned():
     torch.testing.assert_close(mixture.log_prob(x), plain.log_prob(x))
     torch.testing.assert_close(mixture.conditional(x[:, :3]).log_prob(x[:, 3:]), plain.conditional(x[:, :3]).log_prob(x[:, 3:]))
     torch.testing.assert_close(mixture.expand((2,)).log_prob(x[:2]), plain.log_prob(x[:2]))
+
+
+def test_weights_that_share_components_need_no_copies():
+    loc, d, logits = torch.randn(5, 3) + 100, torch.rand(3) + 0.1, torch.randn(7, 5)
+    shared = GaussianMixture(logits, loc, Diagonal(d))
+    copies = GaussianMixture(logits, loc.expand(7, 5, 3).clone(), Diagonal(d.expand(7, 5, 3).clone()))
+    assert shared.common is not None and copies.common is None
+    for name in ("mean", "variance", "mode"):
+        torch.testing.assert_close(getattr(shared, name), getattr(copies, name))
+    torch.testing.assert_close(shared.entropy(), copies.entropy())
+    x = torch.randn(7, 3) + 100
+    torch.testing.assert_close(shared.log_prob(x), copies.log_prob(x))

@@ -43,7 +43,7 @@ def covariances(density):
 
 
 @pytest.mark.parametrize(
-    ("form", "dim", "expected"), [("auto", 64, None), ("auto", 65, 8), ("full", 65, None), ("low_rank", 2, 8), ("full", 2, None)]
+    ("form", "dim", "expected"), [("auto", 64, None), ("auto", 65, 8), ("full", 65, None), ("low_rank", 2, 2), ("full", 2, None)]
 )
 def test_the_rank_by_the_form(form, dim, expected):
     assert rank_of(form, 8, dim) == expected

@@ -195,8 +195,12 @@ class Run:
         return self._collect(self.method.branch(side)[0], images, side, batch_size)[0]
 
     def project(self, images: Images, *, side: Side = "context", batch_size: int = 256) -> Tensor:
-        """Returns the embeddings in the objective's space, behind the projector, (N, D) float32; otherwise as `encode`."""
-        return self._collect(self.method.branch(side).eval(), images, side, batch_size)[0]
+        """Returns the embeddings in the objective's space, behind the projector, (N, D) float32; otherwise as `encode`.
+
+        With a teacher targets are embedded by it: the density is one of its embeddings.
+        """
+        net = self.method.answers() if side == "target" else self.method.branch(side)
+        return self._collect(net.eval(), images, side, batch_size)[0]
 
     @torch.inference_mode()
     def conditional(self, context: Images, *, batch_size: int = 256) -> JointGaussian | GaussianMixture:
@@ -229,7 +233,7 @@ class Run:
         if isinstance(bank, Tensor) and bank.ndim == 2:
             z, index = bank, torch.arange(len(bank))
         else:
-            z, index = self._collect(self.method.branch("target").eval(), bank, "target", batch_size)
+            z, index = self._collect(self.method.answers().eval(), bank, "target", batch_size)
         za = self.project(context, batch_size=batch_size)
         found = retrieval.retrieve(objective.conditional, self.put(za), self.put(z), n, modes)
         columns = {field.name: getattr(found, field.name).cpu() for field in dataclasses.fields(found)}

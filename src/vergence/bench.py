@@ -42,8 +42,9 @@ def bench(
 ) -> dict[str, Any]:
     """Measures images per second of the bare encoder and of the whole, in turn, and their ratio.
 
-    ``objective``: what an objective costs in a step (loss, gradient and update on random embeddings), as a share of the encoder's
-    step on the same batch; ``objective="all"`` measures every one.
+    ``objective``: what an objective costs in a step (loss, gradient and update on random embeddings; twice the loss where it has
+    a teacher, whose own forward passes are left out), as a share of the encoder's step on the same batch; ``objective="all"``
+    measures every one.
     ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
     (views, objective, optimiser, metrics). ``embed``: forward pass, against `Run.write_embeddings` to a ``.npz``.
 
@@ -200,13 +201,14 @@ def _objectives(
 def _loss(name: str, n: int, dim: int, device: torch.device) -> Callable[[], None]:
     """Returns one pass of an objective: loss, gradient and update."""
     torch.manual_seed(0)
-    made = objectives.get(name)(dim).to(device)
+    kind = objectives.get(name)
+    made, calls = kind(dim).to(device), 1 if kind.teacher is None else 2
     za = torch.randn(n, dim, device=device)
     zb = 0.8 * za + 0.6 * torch.randn(n, dim, device=device)
     pair = [z.requires_grad_() for z in (za, zb)]
 
     def once() -> None:
-        torch.stack(list(made(*pair).values())).sum().backward()
+        torch.stack([term for _ in range(calls) for term in made(*pair).values()]).sum().backward()
         for p in (*pair, *made.parameters()):
             p.grad = None
         with torch.no_grad():

@@ -151,6 +151,8 @@ class ModelConfig(_Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if min(self.projector, default=1) < 1:
+            raise ValueError(f"expected projector widths of at least 1, found {self.projector}")
         if self.teacher is True:
             raise ValueError("expected teacher to be a momentum such as 0.99, False or None, found True")
 

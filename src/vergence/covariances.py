@@ -83,8 +83,8 @@ class Dense(Covariance):
 
     @classmethod
     def of(cls, S: Tensor) -> "Dense":
-        """Returns the factor of S; jitter is added where S needs it (`vergence.linalg.cholesky`)."""
-        return cls(linalg.cholesky(S)[0])
+        """Returns the factor of S, taken in float64; jitter is added where S needs it (`vergence.linalg.cholesky`)."""
+        return cls(linalg.cholesky(S.double())[0].to(S.dtype))
 
     @property
     def shape(self) -> torch.Size:
@@ -118,7 +118,7 @@ class Dense(Covariance):
         rows = self.L[..., where, :]
         if where.start in (None, 0):
             return Dense(rows[..., where])  # the leading block of a factor is the factor of the leading block
-        return Dense(torch.linalg.cholesky(rows @ rows.mT))
+        return Dense(torch.linalg.cholesky_ex(rows @ rows.mT)[0])
 
     def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Dense"]:
         shift = _apply(self.L[..., c:, :c], _solve(self.L[..., :c, :c], x))
@@ -225,7 +225,7 @@ class LowRank(Covariance):
     def _capacitance(self) -> Tensor:
         """Returns R."""
         eye = torch.eye(self.U.shape[-1], dtype=self.d.dtype, device=self.d.device)
-        R: Tensor = torch.linalg.cholesky(eye + self.U.mT @ (self.U / self.d[..., None]))
+        R: Tensor = torch.linalg.cholesky_ex(eye + self.U.mT @ (self.U / self.d[..., None]))[0]
         return R
 
     def log_det(self) -> Tensor:

@@ -146,7 +146,7 @@ def fit_decoder(
     if not (epochs >= 1 and batch_size >= 2 and lr > 0 and len(items) >= 2):
         found = f"found epochs={epochs}, batch_size={batch_size}, lr={lr} and {len(items)} images"
         raise ValueError(f"expected epochs >= 1, batch_size >= 2, lr > 0 and at least 2 images to learn from, {found}")
-    z, index = features.collect(run.method.branch("target").eval(), items, **run.where("target"))
+    z, index = features.collect(run.method.answers().eval(), items, **run.where("target"))
     items = items.subset(index)
     std, mean = torch.std_mean(z, dim=0, correction=0)
     with torch.random.fork_rng():
@@ -246,7 +246,7 @@ def nearest_pictures(run: Run, z: Tensor, items: Items | None = None) -> tuple[T
     """
     picture_shape(run)
     items = targets(run) if items is None else items
-    bank, index = features.collect(run.method.branch("target").eval(), items, **run.where("target"))
+    bank, index = features.collect(run.method.answers().eval(), items, **run.where("target"))
     bank = bank.to(run.device)
     near = [torch.cdist(part.to(bank), bank).argmin(1).cpu() for part in z.split(max(1, DISTANCES // len(bank)))]
     found = index[torch.cat(near)]

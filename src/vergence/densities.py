@@ -159,6 +159,9 @@ class GaussianMixture(Distribution):
         covariance: A `Covariance` of batch (..., K) or one for all, or a dense matrix (..., K, D, D).
         context: C, as in `JointGaussian`.
 
+    Attributes:
+        common: The components (K,) where a batch of weights shares them, else None.
+
     Example:
         >>> one = GaussianMixture(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
         >>> given = one.conditional(torch.tensor([1.0]))
@@ -172,6 +175,7 @@ class GaussianMixture(Distribution):
 
     def __init__(self, logits: Tensor, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
         components = JointGaussian(mean, covariance, context)
+        self.common = components if len(components.batch_shape) == 1 < len(logits.shape) else None
         batch = torch.Size(np.broadcast_shapes(logits.shape, components.batch_shape))
         self.context = context
         self.component_distribution = components.expand(batch)
@@ -186,6 +190,8 @@ class GaussianMixture(Distribution):
     @property
     def mean(self) -> Tensor:
         """sum_k pi_k mu_k, (..., D)."""
+        if self.common is not None:
+            return self.weights @ self.common.loc
         return (self.weights[..., None] * self.component_distribution.mean).sum(-2)
 
     @property
@@ -206,6 +212,10 @@ class GaussianMixture(Distribution):
     @property
     def variance(self) -> Tensor:
         """The covariance's diagonal, (..., D)."""
+        if self.common is not None:  # a product of matrices around a centre, nothing of size N K D
+            x = self.common.loc - self.common.loc.mean(0)
+            spread = self.weights @ (self.common.variance + x.square()) - (self.weights @ x).square()
+            return torch.maximum(spread, self.common.variance.amin(0))
         delta = self.component_distribution.mean - self.mean[..., None, :]
         return (self.weights[..., None] * (self.component_distribution.variance + delta.square())).sum(-2)
 
@@ -233,7 +243,8 @@ class GaussianMixture(Distribution):
 
         Exact where the components do not overlap.
         """
-        within: Tensor = (self.weights * self.component_distribution.entropy()).sum(-1)
+        parts = self.component_distribution if self.common is None else self.common
+        within: Tensor = (self.weights * parts.entropy()).sum(-1)
         between: Tensor = self.mixture_distribution.entropy()
         return within + between
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence import em
+from vergence import em, linalg
 from vergence.covariances import Covariance, Dense, PairedLowRank, turned
 from vergence.densities import GaussianMixture
 
@@ -44,7 +44,7 @@ def rank_of(covariance: str, rank: int, dim: int) -> int | None:
         raise ValueError(f"expected covariance auto, full or low_rank, found {covariance!r}")
     if rank < 1:
         raise ValueError(f"expected rank of at least 1, found {rank}")
-    return rank if covariance == "low_rank" or (covariance == "auto" and dim > FULL_UP_TO) else None
+    return min(rank, dim) if covariance == "low_rank" or (covariance == "auto" and dim > FULL_UP_TO) else None
 
 
 def _require(components: int, floor: float) -> None:
@@ -142,7 +142,7 @@ class MovingMixture(nn.Module):
     def update(self, z: Tensor) -> None:
         """Takes a batch (B, D) in."""
         z = z.to(self.mu)
-        first = z[torch.linspace(0, len(z) - 1, len(self.N)).long()]
+        first = z[torch.linspace(0, len(z) - 1, len(self.N), device=z.device).long()]
         self.mu.add_(torch.where(self.begun, 0.0, first))
         self.begun.fill_(True)
         r, d = self.density().responsibilities(z).mT, z - self.mu[:, None]
@@ -236,6 +236,8 @@ class MixtureBank(nn.Module):
     def fit(self, *starts: em.Mixture, steps: int) -> None:
         """Keeps the likeliest of the mixtures that EM makes of the starts on the items in some steps, in the items' precision."""
         data = self.data()
+        if not bool(data.X.isfinite().all()):
+            raise ValueError("embeddings are not finite: lower --lr, add --warmup-epochs or --clip 1, or check the data")
         ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
         self.keep(_moved(best, data.origin))
@@ -260,7 +262,7 @@ class MixtureBank(nn.Module):
         K = len(weights)
         self.logits.fill_(-math.inf)[:K] = weights.log().to(self.logits)
         self.means[:K] = means.to(self.means)
-        self.shared[:K] = (torch.linalg.cholesky(S) if self.rank is None else S).to(self.shared)
+        self.shared[:K] = (linalg.cholesky(S)[0] if self.rank is None else S).to(self.shared)
 
     def mixture(self) -> em.Mixture:
         """Returns the kept mixture as EM takes it: its components that have weight."""

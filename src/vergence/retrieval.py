@@ -64,11 +64,13 @@ def retrieve(
         raise ValueError(f"expected contexts (N, D) and a bank (M, D) of one width, found {found}; project both")
     if not 1 <= n <= len(bank) or modes < 1:
         raise ValueError(f"expected n from 1 to the bank's {len(bank)} items and modes of at least 1, found {n} and {modes}")
-    each = _components(conditional(za[:1])) * za.shape[1]
-    contexts = max(1, numbers // (each * za.shape[1]))  # a covariance each
+    first = conditional(za[:1])
+    each = _components(first) * za.shape[1]
+    common = isinstance(first, GaussianMixture) and first.common is not None
+    contexts = max(1, numbers // (each if common else each * za.shape[1]))  # a covariance each
     parts = []
-    for z in za.split(contexts):
-        parts.append(_retrieve(conditional(z), bank, n, modes, max(1, numbers // (each * len(z)))))
+    for z in za.split(64 * contexts if common else contexts):
+        parts.append(_retrieve(conditional(z), bank, n, modes, max(1, numbers // (each if common else each * len(z)))))
     return Retrieved(*(torch.cat([part[i] for part in parts]) for i in range(len(dataclasses.fields(Retrieved)))))
 
 
@@ -82,9 +84,8 @@ def _retrieve(density: Conditional, bank: Tensor, n: int, modes: int, block: int
     k = k[:, :modes]
     of_mode = of_whole = None
     for start in range(0, len(bank), block):
-        parts = _log_prob_of_parts(density, bank[start : start + block])
-        of_mode = _best(of_mode, parts.gather(-1, k.expand(len(parts), *k.shape)), start, n)
-        of_whole = _best(of_whole, (parts + _log_weights(density)).logsumexp(-1), start, n)
+        by_mode, whole = _log_probs(density, bank[start : start + block], k)
+        of_mode, of_whole = _best(of_mode, by_mode, start, n), _best(of_whole, whole, start, n)
     assert of_mode is not None and of_whole is not None
     (log_prob, index), (ranked_log_prob, ranked) = of_mode, of_whole
     return index.permute(1, 2, 0), log_prob.permute(1, 2, 0), weight[:, :modes], ranked.T, ranked_log_prob.T
@@ -96,6 +97,16 @@ def _log_weights(density: Conditional) -> Tensor:
         return torch.zeros_like(density.loc[:, :1])
     logits: Tensor = density.mixture_distribution.logits
     return logits
+
+
+def _log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the log-densities of items (M, D) under components k (B, m), (M, B, m), and under the whole, (M, B)."""
+    if isinstance(density, GaussianMixture) and density.common is not None:  # one table for all contexts
+        parts = density.common.log_prob(z[:, None])
+        top = parts.amax(1, keepdim=True)
+        return parts[:, k], ((parts - top).exp() @ density.weights.mT).log() + top
+    parts = _log_prob_of_parts(density, z)
+    return parts.gather(-1, k.expand(len(parts), *k.shape)), (parts + _log_weights(density)).logsumexp(-1)
 
 
 def _log_prob_of_parts(density: Conditional, z: Tensor) -> Tensor:

@@ -193,15 +193,16 @@ def diagnostics(za: Tensor, zb: Tensor) -> dict[str, float]:
     """Returns what shows a collapse of two views, (B, D) each.
 
     ``variance`` (the mean over features), ``eigenvalue_min`` and ``condition`` of the first view's covariance without shrinkage,
-    and the mutual ``information`` in nats; 0 where B does not exceed 2 D or a feature is constant, which
-    says nothing of it.
+    and the mutual ``information`` in nats, 0 where a feature is constant. Only the first where B does not exceed 2 D.
     """
     m = moments(torch.cat([za, zb], 1).double())
     a = m.block(slice(0, za.shape[1]))
+    found = {"variance": a.S.diagonal().mean().item()}
+    if len(za) <= m.S.shape[0]:  # the spectrum of so few says nothing
+        return found
     values = torch.linalg.eigvalsh(a.S)
-    told = len(za) > m.S.shape[0] and bool((m.S.diagonal() > 0).all())
-    return {
-        "variance": a.S.diagonal().mean().item(),
+    told = bool((m.S.diagonal() > 0).all())
+    return found | {
         "eigenvalue_min": values[0].item(),
         "condition": (values[-1] / values[0].clamp(min=1e-30)).item(),
         "information": mutual_information(m, za.shape[1]).item() if told else 0.0,

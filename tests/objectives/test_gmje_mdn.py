@@ -429,8 +429,7 @@ def test_precisions_agree():
 
 def test_embeddings_that_are_all_equal():
     one = torch.ones(8, D)
-    with pytest.raises(ValueError, match="positive definite"):
-        GMJEMDN(D)(one, one)
+    assert GMJEMDN(D)(one, one)["kl"].isnan()  # which training refuses in words
     assert GMJEMDN(D, marginal="none")(one, one)["nll"].isfinite()
 
 

@@ -275,7 +275,7 @@ def test_state_survives_saving(tied):
     first, second = JEPA(D, tied=tied), JEPA(D, tied=tied)
     for seed in range(3):
         first.update(*pair(seed=seed))
-    assert len(first.state_dict()) == (6 if tied else 12) + 4
+    assert len(first.state_dict()) == (6 if tied else 12) + 5
     second.load_state_dict(first.state_dict())
     for objective in (first, second):
         objective.update(*pair(seed=4))

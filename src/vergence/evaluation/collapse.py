@@ -73,10 +73,10 @@ def notices(stats: Mapping[str, float]) -> dict[str, str]:
     """Returns lines on what an objective's diagnostics show to be going wrong, by the number's name; each says cause and remedy.
 
     Args:
-        stats: Diagnostics of an objective; those that are not there are not judged. ``variance`` (mean over features) below 1e-4,
-            ``condition`` of the covariance above 1e5, ``mahalanobis`` (mean per feature, 1 where the density fits) above 2,
-            ``ess`` (effective share of a bank's particles) below 0.1, ``component_share`` (effective share of a mixture's
-            components) below 0.2.
+        stats: Diagnostics of an objective; those that are not there are not judged. ``variance`` (mean over features) below 1e-4
+            where there is ``mahalanobis`` too, ``condition`` of the covariance above 1e5, ``mahalanobis`` (mean per feature, 1
+            where the density fits) above 2, ``ess`` (effective share of a bank's particles) below 0.1, ``component_share``
+            (effective share of a mixture's components) below 0.2.
 
     Example:
         >>> list(notices({"variance": 1e-7, "mahalanobis": 1.0, "ess": 0.9}))
@@ -87,8 +87,8 @@ def notices(stats: Mapping[str, float]) -> dict[str, str]:
     found = {}
     trapped = abs(stats.get("mahalanobis", 0.0) - 1) < 0.05
     trap = "; Mahalanobis distances are those of a perfect fit all the while (the trace trap)" if trapped else ""
-    price = "a likelihood alone is raised by shrinking: take loss mi_kl, or a larger beta or eta"
-    if stats.get("variance", 1.0) < 1e-4:
+    price = "the loss pays too little for volume; of a likelihood, take loss mi_kl, or a larger beta or eta"
+    if stats.get("variance", 1.0) < 1e-4 and "mahalanobis" in stats:  # losses on directions leave the scale free
         found["variance"] = f"the embedding shrinks to a point (mean variance {stats['variance']:.2g}{trap}): {price}"
     elif stats.get("condition", 1.0) > 1e5:
         found["condition"] = (

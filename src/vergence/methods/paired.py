@@ -26,8 +26,8 @@ class PairedMethod(Method):
         target_projector: Head behind ``target_encoder``, of the same output width; ``projector`` by default.
         teacher: Momentum m in [0, 1) of a teacher, w <- m w + (1 - m) student, whose embeddings are the targets. The terms
             are then the means of those of (student a, teacher b) and (student b, teacher a), and the objective's bank takes
-            the first pair. With a second encoder the teacher has copies of both, and the second pair is (teacher a,
-            student b): a context stays a context.
+            the first pair. With a second encoder the teacher has copies of both, the second pair is (teacher a, student b),
+            so that a context stays a context, and the bank takes (teacher a, teacher b).
 
     Raises:
         ValueError: The momentum is out of range, or there is a second projector without a second encoder.
@@ -70,6 +70,12 @@ class PairedMethod(Method):
             return nn.Sequential(self.encoder, self.projector)
         return nn.Sequential(self.target_encoder, self.projector if self.target_projector is None else self.target_projector)
 
+    def answers(self) -> nn.Module:
+        """Returns what embeds targets as the objective's density knows them: with a teacher, that."""
+        if self.teacher is None:
+            return self.branch("target")
+        return self.teacher if self.target_teacher is None else self.target_teacher
+
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the objective's terms for two views."""
         a, b = views
@@ -81,6 +87,8 @@ class PairedMethod(Method):
             ta = self._targets(self.teacher, a, gather)
             tb = self._targets(self.teacher if self.target_teacher is None else self.target_teacher, b, gather)
             self._last = za.detach(), tb
+            if self.target_teacher is not None:
+                self._last = ta, tb  # a bank's positives and negatives are then of one network
             ab = self._terms(za, tb)
             ba = self._terms(zb, ta) if self.target_teacher is None else self._terms(ta, zb)
         return {term: 0.5 * (ab[term] + ba[term]) for term in ab}

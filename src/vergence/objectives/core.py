@@ -96,6 +96,21 @@ class ConditionalObjective(DensityObjective):
         require_pairs(za, zb, self.dim)
         return self.conditional(za).log_prob(zb)
 
+    @torch.no_grad()
+    def mahalanobis(self, za: Tensor, zb: Tensor) -> float:
+        """Returns the mean Mahalanobis distance per feature of z_b under `conditional`, 1 where it fits.
+
+        Of a mixture it is that under the components that answer for z_b.
+        """
+        p = self.conditional(za)
+        if isinstance(p, JointGaussian):
+            far = p.S.quadratic(zb.to(p.loc) - p.loc)
+        else:
+            parts = p.component_distribution
+            delta = zb.to(parts.loc)[:, None] - parts.loc
+            far = (p.responsibilities(zb.to(parts.loc)) * parts.S.quadratic(delta)).sum(-1)
+        return far.mean().item() / self.dim
+
     def posterior(self, z: Tensor) -> Distribution:
         """Returns what is believed of the other view's embedding: `conditional`."""
         return self.conditional(z)

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from vergence import volume
-from vergence.densities import JointGaussian
+from vergence.densities import Dense, JointGaussian
 from vergence.linalg import wide
 from vergence.moving import MovingGaussian
 from vergence.objectives.core import JointObjective, require_pairs
-from vergence.prototypes import Prototypes
+from vergence.prototypes import Prototypes, rank_of
 
 __all__ = ["GJE"]
 
@@ -85,7 +85,8 @@ class GJE(JointObjective):
         self.moving = MovingGaussian(2 * dim, momentum=momentum, shrinkage=shrinkage)
         self.prototype = None
         if covariance in ("learned", "low_rank"):
-            self.prototype = Prototypes(2 * dim, 1, rank=None if covariance == "learned" else rank, floor=FLOOR)
+            r = rank_of("full" if covariance == "learned" else covariance, rank, 2 * dim)
+            self.prototype = Prototypes(2 * dim, 1, rank=r, floor=FLOOR)
             self.prototype.means.data.zero_()
             self.prototype.logits.requires_grad_(False)  # of one component there is nothing to weigh
 
@@ -107,7 +108,8 @@ class GJE(JointObjective):
     def _likelihood(self, m: volume.Moments) -> JointGaussian:
         """Returns the density that the likelihood is taken under."""
         if self.kind == "batch":
-            return JointGaussian(m.mean, m.S.detach() if self.stop_gradient else m.S, context=self.dim)
+            S = (m.S.detach() if self.stop_gradient else m.S).double()  # as the determinants are taken
+            return JointGaussian(m.mean, Dense(torch.linalg.cholesky_ex(S)[0].to(m.S)), context=self.dim)
         return self.joint()
 
     def _nll(self, Z: Tensor, m: volume.Moments) -> Tensor:

@@ -42,11 +42,11 @@ class GMJE(MixtureObjective):
         components: K.
         loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
         fit: How the prototypes are learnt: ``em`` (full covariances, whose cost grows with K (2 D)^2), ``gradient``, or ``auto``:
-            em up to 2 D = 256 features.
+            em up to 2 D = 256 features, but not with low-rank covariances.
         eta: Weight of the KL in the first two, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a prototype in any direction, in (0, 1); embeddings have about 1.
-        covariance: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
+        covariance: With ``gradient``: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
         rank: Of low-rank covariances.
         rate: How far a batch moves the sums of ``em``, in (0, 1].
         shrinkage: Of the batch's covariances in H and KL, in [0, 1]; None estimates it.
@@ -80,7 +80,9 @@ class GMJE(MixtureObjective):
         super().__init__(dim, loss=loss, eta=eta, beta=beta, shrinkage=shrinkage)
         if fit not in ("auto", "em", "gradient"):
             raise ValueError(f"expected fit auto, em or gradient, found {fit!r}")
-        by_em = fit == "em" or (fit == "auto" and 2 * dim <= EM_UP_TO)
+        if fit == "em" and covariance == "low_rank":
+            raise ValueError("expected full covariances with fit em, found low_rank; take fit=gradient, or gmje_em")
+        by_em = fit == "em" or (fit == "auto" and covariance != "low_rank" and 2 * dim <= EM_UP_TO)
         r = rank_of(covariance, rank, 2 * dim)
         self.prototypes: Prototypes | MovingMixture = (
             MovingMixture(2 * dim, components, floor=floor, rate=rate)

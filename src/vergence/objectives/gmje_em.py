@@ -13,7 +13,10 @@ Of the source only EM on fixed data is known; the alternation, the bank and what
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
 
+import warnings
+
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from vergence import em, em_starts
@@ -86,7 +89,9 @@ class GMJEEM(MixtureObjective):
         """Returns the mixture of a partition of the bank by k-means; of as many components as there are items for."""
         data = self.bank.data()
         K = min(self.components, max(1, len(data.X) // 2))
-        r = em_starts.responsibilities(data, K, 1, "kmeans", 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of equal embeddings there are fewer clusters: so be it
+            r = em_starts.responsibilities(data, K, 1, "kmeans", 0)
         return self.bank.start(r)
 
     def joint(self) -> GaussianMixture:

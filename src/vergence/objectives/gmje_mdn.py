@@ -155,7 +155,7 @@ class GMJEMDN(ConditionalObjective):
         """Returns ``nll`` and, under its name, the marginal term: ``kl``, ``entropy`` or ``marginal_nll``.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim), or all of them are equal.
+            ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
         za, zb = wide(za), wide(zb)
@@ -196,7 +196,7 @@ class GMJEMDN(ConditionalObjective):
         """Returns how many components are used, exp(entropy of the weights), and `vergence.volume.diagnostics`.
 
         ``components`` is that of the mean weights and ``components_per_context`` the mean of every context's own;
-        ``component_std`` is the mean std of a component, by weight.
+        ``component_std`` is the mean std of a component, by weight; and `mahalanobis`.
         """
         p = self.conditional(za)
         pi = p.weights
@@ -205,6 +205,7 @@ class GMJEMDN(ConditionalObjective):
             "components": _effective(pi.mean(0)).item(),
             "components_per_context": _effective(pi).mean().item(),
             "component_std": std.mean().item(),
+            "mahalanobis": self.mahalanobis(za, zb),
             **volume.diagnostics(za, zb),
         }
 

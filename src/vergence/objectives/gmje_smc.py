@@ -203,12 +203,16 @@ class GMJESMC(JointObjective):
 
     def _widen(self, c: Tensor, t: Tensor) -> None:
         """Moves h^2 by a step of EM on pairs (B, D) that the bank does not hold yet, on a scale of logarithms."""
+        new = self._spread(c, t).clamp(min=1e-12)
+        self.h2.copy_(torch.where(self.batches == 1, new, self.h2**KEEP * new ** (1 - KEEP)))
+
+    def _spread(self, c: Tensor, t: Tensor) -> Tensor:
+        """Returns the mean squared distance per feature of pairs (B, D) from the bank's, by responsibility."""
         (a, ka), (b, kb) = self._centred(c, self.bank_a), self._centred(t, self.bank_b)
         x, k = torch.cat([a, b], 1), torch.cat([ka, kb], 1)
         g = particles.responsibilities(self.weights, log_kernel(x, k, self.h2.sqrt()))
         far = x.square().sum(1).mean() + (g * (k.square().sum(1) - 2 * x @ k.T)).sum(1).mean()
-        new = (far / x.shape[1]).clamp(min=1e-12)
-        self.h2.copy_(torch.where(self.batches == 1, new, self.h2**KEEP * new ** (1 - KEEP)))
+        return far / x.shape[1]
 
     def joint(self) -> GaussianMixture:
         """Returns the density over [z_a; z_b]: a kernel on every pair of the bank."""
@@ -249,13 +253,15 @@ class GMJESMC(JointObjective):
         """Returns how the bank fares, and `vergence.volume.diagnostics`.
 
         ``ess`` is the effective sample size as a share of M, ``components`` is exp of the weights' entropy (1 to M), ``age`` the
-        mean in batches, ``resampled`` the share of batches after which pairs were drawn anew.
+        mean in batches, ``resampled`` the share of batches after which pairs were drawn anew;
+        ``mahalanobis`` is the mean distance per feature from the bank, 1 where the density fits new pairs.
         """
         w = self.weights
         return {
             "ess": effective_sample_size(w).item() / self.size,
             "components": torch.special.entr(w).sum().exp().item(),
             "age": self.ages.double().mean().item(),
+            "mahalanobis": (self._spread(za.to(self.bank_a), zb.to(self.bank_b)) / self.h2).item(),
             "resampled": self.resamplings.item() / max(self.batches.item(), 1),
             **volume.diagnostics(za, zb),
         }

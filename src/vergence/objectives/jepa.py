@@ -114,7 +114,7 @@ class JEPA(ConditionalObjective):
         return self.moving.density()
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns the share of z_b's variance that f explains (1: all; <= 0: none) and `vergence.volume.diagnostics`."""
+        """Returns the share of z_b's variance that f explains (at most 1), `mahalanobis` and `vergence.volume.diagnostics`."""
         left = self._residuals(za, zb).square().mean(0).sum()
         total = zb.var(0, correction=0).sum().clamp(min=FLOOR)
-        return {"explained": (1 - left / total).item(), **volume.diagnostics(za, zb)}
+        return {"explained": (1 - left / total).item(), "mahalanobis": self.mahalanobis(za, zb), **volume.diagnostics(za, zb)}
