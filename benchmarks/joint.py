@@ -160,7 +160,7 @@ def main() -> None:
                     + "".join(f" --{k} {getattr(a, k)}" for k in ("encoder", "size", "limit", "epochs"))
                     + "".join(f" --set {s}" for s in a.set),
                     "data": data,
-                    "setting": name,
+                    "setting": ", ".join([name, *a.set]),
                     "objective": kind,
                     "options": options,
                     "seed": seed,
