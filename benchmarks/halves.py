@@ -1,9 +1,10 @@
 """Several answers: the top half of an image is the context, the bottom half the target; two encoders, one for each half.
 
-Every objective trains two encoders (four convolutions, projector 256 -> 256 -> 16) on 3,000 pairs for 8 epochs. Read
-are the conditional negative log-likelihood of 5,000 test pairs less that of one Gaussian fitted to the embeddings of the 5,000
-others (spaces differ, so only the difference compares) and, of 1,000 test pairs, the effective number of components that answer a context, the share of true targets among the 1, 5 and 20 likeliest of the 1,000, the distance of the
-features' PIT from uniform (Kolmogorov-Smirnov), and how often a feature lies in its own 50 and 90 % intervals.
+Every objective trains two encoders (four convolutions, projector 256 -> 256 -> 16) on 3,000 pairs for 8 epochs. Read are the
+conditional negative log-likelihood of 5,000 test pairs less that of one Gaussian fitted to the embeddings of the 5,000 others
+(spaces differ, so only the difference compares) and, of 1,000 test pairs, the effective number of components that answer a
+context, the share of true targets among the 1, 5 and 20 likeliest of the 1,000, the distance of the features' PIT from uniform
+(Kolmogorov-Smirnov), and how often a feature lies in its own 50 and 90 % intervals.
 
     python benchmarks/halves.py run --data-root DATA         # adds rows to results/halves.jsonl; about 25 minutes on two cores
     python benchmarks/halves.py draw --data-root DATA        # docs/figures/halves_*.png (needs matplotlib)
