@@ -321,8 +321,9 @@ def sampling_table(data: str) -> str:
             "gaussian": "a Gaussian afterwards",
             "real": "real (the best there is)",
         }.items():
-            if setting != "untrained" and f"{name}_mmd" in found[0] and (name != "real" or setting == "gje"):
-                cells = [plus_minus([row[f"{name}_{key}"] for row in found], digits) for key, digits in keys.items()]
+            having = [row for row in found if f"{name}_mmd" in row]
+            if setting != "untrained" and having and (name != "real" or setting == "gje"):
+                cells = [plus_minus([row[f"{name}_{key}"] for row in having], digits) for key, digits in keys.items()]
                 body.append([setting, label, *cells])
     return grid(["objective", "samples of", "MMD²", "sliced Wasserstein", "precision", "recall", "coverage"], body)
 
