@@ -173,7 +173,7 @@ def draw(a: argparse.Namespace) -> None:
         figure.suptitle(
             f"{NAMES[data]}: the top half, completed by the real training halves nearest to {DRAWS} draws", fontsize=8
         )
-        figure.savefig(ROOT / "docs" / "figures" / f"halves_{data}.png", dpi=130)
+        figure.savefig(ROOT / "docs" / "figures" / f"halves_{data}.png", dpi=130, bbox_inches="tight")
         plt.close(figure)
 
 
