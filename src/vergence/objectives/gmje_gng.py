@@ -32,7 +32,7 @@ class GMJEGNG(MixtureObjective):
     Args:
         dim: Features D of the embeddings.
         max_nodes: Units to stop growing at, >= 2.
-        items_per_node: Growth stops at so many pairs a unit, > 0.
+        items_per_node: Growth stops at so many pairs a unit, > 0; None takes D, but at least 100.
         insert_every: Signals between two insertions, >= 1; growth takes two such intervals for each unit.
         loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
         eta: Weight of the KL in the first two, > 0.
@@ -62,7 +62,7 @@ class GMJEGNG(MixtureObjective):
         dim: int,
         *,
         max_nodes: int = 30,
-        items_per_node: float = 100.0,
+        items_per_node: float | None = None,
         insert_every: int = 100,
         loss: MixtureLoss = "mi_kl",
         eta: float = 1.0,
@@ -75,6 +75,7 @@ class GMJEGNG(MixtureObjective):
         shrinkage: float | None = None,
     ) -> None:
         super().__init__(dim, loss=loss, eta=eta, beta=beta, shrinkage=shrinkage)
+        items_per_node = max(100.0, dim) if items_per_node is None else items_per_node
         if steps < 0 or not items_per_node > 0:
             raise ValueError(f"expected steps >= 0 and items_per_node > 0, found steps={steps}, items_per_node={items_per_node}")
         NeuralGas(max_nodes=max_nodes, insert_every=insert_every)  # refuses what is out of range
