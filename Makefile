@@ -7,8 +7,8 @@ BIN := .venv/bin
 demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
 	$(BIN)/vergence demo
 
-test: .venv/tested  ## all tests, doctests and the README's example
-	$(BIN)/python -m pytest
+test: .venv/tested  ## all tests, doctests and the README's example; one thread a process, for threads that fight are slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 lint: .venv/tested  ## ruff and mypy --strict
 	$(BIN)/ruff check .
