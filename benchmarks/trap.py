@@ -26,6 +26,7 @@ import vergence
 from vergence import linalg, objectives, volume
 from vergence.assembly import commit, labelled, online_knn
 from vergence.data import open_data
+from vergence.densities import JointGaussian
 from vergence.evaluation import features, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
@@ -42,8 +43,8 @@ class RidgeGJE(GJE):
         super().__init__(dim, loss="naive", shrinkage=0.0)
         self.ridge = ridge
 
-    def _nll(self, Z: Tensor, m: volume.Moments) -> Tensor:
-        return super()._nll(Z, volume.Moments(m.mean, m.S + self.ridge * torch.eye(len(m.mean)).to(m.S)))
+    def _likelihood(self, m: volume.Moments) -> JointGaussian:
+        return super()._likelihood(volume.Moments(m.mean, m.S + self.ridge * torch.eye(len(m.mean)).to(m.S)))
 
 
 class OnTheSphere(GJE):

@@ -15,6 +15,7 @@ from vergence import networks, objectives, training
 from vergence.config import FitConfig, ModelConfig, RunConfig
 from vergence.data import ArrayItems, Data, Items, PairItems, Skipped
 from vergence.densities import GaussianMixture
+from vergence.devices import described
 from vergence.evaluation import features, knn
 from vergence.files import open_table
 from vergence.methods.paired import PairedMethod
@@ -187,7 +188,7 @@ def facts(
         "shape": list(shape),
         "target_shape": None if target_shape is None else list(target_shape),
         "parameters": sum(p.numel() for p in method.parameters()),
-        "device": torch.cuda.get_device_name() if fabric.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
+        "device": described(fabric.device),
         "processes": fabric.world_size,
         "precision": training.precision(config.fit, fabric.device.type),
         "torch": torch.__version__,

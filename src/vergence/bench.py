@@ -18,6 +18,7 @@ from vergence import assembly, objectives, training
 from vergence.api import Run
 from vergence.config import DataConfig, FitConfig, ModelConfig, RunConfig, ViewConfig
 from vergence.data import ArrayItems
+from vergence.devices import described
 from vergence.runs import RunFolder
 from vergence.terminal import bar, table
 from vergence.views import ImageViews
@@ -90,7 +91,7 @@ def bench(
         "size": size,
         "batch_size": batch_size,
         "precision": training.precision(fit, fabric.device.type) if what == "step" else "32-true",
-        "device": torch.cuda.get_device_name() if fabric.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
+        "device": described(fabric.device),
         "torch": torch.__version__,
         "commit": assembly.commit(),
         "rounds": rounds,
@@ -160,7 +161,7 @@ def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> Measur
 def _objectives(
     encoder: str, objective: str, size: int, dim: int, rounds: int, fit: FitConfig, fabric: Any, out: Path | None
 ) -> dict[str, Any]:
-    """Measures the bare step once, and each objective; returns the share of the slowest."""
+    """Measures the bare step and each objective in turn; returns the row."""
     images = torch.randint(0, 256, (fit.batch_size, 3, size, size), dtype=torch.uint8)
     pair = [images.to(fabric.device).contiguous(memory_format=torch.channels_last) for _ in range(2)]
     bare = _bare(_method(ModelConfig(encoder=encoder), size).to(fabric.device), pair, _autocast(fit, fabric))
@@ -181,7 +182,7 @@ def _objectives(
         "batch_size": fit.batch_size,
         "dim": dim,
         "precision": training.precision(fit, fabric.device.type),
-        "device": torch.cuda.get_device_name() if fabric.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
+        "device": described(fabric.device),
         "torch": torch.__version__,
         "commit": assembly.commit(),
         "rounds": rounds,

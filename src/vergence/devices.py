@@ -2,7 +2,7 @@
 
 import torch
 
-__all__ = ["as_device"]
+__all__ = ["as_device", "described"]
 
 
 def as_device(name: str) -> torch.device:
@@ -24,3 +24,13 @@ def as_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device '{name}' was asked for, but torch finds no CUDA device; use cpu")
     return device
+
+
+def described(device: torch.device) -> str:
+    """Returns what computes, in words for a ledger.
+
+    Example:
+        >>> described(torch.device("cpu")).startswith("cpu, ")
+        True
+    """
+    return torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"

@@ -50,12 +50,16 @@ class MovingGaussian(nn.Module):
         """Takes a batch (B, D) in."""
         m = volume.moments(z.to(self.mean))
         self.steps += 1
-        keep = torch.clamp(1 - 1 / self.steps, max=self.momentum).to(self.mean)
+        keep = self.keep()
         shift = m.mean - self.mean
         spread = keep * (1 - keep) * torch.outer(shift, shift)  # of the means apart: both batches around the common mean
         self.covariance.lerp_(m.S, 1 - keep).add_(spread)
         self.mean.lerp_(m.mean, 1 - keep)
         self.items.copy_(1 / (keep**2 / self.items + (1 - keep) ** 2 / len(z)))
+
+    def keep(self) -> Tensor:
+        """Returns how much of the past the last batch has left, a scalar."""
+        return torch.clamp(1 - 1 / self.steps, max=self.momentum).to(self.mean)
 
     def moments(self) -> volume.Moments:
         """Returns mean and covariance, shrunk."""

@@ -100,9 +100,10 @@ class GJE(JointObjective):
         Z = torch.cat([wide(za), wide(zb)], 1)
         m = volume.moments(Z, self.shrinkage)
         a, b = m.block(slice(0, self.dim)), m.block(slice(self.dim, None))
-        nll = self._nll(Z, m)
+        under = self._likelihood(m)
+        nll = -under.log_prob(Z).mean()
         if self.loss == "conditional_kl":  # both ways on average
-            return volume.priced("joint_kl", nll - 0.5 * self._marginals(Z, m), a, b, eta=self.eta, beta=self.beta)
+            return volume.priced("joint_kl", nll - 0.5 * self._marginals(Z, under), a, b, eta=self.eta, beta=self.beta)
         return volume.priced(self.loss, nll, a, b, eta=self.eta, beta=self.beta)
 
     def _likelihood(self, m: volume.Moments) -> JointGaussian:
@@ -112,12 +113,8 @@ class GJE(JointObjective):
             return JointGaussian(m.mean, Dense(torch.linalg.cholesky_ex(S)[0].to(m.S)), context=self.dim)
         return self.joint()
 
-    def _nll(self, Z: Tensor, m: volume.Moments) -> Tensor:
-        return -self._likelihood(m).log_prob(Z).mean()
-
-    def _marginals(self, Z: Tensor, m: volume.Moments) -> Tensor:
+    def _marginals(self, Z: Tensor, under: JointGaussian) -> Tensor:
         """Returns the sum of both views' marginal negative log-likelihoods."""
-        under = self._likelihood(m)
         za, zb = Z.split(self.dim, 1)
         return -(under.marginal("context").log_prob(za) + under.marginal("target").log_prob(zb)).mean()
 

@@ -98,8 +98,7 @@ class JEPA(ConditionalObjective):
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Moves the averages of z_a's mean and covariance and of the squared residuals of a -> b; the first steps weigh alike."""
         self.moving.update(za)
-        keep = torch.clamp(1 - 1 / self.moving.steps, max=self.moving.momentum).to(self.residual)
-        self.residual.lerp_(self._residuals(za, zb).square().mean(0), 1 - keep)
+        self.residual.lerp_(self._residuals(za, zb).square().mean(0), 1 - self.moving.keep())
 
     def _residuals(self, za: Tensor, zb: Tensor) -> Tensor:
         za, zb = za.to(self.residual), zb.to(self.residual)
