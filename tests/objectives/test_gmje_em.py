@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from tests.dying import resumed_with_the_same_bits
 from tests.reference import gmje as slow
 
 from vergence import api, em
@@ -284,24 +284,8 @@ RUN = {
 
 @pytest.mark.float32
 def test_a_training_that_dies_ends_with_the_same_bits(tmp_path, monkeypatch):
-    api.train("digits", out=tmp_path / "whole", **RUN)
-    calls, update = [], GMJEEM.update
-
-    def dies(self, za, zb):
-        calls.append(len(za))
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        update(self, za, zb)
-
-    monkeypatch.setattr(GMJEEM, "update", dies)
-    with pytest.raises(KeyboardInterrupt):
-        api.train("digits", out=tmp_path / "dead", **RUN)
-    monkeypatch.setattr(GMJEEM, "update", update)
-    state = torch.load(tmp_path / "dead" / "checkpoints" / "last.pt", weights_only=True)
-    assert state["step"] == 5 and state["model"]["objective.bank._extra_state"].tolist() == [160, 128]
-    api.train(out=tmp_path / "dead", resume=True)
-    whole, dead = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "dead"))
-    assert whole.keys() == dead.keys() and all(torch.equal(whole[k], dead[k]) for k in whole)
+    state = resumed_with_the_same_bits(GMJEEM, RUN, tmp_path, monkeypatch)
+    assert state["model"]["objective.bank._extra_state"].tolist() == [160, 128]
     again = api.load(tmp_path / "dead", device="cpu").method.objective
     assert (again.bank.seen, again.bank.fitted) == (256, 224)
 

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from tests.dying import resumed_with_the_same_bits
 from tests.reference import gmje as slow
 
-from vergence import api
 from vergence.objectives.gmje_gng import GMJEGNG
 
 B, D = 60, 2
@@ -173,23 +172,7 @@ def test_a_training_that_dies_ends_with_the_same_bits(tmp_path, monkeypatch):
         "objective": "gmje_gng", "options": {"max_nodes": 4, "items_per_node": 10, "bank": 96}, "projector": (4,), "epochs": 2,
         "batch_size": 32, "limit": 128, "device": "cpu", "precision": "fp32", "knn_every": 0, "checkpoint_seconds": 0,
     }  # fmt: skip
-    api.train("digits", out=tmp_path / "whole", **run)
-    calls, update = [], GMJEGNG.update
-
-    def dies(self, za, zb):
-        calls.append(len(za))
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        update(self, za, zb)
-
-    monkeypatch.setattr(GMJEGNG, "update", dies)
-    with pytest.raises(KeyboardInterrupt):
-        api.train("digits", out=tmp_path / "dead", **run)
-    monkeypatch.setattr(GMJEGNG, "update", update)
-    assert torch.load(tmp_path / "dead" / "checkpoints" / "last.pt", weights_only=True)["step"] == 5
-    api.train(out=tmp_path / "dead", resume=True)
-    whole, dead = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "dead"))
-    assert whole.keys() == dead.keys() and all(torch.equal(whole[k], dead[k]) for k in whole)
+    resumed_with_the_same_bits(GMJEGNG, run, tmp_path, monkeypatch)
 
 
 # Extremes, collapse, settings
