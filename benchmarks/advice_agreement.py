@@ -27,12 +27,12 @@ from denoising_autoencoder import train_autoencoder, train_vicreg, train_vje
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.assembly import commit
-from vergence.config import DataConfig
-from vergence.data import open_data
+from vergence.data.config import DataConfig
+from vergence.data.sources import open_data
 from vergence.linear import JointEmbedding, Reconstruction, advise
-from vergence.linear.evidence import predicted
-from vergence.linear.pipeline import Composed
+from vergence.linear.advice.evidence import predicted
+from vergence.linear.advice.pipeline import Composed
+from vergence.training.build import commit
 
 ITEMS, COMPONENTS, PATTERNS = 5_000, 16, 20
 DATA = ("fashion_mnist", "cifar10")

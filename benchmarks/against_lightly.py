@@ -1,7 +1,7 @@
 """Training throughput of lightly's loop and ours on CIFAR-10, in turn, in one run; adds a row to the ledger.
 
 lightly's side is its documented plain-PyTorch SimCLR loop: its transform on PIL images in a DataLoader with workers, its
-projection head and its NT-Xent loss. Ours is `training.fit` with VJE. Same network, batch, optimiser and data; each with its
+projection head and its NT-Xent loss. Ours is `loop.fit` with VJE. Same network, batch, optimiser and data; each with its
 defaults otherwise (ours takes bfloat16 where the hardware has it; ``--precision fp32`` compares like with like).
 
     python benchmarks/against_lightly.py --data-root DATA --encoder small --steps 12
@@ -17,11 +17,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vergence import assembly, networks, training
-from vergence.config import DataConfig, FitConfig, ModelConfig, RunConfig, ViewConfig
-from vergence.data import ArrayItems
-from vergence.runs import RunFolder
-from vergence.views import ImageViews
+from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.items import ArrayItems
+from vergence.data.views import ImageViews
+from vergence.encoders import networks
+from vergence.training import build, loop
+from vergence.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.training.folder import RunFolder
 
 MEAN, STD = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
 
@@ -53,16 +55,16 @@ def lightly_loop(encoder: str, dataset: object, batch_size: int, steps: int, wor
 
 
 def our_loop(encoder: str, images: torch.Tensor, batch_size: int, steps: int, precision: str) -> float:
-    """Returns images per second of `training.fit` after a warm-up run of one step."""
+    """Returns images per second of `loop.fit` after a warm-up run of one step."""
     fit = FitConfig(epochs=1, batch_size=batch_size, precision=precision, knn_every=0, checkpoint_seconds=1e9, device="cpu")
-    fabric = training.launch(fit)
+    fabric = loop.launch(fit)
     model = ModelConfig(encoder=encoder)
     for n in (2, steps):
-        method = assembly.build(model, (3, 32, 32), None, MEAN, STD).to(memory_format=torch.channels_last)
+        method = build.build_method(model, (3, 32, 32), None, MEAN, STD).to(memory_format=torch.channels_last)
         with tempfile.TemporaryDirectory() as place:
             run = RunFolder.create(Path(place) / "run", RunConfig(data=DataConfig(source="cifar10"), model=model, fit=fit), {})
             began = time.perf_counter()
-            training.fit(fabric, method, ArrayItems(images[: n * batch_size]), ImageViews(ViewConfig(blur=0.0), 32), fit, run)
+            loop.fit(fabric, method, ArrayItems(images[: n * batch_size]), ImageViews(ViewConfig(blur=0.0), 32), fit, run)
             elapsed = time.perf_counter() - began
     return steps * batch_size / elapsed
 
@@ -94,13 +96,13 @@ def main() -> None:
         "measurement": "training loop against lightly's SimCLR loop",
         "encoder": a.encoder,
         "batch_size": a.batch_size,
-        "our_precision": training.precision(FitConfig(precision=a.precision), "cpu"),
+        "our_precision": loop.precision(FitConfig(precision=a.precision), "cpu"),
         "their_precision": "32-true",
         "workers": a.workers,
         "device": f"cpu, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "lightly": lightly.__version__,
-        "commit": assembly.commit(),
+        "commit": build.commit(),
         "rounds": a.rounds,
         "our_images_per_second": round(statistics.median(o for o, _ in pairs), 1),
         "their_images_per_second": round(statistics.median(t for _, t in pairs), 1),

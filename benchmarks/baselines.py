@@ -3,7 +3,7 @@
 from lightly.loss import NegativeCosineSimilarity, VICRegLoss
 from torch import Tensor
 
-from vergence.networks import mlp
+from vergence.encoders.networks import mlp
 from vergence.objectives import Objective
 
 

@@ -31,10 +31,11 @@ from sklearn.decomposition import PCA
 from sklearn.neural_network import MLPRegressor
 
 from vergence import mixtures
-from vergence.assembly import commit
-from vergence.data import open_items
-from vergence.densities import Diagonal, GaussianMixture
+from vergence.data.sources import open_items
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import GaussianMixture
 from vergence.evaluation.sampling import maximum_mean_discrepancy, overlap, sliced_wasserstein
+from vergence.training.build import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / "benchmarks" / "results" / "branches.jsonl"

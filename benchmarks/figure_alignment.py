@@ -27,9 +27,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence import assembly, terminal
-from vergence.data import batches, open_items
+from vergence.data.items import batches
+from vergence.data.sources import open_items
 from vergence.linear import alignment_thresholds, solutions
+from vergence.training import build
+from vergence.utils import terminal
 
 ROOT = Path(__file__).resolve().parents[1]
 K = 50  # principal components, and as many of noise
@@ -246,7 +248,7 @@ def rows(dataset: str, root: str, seeds: Sequence[int], grid: Sequence[int], don
         "device": f"cpu, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "commit": assembly.commit(),
+        "commit": build.commit(),
     }
     return [row(dataset, key, values, variances, seeds) | common for key, values in found.items()]
 

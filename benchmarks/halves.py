@@ -25,13 +25,13 @@ from torch import Tensor
 
 import vergence
 from vergence import objectives
-from vergence.assembly import commit
-from vergence.config import DataConfig
-from vergence.data import open_data
-from vergence.densities import GaussianMixture
+from vergence.data.config import DataConfig
+from vergence.data.sources import open_data
+from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.retrieval import retrieve
 from vergence.mixtures import ConditionalGaussian
 from vergence.objectives.core import ConditionalObjective
-from vergence.retrieval import retrieve
+from vergence.training.build import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / "benchmarks" / "results" / "halves.jsonl"

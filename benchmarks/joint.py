@@ -22,12 +22,14 @@ import torch
 from torch import Tensor, nn
 
 import vergence
-from vergence import assembly, linalg
-from vergence.data import Data, Items, open_data
-from vergence.densities import JointGaussian
+from vergence.data.items import Items
+from vergence.data.sources import Data, open_data
+from vergence.densities.gaussian import JointGaussian
 from vergence.evaluation import controls, features, knn, probe
 from vergence.evaluation.sampling import maximum_mean_discrepancy, overlap, sliced_wasserstein
 from vergence.objectives.core import ConditionalObjective
+from vergence.training import build
+from vergence.utils import linalg
 
 LEDGER = Path(__file__).parent / "results" / "joint.jsonl"
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -46,7 +48,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "untrained": ("benchmarks.baselines:Nothing", {}),
 }
 SAMPLES = 2000
-COMMIT = assembly.commit()  # of the code that was loaded, whatever happens to the checkout while it runs
+COMMIT = build.commit()  # of the code that was loaded, whatever happens to the checkout while it runs
 
 
 def measured(run: vergence.Run, seed: int) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def measured(run: vergence.Run, seed: int) -> dict[str, Any]:
 @torch.no_grad()
 def _views(run: vergence.Run, opened: Data, items: Items) -> Tensor:
     """Returns the embeddings of one view of each item in the objective's space."""
-    views = assembly.make_views(opened, run.folder.config, run.folder.facts["shape"], torch.zeros(1), torch.ones(1))
+    views = build.make_views(opened, run.folder.config, run.folder.facts["shape"], torch.zeros(1), torch.ones(1))
     net, g = run.method.branch("context").eval(), torch.Generator().manual_seed(0)
     parts = [net(views(x.to(run.device), g)).cpu() for _, x in items.stream(iter(torch.arange(len(items)).split(500)))]
     return torch.cat(parts)
@@ -126,7 +128,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the run or of every objective")
     parser.add_argument("--out", type=Path, default=LEDGER)
     a = parser.parse_args()
-    from vergence.cli import _settings
+    from vergence.cli.commands import _settings
 
     also = _settings(a.set)
     options_too = also.pop("options", {})

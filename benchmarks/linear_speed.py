@@ -26,11 +26,11 @@ from sklearn.cross_decomposition import CCA
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from vergence.assembly import commit
-from vergence.config import DataConfig, ViewConfig
-from vergence.data import open_data
+from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.sources import open_data
+from vergence.data.views import ImageViews
 from vergence.linear import JointEmbedding, advise, solutions
-from vergence.views import ImageViews
+from vergence.training.build import commit
 
 N, D, ROWS = 1_000_000, 512, 8192
 ITEMS, WIDTH, K = 20_000, 128, 8

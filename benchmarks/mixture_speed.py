@@ -19,8 +19,8 @@ import sklearn
 import torch
 from sklearn.mixture import GaussianMixture as Reference
 
-from vergence.assembly import commit
 from vergence.mixtures import GaussianMixture
+from vergence.training.build import commit
 
 SIZES = ((50_000, 128, 10), (100_000, 64, 32))
 LARGE = (1_000_000, 128, 100)

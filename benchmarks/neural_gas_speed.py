@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from vergence.assembly import commit
-from vergence.neural_gas import NeuralGas
+from vergence.densities.neural_gas import NeuralGas
+from vergence.training.build import commit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.reference.neural_gas import Gas

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "training.jsonl")
     a = parser.parse_args()
 
-    from vergence.cli import _settings
+    from vergence.cli.commands import _settings
 
     settings = {"root": a.data_root, "limit": a.limit, "epochs": a.epochs}
     settings = {name: value for name, value in settings.items() if value is not None} | _settings(a.set)

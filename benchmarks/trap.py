@@ -23,13 +23,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vergence
-from vergence import linalg, objectives, volume
-from vergence.assembly import commit, labelled, online_knn
-from vergence.data import open_data
-from vergence.densities import JointGaussian
+from vergence import objectives
+from vergence.data.sources import open_data
+from vergence.densities.gaussian import JointGaussian
 from vergence.evaluation import features, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
+from vergence.objectives.parts import volume
+from vergence.training.build import commit, labelled, online_knn
+from vergence.utils import linalg
 
 LEDGER = Path(__file__).parent / "results" / "trap.jsonl"
 COMMIT = commit()  # of the code that was loaded, whatever happens to the checkout while it runs
@@ -107,7 +109,7 @@ def setting(name: str) -> tuple[str, dict[str, Any]]:
     """Returns objective and options of a setting, or of words ``objective NAME=VALUE ...``; GJE's of any other name."""
     kind, *options = name.split()
     if name not in SETTINGS and options:
-        from vergence.cli import _settings
+        from vergence.cli.commands import _settings
 
         return kind, _settings(options).get("options", {})
     return SETTINGS.get(name, ("gje", {}))

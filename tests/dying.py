@@ -4,12 +4,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vergence import api
+import vergence
 
 
 def resumed_with_the_same_bits(kind, run, folder, monkeypatch):
     """Trains whole and with a death after five steps; asserts that both end alike, and returns the state at the death."""
-    api.train("digits", out=folder / "whole", **run)
+    vergence.train("digits", out=folder / "whole", **run)
     calls, update = [], kind.update
 
     def dies(self, za, zb):
@@ -20,11 +20,11 @@ def resumed_with_the_same_bits(kind, run, folder, monkeypatch):
 
     monkeypatch.setattr(kind, "update", dies)
     with pytest.raises(KeyboardInterrupt):
-        api.train("digits", out=folder / "dead", **run)
+        vergence.train("digits", out=folder / "dead", **run)
     monkeypatch.setattr(kind, "update", update)
     state = torch.load(folder / "dead" / "checkpoints" / "last.pt", weights_only=True)
     assert state["step"] == 5
-    api.train(out=folder / "dead", resume=True)
+    vergence.train(out=folder / "dead", resume=True)
     whole, dead = (load_file(folder / name / "model.safetensors") for name in ("whole", "dead"))
     assert whole.keys() == dead.keys() and all(torch.equal(whole[k], dead[k]) for k in whole)
     return state

@@ -3,7 +3,8 @@
 import pytest
 from tests.conftest import torchvision_root
 
-from vergence import api, protocol
+import vergence
+from vergence.runs import evaluate
 
 pytestmark = pytest.mark.float32
 
@@ -17,8 +18,8 @@ def fashion(tmp_path_factory):
 def test_a_short_training_beats_the_untrained_encoder(fashion, tmp_path):
     """By 200 neighbours; by 30 it takes a few epochs more, and raw pixels stay ahead of so short a training."""
     settings = {"limit": 5000, "epochs": 6, "batch_size": 32, "lr": 2e-3, "crop": (0.3, 1.0), "device": "cpu", "knn_every": 0}
-    run = api.train("fashion_mnist", out=tmp_path / "run", root=str(fashion), **settings)
-    record = protocol.evaluate(run, probes=False)
+    run = vergence.train("fashion_mnist", out=tmp_path / "run", root=str(fashion), **settings)
+    record = evaluate.evaluate(run, probes=False)
     accuracy = {name: r["knn"]["200"]["majority"] for name, r in record["representations"].items()}
     error = (2 * accuracy["z"] * (1 - accuracy["z"]) / record["protocol"]["test"]) ** 0.5
     assert accuracy["z"] > accuracy["untrained"] + 3 * error

@@ -3,38 +3,43 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev0"
+from vergence.utils.version import __version__
 
-_NAMES = {"Run": "api", "evaluate": "protocol", "load": "api", "train": "api", "write_report": "report"}
-_MODULES = (
-    "decoding",
+_NAMES = {
+    "Run": "runs.run",
+    "evaluate": "runs.evaluate",
+    "load": "runs.run",
+    "train": "runs.train",
+    "write_report": "report.page",
+}
+_ROOMS = (
+    "data",
     "densities",
+    "encoders",
     "evaluation",
-    "linalg",
     "linear",
+    "methods",
     "mixtures",
-    "networks",
-    "neural_gas",
     "objectives",
-    "recipes",
     "report",
-    "resampling",
+    "runs",
     "training",
-    "views",
+    "utils",
 )
 
-__all__ = ["Run", "__version__", "evaluate", "load", "train", "write_report", *_MODULES]
+__all__ = ["Run", "__version__", "evaluate", "load", "train", "write_report", *_ROOMS]
 
 if TYPE_CHECKING:
-    from vergence.api import Run, load, train
-    from vergence.protocol import evaluate
-    from vergence.report import write_report
+    from vergence.report.page import write_report
+    from vergence.runs.evaluate import evaluate
+    from vergence.runs.run import Run, load
+    from vergence.runs.train import train
 
 
 def __getattr__(name: str) -> Any:
     """Loads what is asked for, so that ``import vergence`` costs nothing."""
     if name in _NAMES:
         return getattr(importlib.import_module(f"vergence.{_NAMES[name]}"), name)
-    if name in _MODULES:
+    if name in _ROOMS:
         return importlib.import_module(f"vergence.{name}")
     raise AttributeError(f"module 'vergence' has no attribute '{name}'")

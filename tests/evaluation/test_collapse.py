@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vergence.evaluation.collapse import ROWS, collapse, notices, warning
-from vergence.linalg import effective_rank, normalised_std
+from vergence.evaluation.parts.spread import effective_rank, normalised_std
 
 
 def test_a_healthy_embedding():

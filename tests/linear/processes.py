@@ -6,8 +6,8 @@ import traceback
 import numpy as np
 import torch
 
-from vergence.data import ArrayItems
-from vergence.linear import JointEmbedding, Reconstruction, Supervised, moments
+from vergence.data.items import ArrayItems
+from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
 
 ROWS = 256  # in a block, once BLOCK is 1
 
@@ -65,7 +65,7 @@ def facts(name):
 
 def work(rank, folder):
     """One of two processes: fits every case and writes what it found."""
-    moments.BLOCK = 1
+    reading.BLOCK = 1
     torch.set_num_threads(1)
     store, wait = f"file://{folder}/store", datetime.timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=wait)

@@ -10,14 +10,14 @@ import torch
 from sklearn.cross_decomposition import CCA
 from sklearn.linear_model import LinearRegression
 
-import vergence.linear.evidence as ev
-from vergence.config import ViewConfig
-from vergence.data import ArrayItems, PairItems
+import vergence.linear.advice.evidence as ev
+from vergence.data.config import ViewConfig
+from vergence.data.items import ArrayItems, PairItems
+from vergence.data.views import ImageViews, VectorViews
 from vergence.linear import JointEmbedding, Reconstruction, advise
-from vergence.linear.findings import _interval, _overlap, jackknifed_overlap
-from vergence.linear.pipeline import Composed, left_out
-from vergence.linear.words import words
-from vergence.views import ImageViews, VectorViews
+from vergence.linear.advice.findings import _interval, _overlap, jackknifed_overlap
+from vergence.linear.advice.pipeline import Composed, left_out
+from vergence.linear.advice.words import words
 
 N, SIGNAL, NOISE = 1500, 3, 9
 

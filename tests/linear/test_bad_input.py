@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from tests.linear.checks import close, rng
 
-from vergence.data import ArrayItems, PairItems
+from vergence.data.items import ArrayItems, PairItems
 from vergence.linear import JointEmbedding, Reconstruction, Supervised
 
 KINDS = (JointEmbedding, Reconstruction, Supervised)

@@ -20,17 +20,19 @@ from tests.linear.checks import (
 from tests.reference import linear as reference
 from torch.utils.data import DataLoader, TensorDataset
 
-from vergence.config import ViewConfig
-from vergence.data import ArrayItems, open_items
-from vergence.linear import JointEmbedding, Reconstruction, Supervised, moments
-from vergence.views import ImageViews, VectorViews, centre_crop
+from vergence.data.config import ViewConfig
+from vergence.data.items import ArrayItems
+from vergence.data.sources import open_items
+from vergence.data.views import ImageViews, VectorViews, centre_crop
+from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
+from vergence.linear.moments import Moments
 
 ROWS, N, D = 256, 1003, 3  # 256 rows to a block at the least: four blocks, the last one short
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(moments, "BLOCK", 1)
+    monkeypatch.setattr(reading, "BLOCK", 1)
 
 
 def items(seed=50, dtype=np.float64):
@@ -61,24 +63,24 @@ def same(found, expected, **tolerance):
 
 
 def test_moments_are_the_loops():
-    check_moments_are_the_loops(moments.Moments)
+    check_moments_are_the_loops(Moments)
 
 
 def test_sampled_moments_are_unbiased():
-    check_unbiased(moments.Moments)
+    check_unbiased(Moments)
 
 
 def test_sampled_moments_around_the_means_are_unbiased(repeats=3000):
     """What `Statistics` says of G, where the means are sampled as well."""
     x = rng(5).normal(size=(3, 2))
     G, *_ = reference.moments(*reference.centred(x, noisy_outcomes(x)))
-    found = [accumulated(moments.Moments, x, m=2, seed=seed)[0].statistics(centred=True).G for seed in range(repeats)]
+    found = [accumulated(Moments, x, m=2, seed=seed)[0].statistics(centred=True).G for seed in range(repeats)]
     assert np.abs(z_scores(torch.stack(found), G)).max() < 4.5
 
 
 def test_targets_are_the_loops():
     x, y = items()[:20], targets(items())[:20]
-    draws, sums = accumulated(moments.Moments, x)[1], moments.Moments(D, 3)
+    draws, sums = accumulated(Moments, x)[1], Moments(D, 3)
     views = torch.as_tensor(np.array(draws))
     for part in (slice(0, 7), slice(7, 20)):
         sums.add(torch.as_tensor(x[part]), iter(views[part].unbind(1)), torch.as_tensor(y[part]))
@@ -93,7 +95,7 @@ def test_targets_are_the_loops():
 
 def test_without_draws_what_is_seen_is_what_is():
     x = items()[:50]
-    sums = moments.Moments(D)
+    sums = Moments(D)
     sums.add(torch.as_tensor(x))
     found = sums.statistics(centred=False)
     for name in ("G", "S", "M"):
@@ -108,7 +110,7 @@ def test_constant_features_are_told_from_small_ones(value, dtype):
     x = items(dtype=dtype)
     x[:, 1] = value
     x[:, 2] = x[:, 2] * (1e-3 * abs(value) or 1e-20) + value
-    sums = moments.Moments(D)
+    sums = Moments(D)
     for part in torch.as_tensor(x).split(100):
         sums.add(part)
     assert sums.statistics(centred=True).constant.tolist() == [False, True, False]
@@ -201,7 +203,7 @@ def test_blocks_are_as_one(kind, monkeypatch):
     x = items()
     y = targets(x) if kind is Supervised else None
     whole = fitted(x, y, kind, augmentation=[0.3, 0.1, 0.2])
-    monkeypatch.setattr(moments, "BLOCK", 1)
+    monkeypatch.setattr(reading, "BLOCK", 1)
     same(fitted(x, y, kind, augmentation=[0.3, 0.1, 0.2]), whole)
 
 
@@ -301,7 +303,7 @@ def test_callables_may_write_over_what_they_get(source, tmp_path, small_blocks):
 
 def test_draws_are_reproducible_and_differ():
     x = torch.as_tensor(items()[:10])
-    one, again, seed, block = (torch.stack(list(moments.draw(x, noisy, 3, s, b))) for s, b in ((0, 0), (0, 0), (1, 0), (0, 1)))
+    one, again, seed, block = (torch.stack(list(reading.draw(x, noisy, 3, s, b))) for s, b in ((0, 0), (0, 0), (1, 0), (0, 1)))
     assert torch.equal(one, again)
     views = [*one, *seed, *block]
     assert all(not torch.equal(a, b) for i, a in enumerate(views) for b in views[:i])
@@ -357,7 +359,7 @@ def test_a_crop_smaller_than_the_canvas():
     close(model.target_mean_, seen.mean(0), atol=1e-6)
     close(model.transform(x), (seen - model.mean_) @ model.components_.T, atol=1e-5)
     assert model.transform(x.numpy()).dtype == np.float32
-    drawn = torch.stack(list(moments.draw(x, views, 2, 0, 0))).double()
+    drawn = torch.stack(list(reading.draw(x, views, 2, 0, 0))).double()
     close(model.mean_, drawn.mean((0, 1)), atol=1e-6)
     assert fitted(x.numpy(), augmentation=0.1).n_features_in_ == 3 * 8 * 10, "no views, no crop"
 

@@ -8,8 +8,8 @@ import torch
 from tests.linear import checks
 from tests.reference import linear as reference
 
-from vergence import linalg
 from vergence.linear import alignment_thresholds, moments, solutions
+from vergence.utils import linalg
 
 # --- solvers
 

@@ -8,12 +8,12 @@ import torch
 from tests.linear import processes
 from tests.linear.checks import close
 
-from vergence.linear import moments
+from vergence.linear import reading
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(moments, "BLOCK", 1)
+    monkeypatch.setattr(reading, "BLOCK", 1)
 
 
 @pytest.fixture(scope="module")

@@ -54,12 +54,11 @@ def test_teacher_is_an_exponential_moving_average_and_gets_no_gradient():
         assert torch.allclose(now, 0.9 * before + 0.1 * student)
 
 
-def test_diagnostics_hold_spread_and_the_objectives_own():
+def test_diagnostics_are_the_objectives_own_and_the_last_embeddings_are_kept():
     method = PairedMethod(nn.Linear(5, 8), VJE(8))
     method(views(64), whole)
-    found = method.diagnostics()
-    assert {"std", "effective_rank", "variance_mean", "variance_cv"} <= found.keys()
-    assert 0 < found["std"] < 1.5 and 1 <= found["effective_rank"] <= 5.0 + 1e-6
+    assert {"variance_mean", "variance_cv"} <= method.diagnostics().keys()
+    assert method.embeddings().shape == (64, 8) and not method.embeddings().requires_grad
 
 
 def test_low_precision_embeddings_reach_the_objective_as_float32():

@@ -8,10 +8,11 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, Ridge
 
-from vergence import linalg, mixtures
-from vergence.densities import JointGaussian
+from vergence import mixtures
+from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.conditional_gaussian import ConditionalGaussian
 from vergence.mixtures.conditional_mixture import ConditionalMixture
+from vergence.utils import linalg
 
 N, C, T = 120, 3, 2
 

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from vergence import mixtures
-from vergence.densities import GaussianMixture
+from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures import gaussian_mixture
 from vergence.mixtures.conditional_mixture import ConditionalMixture
 

@@ -19,8 +19,11 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from vergence import em, em_structures, mixtures, terminal
+from vergence import mixtures
+from vergence.densities import em
+from vergence.densities.em import structures
 from vergence.mixtures.gaussian_mixture import GaussianMixture
+from vergence.utils import terminal
 
 KINDS = ("full", "tied", "diag", "spherical")
 ALL = (*KINDS, "low_rank")
@@ -607,8 +610,8 @@ def test_read_only_memory_maps_are_read_in_place(tmp_path):
 @pytest.mark.parametrize("kind", ALL)
 def test_blocks_do_not_matter(kind, models, monkeypatch):
     whole = models[kind]
-    monkeypatch.setattr(em_structures, "CELLS", 1)
-    monkeypatch.setattr(em, "CELLS", 1)
+    monkeypatch.setattr(structures, "CELLS", 1)
+    monkeypatch.setattr("vergence.densities.em.fit.CELLS", 1)
     parts = fitted(kind)
     close(parts.covariances_, whole.covariances_, 1e-9)
     close(parts.score_samples(Y), whole.score_samples(Y), 1e-9)
@@ -757,7 +760,7 @@ def facts(options):
 
 def work(rank, folder):
     """One of two processes: fits every case and writes what it found; the last one without a seed."""
-    em_structures.CELLS = em.CELLS = 1
+    structures.CELLS = em.CELLS = 1
     torch.set_num_threads(1)
     store, wait = f"file://{folder}/store", datetime.timedelta(seconds=60)
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=wait)
@@ -781,8 +784,8 @@ def two(tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_are_one(name, two, monkeypatch):
-    monkeypatch.setattr(em_structures, "CELLS", 1)
-    monkeypatch.setattr(em, "CELLS", 1)
+    monkeypatch.setattr(structures, "CELLS", 1)
+    monkeypatch.setattr("vergence.densities.em.fit.CELLS", 1)
     one = facts(CASES[name])
     for rank in range(2):
         for found, expected in zip(two[rank][name], one, strict=True):
@@ -810,11 +813,11 @@ def check_sklearn(kind):
 
 
 PLANTED = {
-    "no ridge": ("diag", em_structures.Diagonal, "estimate", lambda real: lambda s, u, m, N, mu, reg: real(s, u, m, N, mu, 0.0)),
-    "divided by N - 1": ("tied", em_structures.Tied, "estimate", lambda real: lambda s, *a: real(s, *a) * N / (N - 1)),
+    "no ridge": ("diag", structures.Diagonal, "estimate", lambda real: lambda s, u, m, N, mu, reg: real(s, u, m, N, mu, 0.0)),
+    "divided by N - 1": ("tied", structures.Tied, "estimate", lambda real: lambda s, *a: real(s, *a) * N / (N - 1)),
     "no determinant": (
         "full",
-        em_structures.Full,
+        structures.Full,
         "log_density",
         lambda real: lambda s, u, x: real(s, u, x) + 0.5 * u.log_det[:, None],
     ),

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from vergence import em, terminal
-from vergence.densities import GaussianMixture
+from vergence.densities import em
+from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures import ConditionalGaussian, GrowingNeuralGas, load
 from vergence.mixtures.growing_neural_gas import _mixture
+from vergence.utils import terminal
 
 NOISE = 0.05
 UNIMODAL = 1.21  # the best one Gaussian per context can do

@@ -11,9 +11,9 @@ from scipy.stats import kstest
 from sklearn.linear_model import LinearRegression
 from tests.reference import mdn as reference
 
-from vergence import terminal
 from vergence.mixtures import MixtureDensityNetwork, load
 from vergence.mixtures import mixture_density_network as mdn
+from vergence.utils import terminal
 
 K, T, B = 4, 3, 6
 EPS = 0.05

@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
 
-from vergence.densities import Dense, Diagonal, GaussianMixture, LowRank
+from vergence.densities.covariance import Dense, Diagonal, LowRank
+from vergence.densities.gaussian import GaussianMixture
 from vergence.objectives.contrastive import FLOOR, Contrastive, log_responsibilities, logits
 
 B, D, TAU = 10, 4, 0.2

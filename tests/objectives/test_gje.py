@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from vergence import volume
 from vergence.objectives.gje import GJE
+from vergence.objectives.parts import volume
 
 B, D = 80, 3
 

@@ -7,10 +7,10 @@ import torch
 from tests.reference import gmje as slow
 from torch.distributions import MultivariateNormal
 
-from vergence import volume
 from vergence.objectives.gje import GJE
 from vergence.objectives.gmje import GMJE
-from vergence.prototypes import MovingMixture
+from vergence.objectives.parts import volume
+from vergence.objectives.parts.prototypes import MovingMixture
 
 B, D, K = 30, 2, 3
 FITS = {

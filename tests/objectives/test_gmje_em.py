@@ -8,10 +8,11 @@ import torch
 from tests.dying import resumed_with_the_same_bits
 from tests.reference import gmje as slow
 
-from vergence import api, em
-from vergence.densities import GaussianMixture
+from vergence.densities import em
+from vergence.densities.gaussian import GaussianMixture
 from vergence.objectives.gje import GJE
 from vergence.objectives.gmje_em import GMJEEM
+from vergence.runs import run
 
 B, D, K = 60, 2, 3
 
@@ -286,7 +287,7 @@ RUN = {
 def test_a_training_that_dies_ends_with_the_same_bits(tmp_path, monkeypatch):
     state = resumed_with_the_same_bits(GMJEEM, RUN, tmp_path, monkeypatch)
     assert state["model"]["objective.bank._extra_state"].tolist() == [160, 128]
-    again = api.load(tmp_path / "dead", device="cpu").method.objective
+    again = run.load(tmp_path / "dead", device="cpu").method.objective
     assert (again.bank.seen, again.bank.fitted) == (256, 224)
 
 

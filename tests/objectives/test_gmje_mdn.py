@@ -7,9 +7,9 @@ import torch
 from tests.reference import gmje_mdn as reference
 from torch import nn
 
-from vergence import volume
 from vergence.objectives import gmje_mdn
 from vergence.objectives.gmje_mdn import GMJEMDN
+from vergence.objectives.parts import volume
 
 B, D, K = 12, 3, 4
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)

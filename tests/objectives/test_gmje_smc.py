@@ -11,8 +11,10 @@ from torch import nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vergence import linalg, particles, resampling
-from vergence.densities import Diagonal, GaussianMixture
+from vergence.densities import particles, resampling
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import GaussianMixture
+from vergence.evaluation.parts.spread import normalised_std
 from vergence.methods.paired import PairedMethod
 from vergence.objectives import gmje_smc
 from vergence.objectives.core import ConditionalObjective
@@ -603,7 +605,7 @@ def trained(objective, teacher, steps=250):
     with torch.no_grad():
         za, zb = (gmje_smc.unit(net(x)) for x in views(500))
         found = (za @ zb.T).argmax(1) == torch.arange(500)
-        return float(linalg.normalised_std(za).mean()), float(found.double().mean())
+        return float(normalised_std(za).mean()), float(found.double().mean())
 
 
 @pytest.mark.parametrize("mode", ["smc", "fifo"])

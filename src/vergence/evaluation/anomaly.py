@@ -6,7 +6,8 @@ Shapes: N training items, M test items, D features, k neighbours.
 import torch
 from torch import Tensor
 
-from vergence.linalg import nearest, require_features
+from vergence.evaluation.parts.neighbors import nearest
+from vergence.utils.linalg import require_features
 
 __all__ = ["detection", "knn_distance", "mahalanobis"]
 

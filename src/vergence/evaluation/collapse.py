@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vergence.linalg import effective_rank, normalised_std, require_features
+from vergence.evaluation.parts.spread import effective_rank, normalised_std
+from vergence.utils.linalg import require_features
 
 __all__ = ["collapse", "notices", "warning"]
 
@@ -26,8 +27,8 @@ def collapse(z: Tensor) -> dict[str, float]:
         z: Features (N, D).
 
     Returns:
-        ``std`` and ``std_min``: mean and minimum over features of `vergence.linalg.normalised_std` (1 even, 0 collapsed);
-        ``effective_rank``: `vergence.linalg.effective_rank` of at most 4096 rows, drawn with a fixed seed;
+        ``std`` and ``std_min``: mean and minimum over features of `parts.spread.normalised_std` (1 even, 0 collapsed);
+        ``effective_rank``: `parts.spread.effective_rank` of at most 4096 rows, drawn with a fixed seed;
         ``norm``: mean Euclidean norm.
 
     Raises:

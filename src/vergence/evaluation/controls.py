@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.linalg import require_features
+from vergence.utils.linalg import require_features
 
 __all__ = ["pca", "pixels"]
 

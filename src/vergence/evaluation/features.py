@@ -6,8 +6,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from vergence.data import Items, batches
-from vergence.views import centre_crop
+from vergence.data.items import Items, batches
+from vergence.data.views import centre_crop
 
 __all__ = ["collect", "stream"]
 

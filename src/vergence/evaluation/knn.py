@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vergence.linalg import nearest, require_features
+from vergence.evaluation.parts.neighbors import nearest
+from vergence.utils.linalg import require_features
 
 __all__ = ["knn_accuracy", "nearest"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.linalg import require_features
+from vergence.utils.linalg import require_features
 
 __all__ = ["linear_probe"]
 

@@ -6,7 +6,7 @@ Shapes: real items (N, D), samples (M, D). Distances between points are Euclidea
 import torch
 from torch import Tensor
 
-from vergence.linalg import require_features
+from vergence.utils.linalg import require_features
 
 __all__ = ["maximum_mean_discrepancy", "overlap", "sliced_wasserstein"]
 

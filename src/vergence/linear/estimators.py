@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 import vergence.linear.solutions as solutions
-from vergence.data_items import Items
-from vergence.linear.fitting import RANK, Linear, State, warn_jitter
+from vergence.data.items import Items
+from vergence.linear.base import RANK, Linear, State, warn_jitter
 from vergence.linear.moments import Statistics
 
 __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]

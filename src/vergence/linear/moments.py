@@ -8,26 +8,18 @@ items come in nor the number of processes changes the result.
 Shapes: N items, D features, L targets, m draws of the augmentation for each item.
 """
 
-import math
-import mmap
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from vergence import linalg
-from vergence.data_items import Items
-from vergence.views import ImageViews, Views, centre_crop
+from vergence.linear.reading import several
 
-__all__ = ["Augmentation", "Moments", "Statistics", "as_table", "as_tensor", "blocks", "draw", "flat"]
-
-Augmentation = Callable[[Tensor, torch.Generator], Tensor]
-
-BLOCK = 1 << 22  # numbers in a block of items: 16 MiB of float32
+__all__ = [
+    "Moments",
+    "Statistics",
+]
 
 
 @dataclass(frozen=True)
@@ -143,7 +135,7 @@ class Moments:
     def reduce(self, targets: int = 0) -> None:
         """Makes the sums those of all processes of ``torch.distributed``, where there are several, for L = ``targets``."""
         self._widen(targets)
-        if not _several():
+        if not several():
             return
         parts = [self.x, self.xx, self.y, self.yy, self.yv, self.v, self.vv, self.tt, self.xv]
         whole = torch.cat([self.x.new_tensor([self.n]), *(part.flatten() for part in parts)])
@@ -219,139 +211,3 @@ def _require_finite(found: Statistics) -> None:
 
 
 # Reading
-
-
-def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:
-    """Yields (number, items, their targets or None) of this process's blocks, the last one shorter; of all where not ``shared``.
-
-    Every process names the same source; block b belongs to process b mod their number. Block 0, which gives the origin, and
-    the targets of an iterable are shown to all, under the number -1 to those to whom the block does not belong.
-
-    Args:
-        source: `Items`; an array or tensor (N, ...); or an iterable of batches, each an array or a tuple (items, targets).
-        targets: (N, ...), beside all but an iterable.
-        shared: Whether the processes share the work.
-    """
-    rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if shared and _several() else (0, 1)
-    if not isinstance(source, (Items, np.ndarray, Tensor)):
-        for b, (x, y) in enumerate(_regrouped(source)):
-            yield (b if b % world == rank else -1), x, y
-        return
-    size = _rows(source.shape if isinstance(source, Items) else source.shape[1:])
-    mine = sorted({0, *range(rank, -(-len(source) // size), world)})
-    index = [torch.arange(b * size, min((b + 1) * size, len(source))) for b in mine]
-    read = source.stream(iter(index)) if isinstance(source, Items) else _read(source, index)
-    for b, (i, x) in zip(mine, read, strict=True):
-        yield (b if b % world == rank else -1), x, None if targets is None else targets[i.numpy()]
-
-
-def _rows(shape: Sequence[int]) -> int:
-    """Returns how many items of a shape make a block."""
-    size = max(1, math.prod(shape))
-    return max(256 if size <= 1 << 16 else 8, BLOCK // size)
-
-
-def _read(array: Any, index: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    for i in index:
-        yield i, as_tensor(array[int(i[0]) : int(i[-1]) + 1])
-        if isinstance(array, np.memmap):
-            _forget(array)
-
-
-def as_table(data: Any) -> Any:
-    """Returns items as an array or a tensor (N, D), or images (N, C, H, W); a memory map stays one.
-
-    Raises:
-        ValueError: They have another shape, or there are none.
-    """
-    table = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
-    if table.ndim not in (2, 4) or 0 in table.shape:
-        raise ValueError(f"expected items (N, D) or images (N, C, H, W), found shape {tuple(table.shape)}")
-    return table
-
-
-def as_tensor(x: Any) -> Tensor:
-    """Returns items as floats of at least single precision, images of bytes as they are; shares memory where it can."""
-    if isinstance(x, Tensor):
-        x = linalg.wide(x.detach())
-        kept: Tensor = x if x.is_floating_point() or (x.dtype == torch.uint8 and x.ndim == 4) else x.double()
-        return kept
-    x = np.asarray(x)
-    keep = x.dtype in (np.float32, np.float64) or (x.dtype == np.uint8 and x.ndim == 4)
-    x = np.ascontiguousarray(x, dtype=x.dtype if keep else np.float64)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes; `draw` hands out copies
-        return torch.from_numpy(x)
-
-
-def _forget(array: Any) -> None:
-    """Lets go of the pages of a file that was read: they would otherwise count as this process's memory."""
-    pages = getattr(array, "_mmap", None)
-    if array.mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED") and isinstance(pages, mmap.mmap):
-        pages.madvise(mmap.MADV_DONTNEED)
-
-
-def _regrouped(source: Iterable[Any]) -> Iterator[tuple[Tensor, Any]]:
-    """Cuts a stream of batches of any sizes into blocks."""
-    xs: list[Tensor] = []
-    ys: list[Any] = []
-    held = 0
-    for batch in source:
-        x, y = (batch[0], batch[1] if len(batch) > 1 else None) if isinstance(batch, (tuple, list)) else (batch, None)
-        x = as_tensor(x)
-        if x.ndim not in (2, 4):
-            raise ValueError(f"expected batches of items (B, D) or images (B, C, H, W), found shape {tuple(x.shape)}")
-        if y is not None and len(y) != len(x):
-            raise ValueError(f"expected one target for each item in every batch, found {len(y)} for {len(x)} items")
-        if xs and x.shape[1:] != xs[0].shape[1:]:
-            raise ValueError(f"expected batches of one shape, found items {tuple(xs[0].shape[1:])} and {tuple(x.shape[1:])}")
-        xs.append(x)
-        ys.append(None if y is None else np.asarray(y))
-        held += len(x)
-        size = _rows(x.shape[1:])
-        if held >= size:
-            x, y = torch.cat(xs), _joined(ys)
-            full = held - held % size
-            yield from ((x[i : i + size], None if y is None else y[i : i + size]) for i in range(0, full, size))
-            xs, ys, held = [x[full:]], [None if y is None else y[full:]], held - full
-    if held:
-        yield torch.cat(xs), _joined(ys)
-
-
-def _joined(ys: list[Any]) -> Any:
-    return None if any(y is None for y in ys) else np.concatenate(ys)
-
-
-def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
-    """Returns items as the model sees them without augmentation, (B, D): floats, images in [0, 1], cropped as views are."""
-    if isinstance(augmentation, ImageViews):
-        x = centre_crop(x, augmentation.size)
-    return (x.float() / 255 if x.dtype == torch.uint8 else x).flatten(1)  # only images are uint8 here
-
-
-def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -> Iterator[Tensor]:
-    """Yields m views (B, D) of raw items, from generators seeded by (seed, block).
-
-    Raises:
-        ValueError: The augmentation returns another number of items or features.
-    """
-    state = np.random.SeedSequence([seed, block]).generate_state(1, np.uint64)[0]
-    generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
-    shape = tuple(flat(x[:1], augmentation).shape[1:])
-    if not isinstance(augmentation, Views) and x.dtype == torch.uint8:
-        x = x.float() / 255
-    for _ in range(m):
-        view = augmentation(x.clone(), generator)
-        view = view.detach() if isinstance(view, Tensor) else torch.as_tensor(np.asarray(view), device=x.device)
-        if view.ndim < 2 or len(view) != len(x) or tuple(view.flatten(1).shape[1:]) != shape:
-            raise ValueError(
-                f"expected the augmentation to return {len(x)} items of {shape[0]} features, found shape {tuple(view.shape)}; "
-                "it must keep the number of items and of features"
-            )
-        yield view.flatten(1)
-
-
-def _several() -> bool:
-    return bool(
-        torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-    )

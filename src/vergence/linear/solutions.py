@@ -20,7 +20,7 @@ are derived here: reconstruction ranks a direction by its variance times its inv
 import torch
 from torch import Tensor
 
-from vergence import linalg
+from vergence.utils import linalg
 
 __all__ = [
     "joint_embedding",

@@ -28,6 +28,10 @@ class Method(nn.Module, abc.ABC):
     def after_step(self) -> None:
         """Moves what follows the optimiser's step: a teacher's weights, an objective's bank. Called without gradient."""
 
+    def embeddings(self) -> Tensor | None:
+        """Returns the last batch's embeddings (B, D), detached, whose spread training watches; None where there are none."""
+        return None
+
     def diagnostics(self) -> dict[str, float]:
         """Returns numbers worth watching about the last batch; never part of the loss."""
         return {}

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vergence import linalg
 from vergence.methods.core import Gather, Method
 from vergence.objectives.core import Objective
+from vergence.utils import linalg
 
 __all__ = ["PairedMethod", "Side"]
 
@@ -111,13 +111,15 @@ class PairedMethod(Method):
             if teacher is not None and self.momentum is not None:
                 _follow(teacher, self.branch(side), self.momentum)
 
+    def embeddings(self) -> Tensor | None:
+        """Returns the last batch's embeddings of the first view, (B, D)."""
+        return None if self._last is None else self._last[0]
+
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
-        """Returns the spread of the last batch's embeddings, and what the objective watches."""
+        """Returns what the objective watches."""
         assert self._last is not None, "diagnostics before forward"
-        za, zb = self._last
-        spread = {"std": linalg.normalised_std(za).mean().item(), "effective_rank": linalg.effective_rank(za).item()}
-        return spread | self.objective.diagnostics(za, zb)
+        return self.objective.diagnostics(*self._last)
 
 
 def _frozen_copy(module: nn.Module) -> nn.Module:

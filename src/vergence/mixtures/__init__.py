@@ -30,7 +30,7 @@ def names() -> list[str]:
         >>> "conditional_gaussian" in mixtures.names()
         True
     """
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "core")
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in ("core", "storage"))
 
 
 def _classes() -> dict[str, str]:
@@ -66,7 +66,7 @@ def load(path: str | Path) -> Any:
     Raises:
         ValueError: The file is missing, damaged, from another version, or names an unknown model.
     """
-    from vergence.mixtures.core import read_model
+    from vergence.mixtures.storage import read_model
 
     return get(read_model(path)[0]["class"]).load(path)
 

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence import linalg
-from vergence.densities import Dense, JointGaussian
-from vergence.devices import as_device
+from vergence.densities.covariance import Dense
+from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.core import Conditional, Scale
+from vergence.utils import linalg
+from vergence.utils.devices import as_device
 
 __all__ = ["ConditionalGaussian"]
 

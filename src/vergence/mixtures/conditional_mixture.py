@@ -16,12 +16,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 from torch import Tensor
 
-from vergence import em
-from vergence.covariances import Dense, LowRank
-from vergence.densities import GaussianMixture
-from vergence.devices import as_device
-from vergence.em_structures import Mixture, Structure
+from vergence.densities import em
+from vergence.densities.covariance import Dense, LowRank
+from vergence.densities.em.structures import Mixture, Structure
+from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures.core import Conditional, Scale, seed_of
+from vergence.utils.devices import as_device
 
 __all__ = ["ConditionalMixture"]
 

@@ -16,14 +16,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-import vergence.densities as densities
-from vergence import em
-from vergence.covariances import Covariance, Dense, Diagonal, LowRank
-from vergence.devices import as_device
-from vergence.em import structure
-from vergence.em_starts import INITS, given, inverse, moments, responsibilities
-from vergence.em_structures import Mixture, Structure, Sums, inverse_roots, is_count
-from vergence.mixtures.core import Stored, to_numpy
+import vergence.densities.gaussian as densities
+from vergence.densities import em
+from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
+from vergence.densities.em.fit import structure
+from vergence.densities.em.starts import INITS, given, inverse, moments, responsibilities
+from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots, is_count
+from vergence.mixtures.core import to_numpy
+from vergence.mixtures.storage import Stored
+from vergence.utils.devices import as_device
 
 __all__ = ["GaussianMixture"]
 

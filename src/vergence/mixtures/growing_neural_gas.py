@@ -1,13 +1,13 @@
 r"""A mixture on the nodes of a growing neural gas: prototypes along the ridges of the data, as many as growth makes.
 
-Growing neural gas (`vergence.neural_gas`; Fritzke 1995) spreads a graph of K nodes over the pairs Z = [context; target] in
+Growing neural gas (`densities.neural_gas`; Fritzke 1995) spreads a graph of K nodes over the pairs Z = [context; target] in
 standardised units. Each node k has the items nearest to it, its cell of n_k items, and becomes a Gaussian:
 
     pi_k = (n_k + 1e-3) / sum_j (n_j + 1e-3),   mu_k = mean of the cell,   S_k = covariance of the cell + reg_covar I
 
 A node with an empty cell keeps its place and gets s^2 I + reg_covar I, with s^2 = (mean of |Z - w|^2 over items and their
 nearest nodes w) / D; with covariance = "isotropic" all nodes do, for isotropic mixtures too can approach any density. A few EM
-steps then fit the mixture to the items; a component without items is set on the one that is explained worst (`vergence.em`).
+steps then fit the mixture to the items; a component without items is set on the one that is explained worst (`densities.em`).
 arXiv 2603.26799 names such prototypes and no more: how they become a density is this library's choice. The graph also says which
 nodes hang together: its connected components are clusters.
 """
@@ -19,12 +19,13 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vergence import em
-from vergence.densities import Dense, GaussianMixture
-from vergence.devices import as_device
+from vergence.densities import em
+from vergence.densities.covariance import Dense
+from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.mixtures.core import Conditional, Scale, seed_of
-from vergence.neural_gas import NeuralGas, nearest_node
-from vergence.terminal import late_bar
+from vergence.utils.devices import as_device
+from vergence.utils.terminal import late_bar
 
 __all__ = ["GrowingNeuralGas"]
 
@@ -34,7 +35,7 @@ CHUNK = 1 << 12  # signals between two looks at the clock
 class GrowingNeuralGas(Conditional):
     """p(target | context) of a Gaussian mixture on the nodes of a growing neural gas.
 
-    Without a target, use `vergence.neural_gas.NeuralGas`, which is the graph alone. The order of the items does not matter.
+    Without a target, use `densities.neural_gas.NeuralGas`, which is the graph alone. The order of the items does not matter.
 
     Args:
         max_nodes: Nodes to stop growing at, >= 2; fewer where `items_per_node` says so.

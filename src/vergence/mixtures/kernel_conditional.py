@@ -22,10 +22,11 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from vergence import linalg
-from vergence.densities import Diagonal, JointGaussian
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.core import Conditional, Scale, seed_of, warn_unfinished
-from vergence.terminal import bar
+from vergence.utils import linalg
+from vergence.utils.terminal import bar
 
 __all__ = ["KernelConditional"]
 

@@ -28,11 +28,12 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.densities import Diagonal, GaussianMixture
-from vergence.devices import as_device
-from vergence.em_structures import is_count
+from vergence.densities.covariance import Diagonal
+from vergence.densities.em.structures import is_count
+from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures.core import Conditional, Scale, seed_of
-from vergence.terminal import late_bar
+from vergence.utils.devices import as_device
+from vergence.utils.terminal import late_bar
 
 __all__ = ["MixtureDensityNetwork"]
 

@@ -23,11 +23,10 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from vergence import resampling
-from vergence.densities import Diagonal, GaussianMixture
-from vergence.devices import as_device
-from vergence.mixtures.core import Conditional, Scale, seed_of
-from vergence.particles import (
+from vergence.densities import resampling
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.particles import (
     RESAMPLING,
     Bank,
     log_kernel,
@@ -38,7 +37,9 @@ from vergence.particles import (
     reweighted,
     without_lightest,
 )
-from vergence.terminal import bar
+from vergence.mixtures.core import Conditional, Scale, seed_of
+from vergence.utils.devices import as_device
+from vergence.utils.terminal import bar
 
 __all__ = ["ParticleMixture"]
 

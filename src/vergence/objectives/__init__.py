@@ -18,7 +18,7 @@ def names() -> list[str]:
         >>> "vje" in objectives.names()
         True
     """
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "core")
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("core", "parts"))
 
 
 def get(name: str) -> type[Objective]:

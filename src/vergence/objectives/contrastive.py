@@ -26,12 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence import volume
-from vergence.densities import Covariance, GaussianMixture, JointGaussian
-from vergence.linalg import wide
-from vergence.moving import MovingGaussian
+from vergence.densities.covariance import Covariance
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.polar import EPS
 from vergence.objectives.core import JointObjective, require_pairs
-from vergence.polar import EPS
+from vergence.objectives.parts import volume
+from vergence.objectives.parts.moving import MovingGaussian
+from vergence.utils.linalg import wide
 
 __all__ = ["Contrastive", "log_responsibilities", "logits"]
 
@@ -160,7 +161,7 @@ class Contrastive(JointObjective):
         return self.moving.density(context=self.dim)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns how often the positive is the most responsible, the mean variance, and `vergence.volume.diagnostics`."""
+        """Returns how often the positive is the most responsible, the mean variance, and `parts.volume.diagnostics`."""
         right = [(scores.argmax(1) == own).float().mean() for scores, own in self.classifications(za, zb)]
         temperature = torch.as_tensor(self.variance()).mean().item()
         return {"accuracy": torch.stack(right).mean().item(), "temperature": temperature, **volume.diagnostics(za, zb)}

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from vergence import volume
-from vergence.densities import GaussianMixture, JointGaussian
-from vergence.linalg import wide
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.objectives.parts import volume
+from vergence.utils.linalg import wide
 
 __all__ = [
     "ConditionalObjective",
@@ -204,7 +204,7 @@ class MixtureObjective(JointObjective):
 
         ``mahalanobis``: mean distance per feature under the components that answer for a pair, 1 where they fit; ``components``:
         the effective number, exp of the entropy of the weights, and ``component_share``, its share of those with weight; and
-        `vergence.volume.diagnostics`.
+        `vergence.objectives.parts.volume.diagnostics`.
         """
         density = self.joint()
         Z = torch.cat([za, zb], 1).to(density.mean)

@@ -23,12 +23,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vergence import volume
-from vergence.densities import Dense, JointGaussian
-from vergence.linalg import wide
-from vergence.moving import MovingGaussian
+from vergence.densities.covariance import Dense
+from vergence.densities.gaussian import JointGaussian
 from vergence.objectives.core import JointObjective, require_pairs
-from vergence.prototypes import Prototypes, rank_of
+from vergence.objectives.parts import volume
+from vergence.objectives.parts.moving import MovingGaussian
+from vergence.objectives.parts.prototypes import Prototypes, rank_of
+from vergence.utils.linalg import wide
 
 __all__ = ["GJE"]
 
@@ -45,7 +46,7 @@ class GJE(JointObjective):
         eta: Weight of the KL in ``mi_kl``, > 0.
         beta: Weight of the KL in ``joint_kl`` (> 1) and ``conditional_kl`` (> 1/2); at or below these the encoder collapses.
         covariance: Of the likelihood: ``batch``, ``ema``, ``learned``, or ``low_rank``, learnt too, for many features: views that
-            agree feature by feature, and ``rank`` shared directions (`vergence.covariances.PairedLowRank`).
+            agree feature by feature, and ``rank`` shared directions (`vergence.densities.covariance.PairedLowRank`).
         rank: Of ``low_rank``.
         stop_gradient: Whether the batch's covariance is a constant in the likelihood (no remedy, for study).
         shrinkage: Of batch covariances towards a multiple of I, in [0, 1]; None estimates it, more for small batches.
@@ -130,7 +131,7 @@ class GJE(JointObjective):
         return JointGaussian(only.loc[0], only.S.picked(torch.zeros((), dtype=torch.long, device=only.loc.device)), self.dim)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns the mean Mahalanobis distance per feature under the likelihood's covariance, and `vergence.volume.diagnostics`.
+        """Returns the mean Mahalanobis distance per feature under the likelihood's covariance, and `parts.volume.diagnostics`.
 
         It is 1 whatever the embeddings are where that is the batch's own: the trap.
         """

@@ -25,9 +25,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vergence.densities import GaussianMixture
+from vergence.densities.gaussian import GaussianMixture
 from vergence.objectives.core import MixtureLoss, MixtureObjective
-from vergence.prototypes import CovarianceForm, MovingMixture, Prototypes, rank_of
+from vergence.objectives.parts.prototypes import CovarianceForm, MovingMixture, Prototypes, rank_of
 
 __all__ = ["GMJE"]
 

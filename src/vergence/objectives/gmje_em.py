@@ -19,10 +19,11 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from vergence import em, em_starts
-from vergence.densities import GaussianMixture
+from vergence.densities import em
+from vergence.densities.em import starts
+from vergence.densities.gaussian import GaussianMixture
 from vergence.objectives.core import MixtureLoss, MixtureObjective
-from vergence.prototypes import CovarianceForm, MixtureBank, rank_of
+from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
 
 __all__ = ["GMJEEM"]
 
@@ -91,7 +92,7 @@ class GMJEEM(MixtureObjective):
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # of equal embeddings there are fewer clusters: so be it
-            r = em_starts.responsibilities(data, K, 1, "kmeans", 0)
+            r = starts.responsibilities(data, K, 1, "kmeans", 0)
         return self.bank.start(r)
 
     def joint(self) -> GaussianMixture:

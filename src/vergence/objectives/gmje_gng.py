@@ -1,6 +1,6 @@
 r"""Gaussian-mixture joint embeddings on a growing neural gas (2026), arXiv:2603.26799: encoder steps and growth take turns.
 
-A graph of units grows over a bank of the last M detached pairs Z = [z_a; z_b] in standardised units (`vergence.neural_gas`;
+A graph of units grows over a bank of the last M detached pairs Z = [z_a; z_b] in standardised units (`densities.neural_gas`;
 Fritzke 1995). Each unit's cell of nearest pairs becomes a component, and a few EM steps on the bank follow:
 
     p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),   pi_k, mu_k, Sigma_k: share, mean and covariance + s^2 I of a cell
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence import em
-from vergence.densities import GaussianMixture
-from vergence.neural_gas import NeuralGas, nearest_node
+from vergence.densities import em
+from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.objectives.core import MixtureLoss, MixtureObjective
-from vergence.prototypes import CovarianceForm, MixtureBank, rank_of
+from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
 
 __all__ = ["GMJEGNG"]
 

@@ -29,11 +29,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vergence import volume
-from vergence.densities import Diagonal, GaussianMixture, JointGaussian
-from vergence.linalg import wide
-from vergence.moving import MovingGaussian
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.objectives.core import ConditionalObjective, require_pairs
+from vergence.objectives.parts import volume
+from vergence.objectives.parts.moving import MovingGaussian
+from vergence.utils.linalg import wide
 
 __all__ = ["GMJEMDN", "anchored_entropy", "mixture", "split"]
 
@@ -182,7 +183,7 @@ class GMJEMDN(ConditionalObjective):
         return self._learnt(0) if self.marginal_kind == "nll" else self.moving.density()
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns how many components are used, exp(entropy of the weights), and `vergence.volume.diagnostics`.
+        """Returns how many components are used, exp(entropy of the weights), and `vergence.objectives.parts.volume.diagnostics`.
 
         ``components`` is that of the mean weights and ``components_per_context`` the mean of every context's own;
         ``component_std`` is the mean std of a component, by weight; and `mahalanobis`.

@@ -17,7 +17,7 @@ On unit vectors q = z_a / |z_a| and k = sg(z_b / |z_b|), and with the bank's at 
 minus the log-responsibility of the positive in a mixture of kernels of variance tau, and the same from b to a; the term is the
 mean of both. Its gradient reaches q alone. At w_m = 1 / M it is MoCo's loss (2020, arXiv:1911.05722).
 
-A batch of B pairs moves the bank once (`vergence.particles`), by responsibilities under both views' kernels on unit vectors:
+A batch of B pairs moves the bank once (`densities.particles`), by responsibilities under both views' kernels on unit vectors:
 
     gamma_bm proportional to w_m e^{(q_ab.k_am + q_bb.k_bm) / tau}
     w <- (1 - rho) w + rho mean_b gamma_b,   w <- (1 - u) w + u / M
@@ -37,12 +37,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence import particles, volume
-from vergence.densities import Diagonal, GaussianMixture
-from vergence.linalg import wide
+from vergence.densities import particles
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.particles import Bank, log_kernel
+from vergence.densities.resampling import effective_sample_size
 from vergence.objectives.core import JointObjective, require_pairs
-from vergence.particles import Bank, log_kernel
-from vergence.resampling import effective_sample_size
+from vergence.objectives.parts import volume
+from vergence.utils.linalg import wide
 
 __all__ = ["GMJESMC"]
 
@@ -250,7 +252,7 @@ class GMJESMC(JointObjective):
         return -log_ratio(x, k, self.weights.to(z), h2) - log_normal(x, h2)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns how the bank fares, and `vergence.volume.diagnostics`.
+        """Returns how the bank fares, and `vergence.objectives.parts.volume.diagnostics`.
 
         ``ess`` is the effective sample size as a share of M, ``components`` is exp of the weights' entropy (1 to M), ``age`` the
         mean in batches, ``resampled`` the share of batches after which pairs were drawn anew;

@@ -23,13 +23,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vergence import volume
-from vergence.covariances import Diagonal
-from vergence.densities import JointGaussian
-from vergence.linalg import wide
-from vergence.moving import MovingGaussian
-from vergence.networks import projector
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import JointGaussian
+from vergence.encoders.networks import projector
 from vergence.objectives.core import ConditionalObjective, require_pairs
+from vergence.objectives.parts import volume
+from vergence.objectives.parts.moving import MovingGaussian
+from vergence.utils.linalg import wide
 
 __all__ = ["JEPA", "squared_error"]
 
@@ -113,7 +113,7 @@ class JEPA(ConditionalObjective):
         return self.moving.density()
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns the share of z_b's variance that f explains (at most 1), `mahalanobis` and `vergence.volume.diagnostics`."""
+        """Returns the share of z_b's variance that f explains (at most 1), `mahalanobis` and `parts.volume.diagnostics`."""
         left = self._residuals(za, zb).square().mean(0).sum()
         total = zb.var(0, correction=0).sum().clamp(min=FLOOR)
         return {"explained": (1 - left / total).item(), "mahalanobis": self.mahalanobis(za, zb), **volume.diagnostics(za, zb)}

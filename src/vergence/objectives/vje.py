@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 from torch.nn import functional as F
 
-from vergence.linalg import wide
+from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
 from vergence.objectives.core import DensityObjective, require_pairs
-from vergence.polar import EPS, directional_nll, log_constant, radial_nll
+from vergence.utils.linalg import wide
 
 __all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
 

@@ -1,0 +1,66 @@
+"""Which data is read and how its views are sampled: plain dataclasses that need no torch."""
+
+import typing
+from dataclasses import dataclass
+
+from vergence.utils.checks import Checked
+
+__all__ = ["DataConfig", "ViewConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Checked):
+    """Which data, and how it is read.
+
+    Attributes:
+        source: A built-in name (``digits``, ``mnist``, ...), or a path to a folder of images, a ``.npy`` or a ``.npz`` file.
+        root: Folder that holds torchvision's data sets.
+        download: Whether torchvision may download what is missing.
+        size: Side of the square images that the encoder sees, in pixels; ``None`` keeps an array's own (64 for folders).
+        holdout: Share of the items held out for evaluation where the source has no test part, in (0, 1).
+        keep_classes: Train on these labels only; the others become the anomalies of the evaluation.
+        limit: Train on at most so many items, drawn with a fixed seed.
+        strict: Refuse unreadable images instead of skipping and listing them.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"size": 1, "limit": 2}
+
+    source: str
+    root: str | None = None
+    download: bool = False
+    size: int | None = None
+    holdout: float = 0.2
+    keep_classes: tuple[int, ...] | None = None
+    limit: int | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewConfig(Checked):
+    """Strengths of the random views; the defaults are MoCo v2's for images.
+
+    Attributes:
+        crop: Range of the area of the random resized crop, as shares of the image.
+        flip: Probability of a horizontal flip.
+        jitter: Strengths of brightness, contrast, saturation and hue.
+        jitter_p: Probability of the colour jitter.
+        greyscale: Probability of greyscale (colour images only).
+        blur: Probability of Gaussian blur.
+        blur_sigma: Range of the blur's standard deviation, in pixels.
+        solarise: Probability of solarisation (threshold 0.5).
+        noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
+        mask: Vectors: probability that a feature is replaced by its mean.
+        scale: Vectors: standard deviation of the log of a per-sample factor.
+    """
+
+    crop: tuple[float, float] = (0.2, 1.0)
+    flip: float = 0.5
+    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    jitter_p: float = 0.8
+    greyscale: float = 0.2
+    blur: float = 0.5
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    solarise: float = 0.0
+    noise: float = 0.3
+    mask: float = 0.2
+    scale: float = 0.1

@@ -1,0 +1,388 @@
+"""Random views of whole batches: each sample has its own parameters, from one generator.
+
+Drawing and applying are apart. Every process draws for the global batch and applies its own part, so that several
+processes make the views of one. Nothing random happens while applying, no sample sees another one, and no result is
+waited for on the device.
+"""
+
+import abc
+import contextlib
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.data.config import ViewConfig
+
+__all__ = ["ImageViews", "VectorViews", "Views", "centre_crop"]
+
+TRIES = 10
+ASPECT = (3 / 4, 4 / 3)
+LUMA = (0.2989, 0.587, 0.114)
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+class Views(abc.ABC):
+    """What makes a random view of each sample of a batch."""
+
+    @abc.abstractmethod
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns the parameters of n samples, on the CPU, each of shape (n, ...); ``generator`` is a CPU generator."""
+
+    @abc.abstractmethod
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views (B, ...) of samples (B, ...) that B drawn parameters (any part of a `draw`) describe."""
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns a new view of each sample of ``x``, shape (B, ...)."""
+        return self.apply(x, self.draw(len(x), generator))
+
+
+class ImageViews(Views):
+    """Crop, flip, colour jitter, greyscale, blur and solarisation of images, as torchvision (v2, floats) defines each.
+
+    In this order, each with its own parameters for each image:
+
+    1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3],
+       then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default; it
+       changes only crops larger than ``size``: photographs of 96 pixels brought to 32 by 0.03 root mean square).
+    2. Horizontal flip. MoCo v2 flips last: the same, as the flip commutes with all that follows.
+    3. Colour jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in
+       [-s, s] turns, in one of the 24 orders, each as likely.
+    4. Greyscale with the luma 0.2989 R + 0.587 G + 0.114 B.
+    5. Gaussian blur, sigma uniform in ``blur_sigma`` pixels, reflected borders; the kernel is a tenth of ``size`` made
+       odd, at least 3 (3 at 32 pixels; 23 at 224 pixels, as SimCLR's).
+    6. Solarisation: values of at least 0.5 become 1 - value.
+
+    Saturation, hue and greyscale leave images of one channel as they are. Operations of strength or probability 0 cost
+    nothing. On the CPU the views of a part of a batch are bitwise that part of the batch's views.
+
+    Example:
+        >>> views = ImageViews(ViewConfig(), size=32)
+        >>> x = torch.randint(256, (4, 3, 40, 48), dtype=torch.uint8)
+        >>> draws = views.draw(4, torch.Generator().manual_seed(0))
+        >>> views.apply(x, draws).shape
+        torch.Size([4, 3, 32, 32])
+        >>> half = {name: draw[2:] for name, draw in draws.items()}
+        >>> torch.equal(views.apply(x[2:], half), views.apply(x, draws)[2:])
+        True
+    """
+
+    def __init__(self, config: ViewConfig, size: int) -> None:
+        """Takes the strengths of ``config`` for views of ``size`` x ``size`` pixels.
+
+        Raises:
+            ValueError: A strength is out of its range, or ``size`` is below 2.
+        """
+        _check_strengths(config)
+        if size < 2:
+            raise ValueError(f"expected views of at least 2 pixels a side, found size = {size}: choose a larger size")
+        self.config, self.size = config, size
+        self.kernel = max(3, size // 10 | 1)
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns the parameters of n images; which numbers are drawn does not depend on the strengths.
+
+        Args:
+            n: Number of images.
+            generator: A CPU generator.
+
+        Returns:
+            ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
+            vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in
+            turns; ``order`` (n, 4): which of the four is done first to last; ``sigma`` (n,) in pixels; and ``flip``,
+            ``jitter``, ``greyscale``, ``blur``, ``solarise`` (n,): whether it is done.
+        """
+
+        def u(low: float, high: float, *shape: int) -> Tensor:
+            return torch.rand(n, *shape, generator=generator, dtype=torch.float64).mul_(high - low).add_(low)
+
+        c = self.config
+        return {
+            "area": u(*c.crop, TRIES),
+            "aspect": u(math.log(ASPECT[0]), math.log(ASPECT[1]), TRIES).exp_(),
+            "place": u(0, 1, 2),
+            "factors": torch.stack([u(max(0, 1 - s), 1 + s) for s in c.jitter[:HUE]] + [u(-c.jitter[HUE], c.jitter[HUE])], 1),
+            "order": u(0, 1, 4).argsort(1),
+            "sigma": u(*c.blur_sigma),
+            "flip": u(0, 1) < c.flip,
+            "jitter": u(0, 1) < c.jitter_p,
+            "greyscale": u(0, 1) < c.greyscale,
+            "blur": u(0, 1) < c.blur,
+            "solarise": u(0, 1) < c.solarise,
+        }
+
+    @torch.no_grad()
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views of images that drawn parameters describe.
+
+        Args:
+            x: Images (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (their range is verified on the CPU only:
+                elsewhere the training loop would have to wait for it).
+            draws: Parameters of these B images, on the CPU.
+
+        Returns:
+            float32 (B, C, size, size) in [0, 1] on x's device, channels_last where ``x`` is.
+
+        Raises:
+            ValueError: Not images as above, or parameters of another number of images.
+        """
+        _check_images(x, len(draws["flip"]))
+        with _full_precision(x):
+            y = self._frame(x, draws)
+            if self.config.jitter_p > 0:
+                _jitter(y.flatten(2), draws, self.config.jitter)
+            if x.shape[1] == 3:
+                _change(y, draws["greyscale"], lambda part: _luma(part).expand_as(part))
+            _change(y, draws["blur"], self._blur, draws["sigma"])
+            _change(y, draws["solarise"], lambda part: torch.where(part >= 0.5, 1 - part, part))
+        return y.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else y
+
+    def _frame(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Crop, resize and flip: (B, C, H, W) -> new contiguous float32 (B, C, size, size) in [0, 1]."""
+        y = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+        if x.shape[2:] == (self.size, self.size) and self.config.crop == (1, 1) and self.config.flip == 0:
+            return y.clone(memory_format=torch.contiguous_format)
+        top, left, height, width = _boxes(draws, *x.shape[2:])
+        rows = _resizing(top, height, torch.zeros_like(draws["flip"]), self.size, x.shape[2], x.device)
+        columns = _resizing(left, width, draws["flip"], self.size, x.shape[3], x.device)
+        return _separable(y, rows, columns)
+
+    def _blur(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Gaussian blur of (n, C, size, size) with sigma (n,) in pixels."""
+        radius = self.kernel // 2
+        t = torch.arange(-radius, radius + 1, device=x.device)
+        weight = torch.softmax(-0.5 * (t / sigma[:, None]) ** 2, dim=1)
+        shown = F.pad(torch.eye(self.size, device=x.device, dtype=x.dtype), (radius, radius), mode="reflect")
+        matrix = torch.einsum("jit,nt->nij", shown.unfold(1, self.kernel, 1), weight)
+        return _separable(x, matrix, matrix)
+
+
+class VectorViews(Views):
+    """Masking, scaling and noise of feature vectors, on standardised features.
+
+    view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with
+    probability ``mask`` for each feature (what remains is its mean, and noise), and log a ~ N(0, ``scale``^2), one for
+    each sample.
+
+    Example:
+        >>> mean, std = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 5.0])
+        >>> views = VectorViews(ViewConfig(noise=0.0, mask=1.0), mean, std)
+        >>> views(torch.zeros(1, 2, dtype=torch.float32), torch.Generator().manual_seed(0))
+        tensor([[1., 2.]])
+    """
+
+    def __init__(self, config: ViewConfig, mean: Tensor, std: Tensor) -> None:
+        """Takes the strengths of ``config``, and the features' ``mean`` and ``std``, each (D,), in their own units.
+
+        Raises:
+            ValueError: A strength is out of its range, or ``mean`` and ``std`` are not two (D,) with std >= 0.
+        """
+        _check_strengths(config)
+        if mean.ndim != 1 or mean.shape != std.shape or not bool((std >= 0).all()):
+            found = f"{tuple(mean.shape)} and {tuple(std.shape)}"
+            raise ValueError(
+                f"expected mean and std of shape (D,) with std >= 0, found {found}: take them over the training items"
+            )
+        self.config, self.mean, self.std = config, mean, std
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns ``noise`` (n, D) in units of std, ``keep`` (n, D) and ``scale`` (n, 1), from a CPU generator."""
+        c, shape = self.config, (n, len(self.mean))
+        return {
+            "noise": torch.randn(shape, generator=generator, dtype=torch.float32).mul_(c.noise),
+            "keep": torch.rand(shape, generator=generator, dtype=torch.float32) >= c.mask,
+            "scale": torch.randn(n, 1, generator=generator, dtype=torch.float32).mul_(c.scale).exp_(),
+        }
+
+    @torch.no_grad()
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the views of vectors that drawn parameters describe.
+
+        Args:
+            x: Raw features (B, D), floats.
+            draws: Parameters of these B vectors, on the CPU.
+
+        Returns:
+            (B, D) of x's type and device.
+
+        Raises:
+            ValueError: Not vectors as above, or parameters of another number of vectors.
+        """
+        expected = (len(draws["scale"]), len(self.mean))
+        if x.shape != expected or not x.is_floating_point():
+            raise ValueError(f"expected floats of shape {expected}, found {x.dtype} {tuple(x.shape)}: convert or draw anew")
+        mean, std, e, m, a = (
+            part.to(x, non_blocking=True) for part in (self.mean, self.std, draws["noise"], draws["keep"], draws["scale"])
+        )
+        return mean + a * m * (x - mean) + std * e
+
+
+def centre_crop(x: Tensor, size: int) -> Tensor:
+    """Returns the central ``size`` x ``size`` pixels of images: what evaluation sees, with nothing random.
+
+    Args:
+        x: Images (B, C, H, W) of any number type. Where the shorter side is below ``size`` it is first brought to
+            ``size``, bilinear, in the same proportions.
+        size: Side in pixels, at least 1.
+
+    Returns:
+        (B, C, size, size) of x's type; ``x`` itself where it has that shape.
+
+    Raises:
+        ValueError: ``x`` is not of rank 4.
+
+    Example:
+        >>> centre_crop(torch.arange(16).view(1, 1, 4, 4), 2)
+        tensor([[[[ 5,  6],
+                  [ 9, 10]]]])
+    """
+    if x.ndim != 4:
+        raise ValueError(f"expected images (B, C, H, W), found shape {tuple(x.shape)}: add the missing dimensions")
+    if min(x.shape[2:]) < size:
+        x = _enlarge(x, size / min(x.shape[2:]))
+    top, left = (round((side - size) / 2) for side in x.shape[2:])
+    return x if x.shape[2:] == (size, size) else x[..., top : top + size, left : left + size]
+
+
+def _enlarge(x: Tensor, factor: float) -> Tensor:
+    shape = [round(side * factor) for side in x.shape[2:]]
+    y = F.interpolate(x if x.is_floating_point() else x.float(), shape, mode="bilinear", align_corners=False)
+    return y if x.is_floating_point() else y.round_().to(x.dtype)
+
+
+def _boxes(draws: dict[str, Tensor], height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height and width (B,) in whole pixels: the first try that fits, or else the largest central crop."""
+    area, aspect, place = draws["area"] * height * width, draws["aspect"], draws["place"]
+    w, h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first, found = fits.int().argmax(1, keepdim=True), fits.any(1)
+    h = torch.where(found, h.gather(1, first)[:, 0], min(height, round(width / ASPECT[0])))
+    w = torch.where(found, w.gather(1, first)[:, 0], min(width, round(height * ASPECT[1])))
+    top = torch.where(found, place[:, 0] * (height - h + 1), (height - h) / 2).floor()
+    left = torch.where(found, place[:, 1] * (width - w + 1), (width - w) / 2).floor()
+    return top, left, h, w
+
+
+def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, device: torch.device) -> Tensor:
+    """Weights (B, out, size) that resize pixels start .. start + length of a line by triangles, wider where it shrinks."""
+    s, n, mirror = (_to(part.float(), device)[:, None] for part in (start, length, flip))
+    i = (mirror * (out - 1) - torch.arange(out, device=device)).abs_()
+    centre = (s + (i + 0.5) * (n / out))[..., None]
+    j = torch.arange(size, device=device, dtype=torch.float32) + 0.5
+    w = (j - centre).abs_().div_(-(n / out).clamp(min=1)[..., None]).add_(1).clamp_(min=0)
+    w.mul_(((j > s) & (j < s + n))[:, None])
+    return w.div_(w.sum(-1, keepdim=True))
+
+
+def _separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Returns rows @ x @ columns^T for each channel: (B, C, H, W), (B, R, H), (B, S, W) -> (B, C, R, S) in [0, 1]."""
+    b, c, h, w = x.shape
+    # Channels ride along as columns, then as rows: one product a sample is up to 20 times faster than one a plane.
+    y = torch.bmm(rows, x.transpose(1, 2).reshape(b, h, c * w))
+    y = torch.bmm(y.view(b, -1, w), columns.mT)
+    return y.view(b, -1, c, columns.shape[1]).transpose(1, 2).contiguous().clamp_(0, 1)
+
+
+def _jitter(x: Tensor, draws: dict[str, Tensor], strengths: tuple[float, float, float, float]) -> None:
+    """Colour jitter of planes (B, C, P), in place: blends of all images at once, the hue where its turn has come."""
+    colour = x.shape[1] == 3
+    active = [o for o in (BRIGHTNESS, CONTRAST, SATURATION) if strengths[o] > 0 and (colour or o != SATURATION)]
+    f = torch.where(draws["jitter"][:, None], draws["factors"], 1.0)
+    rank = draws["order"].argsort(1)
+    blends = torch.tensor(active, dtype=torch.long)[rank[:, active].argsort(1)]
+    turn = (rank[:, active] < rank[:, HUE:]).sum(1)
+    for k in range(len(active) + 1):
+        if colour and strengths[HUE] > 0:
+            _change(x, draws["jitter"] & (turn == k), _rotate_hue, draws["factors"][:, HUE])
+        if k < len(active):
+            _blend(x, blends[:, k], f.gather(1, blends[:, k : k + 1])[:, 0])
+
+
+def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> None:
+    """Blends planes (B, C, P) in place, x <- f x + (1 - f) base; base is black, the mean grey or the pixel's own grey."""
+    rest = 1 - factor
+    f, to_mean, to_grey = (
+        _to(part.float(), x.device)[:, None, None]
+        for part in (factor, rest * (operation == CONTRAST), rest * (operation == SATURATION))
+    )
+    grey = _luma(x)
+    base = (grey * to_grey).add_(grey.mean(-1, keepdim=True) * to_mean)
+    x.mul_(f).add_(base).clamp_(0, 1)
+
+
+def _luma(x: Tensor) -> Tensor:
+    """Grey of (B, C, ...), shape (B, 1, ...)."""
+    if x.shape[1] == 1:
+        return x
+    r, g, b = x[:, :1], x[:, 1:2], x[:, 2:]
+    return (r * LUMA[0]).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2])
+
+
+def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:
+    """Turns the hue of planes (n, 3, P) by shift (n,) turns; the largest and the smallest value of a pixel stay.
+
+    With v, u the largest and smallest value and c = v - u, the hue in sixths of a turn is t = (G - B)/c, 2 + (B - R)/c
+    or 4 + (R - G)/c where R, G or B is the largest. Once t is turned, R = u + c clamp(|t - 3| - 1),
+    G = u + c clamp(2 - |t - 2|) and B = u + c clamp(2 - |t - 4|), where clamp is to [0, 1].
+    """
+    r, g, b = x.unbind(1)
+    v, u = torch.maximum(torch.maximum(r, g), b), torch.minimum(torch.minimum(r, g), b)
+    c = v - u
+    t = torch.where(v == r, g - b, torch.where(v == g, (b - r).add_(c, alpha=2), (r - g).add_(c, alpha=4)))
+    t = t.div_(c.clamp(min=torch.finfo(c.dtype).tiny)).add_(6 * shift[:, None]).remainder_(6)
+    share = torch.stack(((t - 3).abs_().sub_(1), 2 - (t - 2).abs_(), 2 - (t - 4).abs_()), 1)
+    return share.clamp_(0, 1).mul_(c[:, None]).add_(u[:, None])
+
+
+def _change(x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *parameters: Tensor) -> None:
+    """Changes the chosen samples of x in place; they are known on the CPU, so that nobody waits for the device."""
+    index = chosen.nonzero()[:, 0]
+    if len(index) > 0:
+        where = _to(index, x.device)
+        x.index_copy_(0, where, change(x.index_select(0, where), *(_to(p[index].float(), x.device) for p in parameters)))
+
+
+def _to(x: Tensor, device: torch.device) -> Tensor:
+    return x.to(device, non_blocking=True)
+
+
+def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """No autocast: its bfloat16 would leave 8 bits a pixel in the matrix products."""
+    known = torch.amp.is_autocast_available(x.device.type)
+    return torch.autocast(x.device.type, enabled=False) if known else contextlib.nullcontext()
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _check_images(x: Tensor, n: int) -> None:
+    if x.ndim != 4 or x.shape[1] not in (1, 3):
+        raise ValueError(f"expected images (B, C, H, W) with C = 1 or 3, found shape {tuple(x.shape)}: reorder the dimensions")
+    if len(x) != n:
+        raise ValueError(f"expected {n} images, as many as were drawn for, found {len(x)}: take the same part of the draws")
+    if x.dtype == torch.uint8:
+        return
+    if not x.is_floating_point():
+        raise ValueError(f"expected uint8 images or floats in [0, 1], found {x.dtype}: convert them")
+    if x.device.type == "cpu" and not (x.min() >= 0 and x.max() <= 1):
+        found = f"[{x.min():.4g}, {x.max():.4g}]"
+        raise ValueError(f"expected floats in [0, 1], found {found}: scale the images, or give uint8")
+
+
+def _check_strengths(c: ViewConfig) -> None:
+    rules = {
+        "crop": (0 < c.crop[0] <= c.crop[1] <= 1, "0 < smallest <= largest <= 1"),
+        "jitter": (min(c.jitter) >= 0 and c.jitter[HUE] <= 0.5, "four strengths >= 0, the hue's at most 0.5"),
+        "blur_sigma": (0 < c.blur_sigma[0] <= c.blur_sigma[1], "0 < smallest <= largest"),
+        "noise": (c.noise >= 0, "a number >= 0"),
+        "scale": (c.scale >= 0, "a number >= 0"),
+    }
+    shares = ("flip", "jitter_p", "greyscale", "blur", "solarise", "mask")
+    rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in shares}
+    for name, (holds, expected) in rules.items():
+        if not holds:
+            raise ValueError(f"expected {name} to be {expected}, found {getattr(c, name)}: change {name}")

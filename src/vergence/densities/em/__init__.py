@@ -1,0 +1,31 @@
+"""Expectation maximization of Gaussian mixtures."""
+
+from vergence.densities.em.fit import (
+    Data,
+    Mixture,
+    Outcome,
+    Structure,
+    expectation,
+    log_joint,
+    maximisation,
+    polish,
+    require_settings,
+    run,
+    start,
+    structure,
+)
+
+__all__ = [
+    "Data",
+    "Mixture",
+    "Outcome",
+    "Structure",
+    "expectation",
+    "log_joint",
+    "maximisation",
+    "polish",
+    "require_settings",
+    "run",
+    "start",
+    "structure",
+]

@@ -1,0 +1,287 @@
+r"""Densities that torch lacks: Gaussians and Gaussian mixtures that can be split and conditioned; those in polar form.
+
+With Z = [z_c; z_t], a Gaussian of mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt has
+
+    p(z_t | z_c) = N(z_t; m, C),   A = S_tc S_cc^{-1},  m = mu_t + A (z_c - mu_c),  C = S_tt - A S_ct
+
+and a mixture of K with weights pi_k has the mixture of these with weights gamma_k proportional to pi_k N(z_c; mu_ck, S_cck).
+
+A covariance is given by its structure (`densities.covariance`) or as a dense matrix. Everything is batched and differentiable.
+Shapes: batch (...), D features, of which the first C are the context; K components.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, constraints
+
+from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, picked
+from vergence.densities.polar import PolarStudentT, PowerSpherical
+
+__all__ = [
+    "Covariance",
+    "Dense",
+    "Diagonal",
+    "GaussianMixture",
+    "JointGaussian",
+    "LowRank",
+    "PolarStudentT",
+    "PowerSpherical",
+]
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+def _covariance(S: Any) -> Covariance:
+    """Returns a `Covariance` from one, or from a dense matrix (..., D, D)."""
+    return S if isinstance(S, Covariance) else Dense.of(S)
+
+
+class JointGaussian(Distribution):
+    """A Gaussian over Z = [z_c; z_t].
+
+    Args:
+        mean: mu (..., D).
+        covariance: A `Covariance`, or a dense matrix (..., D, D), positive semidefinite.
+        context: C, how many of the first features are the context; 0 where nothing is to be conditioned on.
+
+    Raises:
+        ValueError: Mean and covariance differ in D, or C is not below D.
+
+    Example:
+        >>> joint = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), context=1)
+        >>> given = joint.conditional(torch.tensor([[2.0]]))
+        >>> [round(x, 3) for x in (given.mean.item(), given.variance.item())]
+        [1.2, 0.64]
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
+        S = _covariance(covariance)
+        if mean.shape[-1] != S.shape[-1] or not 0 <= context < mean.shape[-1]:
+            found = f"found D = {mean.shape[-1]} and {S.shape[-1]}, context {context}"
+            raise ValueError(
+                f"expected a mean and a covariance over the same D features, of which the context leaves some; {found}"
+            )
+        batch = torch.Size(np.broadcast_shapes(mean.shape[:-1], S.shape[:-1]))
+        self.loc, self.S, self.context = mean.expand(*batch, mean.shape[-1]), S, context
+        super().__init__(batch, mean.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean mu, (..., D)."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """Mean mu, (..., D)."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """The covariance's diagonal, (..., D)."""
+        return self.S.variance().expand(self.loc.shape)
+
+    @property
+    def covariance(self) -> Tensor:
+        """S (..., D, D)."""
+        return self.S.dense().expand(*self.loc.shape, self.loc.shape[-1])
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log N(z; mu, S) in nats, (...), for z (..., D)."""
+        D = self.loc.shape[-1]
+        return -0.5 * (self.S.quadratic(value - self.loc) + self.S.log_det() + D * LOG_2PI)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns draws (*sample_shape, ..., D), differentiable in mean and covariance."""
+        return self.loc + self.S.draw(self._extended_shape(torch.Size(sample_shape)))
+
+    def entropy(self) -> Tensor:
+        """Returns 1/2 log |2 pi e S| in nats, (...); exact."""
+        D = self.loc.shape[-1]
+        return (0.5 * (self.S.log_det() + D * (1 + LOG_2PI))).expand(self.batch_shape)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "JointGaussian":
+        """Returns the distribution with a larger batch shape, without copying."""
+        batch = torch.Size(batch_shape)
+        return JointGaussian(self.loc.expand(*batch, self.loc.shape[-1]), self.S.expand(batch), self.context)
+
+    def marginal(self, block: str | slice) -> "JointGaussian":
+        """Returns the distribution of the ``context``, of the ``target``, or of a slice of the features."""
+        where = _where(block, self.context)
+        return JointGaussian(self.loc[..., where], self.S.block(where))
+
+    def conditional(self, z_c: Tensor) -> "JointGaussian":
+        """Returns p(z_t | z_c) for contexts (..., C) that broadcast against the batch."""
+        _require_context(z_c, self.context)
+        shift, S = self.S.conditional(self.context, z_c - self.loc[..., : self.context])
+        return JointGaussian(self.loc[..., self.context :] + shift, S)
+
+    def affine(self, scale: Tensor, shift: Tensor) -> "JointGaussian":
+        """Returns the distribution of scale * z + shift, for (..., D) each, scale > 0: a change of units."""
+        return JointGaussian(scale * self.loc + shift, self.S.scaled(scale), self.context)
+
+    def marginal_cdf(self, value: Tensor) -> Tensor:
+        """Returns P(z_d <= value_d) of each feature by itself, (..., D)."""
+        below: Tensor = torch.special.ndtr((value - self.loc) / self.S.variance().sqrt())
+        return below
+
+    def marginal_quantile(self, p: float) -> Tensor:
+        """Returns each feature's own quantile, (..., D), for p in (0, 1)."""
+        z: Tensor = torch.special.ndtri(torch.tensor(p).to(self.loc))
+        return self.loc + z * self.S.variance().sqrt()
+
+
+def _where(block: str | slice, context: int) -> slice:
+    named = {"context": slice(0, context), "target": slice(context, None)}
+    if isinstance(block, str) and (block not in named or context == 0):
+        raise ValueError(f"expected the block 'context' or 'target' of a density with a context, found '{block}'")
+    return named[block] if isinstance(block, str) else block
+
+
+def _require_context(z_c: Tensor, context: int) -> None:
+    if context == 0 or z_c.shape[-1:] != (context,):
+        raise ValueError(f"expected contexts of {context} features, found shape {tuple(z_c.shape)}")
+
+
+class GaussianMixture(Distribution):
+    """A mixture of K Gaussians over Z = [z_c; z_t].
+
+    Args:
+        logits: (..., K), the log-weights up to a constant.
+        mean: (..., K, D).
+        covariance: A `Covariance` of batch (..., K) or one for all, or a dense matrix (..., K, D, D).
+        context: C, as in `JointGaussian`.
+
+    Attributes:
+        common: The components (K,) where a batch of weights shares them, else None.
+
+    Example:
+        >>> one = GaussianMixture(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
+        >>> given = one.conditional(torch.tensor([1.0]))
+        >>> given.mixture_distribution.probs.round(decimals=3).tolist(), given.mode.round(decimals=3).tolist()
+        ([0.0, 1.0], [-1.0])
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+    has_rsample = False
+
+    def __init__(self, logits: Tensor, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
+        components = JointGaussian(mean, covariance, context)
+        self.common = components if len(components.batch_shape) == 1 < len(logits.shape) else None
+        batch = torch.Size(np.broadcast_shapes(logits.shape, components.batch_shape))
+        self.context = context
+        self.component_distribution = components.expand(batch)
+        self.mixture_distribution = Categorical(logits=logits.expand(batch), validate_args=False)
+        super().__init__(batch[:-1], mean.shape[-1:], validate_args=False)
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights pi, (..., K)."""
+        return self.mixture_distribution.probs
+
+    @property
+    def mean(self) -> Tensor:
+        """sum_k pi_k mu_k, (..., D)."""
+        if self.common is not None:
+            return self.weights @ self.common.loc
+        return (self.weights[..., None] * self.component_distribution.mean).sum(-2)
+
+    @property
+    def mode(self) -> Tensor:
+        """The mean of the heaviest component, (..., D): a proxy that is no average of several answers."""
+        heaviest: Tensor = self.weights.argmax(-1)[..., None, None].expand(*self.batch_shape, 1, self.event_shape[-1])
+        found: Tensor = self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
+        return found
+
+    @property
+    def covariance(self) -> Tensor:
+        """sum_k pi_k (S_k + mu_k mu_k^T) - mean mean^T, (..., D, D)."""
+        delta = self.component_distribution.mean - self.mean[..., None, :]
+        spread = self.component_distribution.covariance + delta[..., None] * delta[..., None, :]
+        total: Tensor = (self.weights[..., None, None] * spread).sum(-3)
+        return total
+
+    @property
+    def variance(self) -> Tensor:
+        """The covariance's diagonal, (..., D)."""
+        if self.common is not None:  # a product of matrices around a centre, nothing of size N K D
+            x = self.common.loc - self.common.loc.mean(0)
+            spread = self.weights @ (self.common.variance + x.square()) - (self.weights @ x).square()
+            return torch.maximum(spread, self.common.variance.amin(0))
+        delta = self.component_distribution.mean - self.mean[..., None, :]
+        return (self.weights[..., None] * (self.component_distribution.variance + delta.square())).sum(-2)
+
+    def log_joint(self, value: Tensor) -> Tensor:
+        """Returns log pi_k + log N(z; mu_k, S_k) in nats, (..., K)."""
+        return self.mixture_distribution.logits + self.component_distribution.log_prob(value[..., None, :])
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log p(z) in nats, (...), for z (..., D)."""
+        return self.log_joint(value).logsumexp(-1)
+
+    def responsibilities(self, value: Tensor) -> Tensor:
+        """Returns p(k | z), (..., K)."""
+        return self.log_joint(value).softmax(-1)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns draws (*sample_shape, ..., D); the choice of a component has no gradient, so there is no ``rsample``."""
+        with torch.no_grad():
+            k = self.mixture_distribution.sample(torch.Size(sample_shape))
+            parts = self.component_distribution
+            return JointGaussian(picked(parts.loc, k, 1), parts.S.picked(k)).rsample()
+
+    def entropy(self) -> Tensor:
+        """Returns an upper bound of the entropy in nats, (...): that of the weights plus the mean of the components'.
+
+        Exact where the components do not overlap.
+        """
+        parts = self.component_distribution if self.common is None else self.common
+        within: Tensor = (self.weights * parts.entropy()).sum(-1)
+        between: Tensor = self.mixture_distribution.entropy()
+        return within + between
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "GaussianMixture":
+        """Returns the distribution with a larger batch shape, without copying."""
+        batch = torch.Size((*batch_shape, self.weights.shape[-1]))
+        parts = self.component_distribution.expand(batch)
+        return GaussianMixture(self.mixture_distribution.logits.expand(batch), parts.loc, parts.S, self.context)
+
+    def marginal(self, block: str | slice) -> "GaussianMixture":
+        """Returns the distribution of the ``context``, of the ``target``, or of a slice of the features."""
+        parts = self.component_distribution.marginal(block)
+        return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S)
+
+    def conditional(self, z_c: Tensor) -> "GaussianMixture":
+        """Returns p(z_t | z_c), a mixture of as many components, for contexts (..., C) that broadcast against the batch."""
+        _require_context(z_c, self.context)
+        logits = self.marginal("context").log_joint(z_c)
+        parts = self.component_distribution.conditional(z_c[..., None, :])
+        return GaussianMixture(logits, parts.loc, parts.S)
+
+    def affine(self, scale: Tensor, shift: Tensor) -> "GaussianMixture":
+        """Returns the distribution of scale * z + shift, for (D,) each, scale > 0: a change of units."""
+        parts = self.component_distribution.affine(scale, shift)
+        return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S, self.context)
+
+    def marginal_cdf(self, value: Tensor) -> Tensor:
+        """Returns P(z_d <= value_d) of each feature by itself, (..., D)."""
+        below: Tensor = (self.weights[..., None] * self.component_distribution.marginal_cdf(value[..., None, :])).sum(-2)
+        return below.clamp(max=1)
+
+    def marginal_quantile(self, p: float, steps: int = 60) -> Tensor:
+        """Returns each feature's own quantile, (..., D), for p in (0, 1): by bisection between the components' quantiles."""
+        ends = self.component_distribution.marginal_quantile(p)
+        low, high = ends.amin(-2), ends.amax(-2)
+        for _ in range(steps):
+            middle = 0.5 * (low + high)
+            below = self.marginal_cdf(middle) < p
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return 0.5 * (low + high)

@@ -1,0 +1,211 @@
+r"""Densities of direction and length, z = |z| u: the polar Student-t of VJE, and the power spherical.
+
+Shapes: batch (...), D features. Densities are in nats.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import _standard_normal
+
+from vergence.utils.linalg import wide
+
+__all__ = ["EPS", "PolarStudentT", "PowerSpherical", "directional_nll", "log_constant", "radial_nll"]
+
+EPS = 1e-6  # floor of norms and of variances (VJE, algorithm 1)
+
+
+def log_constant(nu: float, dim: int) -> float:
+    r"""Returns the log of the Student-t constant, ln C_{nu,D} = lnG((nu+D)/2) - lnG(nu/2) - D/2 ln(nu pi).
+
+    Args:
+        nu: Degrees of freedom, > 0; ``math.inf`` gives the Gaussian's -D/2 ln(2 pi).
+        dim: D.
+
+    Example:
+        >>> round(log_constant(3.0, 1), 3)
+        -1.001
+    """
+    _require_positive(nu)
+    if math.isinf(nu):
+        return -0.5 * dim * math.log(2 * math.pi)
+    return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
+
+
+def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
+    r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s/|s| - z/|z|)_d^2 / var_d (eq. 24).
+
+    Args:
+        z: Target embeddings, (..., D); any scale.
+        s: Latent samples, (..., D); any scale.
+        var: Variances, (..., D), > 0.
+        nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 Q + 1/2 sum_d log var_d.
+        normalised: Keep the constant -ln C_{nu,D}, which the paper drops.
+
+    Returns:
+        Negative log-likelihood in nats, (...,); at least float32.
+
+    Example:
+        >>> z = torch.tensor([[3.0, 4.0]])
+        >>> directional_nll(z, 2 * z, torch.ones(1, 2), nu=3.0)
+        tensor([0.])
+    """
+    z, s, var = wide(z), wide(s), wide(var)
+    Q = ((_unit(s) - _unit(z)).square() / var).sum(-1)
+    nll = _student_kernel(Q, nu, z.shape[-1]) + 0.5 * var.log().sum(-1)
+    return nll - log_constant(nu, z.shape[-1]) if normalised else nll
+
+
+def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
+    r"""Returns (nu+1)/2 log(1 + dr^2/nu), dr = |z| - |s| (eq. 29, lambda = 1).
+
+    Args:
+        z: Target embeddings, (..., D).
+        s: Latent samples, (..., D).
+        nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 dr^2.
+        normalised: Keep the constant -ln C_{nu,1}, which the paper drops.
+
+    Returns:
+        Negative log-likelihood in nats, (...,); at least float32.
+
+    Example:
+        >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
+        tensor([0.6931])
+    """
+    dr = _norm(wide(z)) - _norm(wide(s))
+    nll = _student_kernel(dr.square(), nu, 1)
+    return nll - log_constant(nu, 1) if normalised else nll
+
+
+def _norm(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norm
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / _norm(x).clamp_min(EPS).unsqueeze(-1)
+
+
+def _require_positive(nu: float) -> None:
+    if not nu > 0:
+        raise ValueError(f"expected nu > 0 degrees of freedom, found {nu}")
+
+
+def _student_kernel(Q: Tensor, nu: float, dim: int) -> Tensor:
+    _require_positive(nu)
+    return 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)
+
+
+class PolarStudentT(Distribution):
+    r"""VJE's likelihood of an embedding in polar form (2026, arXiv:2602.05639 version 1, eq. 31).
+
+        p(z; s, var) = T_nu(z/|z|; s/|s|, diag var) T_nu(|z| - |s|; 0, 1)
+
+    It is a subdensity up to a constant of z's direction and length: the constants are those of R^D and R, while the direction
+    lies on the sphere and a length is positive. It has therefore a value and a mode, but no moments and no draws of its own.
+
+    Args:
+        s: Latents (..., D).
+        var: Variances of the directions (..., D), > 0.
+        nu: Degrees of freedom, > 0 or ``math.inf`` (paper: 3).
+
+    Raises:
+        ValueError: nu is not positive.
+
+    Example:
+        >>> p = PolarStudentT(torch.tensor([0.0, 2.0]), torch.ones(2))
+        >>> round(float(p.log_prob(p.mode) - p.log_prob(-p.mode)), 3)
+        2.118
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+
+    def __init__(self, s: Tensor, var: Tensor, nu: float = 3.0) -> None:
+        _require_positive(nu)
+        shape = torch.Size(np.broadcast_shapes(s.shape, var.shape))
+        self.s, self.var = s.expand(shape), var.expand(shape)
+        self.nu = float(nu)
+        super().__init__(self.s.shape[:-1], self.s.shape[-1:], validate_args=False)
+
+    @property
+    def mode(self) -> Tensor:
+        """The latent s, (..., D)."""
+        return self.s
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log p(z; s, var) with its constants, (...), for z (..., D)."""
+        direction = directional_nll(value, self.s, self.var, self.nu, normalised=True)
+        return -direction - radial_nll(value, self.s, self.nu, normalised=True)
+
+
+class PowerSpherical(Distribution):
+    r"""The power spherical distribution on the unit sphere of R^D (2020), arXiv:2006.04437.
+
+        log p(x; mu, kappa) = kappa log(1 + mu^T x) - [(a + b) log 2 + b log pi + log G(a) - log G(a + b)],
+        b = (D - 1) / 2,  a = b + kappa
+
+    A draw is (t, sqrt(1 - t^2) v), t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1 falls
+    on mu: exact, without rejection, and differentiable in mu and kappa. Densities are with respect to the surface measure.
+
+    Args:
+        mu: Directions (..., D), D >= 2, of length 1.
+        kappa: Concentrations (...), >= 0; 0 is uniform.
+
+    Example:
+        >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
+        >>> round(p.log_prob(torch.tensor([1.0, 0.0])).exp().item() * 2 * math.pi, 4)
+        1.0
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mu: Tensor, kappa: Tensor) -> None:
+        if mu.shape[-1] < 2:
+            raise ValueError(f"expected directions of at least 2 features, found {mu.shape[-1]}")
+        batch = torch.Size(np.broadcast_shapes(mu.shape[:-1], kappa.shape))
+        self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
+        self.b = (mu.shape[-1] - 1) / 2
+        super().__init__(batch, mu.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """(a - b) / (a + b) mu, (..., D): shorter than 1."""
+        length: Tensor = self.kappa / (self.kappa + 2 * self.b)
+        return length[..., None] * self.mu
+
+    @property
+    def mode(self) -> Tensor:
+        """The direction mu, (..., D)."""
+        return self.mu
+
+    def _log_normaliser(self) -> Tensor:
+        a, b = self.kappa + self.b, self.b
+        return (a + b) * math.log(2) + b * math.log(math.pi) + torch.lgamma(a) - torch.lgamma(a + b)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
+        return self.kappa * torch.log1p((self.mu * value).sum(-1)) - self._log_normaliser()
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns unit vectors (*sample_shape, ..., D)."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        a = (self.kappa + self.b).expand(shape[:-1])
+        t = 2 * torch.distributions.Beta(a, torch.full_like(a, self.b), validate_args=False).rsample() - 1
+        v = torch.nn.functional.normalize(_standard_normal(torch.Size((*shape[:-1], shape[-1] - 1)), a.dtype, a.device), dim=-1)
+        y = torch.cat([t[..., None], (1 - t.square()).clamp(min=0).sqrt()[..., None] * v], -1)
+        e = torch.zeros_like(self.mu)
+        e[..., 0] = 1
+        u = torch.nn.functional.normalize(e - self.mu, dim=-1)  # zero where mu is e_1: nothing to reflect
+        return y - 2 * (y * u).sum(-1, keepdim=True) * u
+
+    def entropy(self) -> Tensor:
+        """Returns the entropy in nats, (...); exact."""
+        a, b = self.kappa + self.b, self.b
+        return self._log_normaliser() - self.kappa * (math.log(2) + torch.digamma(a) - torch.digamma(a + b))

@@ -1,0 +1,126 @@
+"""Which items of a bank answer a context: the likeliest under each component of p(z_b | z_a), and under the whole of it.
+
+Shapes: N contexts, M items in the bank, D features, K components, m modes, n answers.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
+
+__all__ = ["Retrieved", "retrieve"]
+
+Conditional = JointGaussian | GaussianMixture
+NUMBERS = 1 << 20  # held at a time: more would not fit the cache
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """Items of a bank that answer N contexts, the likeliest first.
+
+    Attributes:
+        index: (N, m, n) int64, the n items of the bank that are likeliest under each of the m heaviest components of the
+            conditional, the heaviest first. Components close to each other may give the same items.
+        log_prob: (N, m, n), their log-density under that component, in nats.
+        weight: (N, m), the components' weights; they sum to 1 where no component was left out.
+        ranked: (N, n) int64, the n items that are likeliest under the whole conditional.
+        ranked_log_prob: (N, n), their log-density under it, in nats.
+    """
+
+    index: Tensor
+    log_prob: Tensor
+    weight: Tensor
+    ranked: Tensor
+    ranked_log_prob: Tensor
+
+
+def retrieve(
+    conditional: Callable[[Tensor], Conditional], za: Tensor, bank: Tensor, n: int, modes: int = 3, numbers: int = NUMBERS
+) -> Retrieved:
+    """Finds the likeliest items of a bank for each context, block by block; of equal ones the first comes first.
+
+    Args:
+        conditional: Returns p(z_b | z_a) of batch (B,) over (D,) for contexts (B, D).
+        za: Embeddings of the contexts, (N, D).
+        bank: Embeddings of the items, (M, D).
+        n: Answers, 1 to M.
+        modes: Most components to answer by, at least 1; a conditional of fewer gives fewer, a single Gaussian one.
+        numbers: Bounds the memory: about so many are held at a time, but at least one context by one item by K.
+
+    Raises:
+        ValueError: ``n`` or ``modes`` is out of range, or the widths differ.
+
+    Example:
+        >>> halves = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), context=1)
+        >>> retrieve(halves.conditional, torch.tensor([[2.0]]), torch.tensor([[-1.0], [0.9], [2.0]]), n=2).ranked
+        tensor([[1, 2]])
+    """
+    if za.ndim != 2 or bank.ndim != 2 or za.shape[1] != bank.shape[1] or len(za) == 0:
+        found = f"{tuple(za.shape)} and {tuple(bank.shape)}"
+        raise ValueError(f"expected contexts (N, D) and a bank (M, D) of one width, found {found}; project both")
+    if not 1 <= n <= len(bank) or modes < 1:
+        raise ValueError(f"expected n from 1 to the bank's {len(bank)} items and modes of at least 1, found {n} and {modes}")
+    first = conditional(za[:1])
+    each = _components(first) * za.shape[1]
+    common = isinstance(first, GaussianMixture) and first.common is not None
+    contexts = max(1, numbers // (each if common else each * za.shape[1]))  # a covariance each
+    parts = []
+    for z in za.split(64 * contexts if common else contexts):
+        parts.append(_retrieve(conditional(z), bank, n, modes, max(1, numbers // (each if common else each * len(z)))))
+    return Retrieved(*(torch.cat([part[i] for part in parts]) for i in range(len(dataclasses.fields(Retrieved)))))
+
+
+def _components(density: Conditional) -> int:
+    return density.weights.shape[-1] if isinstance(density, GaussianMixture) else 1
+
+
+def _retrieve(density: Conditional, bank: Tensor, n: int, modes: int, block: int) -> tuple[Tensor, ...]:
+    """Returns the fields of `Retrieved` for a density of batch (B,)."""
+    weight, k = _log_weights(density).exp().sort(dim=-1, descending=True, stable=True)
+    k = k[:, :modes]
+    of_mode = of_whole = None
+    for start in range(0, len(bank), block):
+        by_mode, whole = _log_probs(density, bank[start : start + block], k)
+        of_mode, of_whole = _best(of_mode, by_mode, start, n), _best(of_whole, whole, start, n)
+    assert of_mode is not None and of_whole is not None
+    (log_prob, index), (ranked_log_prob, ranked) = of_mode, of_whole
+    return index.permute(1, 2, 0), log_prob.permute(1, 2, 0), weight[:, :modes], ranked.T, ranked_log_prob.T
+
+
+def _log_weights(density: Conditional) -> Tensor:
+    """Returns log pi, (B, K)."""
+    if isinstance(density, JointGaussian):
+        return torch.zeros_like(density.loc[:, :1])
+    logits: Tensor = density.mixture_distribution.logits
+    return logits
+
+
+def _log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the log-densities of items (M, D) under components k (B, m), (M, B, m), and under the whole, (M, B)."""
+    if isinstance(density, GaussianMixture) and density.common is not None:  # one table for all contexts
+        parts = density.common.log_prob(z[:, None])
+        top = parts.amax(1, keepdim=True)
+        return parts[:, k], ((parts - top).exp() @ density.weights.mT).log() + top
+    parts = _log_prob_of_parts(density, z)
+    return parts.gather(-1, k.expand(len(parts), *k.shape)), (parts + _log_weights(density)).logsumexp(-1)
+
+
+def _log_prob_of_parts(density: Conditional, z: Tensor) -> Tensor:
+    """Returns each component's log-density (M, B, K) of items (M, D)."""
+    if isinstance(density, JointGaussian):
+        return density.log_prob(z[:, None])[..., None]
+    return density.component_distribution.log_prob(z[:, None, None])
+
+
+def _best(before: tuple[Tensor, Tensor] | None, found: Tensor, start: int, n: int) -> tuple[Tensor, Tensor]:
+    """Returns the n largest values (n, ...) and their indices, of those before and the values (M, ...) from ``start`` on."""
+    at = torch.arange(start, start + len(found), device=found.device)
+    at = at.view(-1, *(1,) * (found.ndim - 1)).expand_as(found)
+    if before is not None:
+        found, at = torch.cat([before[0], found]), torch.cat([before[1], at])
+    value, order = found.sort(dim=0, descending=True, stable=True)
+    return value[:n], at.gather(0, order[:n])

@@ -1,0 +1,1 @@
+"""Networks that map items to embeddings, and back."""

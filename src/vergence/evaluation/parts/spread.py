@@ -1,0 +1,65 @@
+"""How far a cloud of embeddings spreads: effective rank, and deviation on the sphere."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.utils.linalg import require_features
+
+__all__ = ["effective_rank", "normalised_std"]
+
+
+def effective_rank(z: Tensor) -> Tensor:
+    r"""Returns how many directions the features use: the exponential of the entropy of the covariance's spectrum.
+
+        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of the centred covariance
+
+    Source: the effective rank of a matrix (2007), here of the covariance, whose eigenvalues are squared singular values.
+    Computed in float64 from the smaller of the two Gram matrices: O(N D min(N, D)).
+
+    Args:
+        z: Features (N, D).
+
+    Returns:
+        A scalar in [1, min(N - 1, D)]; 0.0 where all points are equal (N = 1 among them).
+
+    Raises:
+        ValueError: The features are not a finite matrix.
+
+    Example:
+        >>> corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+        >>> round(effective_rank(corners).item(), 3), round(effective_rank(corners[:2]).item(), 3)
+        (2.0, 1.0)
+    """
+    require_features(z=z)
+    c = z.double() - z[0].double()  # equal points become exact zeros, which subtracting a rounded mean would not give
+    c = c / c.abs().max().clamp(min=torch.finfo(c.dtype).tiny)
+    c = c - c.mean(0)
+    gram = c.T @ c if z.shape[1] <= len(z) else c @ c.T
+    lam: Tensor = torch.linalg.eigvalsh(gram).clamp(min=0)
+    total = lam.sum()
+    p = lam / total.clamp(min=torch.finfo(c.dtype).tiny)
+    rank: Tensor = torch.special.entr(p).sum().exp() * (total > 0)
+    return rank.to(z.dtype)
+
+
+def normalised_std(z: Tensor) -> Tensor:
+    r"""Returns each feature's spread over the batch, measured on the sphere: sqrt(D) std_n(z_nd / max(|z_n|, 1e-6)).
+
+    The deviation is the population's (divided by N).
+
+    Args:
+        z: Features (N, D).
+
+    Returns:
+        (D,): 1 for directions spread evenly over the sphere, 0 where all directions are equal. The mean square over
+        features never exceeds 1.
+
+    Example:
+        >>> z = torch.tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -5.0]])
+        >>> [round(s, 3) for s in normalised_std(z).tolist()]
+        [1.0, 1.0]
+    """
+    u: Tensor = F.normalize(z, dim=1, eps=1e-6)
+    spread: Tensor = u.std(0, correction=0) * z.shape[1] ** 0.5
+    return spread

@@ -1,0 +1,390 @@
+"""What the linear estimators share: reading items of any kind, moments, the Monte Carlo error, and messages."""
+
+import abc
+import copy
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from vergence.data.items import Items, PairItems
+from vergence.linear.moments import Moments, Statistics
+from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
+from vergence.utils.devices import as_device
+
+__all__ = ["RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
+
+NOISE = 0.1  # the default augmentation's variance, in units of the mean feature variance
+RESERVOIR = 512  # items kept to estimate the Monte Carlo error
+RANK = 1e-12  # eigenvalues below this share of the largest are zero
+
+
+@dataclass
+class State:
+    """What was seen so far.
+
+    Attributes:
+        seed: Of the draws.
+        moments: Sums; None before the first item.
+        kept: Some items and their targets, for the Monte Carlo error.
+        stride: Every which item is kept.
+        block: Number of the next block.
+        classes: In the order of the target columns; None where targets are numbers or there are none.
+        width: Target columns; 0 without targets.
+    """
+
+    seed: int
+    moments: Moments | None = None
+    kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    stride: int = 1
+    block: int = 0
+    classes: list[Any] | None = None
+    width: int = 0
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The augmentation tau(x) = A x + b + noise, exactly: of which theorem 3.1's xbar = A x + b need not be x.
+
+    Attributes:
+        matrix: A (D, D), its diagonal (D,), or a number.
+        offset: b (D,), or a number.
+        covariance: Of the noise: (D, D), variances (D,), or a number.
+
+    Example:
+        >>> tau = Affine(0.5, covariance=1.0)
+        >>> tau.sample(torch.ones(100_000, 1), torch.Generator().manual_seed(0)).mean().round(decimals=1)
+        tensor(0.5000)
+    """
+
+    matrix: Any = 1.0
+    offset: Any = 0.0
+    covariance: Any = 0.0
+
+    def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns A (D, D) and b (D,), of the type and device of a ``like`` (..., D).
+
+        Raises:
+            ValueError: They are of other sizes or not finite.
+        """
+        D = like.shape[-1]
+        A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
+        if tuple(A.shape) not in ((), (D,), (D, D)) or tuple(b.shape) not in ((), (D,)) or not bool(A.isfinite().all()):
+            raise ValueError(f"expected A ({D}, {D}) or ({D},) and b ({D},), found shapes {tuple(A.shape)} and {tuple(b.shape)}")
+        return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
+
+    def moved(self, found: Statistics, *, centred: bool) -> Statistics:
+        """Returns the moments with xbar = A x + b in place of x; S is left to the caller."""
+        A, b = self.parts(found.G)
+        seen, b = A @ found.mean + b, (torch.zeros_like(found.mean) if centred else b)
+        cross = torch.outer(A @ found.mean, b)
+        return replace(
+            found,
+            mean_seen=seen,
+            G=A @ found.G @ A.T + cross + cross.T + torch.outer(b, b),
+            M=found.M @ A.T + torch.outer(found.mean, b),
+            N=found.N @ A.T + torch.outer(found.mean_target, b),
+        )
+
+    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns a draw for each item (B, D)."""
+        A, b = self.parts(X)
+        covariance = covariance_of(self.covariance, X.new_zeros(X.shape[1], X.shape[1], dtype=torch.float64), 0.0)
+        values, vectors = torch.linalg.eigh(covariance)
+        root = (vectors * values.clamp(min=0).sqrt()).to(X)
+        noise = torch.randn(X.shape, generator=generator, dtype=X.dtype, device=generator.device).to(X.device)
+        view: Tensor = X @ A.T + b + noise @ root.T
+        return view
+
+
+class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
+    """What the three have in common: reading, moments, and the map x -> components_ (x - mean_)."""
+
+    augmentation: Any
+    n_draws: int
+    center: bool
+    device: str
+    random_state: int | None
+    _state: State | None = None
+
+    def fit(self, X: Any, y: Any = None) -> "Linear":
+        """Fits in one pass over the items.
+
+        Args:
+            X: Items (N, D): an array, a memory-mapped array (read in blocks), a tensor; images (N, C, H, W), of which uint8
+                are divided by 255; Vergence's items, such as a folder of images; or an iterable of batches of any of these,
+                each (items, targets) where there are targets. In several processes of ``torch.distributed`` each passes the
+                same data, reads its own share of it, and gets the one-process answer.
+            y: Targets; see the class.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: The items are not finite, of unlike shapes, or fewer than 2; n_components exceeds their rank; the
+                augmentation is no covariance, changes the shape, or changes nothing.
+        """
+        self._state = None
+        return self.partial_fit(X, y)
+
+    @torch.no_grad()
+    def partial_fit(self, X: Any, y: Any = None) -> "Linear":
+        """Adds items to those seen so far and solves anew, which is O(D^3) a call; `fit` on an iterable solves once.
+
+        Args:
+            X: As in `fit`. In several processes, as a first call only.
+            y: As in `fit`.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: As in `fit`, or features or targets differ in number from those seen; what was seen before stays.
+        """
+        if callable(self.augmentation) and self.n_draws < 2:
+            raise ValueError(f"expected n_draws >= 2, to tell an augmentation's mean from its spread, found {self.n_draws}")
+        seed = np.random.SeedSequence().generate_state(1)[0] if self.random_state is None else self.random_state
+        state = copy.deepcopy(self._state) or State(int(seed))
+        before = dict(self.__dict__)
+        try:
+            return self._fitted(state, X, y)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _fitted(self, state: State, X: Any, y: Any) -> "Linear":
+        X, y = self._checked(X, y)
+        self._absorb(state, X, y)
+        moments = state.moments
+        if moments is None:
+            raise ValueError("expected items, found none: the iterable is empty, or was used up; make a new one")
+        moments.reduce(state.width)
+        if moments.n < 2:
+            raise ValueError(f"expected at least 2 items, found n_samples = {moments.n}; one item has no covariance")
+        found = self._augmented(moments.statistics(centred=self.center))
+        self.augmentation_covariance_ = (found.S - found.G).cpu().numpy()
+        self._state, self.n_features_in_ = state, len(found.mean)
+        self.n_samples_seen_, self.mean_ = found.n, found.mean_seen.cpu().numpy() * self.center
+        self._solve(found)
+        return self
+
+    @torch.no_grad()
+    def transform(self, X: Any) -> Any:
+        """Returns components_ (x - mean_) for each item, (N, K), in the items' own precision.
+
+        Args:
+            X: As in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
+
+        Raises:
+            ValueError: The items are not finite or have another number of features than those of `fit`.
+        """
+        check_is_fitted(self, "components_")
+        X, _ = self._checked(X, None, reset=False)
+        if not isinstance(X, (Items, np.ndarray, Tensor)):
+            raise ValueError("expected items to transform, found an iterable of batches: transform one batch at a time")
+        return np.concatenate([self._mapped(x) for _, x, _ in blocks(X, shared=False)])
+
+    def _mapped(self, raw: Tensor) -> Any:
+        x = flat(raw, self._sampler)
+        self._require_width(x, self.n_features_in_)
+        if not bool(x.isfinite().all()):
+            raise ValueError("Input X contains NaN or infinity: leave those items out, or fill them in")
+        z = (x.double().cpu().numpy() - self.mean_) @ self.components_.T + self._shift
+        return z.astype(np.float32 if x.dtype == torch.float32 else np.float64)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0])
+
+    @property
+    def _shift(self) -> Any:
+        """What `transform` adds."""
+        return 0.0
+
+    @property
+    def _sampler(self) -> Augmentation | None:
+        return self.augmentation if callable(self.augmentation) else None
+
+    # Reading
+
+    def _checked(self, X: Any, y: Any, reset: bool | None = None) -> tuple[Any, Any]:
+        """Returns items that `blocks` can read, and targets (N, ...) as an array."""
+        reset = self._state is None if reset is None else reset
+        if isinstance(X, PairItems):
+            raise ValueError("expected single items and an augmentation, found pairs: pass one side, X.context or X.target")
+        if isinstance(X, Items):
+            y = X.labels if y is None else y
+        elif isinstance(X, (Tensor, np.memmap)) or getattr(X, "ndim", 2) == 4:
+            X = as_table(X)
+        elif isinstance(X, (str, Path)):
+            raise ValueError(f"expected items, found the name '{X}': open it with vergence.data.sources.open_items, or np.load")
+        elif _are_batches(X):
+            return X, None
+        else:
+            kind: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": not reset, "reset": reset}
+            X = validate_data(self, X, **kind)
+        y = None if y is None else np.asarray(y)
+        if y is not None and y.shape[:1] != (len(X),):
+            raise ValueError(f"expected one target for each item, found shape {y.shape} for {len(X)} items; give as many")
+        return X, y
+
+    def _absorb(self, state: State, X: Any, y: Any) -> None:
+        sampler, device, start = self._sampler, as_device(self.device), state.block
+        if y is not None:
+            self._targets(state, y)  # all classes, in one order on every process
+        indexed = isinstance(X, (Items, np.ndarray, Tensor))
+        if indexed and sampler is not None:
+            some = torch.linspace(0, len(X) - 1, min(len(X), RESERVOIR)).long().unique()
+            raw = next(iter(X.stream(iter([some]))))[1] if isinstance(X, Items) else as_tensor(X[some.numpy()])
+            self._keep(state, raw, self._targets(state, None if y is None else y[some.numpy()]))
+        for b, items, targets in blocks(X, y):
+            raw = items.to(device)
+            x, t = flat(raw, sampler), self._targets(state, targets)
+            if state.moments is None:
+                state.moments = Moments(x.shape[1], self.n_draws if sampler else 0, device, x.double().mean(0))
+            self._require_width(x, len(state.moments.x))
+            if sampler is not None and not indexed:
+                self._keep(state, raw, t)
+            if b < 0:
+                continue
+            views = draw(raw, sampler, self.n_draws, state.seed, start + b) if sampler is not None else ()
+            state.moments.add(x, views, None if t is None else t.to(device))
+            state.block = start + b + 1
+
+    def _targets(self, state: State, targets: Any) -> Tensor | None:
+        """Returns targets (B, L) as numbers; here, of estimators that have none, None."""
+        return None
+
+    def _require_width(self, x: Tensor, width: int) -> None:
+        if x.shape[1] != width:
+            raise ValueError(f"X has {x.shape[1]} features, but {type(self).__name__} is expecting {width} features as input")
+
+    # Solving
+
+    @abc.abstractmethod
+    def _solve(self, found: Statistics) -> None:
+        """Sets the fitted attributes that the moments give."""
+
+    def _augmented(self, found: Statistics) -> Statistics:
+        """Returns the moments under the augmentation: as sampled, or those that its numbers give."""
+        if self._sampler is None:
+            affine = self.augmentation if isinstance(self.augmentation, Affine) else None
+            found = found if affine is None else affine.moved(found, centred=self.center)
+            numbers = self.augmentation if affine is None else affine.covariance
+            S = found.G + covariance_of(numbers, found.G, float(found.variance.mean()))
+            found = replace(found, S=S, eps=torch.finfo(S.dtype).eps)  # S - G is as exact as its numbers
+        elif found.n * (self.n_draws - 1) < len(found.G):
+            few = f"{found.n} items with n_draws = {self.n_draws} for {len(found.G)} features"
+            warnings.warn(f"few draws of the augmentation: {few}; what looks invariant is chance; raise n_draws", stacklevel=5)
+        constant = found.constant.nonzero().flatten().tolist()
+        if len(constant) == len(found.constant):
+            raise ValueError(f"expected features that vary, found all {len(constant)} constant: every item is the same")
+        if constant:
+            some = f"{len(constant)} of {len(found.constant)} features are constant, such as {constant[0]}"
+            warnings.warn(f"{some}: they add nothing", stacklevel=4)
+        return found
+
+    def _number(self, rank: int) -> int:
+        """Returns how many components to keep."""
+        rank = min(rank, self.n_samples_seen_ - bool(self.center))
+        k: Any = getattr(self, "n_components", None)
+        if k is None:
+            return rank
+        if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
+            raise ValueError(f"expected n_components to be a whole number of at least 1, or None for all, found {k!r}")
+        if k > rank:
+            what = f"the rank of {self.n_samples_seen_} items of {self.n_features_in_} features"
+            raise ValueError(f"expected n_components of at most {rank}, {what}, found {k}; lower it or give more items")
+        return int(k)
+
+    # Monte Carlo error
+
+    def _keep(self, state: State, raw: Tensor, t: Tensor | None) -> None:
+        """Keeps every so many items, at most 2 RESERVOIR of them."""
+        rows = range(0, len(raw), state.stride)
+        state.kept.extend((raw[i].cpu().clone(), None if t is None else t[i].cpu().clone()) for i in rows)
+        while len(state.kept) > 2 * RESERVOIR:
+            state.kept, state.stride = state.kept[::2], 2 * state.stride
+
+    def _error(self, contribution: Callable[[Tensor, Tensor], Tensor], found: Statistics) -> float:
+        """Returns the standard error that sampling the augmentation leaves in the objective, given the items; 0 without.
+
+        The objective is a mean over items of ``contribution`` (items (B, D), their m views (m, B, D)) -> (B,), to first order and
+        for the solution as it is: that a solution of few draws suits those draws better than others is not in the error.
+        The variance that a contribution has from its draws is half the mean squared difference of two independent ones.
+        """
+        state = self._state
+        if self._sampler is None or state is None:
+            return 0.0
+        raw = torch.stack([x for x, _ in state.kept]).to(found.G.device)
+        x = flat(raw, self._sampler).double() - (found.mean if self.center else 0)
+        a, b = (contribution(x, self._views(raw, found, state.seed, number)) for number in (2**40, 2**40 + 1))
+        return float(((a - b).square().mean() / 2 / found.n).sqrt())
+
+    def _views(self, raw: Tensor, found: Statistics, seed: int, number: int) -> Tensor:
+        assert self._sampler is not None
+        views = torch.stack(list(draw(raw, self._sampler, self.n_draws, seed, number))).double()
+        return views - found.mean_seen if self.center else views
+
+
+def _are_batches(X: Any) -> bool:
+    """Says whether X is an iterable of batches, rather than a table of numbers."""
+    if isinstance(X, (list, tuple)):
+        first = X[0] if len(X) else None
+        first = first[0] if isinstance(first, (list, tuple)) and len(first) else first
+        return getattr(first, "ndim", 0) >= 2
+    return isinstance(X, Iterable) and not hasattr(X, "shape")
+
+
+def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
+    """Returns the covariance (D, D) of an augmentation that is given by numbers; see `JointEmbedding`.
+
+    Args:
+        augmentation: The numbers, or None.
+        G: Of the items, (D, D): gives size, type and device.
+        variance: Mean over the features, of which None takes a tenth.
+
+    Raises:
+        ValueError: It is of another size, not finite, not symmetric, or has a negative variance in some direction.
+    """
+    D = len(G)
+    if augmentation is None:
+        return torch.eye(D, dtype=G.dtype, device=G.device) * (NOISE * variance)
+    try:
+        a = torch.as_tensor(np.asarray(augmentation, dtype=np.float64), device=G.device)
+    except (TypeError, ValueError):
+        kind = type(augmentation).__name__
+        raise ValueError(f"expected an augmentation as a function, variances or a covariance, found a {kind}") from None
+    if a.ndim == 0:
+        a = a.expand(D)
+    if tuple(a.shape) not in ((D,), (D, D)) or not bool(a.isfinite().all()):
+        raise ValueError(
+            f"expected an augmentation as a function, a variance, {D} variances or a covariance ({D}, {D}), "
+            f"found numbers of shape {tuple(a.shape)}{'' if bool(a.isfinite().all()) else ' that are not finite'}"
+        )
+    a = a.diag() if a.ndim == 1 else a
+    least, most = (float(v) for v in torch.linalg.eigvalsh(a)[[0, -1]])
+    if not bool(torch.allclose(a, a.T, rtol=1e-8, atol=1e-12 * max(most, 1e-300))) or least < -1e-10 * max(most, 0):
+        raise ValueError(f"expected a symmetric covariance without negative eigenvalues, found its smallest {least:.3g}")
+    return a
+
+
+def warn_jitter(jitter: float) -> None:
+    """Says that S had to be changed, and by how much."""
+    if jitter > 0:
+        warnings.warn(
+            f"S is singular or nearly so (features that repeat each other?): added {jitter:.2g} to its diagonal", stacklevel=5
+        )

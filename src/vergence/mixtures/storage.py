@@ -1,0 +1,106 @@
+"""Estimators saved as settings and arrays, without pickle."""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from vergence.utils.files import replacing
+
+__all__ = ["FORMAT", "Stored", "read_model"]
+
+
+FORMAT = 1  # of a model's file
+
+T = TypeVar("T", bound="Stored")
+
+
+class Stored(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose fitted state is numbers, text and arrays in public attributes: it is saved without pickle."""
+
+    def save(self, path: str | Path) -> None:
+        """Writes settings and fitted state to one ``.safetensors`` file, in one step.
+
+        Raises:
+            ValueError: A setting is no number or text, or the file cannot be written.
+        """
+        check_is_fitted(self)
+        where = Path(path)
+        arrays, plain = _split(self)
+        try:
+            settings = json.dumps(self.get_params(deep=False), default=_plain)
+        except TypeError as error:
+            raise ValueError(f"expected settings that are numbers, text or arrays, found others: {error}; set a number") from None
+        head = {"format": str(FORMAT), "class": type(self).__name__, "settings": settings, "state": json.dumps(plain)}
+        try:
+            with replacing(where) as part:
+                save_file({k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in arrays.items()}, part, metadata=head)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"cannot write {where}: {error}") from None
+
+    @classmethod
+    def load(cls: type[T], path: str | Path) -> T:
+        """Returns what `save` wrote. Loading runs no code.
+
+        Raises:
+            ValueError: The file is missing, damaged, from another version, or holds another kind of model.
+        """
+        head, arrays = read_model(path)
+        if head["class"] != cls.__name__:
+            raise ValueError(f"expected a {cls.__name__} in {path}, found a {head['class']}: use vergence.mixtures.load")
+        settings = json.loads(head["settings"])
+        model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
+        state = json.loads(head["state"])
+        if names := state.pop("feature_names_in_", None):
+            model.feature_names_in_ = np.asarray(names, dtype=object)
+        for name, value in {**state, **arrays}.items():
+            setattr(model, name, value)
+        return model
+
+
+def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Returns the head and the arrays of a model's file.
+
+    Raises:
+        ValueError: The file is missing, no model, damaged, or from another version.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"there is no model file {path}")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            head = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is no model file, or damaged: {error}") from None
+    if not {"format", "class", "settings", "state"} <= head.keys():
+        raise ValueError(f"{path} holds no estimator of vergence.mixtures")
+    if head["format"] != str(FORMAT):
+        raise ValueError(f"{path} has format {head['format']}, this version reads {FORMAT}: upgrade vergence, or fit again")
+    return head, arrays
+
+
+def _plain(value: Any) -> Any:
+    """Returns numpy's numbers and arrays as Python's."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is none of these")
+
+
+def _split(model: BaseEstimator) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the fitted attributes that are arrays, and the others."""
+    arrays, plain = {}, {}
+    settings = model.get_params(deep=False)
+    for name, value in vars(model).items():
+        if name in settings:
+            continue
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            arrays[name] = value
+        else:
+            plain[name] = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+    return arrays, plain

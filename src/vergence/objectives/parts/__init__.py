@@ -1,0 +1,1 @@
+"""What several objectives compose: information terms, moving averages, prototypes."""

@@ -1,0 +1,1 @@
+"""Describes, builds and fits a run, and keeps it on disk."""

@@ -1,0 +1,60 @@
+"""Batch normalisation over all processes, so that N processes normalise as one with the whole batch."""
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vergence.utils.linalg import wide
+
+__all__ = ["with_global_batch_norm"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def with_global_batch_norm(module: M, *, on_gpu: bool) -> M:
+    """Makes every batch normalisation see all processes' items, in place; torch's own way to do so needs a GPU."""
+    if on_gpu:
+        converted: M = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+        return converted
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                setattr(parent, name, _GlobalBatchNorm.of(child))
+    return module
+
+
+class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation with the mean and variance of all processes' items, on any device."""
+
+    @classmethod
+    def of(cls, norm: nn.modules.batchnorm._BatchNorm) -> "_GlobalBatchNorm":
+        new = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        new.load_state_dict(norm.state_dict())
+        for own, theirs in zip(new.parameters(), norm.parameters(), strict=True):
+            own.requires_grad_(theirs.requires_grad)  # those of a teacher want none
+        return new.to(next(norm.parameters()).dtype).train(norm.training)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        assert input.ndim >= 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        from torch.distributed.nn.functional import all_reduce
+
+        dims = [d for d in range(x.ndim) if d != 1]
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        y = wide(x)
+        n = y.numel() // y.shape[1] * torch.distributed.get_world_size()
+        mean = all_reduce(y.sum(dims)) / n
+        centred = y - mean.view(shape)
+        var = all_reduce(centred.square().sum(dims)) / n
+        with torch.no_grad():
+            assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
+            self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
+        normal = centred * torch.rsqrt(var + self.eps).view(shape)
+        scaled: Tensor = normal * self.weight.view(shape) + self.bias.view(shape)
+        return scaled.to(x.dtype)

@@ -1,0 +1,134 @@
+"""What a run is: plain dataclasses, so that the command line answers without loading torch.
+
+Everything that decides a result is here and is written to the run folder's ``config.json``.
+"""
+
+import dataclasses
+import math
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vergence.data.config import DataConfig, ViewConfig
+from vergence.utils.checks import Checked
+
+__all__ = [
+    "FitConfig",
+    "ModelConfig",
+    "RunConfig",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Checked):
+    """Which encoder and which objective.
+
+    Attributes:
+        encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp`` or ``timm:NAME``; ``-imagenet`` or ``-cifar`` may follow a
+            ResNet's name to choose its stem (by image size otherwise).
+        objective: A name from ``vergence.objectives.names()``, or ``package.module:Class``.
+        options: Keyword arguments of the objective.
+        projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own.
+        teacher: Momentum in [0, 1) of an exponential-moving-average teacher that embeds the targets; ``None`` for the
+            objective's own (most have none), ``False`` for no teacher whatever the objective.
+        target_encoder: Encoder of the second view, by name: two encoders even for views of one shape (dual encoders), and for
+            objectives with an option ``tied`` two networks, ``tied=False``, unless the options say otherwise. ``None`` shares
+            the first where both views are of one shape; where they are not, a second one of the same name is built, or
+            ``mlp`` where that name cannot take the shape. Without a projector, a second encoder of another width is followed
+            by a linear map to the first one's.
+    """
+
+    encoder: str = "small"
+    objective: str = "vje"
+    options: dict[str, Any] = field(default_factory=dict)
+    projector: tuple[int, ...] = ()
+    teacher: float | bool | None = None
+    target_encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.projector, default=1) < 1:
+            raise ValueError(f"expected projector widths of at least 1, found {self.projector}")
+        if self.teacher is True:
+            raise ValueError("expected teacher to be a momentum such as 0.99, False or None, found True")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig(Checked):
+    """How the parameters are found.
+
+    Attributes:
+        epochs: Passes over the training items.
+        batch_size: Pairs in a step, over all processes together.
+        optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
+        lr: Peak learning rate; not rescaled with the batch size.
+        weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
+        warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
+        clip: Largest gradient norm; ``None`` for no clipping.
+        precision: ``auto`` takes bfloat16 autocast where the hardware has it; ``fp32``, ``bf16``, ``fp64`` force it.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        devices: Processes, one a device.
+        nodes: Machines.
+        workers: Processes that decode images of folders that do not fit into memory.
+        seed: Seed of the initialisation, the order of the data, the views and the samples.
+        knn_every: Epochs between online kNN checks on at most 10,000 items; 0 for none.
+        checkpoint_seconds: Least time between two checkpoints, in seconds.
+        strict: Stop the run when the embedding collapses.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {
+        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes"), 1),
+        **dict.fromkeys(("lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0),
+    }
+
+    epochs: int = 100
+    batch_size: int = 256
+    optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
+    lr: float = 0.05
+    weight_decay: float = 5e-6
+    warmup_epochs: float = 0.0
+    clip: float | None = None
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    nodes: int = 1
+    workers: int = 2
+    seed: int = 0
+    knn_every: int = 10
+    checkpoint_seconds: float = 30.0
+    strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A whole run: with the code's version, enough to have its numbers again."""
+
+    data: DataConfig
+    views: ViewConfig = field(default_factory=ViewConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns nested plain dictionaries, ready for JSON; an infinite option becomes ``"inf"``."""
+        raw = dataclasses.asdict(self)
+        raw["model"]["options"] = {k: "inf" if v == math.inf else v for k, v in self.model.options.items()}
+        return raw
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> "RunConfig":
+        """Builds a run from what `to_dict` gave, JSON's lists turned back into tuples.
+
+        Raises:
+            ValueError: A field is unknown or missing.
+        """
+        parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
+        try:
+            config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
+            options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
+            return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a run description: {error}") from None
+
+
+def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}

@@ -1,0 +1,1 @@
+"""What every room may use: names, checks, files, terminal, devices, linear algebra."""

@@ -1,0 +1,409 @@
+"""The command line as people meet it: its options are frozen, its errors are one line, and nothing computed is lost."""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vergence.cli import commands
+from vergence.cli.commands import RUN, density
+
+pytestmark = pytest.mark.float32
+
+CLI = [sys.executable, "-m", "vergence.cli.commands"]
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "COLUMNS": "100"}
+QUICK = [
+    "--epochs",
+    "1",
+    "--batch-size",
+    "64",
+    "--limit",
+    "192",
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+    "--set",
+    "knn_every=0",
+]
+
+OPTIONS = {
+    "Demo": ["out", "seed"],
+    "Train": [
+        "data", "out", "resume", "recipe", "objective", "encoder", "epochs", "batch_size", "optimizer", "lr", "size", "limit",
+        "keep_classes", "set", "seed", "precision", "device", "devices", "data_root", "download", "strict",
+    ],
+    "Evaluate": ["run", "probes", "device"],
+    "Embed": ["run", "images", "out", "data_root", "batch_size", "device"],
+    "Score": ["run", "images", "out", "data_root", "batch_size", "device"],
+    "Sample": ["run", "out", "n", "context", "decoder", "decoder_epochs", "seed", "device"],
+    "Advise": [
+        "data", "out", "labels", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
+    ],
+    "Density": ["do"],
+    "DensityFit": ["pairs", "model", "out", "target", "holdout", "set", "seed", "device"],
+    "DensityPredict": ["model", "source", "out", "level"],
+    "DensitySample": ["model", "source", "out", "n", "seed"],
+    "DensityScore": ["model", "source", "out"],
+    "Report": ["run"],
+    "Bench": ["what", "encoder", "objective", "dim", "size", "batch_size", "precision", "device", "rounds", "out"],
+}  # fmt: skip
+
+
+def apart(*arguments):
+    """Runs a command as a process of its own."""
+    return subprocess.run([*CLI, *map(str, arguments)], env=ENV, capture_output=True, text=True, timeout=240)
+
+
+def call(*arguments):
+    """Runs a command in this process, which is spared the imports; warnings are errors here."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            commands.main([str(a) for a in arguments])
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments, words, run=call):
+    """A wrong call: one line on stderr, exit code 2, no traceback."""
+    found = run(*arguments)
+    assert found.returncode == 2, (found.returncode, found.stdout, found.stderr)
+    assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1, found.stderr
+    assert words in found.stderr, found.stderr
+    return found.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small trained run on the digits, shared by the tests that only read it."""
+    out = tmp_path_factory.mktemp("cli") / "run"
+    found = call("train", "digits", "--out", out, *QUICK)
+    assert found.returncode == 0, found.stderr
+    return out
+
+
+def test_options_are_frozen():
+    kinds = [*commands.RUN, *density.RUN]
+    found = {kind.__name__: [f.name for f in dataclasses.fields(kind)] for kind in kinds}
+    assert found == OPTIONS, "a new option needs a line here and a reason: --set reaches every setting already"
+
+
+def test_help_answers_at_once():
+    """Processor seconds, which a busy machine does not stretch as it does the wall clock."""
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert apart("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(times) < 0.5
+
+
+def test_version():
+    from vergence import __version__
+
+    assert apart("--version").stdout.split() == ["vergence", __version__]
+
+
+def test_evaluate_embed_score_and_report_follow_training(run, tmp_path):
+    assert "kNN" in call("evaluate", run, "--device", "cpu").stdout
+    record = json.loads((run / "evaluation.json").read_text())
+    assert {"z", "mu", "untrained", "pixels", "pca"} == set(record["representations"])
+    assert record["representations"]["pixels"]["knn"]["1"]["majority"] > 0.9  # digits are easy for pixels: a fact of the data
+    assert call("embed", run, "digits", "--out", tmp_path / "e.npz").returncode == 0
+    with np.load(tmp_path / "e.npz") as e:
+        assert e["z"].shape == e["mean"].shape == e["variance"].shape == (359, 256) and e["log_density"].shape == (359,)
+    assert call("score", run, "digits", "--out", tmp_path / "s.csv").returncode == 0
+    with (tmp_path / "s.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["name", "joint", "directional", "radial", "variance", "entropy"] and len(rows) == 359
+    assert all(float(r["joint"]) == pytest.approx(float(r["directional"]) + float(r["radial"]), rel=1e-4) for r in rows)
+    assert call("report", run).returncode == 0
+    assert (run / "report.html").stat().st_size > 10_000
+
+
+def test_scores_do_not_depend_on_the_batch(run, tmp_path):
+    for size in (7, 256):
+        assert call("score", run, "digits", "--out", tmp_path / f"{size}.npz", "--batch-size", size).returncode == 0
+    with np.load(tmp_path / "7.npz") as a, np.load(tmp_path / "256.npz") as b:
+        assert np.allclose(a["joint"], b["joint"], rtol=1e-4, atol=1e-3)
+
+
+def photographs(folder, n=40, size=(40, 30)):
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        place = folder / ("cats" if i % 2 else "dogs")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(place / f"{i:03d}.png")
+    return folder
+
+
+def test_corrupt_images_are_skipped_listed_and_refused_under_strict(tmp_path):
+    folder = photographs(tmp_path / "photos")
+    (folder / "cats" / "broken.png").write_bytes((folder / "cats" / "001.png").read_bytes()[:400])
+    (folder / "dogs" / "words.jpg").write_text("not a picture")
+    settings = ["--size", "16", "--batch-size", "8", "--epochs", "1", "--device", "cpu"]
+    refused("train", folder, "--out", tmp_path / "strict", *settings, "--strict", words="words.jpg")
+    assert not (tmp_path / "strict").exists()
+    found = call("train", folder, "--out", tmp_path / "run", *settings)
+    assert found.returncode == 0, found.stderr
+    with (tmp_path / "run" / "skipped.csv").open(newline="") as file:
+        assert sorted(r["name"] for r in csv.DictReader(file)) == ["cats/broken.png", "dogs/words.jpg"]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["facts"]["skipped"] == 2
+    found = call("embed", tmp_path / "run", folder, "--out", tmp_path / "e.csv")
+    assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "e.csv.skipped.csv" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("no/such/folder", "no/such/folder"), ("cifar01", "cifar10"), ("mnist", "--download")],
+)
+def test_missing_data(tmp_path, source, words):
+    refused("train", source, "--out", tmp_path / "run", "--data-root", tmp_path / "nothing", *QUICK, words=words, run=apart)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unusable_data(tmp_path):
+    def data(name, array):
+        np.save(tmp_path / name, array)
+        return tmp_path / name
+
+    out = ["--out", tmp_path / "run", *QUICK]
+    (tmp_path / "empty").mkdir()
+    refused("train", tmp_path / "empty", *out, words="empty")
+    x = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)
+    x[17, 2] = np.nan
+    refused("train", data("nan.npy", x), *out, words="17")
+    refused("train", data("rank.npy", np.zeros((4, 3, 3, 3, 3))), *out, words="expected")
+    refused("train", data("text.npy", np.array(["a", "b", "c", "d", "e"])), *out, words="expected")
+    refused("train", data("one.npy", np.zeros((1, 8, 8), np.uint8)), *out, words="1")
+    refused("train", data("object.npy", np.array([{}, {}, {}, {}], dtype=object)), *out, words="object")
+    one = photographs(tmp_path / "single", 1)
+    refused("train", one, *out, words="1")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--batch-size", "5000"], "lower --batch-size"),
+        (["--objective", "vjee"], "did you mean 'vje'"),
+        (["--encoder", "resnet81"], "did you mean 'resnet18'"),
+        (["--recipe", "vje_smal"], "did you mean 'vje_small'"),
+        (["--set", "nuu=3"], "did you mean 'nu'"),
+        (["--set", "nu=-1"], "nu > 0"),
+        (["--set", "nu"], "NAME=VALUE"),
+        (["--set", "crop=(0.5,2)"], "crop"),
+        (["--set", "crop=5"], "crop to be 2 numbers"),
+        (["--set", "warmup_epochs=abc"], "warmup_epochs to be a number, found 'abc'"),
+        (["--set", "epochs=5"], "given twice"),
+        (["--set", "options=5"], "NAME=VALUE"),
+        (["--set", "nu={[]:1}"], "nu"),
+        (["--set", "no_such=1"], "no option 'no_such'"),
+        (["--lr", "-1"], "lr of at least 0"),
+        (["--size", "0"], "size of at least 1"),
+        (["--devices", "3"], "3 processes can share evenly"),
+        (["--keep-classes", "77"], "77"),
+        (["--encoder", "timm:vit_tiny_patch16_224", "--size", "8"], "--size"),
+    ],
+)
+def test_unusable_settings(tmp_path, arguments, words):
+    refused("train", "digits", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu", *arguments, words=words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_folders_that_are_no_runs(run, tmp_path):
+    refused("evaluate", tmp_path, words="no config.json")
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    (broken / "model.safetensors").unlink()
+    refused("embed", broken, "digits", "--out", tmp_path / "e.npz", words="--resume")
+    (broken / "config.json").write_text((broken / "config.json").read_text().replace('"format": 1', '"format": 99'))
+    refused("score", broken, "digits", "--out", tmp_path / "s.csv", words="upgrade")
+    refused("train", "digits", "--out", run, *QUICK, words="--resume")
+
+
+def test_outputs_that_cannot_be_written(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    refused("train", "digits", "--out", tmp_path / "file" / "run", *QUICK, words="cannot write")
+    refused("score", run, "digits", "--out", tmp_path / "no" / "s.csv", words="no folder")
+    refused("embed", run, "digits", "--out", tmp_path / "e.txt", words=".npz")
+
+
+def test_a_full_disk_stops_training_with_one_line_and_keeps_the_checkpoint(tmp_path):
+    arguments = [
+        "train",
+        "digits",
+        "--out",
+        str(tmp_path / "run"),
+        "--epochs",
+        "3",
+        "--device",
+        "cpu",
+        "--precision",
+        "fp32",
+    ]
+    arguments += ["--set", "knn_every=0", "--set", "checkpoint_seconds=0"]
+    code = f"""
+import resource, vergence.training.folder, vergence.cli.commands
+save, count = vergence.training.folder.RunFolder.save_checkpoint, [0]
+def limited(self, state):
+    count[0] += 1
+    if count[0] == 6:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    save(self, state)
+vergence.training.folder.RunFolder.save_checkpoint = limited
+vergence.cli.commands.main({arguments!r})
+"""
+    found = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, timeout=200)
+    assert found.returncode == 2 and found.stderr.startswith("error: ") and found.stderr.count("\n") == 1, found.stderr
+    assert call("train", "--resume", tmp_path / "run").returncode == 0
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_resume_with_changed_settings_is_refused(run):
+    message = refused("train", "digits", "--out", run, "--resume", "--epochs", "7", words="epochs was 1, now 7")
+    assert "batch_size" not in message
+    refused("train", "mnist", "--out", run, "--resume", words="source was 'digits', now 'mnist'")
+    assert call("train", "--resume", run).returncode == 0
+
+
+def test_one_class_is_too_few_for_a_probe_and_the_rest_is_kept(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 12, 12), dtype=np.uint8)
+    np.savez(tmp_path / "one.npz", images=images, labels=np.zeros(60, dtype=np.int64))
+    found = call("train", tmp_path / "one.npz", "--out", tmp_path / "run", "--batch-size", "8", "--epochs", "1")
+    assert found.returncode == 0, found.stderr
+    refused("evaluate", tmp_path / "run", words="at least 2")
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["representations"]["z"]["probe"] is None
+
+
+def test_flat_folders_need_no_labels(tmp_path):
+    folder = tmp_path / "flat"
+    photographs(folder)
+    for place in ("cats", "dogs"):
+        for file in sorted((folder / place).iterdir()):
+            file.rename(folder / file.name)
+        (folder / place).rmdir()
+    assert call("train", folder, "--out", tmp_path / "run", "--size", "16", "--batch-size", "8", "--epochs", "1").returncode == 0
+    assert call("evaluate", tmp_path / "run").returncode == 0
+    assert call("report", tmp_path / "run").returncode == 0
+
+
+def test_embed_reads_single_images_of_any_size(run, tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (33, 21, 3), dtype=np.uint8)).save(tmp_path / "one.png")
+    assert call("score", run, tmp_path / "one.png", "--out", tmp_path / "s.csv").returncode == 0
+    assert len((tmp_path / "s.csv").read_text().splitlines()) == 2
+
+
+@pytest.fixture(scope="module")
+def gaussian(tmp_path_factory):
+    """A small run with a conditional density."""
+    out = tmp_path_factory.mktemp("gje") / "run"
+    found = call("train", "digits", "--out", out, "--objective", "gje", "--set", "projector=(8,)", *QUICK)
+    assert found.returncode == 0, found.stderr
+    return out
+
+
+def test_sample_writes_embeddings_and_pictures(gaussian, tmp_path):
+    found = call("sample", gaussian, "--out", tmp_path / "s.npz", "--seed", "3", "--device", "cpu")
+    assert found.returncode == 0 and "wrote 64 draws" in found.stdout, found.stderr
+    with np.load(tmp_path / "s.npz") as s:
+        assert s["za"].shape == s["zb"].shape == (64, 8)
+    assert "wrote 4 draws" in call("sample", gaussian, "--out", tmp_path / "s.png", "--n", "4").stdout
+    painted = ("--context", "digits", "--n", "2", "--decoder-epochs", "1")
+    assert "wrote 16 draws" in call("sample", gaussian, "--out", tmp_path / "c.png", *painted).stdout
+    kept = (gaussian / "decoder.safetensors").stat().st_mtime_ns
+    assert call("sample", gaussian, "--out", tmp_path / "d.png", "--decoder", "--n", "4").returncode == 0
+    assert (gaussian / "decoder.safetensors").stat().st_mtime_ns == kept
+    with Image.open(tmp_path / "c.png") as image:
+        assert image.size == (3 * 34 + 2, 8 * 34 + 2)
+
+
+def test_sample_refuses_what_it_cannot_draw(run, gaussian, tmp_path):
+    refused("sample", run, "--out", tmp_path / "s.npz", words="'vje' has no conditional density")
+    refused("sample", gaussian, "--out", tmp_path / "s.jpg", words=".png")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--n", "0", words="n of at least 1")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--context", "digist", words="did you mean digits")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--decoder-epochs", "0", words="epochs >= 1")
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32))
+    settings = ["--objective", "gje", "--encoder", "mlp", "--set", "projector=(4,)", *QUICK[:4], "--device", "cpu"]
+    assert call("train", tmp_path / "v.npy", "--out", tmp_path / "run", *settings).returncode == 0
+    refused("sample", tmp_path / "run", "--out", tmp_path / "s.png", words="vectors of 5 features")
+    assert not (tmp_path / "s.png").exists()
+
+
+def test_a_plain_objective_has_no_score(tmp_path):
+    found = call("train", "digits", "--out", tmp_path / "run", "--objective", "tests.collapsing:Constant", *QUICK)
+    assert found.returncode == 0, found.stderr
+    refused("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", words="has no density")
+    assert call("evaluate", tmp_path / "run", "--no-probes").returncode == 0
+    assert call("report", tmp_path / "run").returncode == 0
+
+
+def test_settings_reach_the_second_encoder_and_switch_a_teacher_off(tmp_path):
+    settings = ["--set", "target_encoder=mlp", "--set", "teacher=false", "--objective", "gje", "--set", "projector=(4,)"]
+    assert call("train", "digits", "--out", tmp_path / "run", *settings, *QUICK).returncode == 0
+    model = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
+    assert model["target_encoder"] == "mlp" and model["teacher"] is False
+
+
+def test_advise_writes_a_page_and_says_why(tmp_path):
+    found = call("advise", "digits", "--out", tmp_path / "advice", "--draws", "4", "--components", "8", "--set", "blur=0")
+    assert found.returncode == 0, found.stderr
+    assert "class" in found.stdout and "no crop" in found.stdout and "no blur" not in found.stdout
+    record = json.loads((tmp_path / "advice" / "advice.json").read_text())
+    assert record["facts"]["k"] == 8 and record["facts"]["draws"] == 4 and record["views"]["blur"] == 0
+    assert record["words"][0].split(":")[0] in (tmp_path / "advice" / "report.html").read_text()
+    again = call("advise", "digits", "--out", tmp_path / "again", "--draws", "4", "--components", "8", "--set", "blur=0")
+    assert again.returncode == 0
+    assert json.loads((tmp_path / "again" / "advice.json").read_text()) == record
+
+
+def test_advise_needs_no_labels(tmp_path):
+    found = call("advise", "digits", "--out", tmp_path, "--no-labels", "--draws", "4", "--limit", "300")
+    assert found.returncode == 0 and "labels" in found.stdout
+    assert json.loads((tmp_path / "advice.json").read_text())["basis"] == "spectrum"
+
+
+def test_advise_on_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "v.npz", x=rng.normal(size=(300, 6)), labels=np.arange(300) % 3)
+    found = call("advise", tmp_path / "v.npz", "--out", tmp_path / "a", "--set", "noise=0.1")
+    assert found.returncode == 0 and "no mask" in found.stdout, found.stderr
+
+
+def test_advise_refuses_what_it_cannot_use(run, tmp_path):
+    refused("advise", "digits", "--out", run, words="holds a trained run")
+    refused("advise", "digits", "--out", tmp_path, "--set", "noise=2", words="no operation on images")
+    refused("advise", "digits", "--out", tmp_path, "--set", "epochs=2", words="epochs")
+    refused("advise", "digits", "--out", tmp_path, "--set", "blurr=2", words="did you mean blur")
+    refused("advise", "digits", "--out", tmp_path, "--seed", "-1", words="--seed")
+    if not torch.cuda.is_available():
+        refused("advise", "digits", "--out", tmp_path, "--device", "cuda", words="no CUDA device")
+    refused("advise", "digits", "--out", tmp_path, "--components", "5000", words="n_components")
+    refused("advise", "digits", "--out", tmp_path, "--draws", "1", words="n_draws")
+    refused("advise", "digist", "--out", tmp_path, words="did you mean digits")
+    refused("advise", "digits", "--out", tmp_path, "--limit", "20", words="at least 100 items")
+    np.savez(tmp_path / "pairs.npz", context=np.zeros((200, 3)), target=np.ones((200, 3)))
+    refused("advise", tmp_path / "pairs.npz", "--out", tmp_path, words="pairs")
+
+
+def test_readme_names_only_commands_that_exist():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    commands = {line.split()[1] for line in text.splitlines() if line.strip().startswith("vergence ")}
+    assert commands and commands <= {k.__name__.lower() for k in RUN}

@@ -1,0 +1,843 @@
+"""Every source kind, every refusal, and the bytes that come out."""
+
+import gzip
+import pickle
+import random
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from tests.conftest import DATA_ROOT
+
+from vergence.data.arrays import from_array
+from vergence.data.config import DataConfig
+from vergence.data.folders import channels, listing, readable
+from vergence.data.images import ImageFiles, decode, image_mode
+from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches, fit
+from vergence.data.loading import load
+from vergence.data.sources import open_data, open_items
+
+SRC = Path(__file__).parents[2] / "src"
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def smooth(height, width, seed=0):
+    """A photograph-like RGB image: low frequencies, so that a resized copy is well defined."""
+    coarse = np.random.default_rng(seed).integers(0, 255, (5, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def write(path, height=40, width=50, seed=0, mode="RGB", **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    smooth(height, width, seed).convert(mode).save(path, **options)
+    return path
+
+
+def read_all(items, size=3, workers=0):
+    parts = list(items.stream(batches(len(items), size), workers))
+    return torch.cat([index for index, _ in parts]), torch.cat([x for _, x in parts])
+
+
+def opened(source, **settings):
+    return open_data(DataConfig(source=str(source), **settings), workers=0)
+
+
+def refused(source, match, **settings):
+    with pytest.raises(ValueError, match=match) as caught:
+        opened(source, **settings)
+    assert "\n" not in str(caught.value)
+
+
+# Arrays and the contract
+
+
+def test_batches_cover_all_in_order():
+    assert torch.cat(list(batches(10, 4))).tolist() == list(range(10))
+    assert [len(index) for index in batches(10, 4)] == [4, 4, 2]
+    assert list(batches(0, 4)) == []
+
+
+def test_array_items_equal_indexing():
+    x = torch.from_numpy(rng().integers(0, 255, (20, 3, 4, 5), dtype=np.uint8))
+    items = ArrayItems(x, torch.arange(20))
+    order = [torch.tensor([4, 2, 19]), torch.tensor([0])]
+    for (index, part), wanted in zip(items.stream(iter(order)), order, strict=True):
+        assert torch.equal(index, wanted) and torch.equal(part, x[wanted]) and part.dtype == torch.uint8
+    assert items.shape == (3, 4, 5) and items.in_memory and len(items) == 20
+
+
+def test_subset_of_subset_keeps_rows_labels_and_names():
+    x = rng().normal(size=(30, 2))
+    items = ArrayItems(x, torch.arange(30) % 3)
+    part = items.subset(torch.arange(29, 9, -1)).subset(torch.tensor([0, 5, 5]))
+    rows = [29, 24, 24]
+    np.testing.assert_array_equal(read_all(part)[1].numpy(), x[rows].astype(np.float32))
+    assert part.labels.tolist() == [2, 0, 0] and list(part.names) == ["29", "24", "24"]
+    assert part.array is items.array or part.array.data_ptr() == items.array.data_ptr()
+
+
+def test_to_device_keeps_only_its_rows():
+    items = ArrayItems(torch.arange(10.0)[:, None], torch.arange(10)).subset(torch.tensor([7, 1]))
+    assert items.to("cpu") is items
+    moved = items.to("meta")
+    assert moved.array.device.type == "meta" and len(moved) == 2
+    assert moved.labels.tolist() == [7, 1] and list(moved.names) == ["7", "1"]
+
+
+def test_row_names_are_lazy():
+    names = ArrayItems(torch.zeros(1, 1).expand(10**7, 1)).names
+    assert isinstance(names, RowNames) and len(names) == 10**7 and names[-1] == "9999999"
+    assert list(RowNames(torch.tensor([4, 2]))) == ["4", "2"] and list(names[3:5]) == ["3", "4"]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f8", np.int64, np.uint8, np.int8])
+def test_vectors_of_any_number_are_float32(kind):
+    x = rng().integers(0, 100, (8, 3)).astype(kind)
+    items = from_array(x)
+    assert items.dtype == torch.float32
+    np.testing.assert_array_equal(read_all(items)[1].numpy(), x.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "shape, wanted",
+    [((6, 9, 8), (1, 9, 8)), ((6, 9, 8, 3), (3, 9, 8)), ((6, 3, 9, 8), (3, 9, 8)), ((6, 1, 9, 8), (1, 9, 8))],
+)
+@pytest.mark.parametrize("kind", [np.uint8, np.float64])
+def test_layouts_of_images(shape, wanted, kind):
+    x = rng().integers(0, 255, shape, dtype=np.uint8).astype(kind) / (1 if kind is np.uint8 else 255)
+    items = from_array(x.astype(kind))
+    y = read_all(items)[1]
+    assert items.shape == wanted and y.dtype == (torch.uint8 if kind is np.uint8 else torch.float32)
+    for n in range(6):
+        for c in range(wanted[0]):
+            slow = x[n] if x.ndim == 3 else x[n, c] if shape[1] == wanted[0] else x[n, :, :, c]
+            np.testing.assert_array_equal(y[n, c].numpy(), slow.astype(y.numpy().dtype))
+
+
+def test_from_array_takes_tensors():
+    x = torch.rand(5, 3, 8, 8, requires_grad=True)
+    assert torch.equal(read_all(from_array(x))[1], x.detach().float())
+
+
+def test_pairs_stream_both():
+    a, b = rng().normal(size=(12, 2)), rng().normal(size=(12, 5))
+    pairs = PairItems(from_array(a), from_array(b)).subset(torch.tensor([3, 11, 0]))
+    (index, (x, y)), *rest = pairs.stream(batches(3, 3))
+    assert index.tolist() == [0, 1, 2] and not rest and pairs.shape == (2,) and pairs.target_shape == (5,)
+    np.testing.assert_array_equal(x.numpy(), a[[3, 11, 0]].astype(np.float32))
+    np.testing.assert_array_equal(y.numpy(), b[[3, 11, 0]].astype(np.float32))
+    assert pairs.in_memory and pairs.to("meta").target.array.device.type == "meta"
+    with pytest.raises(ValueError, match="12 contexts and 3 targets"):
+        PairItems(from_array(a), from_array(b[:3]))
+
+
+def test_fit_agrees_with_pillow():
+    image = smooth(50, 70)
+    x = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+    # The crop's corners lie between pixels' edges here, so that cutting first is the same for both.
+    for mode, shape, box in [
+        ("RGB", (3, 16, 16), (10, 0, 60, 50)),
+        ("L", (1, 16, 16), (10, 0, 60, 50)),
+        ("RGB", (3, 12, 20), (0, 4, 70, 46)),
+    ]:
+        hand = image.convert(mode).crop(box).resize(shape[:0:-1], Image.Resampling.BILINEAR)
+        found = fit(x, shape)[0].permute(1, 2, 0).numpy().astype(float)
+        assert np.abs(found - np.asarray(hand).reshape(found.shape)).max() <= 1.5
+    grey = fit(x, (1, 50, 70))
+    assert torch.equal(fit(grey, (3, 50, 70)), grey.expand(-1, 3, -1, -1))
+    assert fit(x / 255, (1, 8, 8)).dtype == torch.get_default_dtype()
+    assert fit(torch.zeros(1, 1, 1000, 1), (1, 8, 64)).shape == (1, 1, 8, 64)
+
+
+# Built-in sets
+
+
+def test_digits_equal_sklearns():
+    from sklearn.datasets import load_digits
+
+    digits, data = load_digits(), opened("digits")
+    assert data.kind == "image" and data.classes == tuple("0123456789") and data.size == 8 and data.name == "digits"
+    seen = []
+    for part in (data.train, data.test):
+        rows = [int(name) for name in part.names]
+        x = read_all(part, 100)[1]
+        assert x.dtype == torch.uint8 and part.shape == (1, 8, 8)
+        np.testing.assert_array_equal(x[:, 0].numpy(), np.round(digits.images[rows] / 16 * 255))
+        np.testing.assert_array_equal(part.labels.numpy(), digits.target[rows])
+        seen += rows
+    assert sorted(seen) == list(range(1797)) and len(data.test) == 359
+    per_class = np.bincount(data.test.labels) / np.bincount(digits.target)
+    assert np.abs(per_class - 0.2).max() < 1 / np.bincount(digits.target).min()
+
+
+def write_idx(path, x):
+    path.write_bytes(struct.pack(f">HBB{x.ndim}I", 0, 8, x.ndim, *x.shape) + x.tobytes())
+
+
+def write_mnist(root, folder, n=40):
+    raw = root / folder / "raw"
+    raw.mkdir(parents=True)
+    x, y = rng().integers(0, 255, (2 * n, 28, 28), dtype=np.uint8), (np.arange(2 * n) % 10).astype(np.uint8)
+    for part, rows in (("train", slice(n)), ("t10k", slice(n, None))):
+        write_idx(raw / f"{part}-images-idx3-ubyte", x[rows])
+        write_idx(raw / f"{part}-labels-idx1-ubyte", y[rows])
+    return x, y
+
+
+@pytest.mark.parametrize("name, folder", [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
+def test_mnist_through_torchvision(tmp_path, name, folder):
+    x, y = write_mnist(tmp_path, folder)
+    data = opened(name, root=str(tmp_path))
+    assert (len(data.train), len(data.test), len(data.classes), data.note) == (40, 40, 10, "official test split")
+    assert torch.equal(read_all(data.train)[1], torch.from_numpy(x[:40, None])) and data.train.array.is_contiguous()
+    assert torch.equal(read_all(data.test)[1], torch.from_numpy(x[40:, None])) and data.test.names[0] == "0"
+    assert data.test.labels.tolist() == y[40:].tolist() and data.train.in_memory
+    test, train = (open_items(name + part, shape=(1, 28, 28), root=str(tmp_path)) for part in ("", ":train"))
+    assert torch.equal(read_all(test)[1], read_all(data.test)[1]) and torch.equal(read_all(train)[1], read_all(data.train)[1])
+
+
+def test_the_real_fashion_mnist(tmp_path):
+    source = DATA_ROOT / "fashion_mnist"
+    if not source.is_dir():
+        pytest.skip(f"no Fashion-MNIST in {DATA_ROOT}")
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for packed in source.glob("*.gz"):
+        with gzip.open(packed) as file, (raw / packed.stem).open("wb") as out:
+            shutil.copyfileobj(file, out)
+    data = opened("fashion_mnist", root=str(tmp_path), keep_classes=(0, 5), limit=1000)
+    assert len(data.train) == 1000 and len(data.test) == 10_000 and data.classes[5] == "Sandal"
+    assert set(data.train.labels.tolist()) == {0, 5} and torch.bincount(data.test.labels).tolist() == [1000] * 10
+    ink = read_all(data.train, 500)[1].double().mean().item() / 255
+    assert 0.1 < ink < 0.4
+
+
+@pytest.mark.parametrize("name, classes", [("cifar10", 10), ("cifar100", 100)])
+def test_cifar_through_torchvision(tmp_path, monkeypatch, name, classes):
+    import torchvision
+
+    monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
+    kind = torchvision.datasets.CIFAR10 if classes == 10 else torchvision.datasets.CIFAR100
+    folder, label = tmp_path / kind.base_folder, "labels" if classes == 10 else "fine_labels"
+    folder.mkdir()
+    x = {file: rng().integers(0, 255, (4, 3, 32, 32), dtype=np.uint8) for file, _ in kind.train_list + kind.test_list}
+    for file, images in x.items():
+        (folder / file).write_bytes(pickle.dumps({"data": images.reshape(4, -1), label: [0, 1, 2, 3]}))
+    (folder / kind.meta["filename"]).write_bytes(pickle.dumps({kind.meta["key"]: [f"c{i}" for i in range(classes)]}))
+    data = opened(name, root=str(tmp_path))
+    wanted = np.concatenate([x[file] for file, _ in kind.train_list])
+    assert torch.equal(read_all(data.train)[1], torch.from_numpy(wanted)) and data.classes[1] == "c1" and len(data.test) == 4
+
+
+def test_stl10_marks_the_unlabelled(tmp_path, monkeypatch):
+    import torchvision
+
+    monkeypatch.setattr(torchvision.datasets.STL10, "_check_integrity", lambda self: True)
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    x = rng().integers(0, 255, (9, 3, 96, 96), dtype=np.uint8)
+    for name, rows in (("train_X", slice(3)), ("unlabeled_X", slice(3, 7)), ("test_X", slice(7, 9))):
+        (folder / f"{name}.bin").write_bytes(x[rows].transpose(0, 1, 3, 2).tobytes())
+    (folder / "train_y.bin").write_bytes(bytes([1, 2, 10]))
+    (folder / "test_y.bin").write_bytes(bytes([3, 4]))
+    (folder / "class_names.txt").write_text("\n".join(f"c{i}" for i in range(10)))
+    data = opened("stl10", root=str(tmp_path))
+    assert data.train.labels.tolist() == [0, 1, 9, -1, -1, -1, -1] and data.test.labels.tolist() == [2, 3]
+    assert torch.equal(read_all(data.train)[1], torch.from_numpy(x[:7])) and data.size == 96
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "stl10"])
+def test_missing_torchvision_sets_say_what_to_do(tmp_path, name):
+    refused(name, f"{name} in the folder {tmp_path}.*--download.*--data-root", root=str(tmp_path))
+
+
+def test_unknown_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused("cifra10", "no such file or folder; did you mean cifar10")
+    refused("CIFAR10", "did you mean cifar10")
+    refused("somewhere/photos", "no such file or folder; give a path, or one of digits, mnist")
+    with pytest.raises(ValueError, match="digits:train or digits:test, found digits:val"):
+        open_items("digits:val", shape=(1, 8, 8))
+
+
+# Folders
+
+
+def write_folder(root, layout, n=6):
+    for k, folder in enumerate(layout):
+        for i in range(n):
+            write(root / folder / f"{i}.png", 30 + 5 * i, 40, seed=100 * k + i)
+    return root
+
+
+def test_flat_folder(tmp_path):
+    write_folder(tmp_path, ["."])
+    write(tmp_path / ".hidden.png")
+    write(tmp_path / ".cache" / "x.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    data = opened(tmp_path)
+    assert data.kind == "image" and data.classes == () and data.train.labels is None and data.name == tmp_path.name
+    assert sorted([*data.train.names, *data.test.names]) == [f"{i}.png" for i in range(6)]
+    assert data.size == 64 and data.train.shape == (3, 74, 74) and data.train.in_memory and data.train.dtype == torch.uint8
+    assert data.note == "20 % held out at random, seed 0" and len(data.test) == 1
+    for part in (data.train, data.test):
+        for name, x in zip(part.names, read_all(part)[1], strict=True):
+            np.testing.assert_array_equal(x.numpy(), decode(tmp_path / name, (3, 74, 74)))
+
+
+def test_folder_of_classes(tmp_path):
+    write_folder(tmp_path, ["zebra", "ant/deep/er", "bee"], n=5)
+    data = opened(tmp_path, size=28, holdout=0.4)
+    assert data.classes == ("ant", "bee", "zebra") and data.train.shape == (3, 32, 32) and data.size == 28
+    for part, each in ((data.train, 3), (data.test, 2)):
+        assert torch.bincount(part.labels).tolist() == [each] * 3
+        assert [data.classes[i] for i in part.labels] == [name.split("/")[0] for name in part.names]
+    assert "ant/deep/er/0.png" in [*data.train.names, *data.test.names]
+
+
+@pytest.mark.parametrize("held", ["test", "val"])
+def test_folder_with_parts(tmp_path, held):
+    write_folder(tmp_path, ["train/good", f"{held}/good", f"{held}/scratch"], n=4)
+    data = opened(tmp_path)
+    assert data.classes == ("good", "scratch") and data.note == f"the folder {held}/"
+    assert data.train.labels.tolist() == [0] * 4 and data.test.labels.tolist() == [0] * 4 + [1] * 4
+    assert all(name.startswith("train/") for name in data.train.names)
+
+
+def test_flat_parts_and_images_beside_classes(tmp_path):
+    write_folder(tmp_path / "a", ["train", "test"], n=3)
+    found = listing(tmp_path / "a")
+    assert found.labels is None and found.test.sum() == 3
+    write_folder(tmp_path / "b", ["x", "y", "."], n=2)
+    found = listing(tmp_path / "b")
+    assert dict(zip(found.names, found.labels.tolist(), strict=True)) == {
+        "0.png": -1, "1.png": -1, "x/0.png": 0, "x/1.png": 0, "y/0.png": 1, "y/1.png": 1,
+    }  # fmt: skip
+    write_folder(tmp_path / "c", ["only"], n=2)
+    assert listing(tmp_path / "c").labels is None
+
+
+def test_linked_class_folders_are_followed(tmp_path):
+    write_folder(tmp_path / "real", ["a"], n=2)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "linked").symlink_to(tmp_path / "real" / "a")
+    assert listing(tmp_path / "set").names == ["linked/0.png", "linked/1.png"]
+
+
+@pytest.mark.parametrize("ending", ["jpg", "JPEG", "png", "bmp", "gif", "tif", "TIFF", "webp", "ppm"])
+def test_every_ending(tmp_path, ending):
+    path = write(tmp_path / f"a.{ending}", 160, 160)
+    assert listing(tmp_path).names == [path.name]
+    x, hand = decode(path, (3, 160, 160)), np.array(smooth(160, 160)).transpose(2, 0, 1)
+    assert x.shape == (3, 160, 160) and x.dtype == np.uint8 and x.flags.c_contiguous
+    lost = {"gif": 15, "jpg": 4, "JPEG": 4, "webp": 4}.get(ending, 0)
+    assert np.abs(x.astype(float) - hand).mean() <= lost
+
+
+@pytest.mark.parametrize("size", [(40, 60), (60, 40), (37, 37), (9, 200)])
+def test_decoded_geometry_is_pillows(tmp_path, size):
+    path = write(tmp_path / "a.png", *size)
+    image, side = Image.open(path), min(size)
+    left, top = (size[1] - side) / 2, (size[0] - side) / 2
+    hand = image.resize((24, 24), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+    np.testing.assert_array_equal(decode(path, (3, 24, 24)), np.asarray(hand).transpose(2, 0, 1))
+    scale = 24 / side
+    whole = image.resize((round(size[1] * scale), round(size[0] * scale)), Image.Resampling.BILINEAR)
+    x, y = (whole.width - 24) // 2, (whole.height - 24) // 2
+    cropped = np.asarray(whole.crop((x, y, x + 24, y + 24)), dtype=float).transpose(2, 0, 1)
+    assert np.abs(decode(path, (3, 24, 24)) - cropped).mean() < 5
+
+
+def test_reduced_jpeg_is_close_to_the_full_one(tmp_path):
+    path = write(tmp_path / "a.jpg", 800, 1000, quality=95)
+    for c, mode in ((3, "RGB"), (1, "L")):
+        hand = np.asarray(ImageOps.fit(Image.open(path).convert(mode), (40, 40), Image.Resampling.BILINEAR), dtype=float)
+        x = decode(path, (c, 40, 40)).transpose(1, 2, 0).astype(float)
+        assert np.abs(x - hand.reshape(x.shape)).max() < 6
+
+
+def test_jpeg_is_not_reduced_below_twice_the_size(tmp_path):
+    path = write(tmp_path / "a.jpg", 79, 130)
+    hand = np.asarray(ImageOps.fit(Image.open(path), (40, 40), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(decode(path, (3, 40, 40)), hand)
+
+
+def test_other_formats_of_pillow_are_not_opened(tmp_path):
+    smooth(32, 32).save(tmp_path / "a.png", format="ICO")
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.format == "ICO"
+    with pytest.raises(OSError, match="cannot identify"):
+        decode(tmp_path / "a.png", (3, 8, 8))
+    assert image_mode(tmp_path / "a.png") is None
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("ending", ["jpg", "png", "tif", "webp"])
+def test_exif_orientation(tmp_path, orientation, ending):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = write(tmp_path / f"a.{ending}", 48, 64, exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(path))
+    assert upright.size == ((48, 64) if orientation >= 5 else (64, 48))
+    hand = np.asarray(ImageOps.fit(upright.convert("RGB"), (32, 24), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(decode(path, (3, 24, 32)), hand)
+
+
+@pytest.mark.parametrize(
+    "mode, ending",
+    [("RGBA", "png"), ("P", "png"), ("L", "png"), ("LA", "png"), ("1", "png"), ("CMYK", "jpg"), ("CMYK", "tif")],
+)
+@pytest.mark.parametrize("c", [1, 3])
+def test_pixel_formats(tmp_path, mode, ending, c):
+    path = write(tmp_path / f"a.{ending}", 32, 32, mode=mode)
+    hand = np.asarray(Image.open(path).convert("RGB" if c == 3 else "L")).reshape(32, 32, c).transpose(2, 0, 1)
+    x = decode(path, (c, 32, 32))
+    assert x.shape == (c, 32, 32) and np.abs(x.astype(float) - hand).max() <= 2
+
+
+def test_palette_with_transparency_gives_no_warning(tmp_path):
+    path = write(tmp_path / "a.png", mode="P", transparency=bytes(range(200)))
+    assert decode(path, (3, 16, 16)).std() > 1
+
+
+def test_sixteen_bits_keep_the_upper_eight(tmp_path):
+    ramp = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
+    for ending in ("png", "tif"):
+        Image.fromarray(ramp).save(tmp_path / f"a.{ending}")
+        np.testing.assert_array_equal(decode(tmp_path / f"a.{ending}", (1, 64, 64))[0], ramp >> 8)
+    Image.fromarray(ramp.astype(np.int32)).save(tmp_path / "i.tif")
+    np.testing.assert_array_equal(decode(tmp_path / "i.tif", (1, 64, 64))[0], ramp >> 8)
+    Image.fromarray(ramp.astype(np.float32)).save(tmp_path / "f.tif")
+    with pytest.raises(ValueError, match="32-bit float"):
+        decode(tmp_path / "f.tif", (1, 64, 64))
+
+
+def test_grey_folders_have_one_channel(tmp_path):
+    for i, mode in enumerate(["L", "1", "LA", "L"]):
+        write(tmp_path / f"{i}.png", mode=mode, seed=i)
+    Image.fromarray(np.full((40, 40), 40_000, dtype=np.uint16)).save(tmp_path / "9.png")
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    assert channels(tmp_path, listing(tmp_path).names) == 1 and opened(tmp_path).train.shape == (1, 74, 74)
+    write(tmp_path / "colour.png")
+    assert channels(tmp_path, listing(tmp_path).names) == 3 and opened(tmp_path).train.shape == (3, 74, 74)
+    assert image_mode(tmp_path / "broken.png") is None and channels(tmp_path, ["broken.png"]) == 3
+
+
+def write_mixed(root):
+    """Good images with a truncated, a corrupt and a misnamed one, an empty and a text file among them."""
+    for i in range(10):
+        write(root / f"good{i}.jpg", 60 + i, 80, seed=i)
+    whole = write(root / "cut.jpg", 200, 200).read_bytes()
+    (root / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    png = bytearray(write(root / "corrupt.png", 100, 100).read_bytes())
+    png[200:260] = bytes(60)
+    (root / "corrupt.png").write_bytes(png)
+    (root / "text.png").write_text("this is a text with an image's ending")
+    (root / "empty.gif").write_bytes(b"")
+    write(root / "misnamed.bmp", 50, 50, seed=77, format="PNG")
+    return {"cut.jpg", "corrupt.png", "text.png", "empty.gif"}
+
+
+@pytest.mark.parametrize("memory", [2 << 30, 1000])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unreadable_images_are_skipped_and_listed(tmp_path, memory, workers):
+    bad = write_mixed(tmp_path)
+    data = open_data(DataConfig(source=str(tmp_path)), memory=memory, workers=workers)
+    assert {one.name for one in data.skipped} == bad and all(one.reason and "\n" not in one.reason for one in data.skipped)
+    assert not any(str(tmp_path) in one.reason for one in data.skipped)
+    names = {*data.train.names, *data.test.names}
+    assert names == {f"good{i}.jpg" for i in range(10)} | {"misnamed.bmp"}
+    assert isinstance(data.train, ArrayItems if memory > 1000 else ImageFiles)
+    x = dict(zip(data.train.names, read_all(data.train)[1], strict=True))
+    for name, image in x.items():
+        np.testing.assert_array_equal(image.numpy(), decode(tmp_path / name, data.train.shape))
+    assert data.train.skipped == []
+
+
+def test_strict_refuses_unreadable_images(tmp_path):
+    write_mixed(tmp_path)
+    refused(tmp_path, r"4 of 15 images cannot be read: corrupt.png \(.*\), cut.jpg \(.*\), empty.gif \(.*\); remove", strict=True)
+    with pytest.raises(ValueError, match="4 of 15 images cannot be read"):
+        open_items(str(tmp_path), shape=(3, 16, 16), strict=True, workers=0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streaming_lists_what_it_skips_once(tmp_path, workers):
+    bad = write_mixed(tmp_path)
+    items = open_items(str(tmp_path), shape=(3, 24, 24))
+    for _ in range(2):
+        kept, x = read_all(items, 2, workers)
+        assert {items.names[i] for i in kept.tolist()}.isdisjoint(bad) and len(kept) == len(x) == 11
+        assert {one.name for one in items.skipped} == bad and len(items.skipped) == 4
+    only_bad = items.subset(torch.tensor([items.names.index("text.png")]))
+    ((kept, x),) = only_bad.stream(batches(1, 1), workers)
+    assert len(kept) == 0 and x.shape == (0, 3, 24, 24)
+    assert only_bad.skipped == [Skipped("text.png", "not an image in a known format")]
+
+
+def test_workers_give_the_same_bytes_in_the_same_order(tmp_path):
+    write_folder(tmp_path, [".", "a"], n=12)
+    files = open_items(str(tmp_path), shape=(3, 20, 20))
+    order = torch.randperm(24).view(6, 4)
+    state = torch.get_rng_state()
+    runs = [list(files.stream(order, workers)) for workers in (0, 1, 2)]
+    assert torch.equal(state, torch.get_rng_state()), "the number of workers must not change the run"
+    for run in runs:
+        for (index, x), (wanted, y), row in zip(run, runs[0], order, strict=True):
+            assert torch.equal(index, row) and torch.equal(wanted, row) and torch.equal(x, y)
+
+
+def test_workers_take_few_batches_ahead(tmp_path):
+    write_folder(tmp_path, ["."], n=4)
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(1)
+            yield torch.arange(4)
+
+    stream = open_items(str(tmp_path), shape=(3, 20, 20)).stream(endless(), workers=2)
+    for _ in range(5):
+        next(stream)
+    stream.close()
+    assert len(taken) <= 5 + 4
+
+
+def test_an_error_of_ours_in_a_worker_is_not_taken_for_a_bad_file(tmp_path):
+    write_folder(tmp_path, ["."], n=4)
+    with pytest.raises(IndexError):
+        list(open_items(str(tmp_path), shape=(3, 8, 8)).stream([torch.tensor([99])], workers=2))
+
+
+def test_damaged_files_never_escape(tmp_path):
+    """Random truncations and overwritten bytes, EXIF data included: decoded or skipped, no other error, no warning."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E], exif[0x829A] = 6, "words", 0.25
+    draw = random.Random(0)
+    whole = {f"a.{e}": write(tmp_path / f"a.{e}", 30, 40, exif=exif).read_bytes() for e in ("jpg", "png", "webp")}
+    whole |= {f"b.{e}": write(tmp_path / f"b.{e}", 30, 40).read_bytes() for e in ("bmp", "gif", "tif", "ppm")}
+    skipped = 0
+    for _ in range(150):
+        name = draw.choice(sorted(whole))
+        data = bytearray(whole[name])
+        for _ in range(draw.randint(1, 5)):
+            data[draw.randrange(min(300, len(data)))] = draw.randrange(256)
+        (tmp_path / name).write_bytes(data[: draw.randrange(len(data))] if draw.random() < 0.3 else data)
+        kept, x, bad = ImageFiles(tmp_path, [name], (3, 8, 8)).read(torch.tensor([0]))
+        assert len(kept) == len(x) == 1 - len(bad)
+        skipped += len(bad)
+    assert 30 < skipped < 150
+
+
+def test_vanished_and_forbidden_files_are_skipped(tmp_path):
+    write_folder(tmp_path, ["."], n=5)
+    items = open_items(str(tmp_path), shape=(3, 8, 8))
+    (tmp_path / "2.png").unlink()
+    kept, _ = read_all(items)
+    assert kept.tolist() == [0, 1, 3, 4] and items.skipped == [Skipped("2.png", "No such file or directory")]
+
+
+def test_real_photographs():
+    folder = DATA_ROOT / "bccd" / "images"
+    if not folder.is_dir():
+        pytest.skip(f"no BCCD photographs in {DATA_ROOT}")
+    names = listing(folder).names[:24]
+    assert channels(folder, names) == 3
+    files = ImageFiles(folder, names, (3, 74, 74))
+    items, kept = readable(files, keep_pixels=True, strict=True, workers=2)
+    assert torch.equal(kept, torch.arange(24)) and list(items.names) == names
+    assert torch.equal(read_all(items)[1], read_all(files)[1])
+    hand = ImageOps.fit(Image.open(folder / names[0]), (74, 74), Image.Resampling.BILINEAR)
+    assert np.abs(read_all(items)[1][0].permute(1, 2, 0).numpy() - np.asarray(hand, dtype=float)).mean() < 3
+
+
+def test_empty_folders_and_too_few_images(tmp_path):
+    refused(tmp_path, "expected images .* found none")
+    (tmp_path / "a.jpg").write_text("text")
+    refused(tmp_path, r"found 1 files that cannot be read: a.jpg \(not an image")
+    write(tmp_path / "b.jpg")
+    refused(tmp_path, "expected at least 4 items .* found 1")
+    refused(tmp_path / "b.jpg", "expected at least 4 items .* found 1")
+    items = open_items(str(tmp_path / "b.jpg"), shape=(3, 8, 8))
+    assert list(items.names) == ["b.jpg"] and read_all(items)[1].shape == (1, 3, 8, 8)
+
+
+# NumPy files
+
+
+def test_npy_vectors(tmp_path):
+    x = rng().normal(size=(50, 4))
+    np.save(tmp_path / "x.npy", x)
+    data = opened(tmp_path / "x.npy")
+    assert data.kind == "vector" and data.name == "x.npy" and data.size is None and (len(data.train), len(data.test)) == (40, 10)
+    rows = [int(name) for name in data.test.names]
+    np.testing.assert_array_equal(read_all(data.test)[1].numpy(), x[rows].astype(np.float32))
+
+
+@pytest.mark.parametrize("key", ["images", "x", "data", "X", "arr_0"])
+@pytest.mark.parametrize("label", ["labels", "y", "label"])
+def test_npz_keys(tmp_path, key, label):
+    np.savez(tmp_path / "a.npz", **{key: rng().integers(0, 255, (20, 8, 8), dtype=np.uint8), label: np.arange(20) % 4})
+    data = opened(tmp_path / "a.npz")
+    assert data.kind == "image" and data.size == 8 and data.classes == ("0", "1", "2", "3")
+    assert torch.bincount(data.test.labels).tolist() == [1] * 4
+
+
+def test_npz_parts_and_names_as_labels(tmp_path):
+    x = rng().normal(size=(9, 3))
+    y = np.array(["cat", "ant", "cat", "bee", "ant", "cat", "cat", "cow", "ant"])
+    np.savez(tmp_path / "a.npz", x_train=x[:6], y_train=y[:6], x_test=x[6:], y_test=y[6:])
+    data = opened(tmp_path / "a.npz")
+    assert data.classes == ("ant", "bee", "cat", "cow") and data.note == "x_test of the file"
+    assert [data.classes[i] for i in [*data.train.labels, *data.test.labels]] == y.tolist()
+    assert list(data.test.names) == ["0", "1", "2"] and len(open_items(str(tmp_path / "a.npz"), shape=(3,))) == 9
+    np.testing.assert_array_equal(read_all(data.test)[1].numpy(), x[6:].astype(np.float32))
+
+
+def test_npz_pairs(tmp_path):
+    a, b = rng().random((20, 8, 8)), rng().normal(size=(20, 5))
+    np.savez(tmp_path / "a.npz", context=a, target=b, labels=np.arange(20) % 2)
+    data = opened(tmp_path / "a.npz", size=4)
+    assert data.kind == "pairs" and isinstance(data.train, PairItems)
+    assert data.train.shape == (1, 4, 4) and data.train.target_shape == (5,) and data.classes == ("0", "1")
+    _, (x, y) = next(data.test.stream(batches(4, 4)))
+    rows = [int(name) for name in data.test.names]
+    np.testing.assert_array_equal(y.numpy(), b[rows].astype(np.float32))
+    hand = a[rows].reshape(4, 4, 2, 4, 2)
+    assert x.shape == (4, 1, 4, 4) and np.abs(x[:, 0].mean((1, 2)).numpy() - hand.mean((1, 2, 3, 4))).max() < 0.1
+    assert open_items(str(tmp_path / "a.npz"), shape=(1, 6, 6)).shape == (1, 6, 6)
+    np.savez(tmp_path / "b.npz", context=a, target=b[:7])
+    refused(tmp_path / "b.npz", "20 contexts and 7 targets")
+
+
+def test_labels_in_a_column_and_unknown(tmp_path):
+    np.savez(tmp_path / "a.npz", x=rng().normal(size=(12, 2)), y=np.array([-1, 0, 2] * 4)[:, None])
+    data = opened(tmp_path / "a.npz", holdout=0.25)
+    assert data.classes == ("0", "1", "2") and sorted(data.test.labels.tolist()) == [-1, 0, 2]
+
+
+def test_arrays_are_resized_once(tmp_path):
+    x = rng().integers(0, 255, (30, 12, 16, 3), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", x)
+    data = opened(tmp_path / "x.npy", size=6)
+    assert data.train.in_memory and data.train.shape == (3, 6, 6) and data.size == 6 and data.train.array.shape[1:] == (3, 6, 6)
+    rows = torch.tensor([int(name) for name in data.train.names])
+    assert torch.equal(read_all(data.train)[1], fit(torch.from_numpy(x).permute(0, 3, 1, 2)[rows], (3, 6, 6)))
+    small = open_data(DataConfig(source=str(tmp_path / "x.npy"), size=6), memory=100)
+    assert not small.train.in_memory and torch.equal(read_all(small.train)[1], read_all(data.train)[1])
+    assert opened(tmp_path / "x.npy").train.shape == (3, 12, 16) and opened(tmp_path / "x.npy").size is None
+
+
+def test_items_are_brought_to_the_models_shape(tmp_path):
+    np.save(tmp_path / "x.npy", rng().integers(0, 255, (5, 12, 12, 3), dtype=np.uint8))
+    items = open_items(str(tmp_path / "x.npy"), shape=(1, 8, 8))
+    assert items.shape == (1, 8, 8) and read_all(items)[1].shape == (5, 1, 8, 8)
+    with pytest.raises(ValueError, match=r"shape \(7,\), as the model was trained on, found \(3, 12, 12\)"):
+        open_items(str(tmp_path / "x.npy"), shape=(7,))
+    np.save(tmp_path / "v.npy", np.zeros((5, 6)))
+    with pytest.raises(ValueError, match=r"shape \(7,\), .* found \(6,\)"):
+        open_items(str(tmp_path / "v.npy"), shape=(7,))
+    write(tmp_path / "photos" / "a.png")
+    with pytest.raises(ValueError, match=r"expected vectors .* found images"):
+        open_items(str(tmp_path / "photos"), shape=(7,))
+
+
+def test_a_large_npy_stays_on_disk(tmp_path):
+    """In a process of its own: private memory grows by a part of the 128 MB that are read, and the import is light."""
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("needs /proc to measure private memory")
+    path = tmp_path / "x.npy"
+    x = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(32_000, 1000))
+    x[:] = np.arange(32_000, dtype=np.float32)[:, None]
+    del x
+    code = f"""
+import re, sys, torch
+from vergence.data.config import DataConfig
+from vergence.data.items import batches
+from vergence.data.sources import open_data
+assert not {{"torchvision", "sklearn", "PIL", "plotly", "rich"}} & set(sys.modules)
+def private():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+torch.zeros(10)
+before = private()
+data = open_data(DataConfig(source={str(path)!r}), memory=1 << 20)
+most, total = private(), 0.0
+for index, part in data.train.stream(batches(len(data.train), 1000)):
+    most, total = max(most, private()), total + part[:, 7].double().sum().item()
+assert not data.train.in_memory
+rows = sum(int(name) for name in data.train.names)
+print(most - before, total == rows, len(data.train))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    grown, right, n = done.stdout.split()
+    assert int(grown) < 64 and right == "True" and n == "25600"
+
+
+def test_memmap_equals_the_array(tmp_path):
+    x = rng().random((40, 9, 9, 3))
+    np.save(tmp_path / "x.npy", x)
+    config = DataConfig(source=str(tmp_path / "x.npy"))
+    lazy, whole = open_data(config, memory=10), open_data(config)
+    assert isinstance(lazy.train.array, np.memmap) and not lazy.train.in_memory and whole.train.in_memory
+    assert lazy.train.dtype == whole.train.dtype == torch.float32 and lazy.train.to("cpu") is lazy.train
+    assert torch.equal(read_all(lazy.train)[1], read_all(whole.train)[1])
+    both, _ = load(lazy.train)
+    assert (
+        both.in_memory and torch.equal(read_all(both)[1], read_all(whole.train)[1]) and list(both.names) == list(lazy.train.names)
+    )
+
+
+@pytest.mark.parametrize(
+    "arrays, match",
+    [
+        ({"x": np.zeros(9)}, r"expected a.npz as .*found \(9,\)"),
+        ({"x": np.zeros((9, 2, 3, 4, 5))}, "expected a.npz as"),
+        ({"x": np.zeros((9, 0))}, "expected a.npz as"),
+        ({"x": np.zeros((9, 5, 8, 8))}, "1 or 3 channels"),
+        ({"x": np.zeros((64, 64, 3), dtype=np.uint8)}, "looks like one"),
+        ({"x": np.zeros((9, 8, 8), dtype=np.int64)}, r"uint8, or as floats in \[0, 1\], found type int64; .*astype"),
+        ({"x": np.zeros((9, 8, 8)) + 7}, r"float images in \[0, 1\] .* found 7 to 7"),
+        ({"x": np.zeros((9, 8, 8)) - 1}, r"float images in \[0, 1\]"),
+        ({"x": np.zeros((9, 8), dtype=complex)}, "expected numbers .* complex128"),
+        ({"x": np.full((9, 2), "a")}, "expected numbers"),
+        ({"x": np.zeros((3, 8))}, "at least 4 items .* found 3"),
+        ({"x": np.zeros((1, 8))}, "at least 4 items .* found 1"),
+        ({"x": np.zeros((0, 8))}, "at least 4 items .* found 0"),
+        ({"x": np.full((9, 2), 1e300)}, "NaN or infinity in row 0"),
+        ({"x": np.zeros((9, 2)), "y": np.zeros(8, dtype=int)}, r"expected 9 labels in y .* found shape \(8,\)"),
+        ({"x": np.zeros((9, 2)), "y": np.zeros(9)}, "labels as whole numbers or strings"),
+        ({"x": np.zeros((9, 2)), "y": np.full(9, -3)}, "number the classes 0, 1"),
+        ({"x": np.zeros((9, 2)), "y": np.full(9, 10**9)}, "number the classes 0, 1"),
+        ({"pictures": np.zeros((9, 2))}, "expected images .* found pictures"),
+        ({}, "found nothing"),
+        ({"x_train": np.zeros((9, 2)), "x_test": np.zeros((9, 3))}, r"of one shape, found \(9, 2\) and \(9, 3\)"),
+        ({"x_train": np.zeros((9, 2)), "x_test": np.zeros((9, 2)), "y_test": np.zeros(9, int)}, "found y_test alone"),
+        ({"x_train": np.zeros((1, 2)), "x_test": np.zeros((9, 2))}, "at least 2 items to train on"),
+    ],
+)
+def test_refused_arrays(tmp_path, arrays, match):
+    np.savez(tmp_path / "a.npz", **arrays)
+    refused(tmp_path / "a.npz", match)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("memory", [10, 2 << 30])
+def test_not_finite_names_the_first_row(tmp_path, value, memory):
+    x = np.zeros((9000, 1000), dtype=np.float32)
+    x[8123, 5] = x[8999, 0] = value
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(ValueError, match=r"x.npy, found NaN or infinity in row 8123; repair"):
+        open_data(DataConfig(source=str(tmp_path / "x.npy")), memory=memory)
+    np.savez(tmp_path / "p.npz", context=x[:10], target=x[8120:8130])
+    refused(tmp_path / "p.npz", "target of p.npz, found NaN or infinity in row 3")
+
+
+def test_files_that_are_no_arrays(tmp_path):
+    np.save(tmp_path / "o.npy", np.array([{"a": 1}] * 9, dtype=object), allow_pickle=True)
+    refused(tmp_path / "o.npy", r"cannot be read .*save numbers \(no Python objects\)")
+    np.savez(tmp_path / "o.npz", x=np.array([{"a": 1}] * 9, dtype=object))
+    refused(tmp_path / "o.npz", "cannot be read .*save numbers")
+    (tmp_path / "t.npy").write_text("not an array")
+    refused(tmp_path / "t.npy", "cannot be read")
+    (tmp_path / "e.npz").write_bytes(b"")
+    refused(tmp_path / "e.npz", "cannot be read")
+    np.save(tmp_path / "cut.npy", np.zeros((100, 10)))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "cut.npy").read_bytes()[:400])
+    refused(tmp_path / "cut.npy", "cannot be read")
+    np.savez_compressed(tmp_path / "cut.npz", x=rng().normal(size=(100, 10)))
+    packed = bytearray((tmp_path / "cut.npz").read_bytes())
+    packed[1000:1100] = bytes(100)
+    (tmp_path / "cut.npz").write_bytes(packed)
+    refused(tmp_path / "cut.npz", "cannot be read")
+    (tmp_path / "x.csv").write_text("1,2")
+    refused(tmp_path / "x.csv", r"ending in .npy .npz .jpg .* found .*x.csv")
+
+
+# Splits
+
+
+def test_the_split_is_always_the_same_and_complete(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((101, 2)))
+    first, again = (opened(tmp_path / "x.npy", holdout=0.3) for _ in range(2))
+    torch.rand(3)
+    assert list(first.test.names) == list(again.test.names) and len(first.test) == 30
+    assert sorted(map(int, [*first.train.names, *first.test.names])) == list(range(101))
+    assert list(first.test.names) == sorted(first.test.names, key=int)
+    middle = np.mean([int(name) for name in first.test.names])
+    assert abs(middle - 50) < 4 * 29.2 * np.sqrt(0.7 / 30)  # four standard errors of a mean of 30 of 101 rows
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.73])
+def test_stratified_within_one_item_per_label(tmp_path, share):
+    y = rng().choice(5, size=200, p=[0.5, 0.25, 0.15, 0.07, 0.03])
+    np.savez(tmp_path / "a.npz", x=np.zeros((200, 2)), y=y)
+    data = opened(tmp_path / "a.npz", holdout=share)
+    found = torch.bincount(data.test.labels, minlength=5).numpy()
+    assert np.abs(found - share * np.bincount(y)).max() <= 1 and len(data.test) == round(200 * share)
+    assert data.note == f"{100 * share:g} % held out at random, seed 0, stratified by label"
+
+
+def test_limit_and_classes(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(300.0)[:, None] * [1, 0], y=np.array(["ant", "bee", "cat"] * 100))
+    whole = opened(tmp_path / "a.npz")
+    kept = opened(tmp_path / "a.npz", keep_classes=(0, 2))
+    assert (
+        set(kept.train.labels.tolist()) == {0, 2} and len(kept.train) == 160 and list(kept.test.names) == list(whole.test.names)
+    )
+    few = opened(tmp_path / "a.npz", keep_classes=(2,), limit=30)
+    assert len(few.train) == 30 and set(few.train.labels.tolist()) == {2} and set(few.train.names) < set(whole.train.names)
+    assert list(few.train.names) == list(opened(tmp_path / "a.npz", keep_classes=(2,), limit=30).train.names)
+    assert len(opened(tmp_path / "a.npz", limit=10**6).train) == len(whole.train)
+    refused(tmp_path / "a.npz", r"among 0 \(ant\), 1 \(bee\), 2 \(cat\); found 0, 7", keep_classes=(0, 7))
+    refused(tmp_path / "a.npz", "found none", keep_classes=())
+    np.save(tmp_path / "x.npy", np.zeros((9, 2)))
+    refused(tmp_path / "x.npy", "expected labels to keep", keep_classes=(0,))
+
+
+@pytest.mark.parametrize("holdout", [0.0, 1.0, -0.1, 2.0, float("nan")])
+def test_settings_out_of_range(holdout):
+    refused("digits", r"holdout (in \(0, 1\)|to be a number)", holdout=holdout)
+    refused("digits", "limit of at least 2", limit=1)
+    refused("digits", "size of at least 1", size=0)
+    refused("digits", "at least 2 items to train on and 1 to test, found 1797 and 0", holdout=1e-9)
+
+
+def test_the_contract_holds_for_every_kind(tmp_path):
+    write_folder(tmp_path / "f", ["."], n=6)
+    x = rng().random((6, 5))
+    every: list[Items] = [
+        ArrayItems(x),
+        open_items(str(tmp_path / "f"), shape=(3, 8, 8)),
+        PairItems(ArrayItems(x), ArrayItems(x)),
+        open_items("digits", shape=(1, 8, 8)),
+    ]
+    for items in every:
+        part = items.subset(torch.tensor([5, 0, 3]))
+        assert type(part) is type(items) and len(part) == len(part.names) == 3 and part.shape == items.shape
+        assert [part.names[i] for i in range(3)] == [items.names[i] for i in (5, 0, 3)] and part.skipped == []
+        (index, got), (_, alone) = next(part.stream(batches(3, 3))), next(items.stream([torch.tensor([5, 0, 3])]))
+        got, alone = (y if isinstance(y, tuple) else (y,) for y in (got, alone))
+        assert index.tolist() == [0, 1, 2] and all(torch.equal(p, q) for p, q in zip(got, alone, strict=True))
+        assert got[0].dtype == items.dtype
+
+
+def test_no_bar_without_a_terminal(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("vergence.data.loading.PATIENCE_SECONDS", -1.0)
+    write_folder(tmp_path, ["."], n=5)
+    opened(tmp_path)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,681 @@
+"""EM against item-by-item loops, its theorem, its limits, its repairs; and the planted errors that these checks must see."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import FactorAnalysis
+from tests.reference import em as reference
+from torch.distributions import MultivariateNormal
+
+from vergence.densities import em
+from vergence.densities.em import structures
+from vergence.densities.em.fit import structure
+from vergence.densities.em.low_rank import LowRank
+from vergence.densities.em.structures import Diagonal, Full, Mixture, Spherical, Structure, Tied
+from vergence.utils import linalg
+
+KINDS = ("full", "tied", "diag", "spherical")
+ALL = (*KINDS, "low_rank")
+N, D, K, R, RANK = 150, 3, 2, 2, 2
+
+
+def close(found, expected, tol=1e-10):
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=tol, atol=tol)
+
+
+def clusters(seed=0, n=N, d=D, k=K, apart=2.0):
+    """Items of k overlapping clusters with covariances of their own."""
+    g = np.random.default_rng(seed)
+    parts = [g.normal(size=(n // k, d)) @ g.normal(size=(d, d)) + apart * g.normal(size=d) for _ in range(k)]
+    return np.concatenate(parts)[g.permutation(n // k * k)]
+
+
+def items(X, weights=None, origin=None):
+    X, w = torch.from_numpy(np.asarray(X)), None if weights is None else torch.from_numpy(weights)
+    return em.Data(X, w, X.double().mean(0) if origin is None else torch.from_numpy(origin), X.device)
+
+
+def begin(kind, data, seed=0, r=R, k=K):
+    """Mixtures to start from: any weights, means among the items, any covariances."""
+    g, d = np.random.default_rng(seed), data.X.shape[1]
+    weights = g.uniform(0.5, 1.5, (r, k))
+    means = data.X.numpy()[g.integers(len(data.X), size=(r, k))] - data.origin.numpy()
+    S = {
+        "full": lambda: np.stack([[_spread(g, d) for _ in range(k)] for _ in range(r)]),
+        "tied": lambda: np.stack([_spread(g, d) for _ in range(r)]),
+        "diag": lambda: g.uniform(1, 3, (r, k, d)),
+        "spherical": lambda: g.uniform(1, 3, (r, k)),
+        "low_rank": lambda: np.concatenate([g.uniform(1, 3, (r, k, d, 1)), g.normal(size=(r, k, d, RANK))], -1),
+    }[kind]()
+    return Mixture(*(torch.from_numpy(v) for v in (weights / weights.sum(1, keepdims=True), means, S)))
+
+
+def _spread(g, d):
+    A = g.normal(size=(d, d))
+    return A @ A.T / d + np.eye(d)
+
+
+def iterate(kind, data, mixture, steps, reg=0.0, made=None):
+    """Returns the mixture after some steps and the mean log-likelihood before each."""
+    made, bounds = made or structure(kind, RANK), []
+    for _ in range(steps):
+        sums, use = em.expectation(data, made, mixture)
+        bounds.append((sums.log_likelihood / data.total()).tolist())
+        mixture = em.maximisation(made, use, sums, mixture, reg, data.least)
+    return mixture, bounds
+
+
+def by_loops(kind, data, mixture, steps, reg=0.0):
+    """The same for one start by the reference: weights, means in data units, dense covariances, bounds."""
+    X, w = data.X.numpy(), np.ones(len(data.X)) if data.weights is None else data.weights.numpy()
+    pi, mu = mixture.weights[0].numpy(), (mixture.means[0] + data.origin).numpy()
+    S, bounds = structure(kind, RANK).dense(mixture)[0].numpy(), []
+    factors = [(v[:, 0], v[:, 1:]) for v in mixture.covariances[0].numpy()] if kind == "low_rank" else None
+    for _ in range(steps):
+        r, bound = reference.expectation(X, w, pi, mu, S)
+        bounds.append(bound)
+        if factors is None:
+            pi, mu, S = reference.maximisation(X, w, r, kind, reg)
+        else:
+            pi, mu, factors = reference.factor_step(X, w, r, factors)
+            S = reference.dense(factors)
+    return pi, mu, S, bounds
+
+
+def check_reference(kind, data, steps, reg=0.0, tol=1e-10, made=None):
+    start = begin(kind, data)
+    after, bounds = iterate(kind, data, start, steps, reg, made)
+    S = structure(kind, RANK).dense(after)
+    for r in range(R):
+        pi, mu, expected, bound = by_loops(kind, data, start.of([r]), steps, reg)
+        close(after.weights[r], pi, tol)
+        close(after.means[r] + data.origin, mu, tol)
+        close(S[r], np.stack(expected), tol)
+        close([b[r] for b in bounds], bound, tol)
+
+
+# --- one step, many steps
+
+
+@pytest.fixture(scope="module")
+def weighted():
+    g = np.random.default_rng(3)
+    return items(clusters(1), g.uniform(0.1, 3, N), origin=np.array([0.5, -1.0, 2.0]))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(structures, "CELLS", 1)
+    monkeypatch.setattr("vergence.densities.em.fit.CELLS", 1)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("steps", [1, 10])
+def test_steps_are_the_loops(kind, steps):
+    check_reference(kind, items(clusters()), steps, reg=0.0 if kind == "low_rank" else 0.05)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_weights_blocks_and_origin(kind, weighted, small_blocks):
+    assert len(list(weighted.blocks(structure(kind, RANK).rows(R * K, D), torch.float64))) == 3
+    check_reference(kind, weighted, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_start_is_the_m_step_of_its_responsibilities(kind, weighted):
+    r = torch.rand(R, K, N)
+    r /= r.sum(1, keepdim=True)
+    found = em.start(weighted, structure(kind), r, 0.1)
+    S = structure(kind).dense(found)
+    for i in range(R):
+        pi, mu, expected = reference.maximisation(weighted.X.numpy(), weighted.weights.numpy(), r[i].T.numpy(), kind, 0.1)
+        close(found.weights[i], pi)
+        close(found.means[i] + weighted.origin, mu)
+        close(S[i], np.stack(expected))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_log_densities_are_torchs(kind):
+    data = items(clusters())
+    mixture, made = begin(kind, data), structure(kind, RANK)
+    x = data.X[:20] - data.origin
+    found = em.log_joint(made, mixture, x, made.use(mixture, torch.float64))
+    oracle = MultivariateNormal(mixture.means, made.dense(mixture)).log_prob(x[:, None, None]) + mixture.weights.log()
+    close(found, oracle.movedim(0, -1), 1e-11)
+
+
+# --- theorems
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_likelihood_never_falls(kind):
+    data = items(clusters(2, n=160, k=4))
+    begun = begin(kind, data, r=3, k=4)
+    found = em.run(data, structure(kind, RANK), begun, tol=0.0, max_iter=600, reg=0.0, reseed=False)
+    bounds = torch.tensor(found.bounds)
+    assert bounds.shape == (3, 600) and not any(found.converged)
+    assert bounds.diff(dim=1).min() > -1e-9
+    assert (bounds[:, -1] - bounds[:, 0] > 0.1).all()
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_weighted_mahalanobis_after_an_m_step_is_d_n_k(kind, weighted):
+    """T12: sum_n r_nk delta^T S_k^{-1} delta = D N_k for every k."""
+    check_trap(kind, weighted)
+
+
+def check_trap(kind, data, made=None):
+    start = begin(kind, data).of([0])
+    X, w = data.X.numpy(), data.weights.numpy()
+    mu, S = (start.means[0] + data.origin).numpy(), structure(kind).dense(start)[0].numpy()
+    r, _ = reference.expectation(X, w, start.weights[0].numpy(), mu, S)
+    r = [[float(p) for p in share] for share in r]
+    after, _ = iterate(kind, data, start, 1, made=made)
+    mu, S = (after.means[0] + data.origin).numpy(), structure(kind).dense(after)[0].numpy()
+    for k in range(K):
+        close(reference.mahalanobis(X, w, r, mu, S, k), D * sum(a * share[k] for a, share in zip(w, r, strict=True)), 1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_component_is_the_sample_after_one_step(kind, weighted):
+    after, _ = iterate(kind, weighted, begin(kind, weighted, k=1), 1)
+    mean = np.average(weighted.X.numpy(), axis=0, weights=weighted.weights.numpy())
+    S = np.cov(weighted.X.numpy().T, aweights=weighted.weights.numpy(), ddof=0)
+    S = {"full": S, "tied": S, "diag": np.diag(np.diag(S)), "spherical": np.trace(S) / D * np.eye(D)}[kind]
+    for r in range(R):
+        close(after.means[r, 0] + weighted.origin, mean)
+        close(structure(kind).dense(after)[r, 0], S)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_components_have_no_order(kind):
+    data, made = items(clusters()), structure(kind, RANK)
+    one = begin(kind, data, k=3)
+    order = [2, 0, 1]
+    S = one.covariances if kind == "tied" else one.covariances[:, order]
+    other = Mixture(one.weights[:, order], one.means[:, order], S)
+    (a, bounds), (b, again) = (iterate(kind, data, m, 3) for m in (one, other))
+    close(bounds, again, 1e-12)
+    close(a.means[:, order], b.means, 1e-12)
+    x = data.X[:9] - data.origin
+    p, q = (em.log_joint(made, m, x, made.use(m, torch.float64)).logsumexp(1) for m in (a, b))
+    close(p, q, 1e-12)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_affine_maps_of_the_items_are_maps_of_the_solution(kind):
+    """Units and origins (of one scale for spherical), 1e6 large or 1e6 away: the bound moves by log |det| and nothing else."""
+    X, scale = clusters(), np.array([1e6, 1.0, 1e-3]) if kind != "spherical" else np.full(3, 1e6)
+    r = torch.rand(R, K, N)
+    r /= r.sum(1, keepdim=True)
+    for a, b, tol in ((scale, 0.0, 1e-8), (np.ones(3), 1e6, 1e-6)):
+        one, other = (
+            em.run(data, made, em.start(data, made, r, 0.0), tol=0.0, max_iter=5, reg=0.0)
+            for data, made in ((items(X), structure(kind, RANK)), (items(X * a + b), structure(kind, RANK)))
+        )
+        if kind == "low_rank":  # its start looks for directions in the units of the data
+            assert torch.tensor(other.bounds).isfinite().all()
+            continue
+        close(torch.tensor(other.bounds) + np.log(a).sum(), one.bounds, tol)
+        close(other.mixture.means / torch.from_numpy(a), one.mixture.means, tol)
+
+
+# --- several starts
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("precision", ["double", "mixed"])
+def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
+    data, made = items(clusters(4)), structure(kind, RANK)
+    begun = begin(kind, data, r=4)
+    options = {"tol": 1e-3, "max_iter": 40, "reg": 1e-6, "precision": precision}
+    together = em.run(data, made, begun, **options)
+    tol = 1e-9 if precision == "double" else 1e-5
+    for r in range(4):
+        alone = em.run(data, made, begun.of([r]), **options)
+        assert alone.converged == [together.converged[r]]
+        if precision == "double":
+            assert len(alone.bounds[0]) == len(together.bounds[r])
+        close(alone.bounds[0][-1], together.bounds[r][-1], tol)
+    last = [b[-1] for b in together.bounds]
+    assert [last[r] for r in together.order()] == sorted(last, reverse=True)
+    assert len({len(b) for b in together.bounds}) > 1  # some rested before others
+
+
+def test_a_run_that_goes_on_counts_its_gain_from_before():
+    data, made = items(clusters()), structure("full")
+    first = em.run(data, made, begin("full", data, r=1), tol=1e-4, max_iter=200)
+    again = em.run(data, made, first.mixture, tol=1e-4, max_iter=200, before=first.bounds[0][-1])
+    assert first.converged == [True] and again.converged == [True]
+    assert len(again.bounds[0]) == 1
+
+
+def test_no_iterations_leave_the_start():
+    data = items(clusters())
+    begun = begin("full", data)
+    for precision in ("double", "mixed"):
+        found = em.run(data, structure("full"), begun, max_iter=0, precision=precision)
+        assert found.bounds == [[], []] and found.mixture is begun and found.order() == [0, 1]
+
+
+def test_every_iteration_is_reported():
+    data, told = items(clusters()), []
+    found = em.run(data, structure("diag"), begin("diag", data), max_iter=3, tol=0.0, report=lambda *v: told.append(v))
+    assert [(r, n) for r, n, _, _ in told] == [(r, n) for n in (1, 2, 3) for r in (0, 1)]
+    assert [b for r, _, b, _ in told if r == 1] == found.bounds[1]
+
+
+# --- low rank
+
+
+@pytest.fixture(scope="module")
+def factors():
+    g = np.random.default_rng(5)
+    X = g.normal(size=(300, 2)) @ g.normal(size=(2, 8)) + g.normal(size=(300, 8)) * g.uniform(0.3, 1, 8) + 3
+    return X
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_one_component_is_factor_analysis(factors, rank):
+    data, made = items(factors), LowRank(rank)
+    begun = em.start(data, made, torch.ones(1, 1, len(factors)), 0.0)
+    found = em.run(data, made, begun, tol=1e-9, max_iter=2000, reg=0.0)
+    oracle = FactorAnalysis(rank, tol=1e-10, max_iter=2000, svd_method="lapack").fit(factors)
+    assert found.converged == [True]
+    assert found.bounds[0][-1] == pytest.approx(oracle.score(factors), abs=1e-5)
+    close(made.dense(found.mixture)[0, 0], oracle.get_covariance(), 1e-2)
+
+
+@pytest.mark.parametrize("rank", [3, 8])
+def test_a_rank_of_d_and_above_is_cut(rank):
+    data, made = items(clusters()), LowRank(rank)
+    r = torch.rand(R, K, N)
+    begun = em.start(data, made, r / r.sum(1, keepdim=True), 1e-6)
+    assert begun.covariances.shape == (R, K, D, 1 + D)
+    found = em.run(data, made, begun, max_iter=50, tol=0.0, reg=0.0, reseed=False)
+    assert torch.tensor(found.bounds).diff(dim=1).min() > -1e-9
+    full = em.run(data, structure("full"), Mixture(begun.weights, begun.means, made.dense(begun)), max_iter=50, tol=0.0, reg=0.0)
+    assert found.bounds[0][0] == pytest.approx(full.bounds[0][0], abs=1e-10)
+    assert made.parameters(K, D) == structure("full").parameters(K, D)
+
+
+def test_low_rank_never_makes_a_square_of_the_features():
+    """Of 200,000 features one would take 320 GB."""
+    wide = 200_000
+    X = torch.randn(20, 2) @ torch.randn(2, wide) + 0.1 * torch.randn(20, wide)
+    data, made = em.Data(X, None, X.mean(0), X.device), LowRank(2)
+    found = em.run(data, made, em.start(data, made, torch.ones(1, 1, 20), 1e-6), max_iter=2, tol=0.0)
+    assert found.mixture.covariances.shape == (1, 1, wide, 3) and np.isfinite(found.bounds[0]).all()
+    assert found.bounds[0][1] > found.bounds[0][0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("full", 3 * 10), ("tied", 10), ("diag", 3 * 4), ("spherical", 3), ("low_rank", 3 * (4 + 4 + 3))]
+)
+def test_free_numbers(kind, expected):
+    """A rotation of U is no freedom: D (r + 1) - r (r - 1) / 2."""
+    assert structure(kind, 2 if kind == "low_rank" else 8).parameters(3, 4) == min(expected, 30)
+
+
+# --- precision
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_mixed_precision_ends_where_double_does(kind):
+    data, made = items(clusters(6, n=400, apart=6.0)), structure(kind, RANK)
+    begun = begin(kind, data, r=1)
+    double, mixed = (em.run(data, made, begun, tol=1e-9, max_iter=3000, precision=p) for p in ("double", "mixed"))
+    assert double.converged == mixed.converged == [True]
+    assert abs(double.bounds[0][-1] - mixed.bounds[0][-1]) < 1e-6
+    close(mixed.mixture.means, double.mixture.means, 2e-3)
+    close(made.dense(mixed.mixture), made.dense(double.mixture), 5e-3)
+
+
+@pytest.mark.parametrize("max_iter", [1, 2, 7])
+def test_mixed_precision_ends_in_double_however_few_iterations(max_iter, monkeypatch):
+    data, seen, real = items(clusters()), [], em.expectation
+    monkeypatch.setattr(
+        "vergence.densities.em.fit.expectation", lambda d, s, m, dtype: seen.append(dtype) or real(d, s, m, dtype)
+    )
+    found = em.run(data, Full(), begin("full", data), tol=0.0, max_iter=max_iter, precision="mixed")
+    assert [len(b) for b in found.bounds] == [max_iter] * R and found.converged == [False] * R
+    assert seen[-1] == torch.float64 and seen.count(torch.float64) >= 1
+    assert (torch.float32 in seen) == (max_iter > 1)
+
+
+def test_float32_does_not_wait_for_a_gain_that_it_cannot_see():
+    """With tol = 0 it stands still at the first step back, and double goes on."""
+    data = items(clusters(7, apart=4.0))
+    found = em.run(data, Full(), begin("full", data), tol=0.0, max_iter=500, precision="mixed")
+    double = em.run(data, Full(), begin("full", data), tol=0.0, max_iter=500)
+    for a, b in zip(found.bounds, double.bounds, strict=True):
+        assert abs(a[-1] - b[-1]) < 1e-9
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("scale", [1e-30, 1e20])
+def test_what_float32_cannot_hold_is_taken_in_double(kind, scale, monkeypatch):
+    data, made = items(scale * clusters()), structure(kind, RANK)
+    r = torch.rand(1, K, N)
+    begun = em.start(data, made, r / r.sum(1, keepdim=True), 0.0)
+    double, mixed = (em.run(data, made, begun, reg=0.0, max_iter=9, precision=p) for p in ("double", "mixed"))
+    assert double.bounds == mixed.bounds and np.isfinite(mixed.bounds[0]).all()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
+    """Widths of 1e-4 at a distance of 10: float32 cannot see them, double can."""
+    g = np.random.default_rng(8)
+    centres = np.array([[0.0, 0, 0], [10, 0, 0], [0, 10, 10]])
+    labels = np.arange(240) % 3
+    X = centres[labels] + 1e-4 * g.normal(size=(240, 3))
+    data, made = items(X), structure(kind, RANK)
+    r = torch.nn.functional.one_hot(torch.from_numpy(labels), 3).T[None].double()
+    found = em.run(data, made, em.start(data, made, r, 0.0), tol=1e-6, reg=0.0, precision="mixed", max_iter=300)
+    S = made.dense(found.mixture)[0]
+    close(found.mixture.weights[0], torch.full((3,), 1 / 3), 1e-9)
+    for k in range(3):
+        close(found.mixture.means[0, k] + data.origin, X[labels == k].mean(0), 1e-9)
+        if kind in ("full", "diag"):
+            expected = np.cov(X[labels == k].T, ddof=0)
+            close(1e8 * S[k].diagonal(), 1e8 * np.diag(expected), 1e-8 if kind == "full" else 1e-4)
+
+
+# --- repairs
+
+
+def test_a_dead_component_is_set_on_the_item_explained_worst(small_blocks):
+    X = np.concatenate([clusters(9, apart=0.0), [[30.0, 30.0, 30.0]]])
+    for kind in ALL:
+        data, made = items(X), structure(kind, RANK)
+        begun = begin(kind, data, r=1)
+        begun.means[0] = torch.tensor([[0.0, 0, 0], [1e4, 0, 0]]) - data.origin
+        before = begun.covariances.clone()
+        found = em.run(data, made, begun, max_iter=1, tol=0.0)
+        assert found.reseeded == [1]
+        close(found.mixture.means[0, 1] + data.origin, X[-1])
+        close(found.mixture.weights[0], [N / (N + 1), 1 / (N + 1)], 0.05)
+        assert torch.equal(begun.covariances, before)
+        S = made.dense(found.mixture)[0]
+        close(S[0], S[1])
+        alone = em.run(data, made, begun, max_iter=1, tol=0.0, reseed=False)
+        assert alone.reseeded == [0]
+        close(made.dense(alone.mixture)[0, 0], S[0])
+
+
+def test_a_revival_is_no_convergence():
+    data = items(clusters())
+    begun = begin("full", data, r=1)
+    begun.means[0, 1] = 1e4
+    first = em.run(data, Full(), begun, max_iter=1, reseed=False).bounds[0][0]
+    for reseed in (True, False):
+        found = em.run(data, Full(), begun, max_iter=1, tol=1.0, before=first, reseed=reseed)
+        assert found.converged == [not reseed] and found.reseeded == [int(reseed)]
+
+
+def test_a_shared_covariance_survives_a_revival_where_components_are_as_many_as_features():
+    data = items(clusters(10, k=3))
+    begun = begin("tied", data, r=1, k=D)
+    begun.means[0, 2] = 1e4
+    one, other = (em.run(data, Tied(), begun, max_iter=1, tol=0.0, reseed=b).mixture for b in (True, False))
+    close(one.covariances, other.covariances, 1e-14)
+
+
+def test_components_are_revived_at_most_k_times_and_convergence_waits():
+    X = np.repeat(clusters(11, n=4, k=1), 10, axis=0)  # four places, six components
+    data = items(X)
+    begun = begin("spherical", data, r=1, k=6)
+    begun.means[0] = 1e3 + torch.arange(6.0)[:, None]
+    found = em.run(data, Spherical(), begun, max_iter=100, tol=1e-3, reg=0.0)
+    assert 1 <= found.reseeded[0] <= 6
+    assert torch.isfinite(found.mixture.means).all() and np.isfinite(found.bounds[0]).all()
+
+
+PLACES = clusters(12, n=4, k=1) * 10
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("precision", ["double", "mixed"])
+def test_singular_items_end_finite(kind, scale, precision):
+    """A few places, many times each; fewer items than features; a constant, a doubled and a summed column; all the same."""
+    g, made = np.random.default_rng(13), structure(kind, RANK)
+    wide = g.normal(size=(6, 9))
+    summed = clusters(14)
+    cases = {
+        "places": np.repeat(PLACES, 10, axis=0),
+        "wide": wide,
+        "columns": np.c_[summed, summed[:, 0], summed.sum(1), np.full(N, 0.1)],
+        "same": np.full((20, 3), 0.1),
+        "two": np.array([[1.0, 2.0], [1.0, 2.5]]),
+    }
+    for name, X in cases.items():
+        data = items(scale * X)
+        for k in (1, 5):
+            r = torch.rand(2, k, len(X))
+            found = em.run(
+                data, made, em.start(data, made, r / r.sum(1, keepdim=True), 0.0), max_iter=20, reg=0.0, precision=precision
+            )
+            for part in (found.mixture.weights, found.mixture.means, found.mixture.covariances, torch.tensor(found.bounds[0])):
+                assert part.isfinite().all(), (name, k)
+            factors, failed = torch.linalg.cholesky_ex(made.dense(found.mixture))
+            assert not failed.any() and factors.isfinite().all(), (name, k)
+
+
+def test_an_outlier_leaves_covariances_definite():
+    """One of 20,000 items a million deviations away: moments around where its component was cancel by 1e12."""
+    g = np.random.default_rng(15)
+    X = np.concatenate([np.repeat(g.normal(size=(200, 3)), 100, axis=0), [[1e6, 1e6, 0.0]]])
+    data = items(X)
+    begun = Mixture(torch.full((1, 2), 0.5), torch.from_numpy(X[None, [0, 1]]) - data.origin, 9 * torch.eye(3).expand(1, 2, 3, 3))
+    found = em.run(data, Full(), begun, max_iter=20, tol=0.0, reg=0.0)
+    assert torch.isfinite(torch.tensor(found.bounds)).all()
+
+
+def test_variances_stop_at_rounding():
+    data = items(np.c_[clusters()[:, :2], np.full(N, 7.0)])
+    variance = data.X.var(0, correction=0)
+    close(data.least, 1e-13 * torch.where(variance > 0, variance, 1.0), 1e-20)
+    data = items(1e6 + clusters(), np.arange(N) / 9.0)
+    spread = torch.from_numpy(np.cov(data.X.numpy().T, aweights=np.arange(N), ddof=0)).diagonal()
+    data = items(data.X.numpy(), data.weights.numpy(), origin=np.average(data.X.numpy(), axis=0, weights=np.arange(N)))
+    close(data.least / (1e-13 * spread), torch.ones(D), 1e-6)
+
+
+@pytest.mark.parametrize("kind", [Full(), Tied(), Diagonal(), Spherical(), LowRank(2)])
+def test_definite_covariances_are_not_touched(kind):
+    name = {Full: "full", Tied: "tied", Diagonal: "diag", Spherical: "spherical", LowRank: "low_rank"}[type(kind)]
+    S = begin(name, items(clusters())).covariances
+    assert torch.equal(kind.mended(S.clone(), torch.full((D,), 1e-13)), S)
+
+
+def test_singular_covariances_get_their_jitter_in_each_features_units():
+    scale = torch.tensor([1e6, 1.0, 1e-3])
+    v = torch.tensor([1.0, -1.0, 0.5])
+    S = (v[:, None] * v) * scale[:, None] * scale
+    mended = Full().mended(torch.stack([S, S + torch.diag(scale**2)])[None].clone(), 1e-13 * scale**2)[0]
+    relative = (mended[0] - S) / (scale[:, None] * scale)
+    assert (relative.diagonal() > 0).all() and relative.diagonal().max() < 1e-11
+    assert torch.linalg.eigvalsh(mended[0] / (scale[:, None] * scale)).min() > 0
+    assert torch.equal(mended[1], S + torch.diag(scale**2))
+
+
+# --- factors
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_inverse_roots(shape):
+    A = torch.randn(*shape, 5, 5)
+    S = A @ A.mT + torch.eye(5)
+    P, log_det = structures.inverse_roots(S)
+    close(P @ P.mT, torch.linalg.inv(S))
+    close(P, P.triu())
+    close(log_det, torch.linalg.slogdet(S)[1])
+
+
+def test_the_jitter_of_a_matrix_of_zeros_is_of_the_given_unit():
+    zero = torch.zeros(3, 3)
+    with pytest.raises(ValueError, match="nothing varies"):
+        linalg.cholesky(zero)
+    for unit in (1.0, 1e6):
+        L, jitter = linalg.cholesky(zero, unit=unit)
+        assert 1e-24 * unit < jitter < 1e-22 * unit
+        close(L, jitter**0.5 * torch.eye(3), 1e-20)
+    S = torch.tensor([[2.0, 0.3], [0.3, 1.0]])
+    L, jitter = linalg.cholesky(S, unit=1e3)
+    assert jitter == 0.0
+    close(L @ L.T, S)
+    for bad, message in ((float("nan") * S, "finite"), (-S, "positive")):
+        with pytest.raises(ValueError, match=message):
+            linalg.cholesky(bad, unit=1.0)
+
+
+def test_rounding_below_zero_is_mended_where_the_unit_is_known():
+    S = torch.diag(torch.tensor([1e-18, -1e-20]))
+    with pytest.raises(ValueError, match="semidefinite"):
+        linalg.cholesky(S)
+    L, jitter = linalg.cholesky(S, unit=1.0)
+    assert 0 < jitter < 1e-14 and L.isfinite().all()
+
+
+# --- a few steps for other models
+
+
+def test_polish_is_the_run():
+    X = torch.from_numpy(clusters() + 1e7)
+    data = items(X.numpy())
+    begun = begin("full", data, r=1)
+    weights, means, S = em.polish(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=6)
+    found = em.run(data, Full(), begun, tol=0.0, max_iter=6).mixture
+    close(weights, found.weights[0])
+    close(means, found.means[0] + data.origin, 1e-12)
+    close(S, found.covariances[0])
+    near = em.polish(X - 1e7, begun.weights[0], begun.means[0] + data.origin - 1e7, begun.covariances[0], steps=6)
+    close(S, near[2], 1e-6)
+    still = em.polish(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=0)
+    close(still[1], begun.means[0] + data.origin, 1e-12)
+    assert torch.equal(still[2], begun.covariances[0])
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(("name", "message"), [("dense", "covariance_type among full, tied"), ("", "found ''")])
+def test_unknown_structures(name, message):
+    with pytest.raises(ValueError, match=message):
+        structure(name)
+
+
+@pytest.mark.parametrize("rank", [0, -1, 1.5, True, "2"])
+def test_ranks_are_whole_numbers(rank):
+    with pytest.raises(ValueError, match=f"rank of at least 1, a whole number, found {rank}"):
+        structure("low_rank", rank)
+
+
+GOOD = {"n_components": 2, "n_init": 1, "max_iter": 10, "tol": 1e-3, "reg_covar": 0.0, "precision": "double"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *({"n_components": v} for v in (0, True, 2.0, "2", None)),
+        *({"n_init": v} for v in (0, 1.5)),
+        *({"max_iter": v} for v in (-1, 2.5)),
+        *({name: v} for name in ("tol", "reg_covar") for v in (-1.0, float("nan"), float("inf"), "small", None)),
+        {"precision": "half"},
+    ],
+    ids=str,
+)
+def test_settings_out_of_range(bad):
+    em.require_settings(**GOOD)
+    em.require_settings(**GOOD | {"n_components": np.int64(3)})
+    ((name, value),) = bad.items()
+    with pytest.raises(ValueError, match=f"expected {name}.* found '?{value}"):
+        em.require_settings(**GOOD | bad)
+
+
+# --- planted errors: each is seen by a check above
+
+
+class Centred(Full):
+    """Moments around the means of before, and the step of the mean forgotten."""
+
+    def estimate(self, use, sums, N, means, reg):
+        return structures.unflat(sums.second / N[:, None, None], means)
+
+
+class Unbiased(Full):
+    """Divided by N_k - 1."""
+
+    def estimate(self, use, sums, N, means, reg):
+        return super().estimate(use, sums, N, means, reg) * (N / (N - 1)).unflatten(0, means.shape[:2])[..., None, None]
+
+
+class NoDeterminant(Full):
+    def log_density(self, use, x):
+        return super().log_density(use, x) + 0.5 * use.log_det[:, None]
+
+
+class SquaredWeights(Diagonal):
+    def second(self, use, x, r):
+        return super().second(use, x, r.square())
+
+
+class Uncentred(Tied):
+    """Moments around the origin, and the means forgotten."""
+
+    def estimate(self, use, sums, N, means, reg):
+        return super().estimate(use, sums, N, torch.zeros_like(means), reg)
+
+
+class Summed(Spherical):
+    """The trace, not the mean variance."""
+
+    def estimate(self, use, sums, N, means, reg):
+        return means.shape[-1] * super().estimate(use, sums, N, means, reg)
+
+
+class WithoutPosterior(LowRank):
+    """E[z z^T] without the posterior covariance I - beta U."""
+
+    def estimate(self, use, sums, N, means, reg):
+        diagonal, A = self._moments(use, sums, N, means)
+        new = torch.linalg.solve(use.beta.mT @ A, A, left=False)
+        d = (diagonal - (new * A).sum(-1)).clamp(min=1e-6)
+        return structures.unflat(torch.cat([d[..., None], new], -1), means)
+
+
+PLANTED = [
+    ("full", Centred()),
+    ("full", Unbiased()),
+    ("full", NoDeterminant()),
+    ("diag", SquaredWeights()),
+    ("tied", Uncentred()),
+    ("spherical", Summed()),
+    ("low_rank", WithoutPosterior(RANK)),
+]
+
+
+@pytest.mark.parametrize(("kind", "planted"), PLANTED, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
+def test_the_loops_see_planted_errors(kind, planted, weighted):
+    check_reference(kind, weighted, 1)
+    with pytest.raises(AssertionError):
+        check_reference(kind, weighted, 1, made=planted)
+
+
+@pytest.mark.parametrize("planted", [Centred(), Unbiased()], ids=lambda v: type(v).__name__)
+def test_the_trap_sees_planted_errors(planted, weighted):
+    with pytest.raises(AssertionError):
+        check_trap("full", weighted, made=planted)
+
+
+def test_a_start_that_misses_blocks_is_seen(weighted, small_blocks, monkeypatch):
+    real = em.Data.blocks
+    monkeypatch.setattr(em.Data, "blocks", lambda *a: list(real(*a))[:-1])
+    with pytest.raises(AssertionError):
+        check_reference("full", weighted, 1)
+
+
+def test_a_structure_is_complete():
+    with pytest.raises(TypeError, match="abstract"):
+        Structure()

@@ -1,0 +1,376 @@
+"""Densities against scipy, quadrature and dense algebra: values, draws, blocks, conditionals, gradients."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch.distributions import MultivariateNormal
+
+from vergence.densities.covariance import Dense, Diagonal, LowRank, PairedLowRank, turned
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.polar import PowerSpherical
+
+D, C, K = 5, 2, 3
+KINDS = ("dense", "diagonal", "low rank")
+
+
+def covariance(kind, *batch, d=D, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    if kind == "dense":
+        a = torch.randn(*batch, d, d, generator=g)
+        return Dense.of(a @ a.mT + 0.5 * torch.eye(d))
+    variances = torch.rand(*batch, d, generator=g) + 0.3
+    return Diagonal(variances) if kind == "diagonal" else LowRank(variances, torch.randn(*batch, d, 2, generator=g))
+
+
+def joint(kind, *batch):
+    return JointGaussian(torch.randn(*batch, D), covariance(kind, *batch), context=C)
+
+
+def mixture(kind, *batch):
+    return GaussianMixture(torch.randn(*batch, K), 2 * torch.randn(*batch, K, D), covariance(kind, *batch, K), context=C)
+
+
+def close(a, b, tol=1e-10):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
+
+
+# --- covariances
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+def test_covariances_are_their_dense_matrix(kind, batch):
+    S = covariance(kind, *batch)
+    dense, x = S.dense(), torch.randn(7, *batch, D)
+    assert S.shape == (*batch, D)
+    close(S.log_det(), torch.linalg.slogdet(dense)[1])
+    close(S.quadratic(x), (x * torch.linalg.solve(dense, x[..., None])[..., 0]).sum(-1))
+    close(S.variance(), dense.diagonal(dim1=-2, dim2=-1))
+    for where in (slice(0, 2), slice(2, None), slice(1, 4)):
+        close(S.block(where).dense(), dense[..., where, where])
+    wide = S.expand(torch.Size((6, *batch)))
+    assert wide.shape == (6, *batch, D)
+    close(wide.log_det()[0], S.log_det())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_the_schur_complement_is_the_dense_one(kind, batch):
+    S = covariance(kind, *batch)
+    dense, x = S.dense(), torch.randn(4, *batch, C)
+    A = torch.linalg.solve(dense[..., :C, :C], dense[..., :C, C:]).mT
+    shift, rest = S.conditional(C, x)
+    close(shift, (A @ x[..., None])[..., 0])
+    close(rest.dense(), dense[..., C:, C:] - A @ dense[..., :C, C:])
+    assert isinstance(rest, type(S))  # low rank stays low rank, diagonal stays diagonal
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_points_against_a_batch_of_one(kind):
+    """A batch axis of length 1 is spread over the points, as everywhere in torch."""
+    p = mixture(kind, 1)
+    z = torch.randn(9, D)
+    close(p.log_prob(z), torch.stack([p.log_prob(one)[0] for one in z]))
+    given = p.conditional(torch.randn(1, C))
+    t = torch.randn(9, D - C)
+    close(given.log_prob(t), torch.stack([given.log_prob(one)[0] for one in t]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_of_units(kind):
+    p, a, b = mixture(kind, 2), torch.rand(D) + 0.5, torch.randn(D)
+    z = torch.randn(5, 2, D)
+    close(p.affine(a, b).log_prob(a * z + b), p.log_prob(z) - a.log().sum())
+    one = joint(kind, 2)
+    close(one.affine(a, b).covariance, a[:, None] * one.covariance * a)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_distribution_functions_of_features(kind):
+    p = mixture(kind, 2)
+    value = torch.randn(4, 2, D)
+    parts = p.component_distribution
+    expected = sum(
+        p.weights[:, k, None] * torch.as_tensor(stats.norm.cdf(value, parts.mean[:, k], parts.variance[:, k].sqrt()))
+        for k in range(K)
+    )
+    close(p.marginal_cdf(value), expected)
+    for level in (0.01, 0.5, 0.975):
+        close(p.marginal_cdf(p.marginal_quantile(level)), torch.full((2, D), level), 1e-9)
+        one = joint(kind)
+        close(one.marginal_quantile(level), stats.norm.ppf(level, one.mean, one.variance.sqrt()), 1e-9)
+        close(one.marginal_cdf(one.marginal_quantile(level)), torch.full((D,), level), 1e-9)
+
+
+def test_polar_student_t_is_vjes_likelihood():
+    from tests.reference import vje as reference
+
+    from vergence.densities.polar import PolarStudentT
+
+    s, var, z = torch.randn(3, D), torch.rand(3, D) + 0.5, torch.randn(3, D)
+    for nu in (0.5, 3.0, math.inf):
+        p = PolarStudentT(s, var, nu)
+        expected = [
+            -reference.directional_nll(a.tolist(), b.tolist(), v.tolist(), nu, True)
+            - reference.radial_nll(a.tolist(), b.tolist(), nu, True)
+            for a, b, v in zip(z, s, var, strict=True)
+        ]
+        close(p.log_prob(z), expected)
+        assert (p.log_prob(p.mode) >= p.log_prob(z)).all() and p.batch_shape == (3,) and p.event_shape == (D,)
+    with pytest.raises(ValueError, match="nu > 0"):
+        PolarStudentT(s, var, 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_have_the_covariance(kind):
+    S = covariance(kind)
+    x = S.draw(torch.Size((200_000, D)))
+    found, dense = x.T @ x / len(x), S.dense()
+    spread = torch.sqrt((dense.diagonal()[:, None] * dense.diagonal() + dense.square()) / len(x))
+    assert ((found - dense) / spread).abs().max() < 4.5
+
+
+# --- Gaussians
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_gaussians_are_torchs(kind, batch):
+    p = joint(kind, *batch)
+    oracle, z = MultivariateNormal(p.mean, p.covariance), torch.randn(6, *batch, D)
+    close(p.log_prob(z), oracle.log_prob(z))
+    close(p.entropy(), oracle.entropy())
+    close(p.variance, oracle.variance)
+    assert p.rsample((2,)).shape == (2, *batch, D) and p.expand((5, *batch)).log_prob(z[0]).shape == (5, *batch)
+    one = stats.multivariate_normal(p.mean.reshape(-1, D)[0], p.covariance.reshape(-1, D, D)[0])
+    close(p.log_prob(z).reshape(6, -1)[:, 0], one.logpdf(z.reshape(6, -1, D)[:, 0]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [joint, mixture])
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_the_joint_is_marginal_times_conditional(make, kind, batch):
+    p = make(kind, *batch)
+    z = torch.randn(6, *batch, D)
+    product = p.marginal("context").log_prob(z[..., :C]) + p.conditional(z[..., :C]).log_prob(z[..., C:])
+    close(p.log_prob(z), product)
+    swapped = p.marginal("target")
+    assert swapped.event_shape == (D - C,)
+    close(p.marginal(slice(1, 4)).mean, p.mean[..., 1:4])
+
+
+def test_a_conditional_gaussian_is_the_regression():
+    x = torch.randn(400, D) @ torch.randn(D, D)
+    mean, S = x.mean(0), (x - x.mean(0)).T @ (x - x.mean(0)) / len(x)
+    given = JointGaussian(mean, S, context=C).conditional(x[:, :C])
+    design = torch.cat([torch.ones(400, 1), x[:, :C]], 1)
+    fitted = design @ torch.linalg.lstsq(design, x[:, C:]).solution
+    close(given.mean, fitted, 1e-8)
+    residual = x[:, C:] - fitted
+    close(given.covariance[0], residual.T @ residual / 400, 1e-8)
+
+
+@pytest.mark.parametrize("make", [joint, mixture])
+def test_affine_maps_shift_densities_by_their_determinant(make):
+    p, B, b, z = make("dense"), torch.randn(D, D) + 3 * torch.eye(D), torch.randn(D), torch.randn(8, D)
+    if make is joint:
+        q = JointGaussian(B @ p.mean + b, B @ p.covariance @ B.T)
+    else:
+        parts = p.component_distribution
+        q = GaussianMixture(p.mixture_distribution.logits, parts.mean @ B.T + b, B @ parts.covariance @ B.T)
+    close(q.log_prob(z @ B.T + b), p.log_prob(z) - torch.linalg.slogdet(B)[1], 1e-9)
+
+
+# --- mixtures
+
+
+def test_a_mixture_of_one_is_the_gaussian():
+    p = joint("dense")
+    q = GaussianMixture(torch.zeros(1), p.mean[None], Dense(p.S.L[None]), context=C)
+    z = torch.randn(5, D)
+    close(q.log_prob(z), p.log_prob(z))
+    close(q.conditional(z[:, :C]).mean, p.conditional(z[:, :C]).mean)
+    close(q.covariance, p.covariance)
+    close(q.entropy(), p.entropy())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixtures_are_the_sum_of_their_parts(kind):
+    p, z = mixture(kind), torch.randn(9, D)
+    parts = p.component_distribution
+    total = sum(w * parts.expand((K,)).log_prob(z[:, None])[:, k].exp() for k, w in enumerate(p.weights))
+    close(p.log_prob(z), total.log())
+    close(p.responsibilities(z).sum(-1), torch.ones(9))
+    x = p.sample((200_000,))
+    assert ((x.mean(0) - p.mean) / (p.variance / len(x)).sqrt()).abs().max() < 4.5
+    close((x - x.mean(0)).T @ (x - x.mean(0)) / len(x), p.covariance, 0.1)
+    assert p.entropy() >= -p.log_prob(x).mean() - 0.02
+    order = torch.tensor([2, 0, 1])
+    q = GaussianMixture(p.mixture_distribution.logits[order], parts.mean[order], parts.covariance[order])
+    close(q.log_prob(z), p.log_prob(z))
+
+
+def test_a_conditional_mixture_has_mass_one():
+    p = GaussianMixture(torch.randn(K), 2 * torch.randn(K, 2), covariance("dense", K, d=2), context=1)
+    for x in (-2.0, 0.0, 3.0):
+        given = p.conditional(torch.tensor([x]))
+        mass = integrate.quad(lambda y, g=given: g.log_prob(torch.tensor([y])).exp().item(), -40, 40, limit=400)[0]
+        mean = integrate.quad(lambda y, g=given: y * g.log_prob(torch.tensor([y])).exp().item(), -40, 40, limit=400)[0]
+        assert math.isclose(mass, 1, abs_tol=1e-6) and math.isclose(mean, given.mean.item(), abs_tol=1e-5)
+
+
+def test_tied_and_shared_covariances_broadcast():
+    logits, mean, z = torch.randn(K), torch.randn(K, D), torch.randn(4, D)
+    tied = covariance("dense")
+    one = GaussianMixture(logits, mean, tied, context=C)
+    other = GaussianMixture(logits, mean, tied.dense().expand(K, D, D), context=C)
+    close(one.log_prob(z), other.log_prob(z))
+    close(one.conditional(z[:, :C]).log_prob(z[:, C:]), other.conditional(z[:, :C]).log_prob(z[:, C:]))
+
+
+def test_the_mode_is_an_answer_and_not_their_average():
+    p = GaussianMixture(torch.tensor([0.0, 0.1]), torch.tensor([[-5.0], [5.0]]), Diagonal(torch.ones(1)))
+    assert p.mode.item() == 5 and abs(p.mean.item()) < 1
+    many = GaussianMixture(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[-5.0], [5.0]]), Diagonal(torch.ones(1)))
+    assert many.mode.flatten().tolist() == [5, -5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients(kind):
+    S = covariance(kind, K)
+    leaves = [t.clone().requires_grad_() for t in vars(S).values()]
+    logits, mean, z = (torch.randn(*shape, requires_grad=True) for shape in ((K,), (K, D), (2, D)))
+
+    def conditional(logits, mean, z, *parts):
+        parts = [p.tril() for p in parts] if kind == "dense" else parts
+        p = GaussianMixture(logits, mean, type(S)(*parts), context=C)
+        return p.conditional(z[:, :C]).log_prob(z[:, C:])
+
+    assert torch.autograd.gradcheck(conditional, (logits, mean, z, *leaves))
+
+
+def test_extreme_inputs_stay_finite():
+    p = mixture("dense")
+    z = torch.full((2, D), 1e4, requires_grad=True)
+    found = p.log_prob(z)
+    found.sum().backward()
+    assert found.isfinite().all() and z.grad.isfinite().all()
+    assert p.conditional(z[:, :C].detach()).log_prob(z[:, C:].detach()).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: JointGaussian(torch.zeros(3), torch.eye(4)),
+        lambda: JointGaussian(torch.zeros(3), torch.eye(3), context=3),
+        lambda: JointGaussian(torch.zeros(3), torch.eye(3)).conditional(torch.zeros(1)),
+        lambda: JointGaussian(torch.zeros(3), torch.eye(3), context=1).conditional(torch.zeros(2)),
+        lambda: JointGaussian(torch.zeros(3), torch.eye(3)).marginal("context"),
+        lambda: JointGaussian(torch.zeros(3), torch.eye(3), context=1).marginal("left"),
+        lambda: JointGaussian(torch.zeros(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
+        lambda: PowerSpherical(torch.ones(1), torch.tensor(1.0)),
+    ],
+)
+def test_what_cannot_be_is_refused(call):
+    with pytest.raises(ValueError, match="expected"):
+        call()
+
+
+# --- the power spherical
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.7, 30.0])
+def test_power_spherical_has_mass_one_and_its_entropy(kappa):
+    mu = torch.nn.functional.normalize(torch.randn(3), dim=0)
+    p = PowerSpherical(mu, torch.tensor(kappa))
+
+    def density(t):  # around mu: the surface of the unit sphere in R^3 is 2 pi dt
+        v = torch.nn.functional.normalize(torch.linalg.cross(mu, torch.tensor([0.3, 0.5, 0.8])), dim=0)
+        return p.log_prob(t * mu + math.sqrt(1 - t * t) * v).item()
+
+    mass = integrate.quad(lambda t: 2 * math.pi * math.exp(density(t)), -1, 1)[0]
+    entropy = integrate.quad(lambda t: -2 * math.pi * math.exp(density(t)) * density(t), -1 + 1e-12, 1)[0]
+    assert math.isclose(mass, 1, rel_tol=1e-7) and math.isclose(entropy, p.entropy().item(), rel_tol=1e-6, abs_tol=1e-7)
+
+
+@pytest.mark.parametrize("d", [2, 3, 8])
+def test_power_spherical_draws_are_its_own(d):
+    mu = torch.nn.functional.normalize(torch.randn(d), dim=0)
+    p = PowerSpherical(mu, torch.tensor(4.0))
+    x = p.sample((50_000,))
+    close(x.norm(dim=1), torch.ones(50_000))
+    b = (d - 1) / 2
+    assert stats.kstest(((x @ mu).numpy() + 1) / 2, stats.beta(4 + b, b).cdf).pvalue > 1e-4
+    assert ((x.mean(0) - p.mean) / (x.std(0) / math.sqrt(len(x)))).abs().max() < 4.5
+    north = PowerSpherical(torch.eye(d)[0], torch.tensor(4.0)).sample((1000,))
+    assert north[:, 0].mean() > 0 and np.isfinite(north.numpy()).all()
+
+
+def test_power_spherical_gradients():
+    mu, kappa = (
+        torch.nn.functional.normalize(torch.randn(2, 4), dim=1).requires_grad_(),
+        torch.tensor([1.0, 3.0], requires_grad=True),
+    )
+    x = torch.nn.functional.normalize(torch.randn(2, 4), dim=1)
+    assert torch.autograd.gradcheck(lambda m, k: PowerSpherical(m, k).log_prob(x), (mu, kappa))
+    assert torch.autograd.gradcheck(lambda k: PowerSpherical(mu.detach(), k).entropy(), (kappa,))
+    PowerSpherical(mu, kappa).rsample((3,)).square().sum().backward()
+    assert mu.grad.isfinite().all() and kappa.grad.isfinite().all()
+
+
+def paired(*batch, H=3, r=2):
+    """Returns a random covariance of pairs."""
+    pa, pb = torch.rand(*batch, H) + 0.5, torch.rand(*batch, H) + 0.5
+    return PairedLowRank(pa, pb, (2 * torch.rand(*batch, H) - 1) * 0.9 * (pa * pb).sqrt(), torch.randn(*batch, 2 * H, r))
+
+
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_covariances_of_pairs_are_their_dense_form(batch):
+    S = paired(*batch)
+    dense, x = Dense.of(S.dense()), torch.randn(5, *batch, 6)
+    torch.testing.assert_close(S.log_det(), dense.log_det())
+    torch.testing.assert_close(S.quadratic(x), dense.quadratic(x))
+    torch.testing.assert_close(S.variance(), dense.variance())
+    torch.testing.assert_close(S.scaled(torch.arange(1.0, 7)).dense(), dense.scaled(torch.arange(1.0, 7)).dense())
+    for where in (slice(0, 3), slice(3, None)):
+        torch.testing.assert_close(S.block(where).dense(), S.dense()[..., where, where])
+    shift, C = S.conditional(3, x[..., :3])
+    expected, D = dense.conditional(3, x[..., :3])
+    torch.testing.assert_close(shift, expected)
+    torch.testing.assert_close(C.dense(), D.dense())
+    with pytest.raises(ValueError, match="expected the first view"):
+        S.conditional(2, x[..., :2])
+    with pytest.raises(ValueError, match="expected one view"):
+        S.block(slice(0, 2))
+
+
+def test_covariances_of_pairs_are_drawn_picked_and_turned():
+    S = paired(4)
+    z = S.picked(torch.tensor([2])).draw(torch.Size((200_000, 1, 6)))[:, 0]
+    error = (torch.cov(z.T) - S.dense()[2]) / (torch.outer(S.variance()[2], S.variance()[2]) * 2 / len(z)).sqrt()
+    assert error.abs().max() < 5
+    d, U = torch.rand(6) + 0.1, torch.randn(6, 2)
+    T = turned(torch.eye(6)).T
+    torch.testing.assert_close(PairedLowRank.of_sums(d, U).dense(), T.T @ (torch.diag(d) + U @ U.T) @ T)
+    torch.testing.assert_close(T @ T, torch.eye(6))
+    mixture = GaussianMixture(torch.randn(4), torch.randn(4, 6), S, context=3)
+    plain = GaussianMixture(mixture.mixture_distribution.logits, mixture.component_distribution.loc, S.dense(), context=3)
+    x = torch.randn(7, 6)
+    torch.testing.assert_close(mixture.log_prob(x), plain.log_prob(x))
+    torch.testing.assert_close(mixture.conditional(x[:, :3]).log_prob(x[:, 3:]), plain.conditional(x[:, :3]).log_prob(x[:, 3:]))
+    torch.testing.assert_close(mixture.expand((2,)).log_prob(x[:2]), plain.log_prob(x[:2]))
+
+
+def test_weights_that_share_components_need_no_copies():
+    loc, d, logits = torch.randn(5, 3) + 100, torch.rand(3) + 0.1, torch.randn(7, 5)
+    shared = GaussianMixture(logits, loc, Diagonal(d))
+    copies = GaussianMixture(logits, loc.expand(7, 5, 3).clone(), Diagonal(d.expand(7, 5, 3).clone()))
+    assert shared.common is not None and copies.common is None
+    for name in ("mean", "variance", "mode"):
+        torch.testing.assert_close(getattr(shared, name), getattr(copies, name))
+    torch.testing.assert_close(shared.entropy(), copies.entropy())
+    x = torch.randn(7, 3) + 100
+    torch.testing.assert_close(shared.log_prob(x), copies.log_prob(x))

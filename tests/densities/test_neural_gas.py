@@ -1,0 +1,227 @@
+"""Growing neural gas against the slow reference, step by step; invariants; draws; what it does to units of measure."""
+
+import inspect
+import types
+
+import numpy as np
+import pytest
+import torch
+from tests.reference.neural_gas import Gas
+
+from vergence.densities import neural_gas
+from vergence.densities.neural_gas import NeuralGas, nearest_node
+
+SETTINGS = {
+    "defaults": ({}, {}),
+    "many removals": ({"max_age": 2, "insert_every": 10, "max_nodes": 25}, {"a_max": 2, "lam": 10, "max_nodes": 25}),
+    "other values": (
+        {"max_age": 5, "insert_every": 25, "max_nodes": 30, "eps_b": 0.1, "eps_n": 0.02, "alpha": 0.3, "decay": 0.98},
+        {"a_max": 5, "lam": 25, "max_nodes": 30, "eps_b": 0.1, "eps_n": 0.02, "alpha": 0.3, "d": 0.98},
+    ),
+}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def stream(n=4000, d=2, seed=0):
+    """Signals whose distribution narrows and then drifts: units fall behind and are removed."""
+    x = np.random.default_rng(seed).normal(size=(n, d))
+    x[n // 3 :, -1] *= 0.3
+    x[n // 2 :, 0] += np.linspace(0, 4, n - n // 2)
+    return x
+
+
+def two_squares(n=600):
+    x = np.random.default_rng(0).uniform(size=(n, 2))
+    x[: n // 2] += 5
+    return x
+
+
+def agrees(cls, setting, x, tol=1e-9):
+    ours, theirs = SETTINGS[setting]
+    gas, slow = cls(**ours), Gas(**theirs)
+    for part in np.split(x, 4):
+        gas.adapt(part)
+        nodes, errors, ages = (np.array(v) for v in slow.run(part.tolist()).tables())
+        counted = (gas.signals, gas.insertions, gas.removals) == (slow.signals, slow.insertions, slow.removals)
+        if not counted or gas.ages.shape != ages.shape or not (gas.ages == ages).all():
+            return False
+        if not np.allclose(gas.nodes, nodes, 0, tol) or not np.allclose(gas.errors, errors, tol, tol):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("d", [1, 2, 7])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_it_is_the_reference(setting, d):
+    assert agrees(NeuralGas, setting, stream(d=d))
+
+
+def test_the_reference_is_compared_where_units_come_and_go():
+    for setting, (ours, _) in SETTINGS.items():
+        gas = NeuralGas(**ours).adapt(stream())
+        assert gas.insertions > 20 and gas.removals >= {"defaults": 0, "many removals": 50, "other values": 3}[setting]
+
+
+PLANTED = {
+    "an unsquared distance": ("delta.dot(delta)", "delta.dot(delta) ** 0.5"),
+    "edges that do not age": ("own[linked] + 1", "own[linked] + 0"),
+    "edges that age on one side": ("own[linked] = age[:, s1][linked] = aged", "own[linked] = aged"),
+    "edges that go a signal too soon": ("> self.max_age", ">= self.max_age"),
+    "an edge that is not refreshed": ("own[s2] = age[s2, s1] = 0", "own[s2] = age[s2, s1] = max(0, own[s2] - 1)"),
+    "units without edges that stay": ("alone = old[(self._age[old] < 0).all(1)]", "alone = old[:0]"),
+    "s1 moves as its neighbours do": ("self.eps_b * delta", "self.eps_n * delta"),
+    "neighbours that stay": ("near += self.eps_n * x", "near += self.eps_n * near"),
+    "lengths that are not kept up": ("self._half[i] = (w * w)", "(w * w)"),
+    "f anywhere": ("np.where(self._age[q] >= 0, self._error, -np.inf).argmax()", "self._error.argsort()[-2]"),
+    "an edge q-f that stays": ("self._age[q, f] = self._age[f, q] = -1", "pass"),
+    "one error that is not lowered": ("self._error[[q, f]] *= self.alpha", "self._error[q] *= self.alpha"),
+    "E_r as of 1997": ("self._error, self._error[q])", "self._error, (self._error[q] + self._error[f]) / 2)"),
+    "errors that stay": ("self._error *= self.decay", "pass"),
+    "a new neighbour that moves at once": ("linked = (own", "own[s2] = age[s2, s1] = max(0, own[s2]); linked = (own"),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_errors_are_noticed(error):
+    right, wrong = PLANTED[error]
+    source = inspect.getsource(neural_gas)
+    assert right in source
+    module = types.ModuleType("planted")
+    exec(source.replace(right, wrong), module.__dict__)
+    assert agrees(NeuralGas, "many removals", stream(1200))
+    assert not agrees(module.NeuralGas, "many removals", stream(1200))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_holds_after_every_signal(setting):
+    ours, _ = SETTINGS[setting]
+    x = stream(1500)
+    gas = NeuralGas(**ours).adapt(x[:2])
+    for signal in x[2:]:
+        gas.adapt(signal[None])
+        ages = gas.ages
+        assert (ages == ages.T).all() and (ages.diagonal() == -1).all()
+        assert (ages >= -1).all() and (ages <= gas.max_age).all()
+        assert (ages >= 0).any(1).all()  # nobody is alone
+        assert 2 <= len(gas.nodes) == 2 + gas.insertions - gas.removals <= gas.max_nodes
+        assert (gas.errors >= 0).all()
+    assert gas.signals == 1498
+
+
+def test_nodes_stay_between_the_signals():
+    x = stream()
+    gas = NeuralGas(**SETTINGS["other values"][0]).adapt(x)  # every move and every insertion is an average
+    assert (gas.nodes >= x.min(0)).all() and (gas.nodes <= x.max(0)).all()
+
+
+def test_edges_and_components_are_those_of_the_ages():
+    gas = NeuralGas(max_nodes=40).grow(two_squares(), 6000, generator())
+    ages, M = gas.ages, len(gas.nodes)
+    assert gas.edges.tolist() == [[i, j] for i in range(M) for j in range(i + 1, M) if ages[i, j] >= 0]
+    label = list(range(M))
+    for _ in range(M):
+        for i, j in gas.edges:
+            label[i] = label[j] = min(label[i], label[j])
+    firsts = sorted(set(label))
+    assert gas.components().tolist() == [firsts.index(v) for v in label]
+
+
+def test_components_are_the_clusters():
+    x = two_squares()
+    gas = NeuralGas(max_nodes=30).grow(x, 5000, generator())
+    label = gas.components()[nearest_node(gas.nodes, x)]
+    assert len(set(label[:300])) == len(set(label[300:])) == 1 and label[0] != label[-1]
+
+
+def test_growing_twice_is_growing_once(monkeypatch):
+    x = two_squares()
+    once = NeuralGas(max_nodes=40).grow(x, 5000, generator())
+    g, twice = generator(), NeuralGas(max_nodes=40)
+    for n in (1, 0, 4200, 799):
+        twice.grow(x, n, g)
+    monkeypatch.setattr(neural_gas, "BLOCK", 700)
+    blocks = NeuralGas(max_nodes=40).grow(torch.from_numpy(x), 5000, generator())
+    for other in (twice, blocks):
+        assert (once.nodes == other.nodes).all() and (once.errors == other.errors).all() and (once.ages == other.ages).all()
+        assert (once.signals, once.insertions, once.removals) == (other.signals, other.insertions, other.removals)
+
+
+def test_growing_adapts_to_draws_with_replacement():
+    x, g = two_squares(), generator(3)
+    gas = NeuralGas(max_nodes=20).grow(x, 3000, g)
+    g.manual_seed(3)
+    begin = torch.randperm(len(x), generator=g)[:2]
+    drawn = torch.randint(len(x), (3000,), generator=g)
+    other = NeuralGas(max_nodes=20).adapt(x[torch.cat([begin, drawn])])
+    assert (gas.ages == other.ages).all() and np.allclose(gas.nodes, other.nodes, 0, 1e-12)
+    assert not np.allclose(gas.nodes, NeuralGas(max_nodes=20).grow(x, 3000, generator(4)).nodes)
+
+
+def test_what_is_returned_is_a_copy():
+    gas = NeuralGas().grow(two_squares(), 500, generator())
+    before = gas.nodes, gas.errors, gas.ages
+    for array in (gas.nodes, gas.errors, gas.ages):
+        array[:] = 0
+    assert all((a == b).all() for a, b in zip(before, (gas.nodes, gas.errors, gas.ages), strict=True))
+
+
+def test_a_change_of_units_changes_only_units():
+    x = stream(3000)
+    gas = NeuralGas(max_nodes=40).adapt(x)
+    Q = np.linalg.qr(np.random.default_rng(1).normal(size=(2, 2)))[0]
+    other = NeuralGas(max_nodes=40).adapt(3 * x @ Q + 1e6)  # far from zero too: nothing is lost beyond what the signals lose
+    assert (gas.ages == other.ages).all()
+    assert np.allclose(3 * gas.nodes @ Q + 1e6, other.nodes, 0, 1e-7) and np.allclose(9 * gas.errors, other.errors, 1e-6)
+
+
+def test_errors_of_one_unit_that_always_wins():
+    """All signals at x, the other unit far away: E_n = d (E_{n-1} + |x - w|^2) and w comes nearer by 1 - eps_b each time."""
+    gas = NeuralGas(insert_every=1000).adapt(np.array([[1.0], [100.0]]))
+    gas.adapt(np.zeros((40, 1)))
+    n = np.arange(40)
+    assert np.isclose(gas.nodes[0, 0], 0.8**40) and np.isclose(gas.errors[0], (0.995 ** (40 - n) * 0.8 ** (2 * n)).sum())
+    assert np.isclose(gas.nodes[1, 0], 100 * 0.994**39) and gas.errors[1] == 0  # the first signal makes the edge after it moves
+
+
+def test_equal_items():
+    gas = NeuralGas(max_nodes=5).grow(np.ones((10, 3)), 1000, generator())
+    assert gas.nodes.tolist() == [[1.0] * 3] * 5 and (gas.errors == 0).all()
+
+
+def test_the_nearest_node(monkeypatch):
+    rng = np.random.default_rng(0)
+    nodes, x = 1e6 + rng.normal(size=(30, 4)), 1e6 + rng.normal(size=(500, 4))
+    expected = [min(range(30), key=lambda k: sum((item - nodes[k]) ** 2)) for item in x]
+    assert nearest_node(nodes, x).tolist() == expected
+    monkeypatch.setattr(neural_gas, "CELLS", 100)
+    assert nearest_node(nodes, x).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_nodes": 1}, {"insert_every": 0}, {"eps_b": 0.0}, {"eps_b": 1.1}, {"eps_n": -0.1}, {"alpha": 1.5}, {"max_age": 0},
+        {"decay": 0.0}, {"decay": float("nan")},
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_refused(bad):
+    with pytest.raises(ValueError, match=f"expected {next(iter(bad))} .*, found"):
+        NeuralGas(**bad)
+
+
+def test_bad_items_are_refused():
+    gas = NeuralGas()
+    for x in (np.ones(3), np.ones((1, 2)), np.ones((4, 0))):
+        with pytest.raises(ValueError, match=r"expected at least 2 items \(N, D\), found shape"):
+            gas.grow(x, 10)
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            gas.grow(np.array([[0.0], [value]]), 10)
+    with pytest.raises(ValueError, match="signals"):
+        gas.grow(np.ones((4, 2)), -1)
+    gas.grow(np.random.default_rng(0).normal(size=(4, 2)), 10)
+    with pytest.raises(ValueError, match=r"items \(N, 2\), found shape \(4, 3\)"):
+        gas.adapt(np.ones((4, 3)))

@@ -1,0 +1,77 @@
+"""Resampling: counts, unbiasedness by z-scores, and edges."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from vergence.densities.resampling import effective_sample_size, stratified, systematic
+
+BOTH = pytest.mark.parametrize("resample", [systematic, stratified])
+
+
+def weights(m=7, seed=0):
+    w = torch.rand(m, generator=torch.Generator().manual_seed(seed)) ** 3
+    return w / w.sum()
+
+
+def test_systematic_counts_are_floor_or_ceil():
+    for seed in range(50):
+        w, n = weights(9, seed), 40
+        counts = torch.bincount(systematic(w, n), minlength=9)
+        assert counts.sum() == n and ((counts >= (n * w).floor()) & (counts <= (n * w).ceil())).all()
+
+
+def test_equal_weights_keep_each_particle_once():
+    for m in (1, 3, 1000):
+        assert systematic(torch.full((m,), 1 / m), m).tolist() == list(range(m))
+
+
+@BOTH
+def test_counts_are_unbiased(resample):
+    w, n, repeats = weights(), 10, 4000
+    g = torch.Generator().manual_seed(1)
+    counts = torch.stack([torch.bincount(resample(w, n, g), minlength=len(w)).double() for _ in range(repeats)])
+    z = (counts.mean(0) - n * w) / (counts.std(0) / math.sqrt(repeats)).clamp(min=1e-12)
+    assert z.abs().max() < 4.5
+    multinomial = n * w * (1 - w)
+    assert (counts.var(0) <= multinomial + 0.1).all()  # never worse than independent draws
+
+
+def test_stratified_draws_fall_uniformly_into_their_strata():
+    m, n = 4000, 40
+    index = torch.stack([stratified(torch.full((m,), 1 / m), n) for _ in range(200)])
+    within = (index % (m // n)).flatten().double() / (m // n)
+    assert stats.kstest(within.numpy(), "uniform").pvalue > 1e-4
+    assert (index // (m // n) == torch.arange(n)).all()
+
+
+@BOTH
+def test_particles_without_weight_are_never_taken(resample):
+    w = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0])
+    for _ in range(200):
+        assert set(resample(w, 13).tolist()) <= {1, 3}
+    thirds = torch.full((3,), 1 / 3, dtype=torch.float32)
+    assert resample(torch.cat([thirds, torch.zeros(2, dtype=torch.float32)]), 999).max() == 2
+
+
+@BOTH
+def test_the_generator_decides(resample):
+    w = weights(50)
+    one, again, other = (resample(w, 20, torch.Generator().manual_seed(s)) for s in (3, 3, 4))
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+@BOTH
+@pytest.mark.parametrize("bad", [[-1.0, 2.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
+def test_what_is_no_weight_is_refused(resample, bad):
+    with pytest.raises(ValueError, match="weights"):
+        resample(torch.tensor(bad), 3)
+
+
+def test_effective_sample_size():
+    assert effective_sample_size(torch.ones(8)).item() == 8
+    assert effective_sample_size(torch.tensor([0.0, 5.0])).item() == 1
+    found = effective_sample_size(torch.stack([weights(9, s) for s in range(5)]))
+    assert found.shape == (5,) and ((found >= 1) & (found <= 9)).all()

@@ -1,0 +1,94 @@
+import pytest
+import torch
+from torch import nn
+
+from vergence.encoders import networks
+
+GREY, COLOUR = (torch.tensor([0.5]), torch.tensor([0.2])), (torch.full((3,), 0.5), torch.full((3,), 0.2))
+
+
+def test_standardise_is_the_formula_for_bytes_and_floats():
+    mean, std = torch.tensor([0.2, 0.4, 0.6]), torch.tensor([0.1, 0.2, 0.3])
+    x = torch.randint(0, 256, (5, 3, 4, 4), dtype=torch.uint8)
+    found = networks.Standardise(mean, std)(x)
+    for i in range(5):
+        for c in range(3):
+            assert torch.allclose(found[i, c], (x[i, c] / 255.0 - mean[c]) / std[c])
+    assert torch.allclose(networks.Standardise(mean, std)(x.double() / 255), found)
+    v = torch.randn(6, 3)
+    assert torch.allclose(networks.Standardise(mean, std)(v), (v - mean) / std)
+
+
+def test_small_convnet_is_the_one_of_the_recipe():
+    net = networks.small_convnet(3)
+    convs = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
+    assert [(c.in_channels, c.out_channels, c.stride[0], c.kernel_size[0]) for c in convs] == [
+        (3, 32, 1, 3),
+        (32, 64, 2, 3),
+        (64, 128, 2, 3),
+        (128, 256, 2, 3),
+    ]
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == 4
+    assert net(torch.randn(2, 3, 32, 32)).shape == (2, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "stride", "pool"),
+    [("resnet18", 1, False), ("resnet18-cifar", 1, False), ("resnet18-imagenet", 2, True), ("resnet50-cifar", 1, False)],
+)
+def test_resnets_have_the_stem_that_is_named(name, stride, pool):
+    net = networks.encoder(name, (3, 32, 32), *COLOUR)[1]
+    assert net.conv1.stride == (stride, stride)
+    assert isinstance(net.maxpool, nn.MaxPool2d) is pool
+
+
+def test_resnet_takes_imagenet_stem_for_large_images_and_any_channels():
+    net = networks.encoder("resnet18", (1, 96, 96), *GREY)
+    assert net[1].conv1.stride == (2, 2) and net[1].conv1.in_channels == 1
+    assert networks.width(net, (1, 96, 96)) == 512
+
+
+def test_resnet18_cifar_has_the_usual_number_of_parameters():
+    net = networks.resnet("resnet18", 3, "cifar")
+    assert sum(p.numel() for p in net.parameters()) == 11_168_832
+
+
+def test_timm_models_come_with_pooled_features():
+    pytest.importorskip("timm", reason="the extra 'timm' is not installed")
+    net = networks.encoder("timm:resnet10t", (3, 64, 64), *COLOUR)
+    assert net(torch.zeros(2, 3, 64, 64)).ndim == 2
+    vit = networks.encoder("timm:vit_tiny_patch16_224", (3, 64, 64), *COLOUR)
+    assert vit(torch.zeros(2, 3, 64, 64)).shape == (2, 192)
+
+
+def test_building_an_encoder_leaves_it_trainable_and_batch_statistics_untouched():
+    net = networks.encoder("small", (3, 32, 32), *COLOUR)
+    assert net.training
+    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all((m.running_mean == 0).all() and m.num_batches_tracked == 0 for m in norms)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("resnet81", (3, 32, 32), "did you mean 'resnet18'"),
+        ("smal", (3, 32, 32), "did you mean 'small'"),
+        ("resnet18-cifra", (3, 32, 32), "unknown encoder"),
+        ("small", (12,), "use --encoder mlp"),
+        ("timm:no_such_model", (3, 32, 32), "timm knows no model"),
+        ("timm:vit_tiny_patch16_224", (3, 8, 8), "try another --size"),
+    ],
+)
+def test_errors_say_what_to_do(name, shape, words):
+    if name.startswith("timm"):
+        pytest.importorskip("timm", reason="the extra 'timm' is not installed")
+    with pytest.raises(ValueError, match=words):
+        networks.encoder(name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
+
+
+def test_projector_ends_linear_and_is_the_identity_for_no_widths():
+    head = networks.projector(8, (16, 4))
+    assert isinstance(head[-1], nn.Linear) and head(torch.randn(3, 8)).shape == (3, 4)
+    assert sum(isinstance(m, nn.LayerNorm) for m in head) == 1
+    x = torch.randn(3, 8)
+    assert torch.equal(networks.projector(8, ())(x), x)

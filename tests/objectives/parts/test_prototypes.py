@@ -1,0 +1,431 @@
+"""Learnable prototypes, stepwise EM, the bank and a moving Gaussian: begin, floors, what is kept, when a fit is due, state."""
+
+import math
+
+import pytest
+import torch
+from tests.reference import gmje as slow
+
+from vergence.densities import em
+from vergence.densities.covariance import Dense, PairedLowRank
+from vergence.objectives.parts.moving import MovingGaussian
+from vergence.objectives.parts.prototypes import MixtureBank, MovingMixture, Prototypes, rank_of
+
+D, K = 4, 3
+
+
+def close(a, b, tol=1e-9):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
+
+
+def moved(prototypes, by=0.5):
+    with torch.no_grad():
+        for parameter in prototypes.parameters():
+            parameter.add_(by * torch.randn_like(parameter))
+    return prototypes
+
+
+def items(n=60, seed=0):
+    return torch.cat(slow.pair(n, D // 2, seed), 1)
+
+
+def turn():
+    """Returns T of [(z_a + z_b); (z_a - z_b)] / sqrt(2) = T z, which is its own inverse."""
+    eye = torch.eye(D // 2)
+    return torch.cat([torch.cat([eye, eye], 1), torch.cat([eye, -eye], 1)]) / math.sqrt(2)
+
+
+def covariances(density):
+    return density.component_distribution.covariance.detach()
+
+
+# The form
+
+
+@pytest.mark.parametrize(
+    ("form", "dim", "expected"), [("auto", 64, None), ("auto", 65, 8), ("full", 65, None), ("low_rank", 2, 2), ("full", 2, None)]
+)
+def test_the_rank_by_the_form(form, dim, expected):
+    assert rank_of(form, 8, dim) == expected
+
+
+def test_unknown_forms():
+    with pytest.raises(ValueError, match="expected covariance auto, full or low_rank, found 'diag'"):
+        rank_of("diag", 8, 2)
+    with pytest.raises(ValueError, match="expected rank of at least 1, found 0"):
+        rank_of("full", 0, 2)
+
+
+# Prototypes
+
+
+@pytest.mark.parametrize("floor", [0.01, 0.3, 0.99])
+def test_prototypes_begin_with_unit_covariances_and_equal_weights(floor):
+    full = Prototypes(D, K, rank=None, floor=floor).density()
+    close(covariances(full), torch.eye(D).expand(K, D, D), 1e-12)
+    close(full.weights, torch.full((K,), 1 / K))
+    low = Prototypes(D, K, rank=2, floor=floor)
+    U = turn() @ low.shared.detach()
+    close(covariances(low.density()), torch.eye(D) + U @ U.mT, 1e-12)
+    assert 0 < U.abs().max() < 0.05
+
+
+def test_means_are_drawn_from_the_global_seed():
+    torch.manual_seed(4)
+    one = Prototypes(2, 4000, rank=None, floor=0.3).means
+    torch.manual_seed(4)
+    assert torch.equal(one, Prototypes(2, 4000, rank=None, floor=0.3).means)
+    assert one.mean().abs() < 0.05 and (one.std() - 1).abs() < 0.05
+    assert not torch.equal(one, Prototypes(2, 4000, rank=None, floor=0.3).means)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("floor", [0.05, 0.6])
+def test_the_floor_is_below_every_eigenvalue(rank, floor):
+    torch.manual_seed(0)
+    for by in (0.5, 3.0):
+        low = torch.linalg.eigvalsh(covariances(moved(Prototypes(D, 20, rank=rank, floor=floor), by).density())).min()
+        assert low >= floor**2 - 1e-10
+    flat = Prototypes(D, 2, rank=rank, floor=floor)
+    with torch.no_grad():
+        flat.spread.fill_(-40)
+        flat.shared.zero_()
+    close(covariances(flat.density()), floor**2 * torch.eye(D).expand(2, D, D), 1e-12)
+
+
+def test_covariances_of_low_rank_are_the_dense_ones():
+    prototypes, z = moved(Prototypes(D, K, rank=2, floor=0.3)), items()
+    low = prototypes.density(context=2)
+    dense = type(low)(prototypes.logits, prototypes.means, Dense.of(covariances(low)), context=2)
+    assert isinstance(low.component_distribution.S, PairedLowRank)
+    close(low.log_prob(z), dense.log_prob(z))
+    close(low.log_prob(z), torch.tensor([slow.log_density(slow.parts(low), x) for x in z]))
+    close(low.conditional(z[:, :2]).log_prob(z[:, 2:]), dense.conditional(z[:, :2]).log_prob(z[:, 2:]))
+    for block in ("context", "target"):
+        close(low.marginal(block).log_prob(z[:, :2]), dense.marginal(block).log_prob(z[:, :2]))
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_every_parameter_is_learnt(rank):
+    prototypes, z = moved(Prototypes(D, K, rank=rank, floor=0.3)), items(12)
+    values, names = zip(*((p, n) for n, p in prototypes.named_parameters()), strict=True)
+
+    def density(*own):
+        with torch.nn.utils.stateless._reparametrize_module(prototypes, dict(zip(names, own, strict=True))):
+            return prototypes.density().log_prob(z).mean()
+
+    assert torch.autograd.gradcheck(density, values)
+
+
+@pytest.mark.parametrize("make", [Prototypes, MovingMixture, MixtureBank])
+def test_settings_out_of_range(make):
+    rest = {
+        Prototypes: {"components": K, "rank": None, "floor": 0.3},
+        MovingMixture: {"components": K, "floor": 0.3, "rate": 0.1},
+        MixtureBank: {"size": 50, "components": K, "rank": None, "floor": 0.3},
+    }[make]
+    for wrong in ({"components": 0}, {"floor": 0.0}, {"floor": -0.1}, {"floor": math.nan}):
+        with pytest.raises(ValueError, match="expected components >= 1 and floor > 0, found components="):
+            make(D, **(rest | wrong))
+    own = {Prototypes: {"floor": 1.0}, MovingMixture: {"rate": 0.0}, MixtureBank: {"size": 2 * K - 1}}[make]
+    with pytest.raises(ValueError, match=r"floor below the prototypes|a rate above 0|at least two items a component, 6, found 5"):
+        make(D, **(rest | own))
+
+
+# Stepwise EM
+
+
+def moving(rate=1.0, floor=0.1, mixture=None, components=K):
+    found = MovingMixture(D, components, floor=floor, rate=rate)
+    if mixture is not None:
+        for k, (w, mu, S) in enumerate(mixture):
+            found.N[k], found.mu[k], found.S[k] = w, mu, S - floor**2 * torch.eye(D)
+        found.begun.fill_(True)
+    return found
+
+
+def test_stepwise_em_begins_wide_with_equal_weights():
+    density = moving(floor=0.5).density()
+    close(covariances(density), 1.25 * torch.eye(D).expand(K, D, D))
+    close(density.weights, torch.full((K,), 1 / K))
+    assert density.component_distribution.mean.abs().max() < 0.1
+
+
+def test_items_of_the_first_batch_are_the_first_means():
+    found, z = moving(1e-9), items() + 7
+    found.update(z)
+    close(found.density().component_distribution.mean, z[[0, 29, 59]], 0.05)
+    close(covariances(found.density()), 1.01 * torch.eye(D).expand(K, D, D), 1e-6)
+    found.update(items(seed=1))
+    close(found.density().component_distribution.mean, z[[0, 29, 59]], 0.05)
+
+
+def test_components_differ_after_a_small_first_batch():
+    found = moving(0.5)
+    found.update(items(2))
+    for seed in range(20):
+        found.update(items(60, seed))
+    mean = found.density().component_distribution.mean
+    assert torch.cdist(mean, mean)[~torch.eye(K, dtype=torch.bool)].min() > 1e-6
+
+
+def test_with_rate_one_a_batch_is_a_step_of_em():
+    z, mixture = items(), slow.planted(K, D)
+    found = moving(mixture=mixture)
+    found.update(z)
+    expected = slow.em_step(mixture, z, 0.1**2)
+    density = found.density()
+    for k, (w, mu, S) in enumerate(expected):
+        close(density.weights[k], w, 1e-10)
+        close(density.component_distribution.mean[k], mu, 1e-10)
+        close(covariances(density)[k], S, 1e-10)
+
+
+def raw(m):
+    """Returns the sums of weights, first and second moments around the origin."""
+    return m.N.clone(), m.N[:, None] * m.mu, m.N[:, None, None] * (m.S + m.mu[:, :, None] * m.mu[:, None])
+
+
+def test_a_rate_moves_the_sums_so_far():
+    z, mixture = items(), slow.planted(K, D)
+    found, all_ = moving(0.3, mixture=mixture), moving(1.0, mixture=mixture)
+    before = raw(found)
+    found.update(z)
+    all_.update(z)
+    for old, new, kept in zip(before, raw(all_), raw(found), strict=True):
+        close(kept, 0.7 * old + 0.3 * new, 1e-12)
+
+
+def test_many_small_steps_find_planted_clusters():
+    found = moving(0.2, floor=0.05, components=2)
+    g = torch.Generator().manual_seed(0)
+    for _ in range(150):
+        side = torch.rand(200, generator=g) < 0.25
+        z = 0.5 * torch.randn(200, D, generator=g)
+        z[:, 0] += torch.where(side, 4.0, -4.0)
+        found.update(z)
+    density = found.density()
+    order = density.weights.argsort()
+    close(density.weights[order], [0.25, 0.75], 0.05)
+    close(density.component_distribution.mean[order, 0], [4.0, -4.0], 0.05)
+    close(covariances(density), (0.25 + 0.05**2) * torch.eye(D).expand(2, D, D), 0.05)
+
+
+def test_a_component_that_nothing_chooses_keeps_its_place_and_a_least_weight():
+    mixture = [(0.5, torch.zeros(D), torch.eye(D)), (0.5, torch.full((D,), 30.0), torch.diag(torch.arange(1.0, D + 1)))]
+    found = moving(0.5, mixture=mixture, components=2)
+    for seed in range(60):
+        found.update(torch.randn(100, D, generator=torch.Generator().manual_seed(seed)))
+    density = found.density()
+    assert density.weights.min() >= 1e-3 / 2 * (1 - 1e-3) and found.N.min() >= 1e-3 / 2 - 1e-12
+    close(density.component_distribution.mean[1], mixture[1][1], 1e-8)
+    close(covariances(density)[1], mixture[1][2], 1e-6)
+    assert torch.isfinite(density.log_prob(items())).all()
+
+
+def test_at_rate_one_too():
+    mixture = [(0.5, torch.zeros(D), torch.eye(D)), (0.5, torch.full((D,), 300.0), torch.eye(D))]
+    found = moving(1.0, mixture=mixture, components=2)
+    found.update(torch.randn(100, D))
+    assert torch.isfinite(found.density().log_prob(items())).all()
+
+
+def test_the_floor_of_stepwise_em():
+    found = moving(0.5, floor=0.2)
+    for _ in range(40):
+        found.update(torch.ones(50, D))
+    assert torch.linalg.eigvalsh(covariances(found.density())).min() >= 0.2**2 - 1e-10
+    assert torch.isfinite(found.density().log_prob(torch.ones(1, D)))
+
+
+def test_stepwise_em_leaves_no_graph():
+    found, z = moving(0.1), items().requires_grad_()
+    found.update(z)
+    assert not any(b.requires_grad for b in found.buffers()) and found.density().log_prob(z).requires_grad
+
+
+# The bank
+
+
+def bank(size=20, rank=None, **settings):
+    return MixtureBank(D, **({"size": size, "components": K, "rank": rank, "floor": 0.1} | settings))
+
+
+@pytest.mark.parametrize("sizes", [[7, 7, 7, 7], [3, 20, 1, 19], [1] * 45, [50], [5, 50, 3], [20, 20], [13, 40, 27, 2, 61]])
+def test_the_last_items_are_kept(sizes):
+    """In whatever order: what matters is which."""
+    found, seen = bank(), torch.empty(0, D)
+    for i, n in enumerate(sizes):
+        z = torch.arange(n * D).view(n, D) / 7 + 1000.0 * i
+        found.push(z)
+        seen = torch.cat([seen, z])
+        expected = seen[-20:]
+        assert len(found.items()) == len(expected)
+        close(found.items()[:, 0].sort().values, expected[:, 0].sort().values, 0)
+    kept = found.items()[found.items()[:, 0].argsort()]
+    assert torch.equal(kept, expected[expected[:, 0].argsort()])
+
+
+def test_when_a_fit_is_due():
+    """After the first batch, when the items have doubled, and, once the bank is full, after so many as it holds."""
+    found = bank(size=100)
+    due = [at for at in range(10, 1001, 10) if found.push(torch.zeros(10, D))]
+    assert due == [10, 20, 40, 80, 160, *range(260, 1001, 100)]
+    assert [bank(size=20).push(torch.zeros(30, D)) for _ in range(1)] == [True]
+    big = bank(size=20)
+    assert [big.push(torch.zeros(30, D)) for _ in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_before_the_first_fit_the_bank_is_the_standard_normal(rank):
+    density, z = bank(rank=rank).density(context=2), items()
+    normal = torch.distributions.Normal(0.0, 1.0)
+    close(density.log_prob(z), normal.log_prob(z).sum(1))
+    close(density.conditional(z[:, :2]).log_prob(z[:, 2:]), normal.log_prob(z[:, 2:]).sum(1))
+
+
+def as_em(mixture):
+    w, mu, S = (torch.stack([torch.as_tensor(part[i]) for part in mixture]) for i in range(3))
+    return em.Mixture(w[None], mu[None], S[None])
+
+
+def test_a_fit_is_steps_of_em():
+    found, z, expected = bank(size=60), items(60), slow.planted(K, D)
+    found.push(z)
+    found.fit(as_em(expected), steps=3)
+    for _ in range(3):
+        expected = slow.em_step(expected, z, 0.1**2)
+    for (w, mu, S), (v, nu, T) in zip(slow.parts(found.density()), expected, strict=True):
+        close(torch.tensor(w), torch.tensor(v), 1e-8)
+        close(mu, nu, 1e-8)
+        close(S, T, 1e-8)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_what_is_kept_comes_back(rank):
+    found = bank(rank=rank)
+    mixture = as_em(slow.planted(2, D))
+    if rank is not None:
+        mixture = em.Mixture(mixture.weights, mixture.means, torch.rand(1, 2, D, 1 + rank) + 0.2)
+    found.keep(mixture)
+    again = found.mixture()
+    for name in ("weights", "means", "covariances"):
+        close(getattr(again, name), getattr(mixture, name), 1e-10)
+    density = found.density()
+    assert density.weights.shape == (K,) and density.weights[2] == 0 and torch.isfinite(density.log_prob(items())).all()
+    structure = em.structure("full" if rank is None else "low_rank", rank or 1)
+    T = torch.eye(D) if rank is None else turn()
+    expected = zip(mixture.weights[0].tolist(), mixture.means[0] @ T, T @ structure.dense(mixture)[0] @ T, strict=True)
+    z = items()[0]
+    close(density.log_prob(z), slow.log_density(list(expected), z))
+
+
+def test_the_bank_of_low_rank_holds_turned_pairs():
+    found, z = bank(size=60, rank=1), items(60)
+    found.push(z)
+    close(found.items(), z @ turn())
+    r = torch.ones(1, 1, 60)
+    found.fit(found.start(r), steps=50)
+    (_, mean, _) = slow.parts(found.density())[0]
+    close(mean, z.mean(0))
+    assert found.density().log_prob(z).mean() > found.density().log_prob(z @ turn()).mean() + 0.1
+
+
+def test_of_several_starts_the_likeliest_end_is_kept():
+    z = items(60)
+    good, poor = slow.planted(K, D), [(1 / 3, torch.full((D,), 9.0), torch.eye(D))] * 3
+    found = {}
+    for name, starts in {"good": [good], "poor": [poor], "both": [good, poor], "turned": [poor, good]}.items():
+        one = bank(size=60)
+        one.push(z)
+        one.fit(*map(as_em, starts), steps=2)
+        found[name] = one.density().log_prob(z).mean().item()
+    assert found["good"] > found["poor"] + 0.1
+    assert found["both"] == found["turned"] == found["good"]
+
+
+def test_a_dead_component_is_set_on_the_item_explained_worst():
+    found, z = bank(size=60), items(60)
+    z[17] = 40.0
+    found.push(z)
+    start = [(0.5, z.mean(0), torch.cov(z[:17].T)), (0.5, torch.full((D,), -500.0), torch.eye(D))]
+    found.fit(as_em(start), steps=1)
+    assert torch.equal(found.means[1], z[17])
+    found.fit(found.mixture(), steps=3)
+    assert torch.isfinite(found.density().log_prob(z)).all() and found.density().weights[:2].min() >= 0.9 / 60
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_no_variance_of_a_fit_is_below_the_floor(rank):
+    found = bank(size=60, rank=rank, floor=0.25)
+    found.push(torch.cat([torch.ones(30, D), -torch.ones(30, D)]))
+    r = torch.zeros(1, 2, 60)
+    r[0, 0, :30] = r[0, 1, 30:] = 1
+    found.fit(found.start(r), steps=5)
+    assert torch.linalg.eigvalsh(covariances(found.density())[:2]).min() >= 0.25**2 - 1e-9
+
+
+def test_the_state_is_all_there_is():
+    first, second = bank(), bank()
+    for seed in range(3):
+        first.push(items(13, seed))
+    first.fit(as_em(slow.planted(K, D)), steps=2)
+    second.load_state_dict(first.state_dict())
+    assert (second.seen, second.fitted) == (first.seen, first.fitted) == (39, 26)
+    assert [first.push(items(13, 9)), first.push(items(13, 8))] == [second.push(items(13, 9)), second.push(items(13, 8))]
+    for bank_ in (first, second):
+        bank_.fit(bank_.mixture(), steps=2)
+    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rank", [None, 2])
+def test_the_bank_follows_the_precision(rank, dtype):
+    found = bank(size=60, rank=rank).to(dtype)
+    found.push(items(60))
+    r = torch.zeros(1, K, 60)
+    r[0, torch.arange(60) % K, torch.arange(60)] = 1
+    found.fit(found.start(r), steps=4)
+    density = found.density()
+    assert all(b.dtype == dtype for b in found.buffers()) and density.log_prob(items().to(dtype)).dtype == dtype
+    assert torch.isfinite(density.log_prob(items().to(dtype))).all()
+
+
+# The Gaussian of a stream
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6, 0.99])
+def test_a_moving_gaussian_weighs_batches(momentum):
+    """The mixture of the batches' moments; the effective number of items is one over the sum of their squared weights."""
+    found = MovingGaussian(D, momentum=momentum, shrinkage=0.0)
+    parts, weights = [items(n, seed) + seed for seed, n in enumerate((20, 50, 30, 40))], []
+    for t, z in enumerate(parts):
+        found.update(z)
+        keep = min(1 - 1 / (t + 1), momentum)
+        weights = [*(keep * w for w in weights), 1 - keep]
+    mean = sum(w * z.mean(0) for w, z in zip(weights, parts, strict=True))
+    S = sum(w * (z - mean).T @ (z - mean) / len(z) for w, z in zip(weights, parts, strict=True))
+    close(found.density(2).mean, mean)
+    close(found.density(2).covariance, S, 1e-8)
+    close(found.items, 1 / sum(w * w / len(z) for w, z in zip(weights, parts, strict=True)))
+
+
+def test_the_shrinkage_of_a_moving_gaussian_goes_with_the_items():
+    few, many = (MovingGaussian(D, momentum=0.999) for _ in range(2))
+    few.update(items(6))
+    for _ in range(400):
+        many.update(items(6))
+    S = torch.cov(items(6).T, correction=0)
+    far = [(moving_.moments().S - S).abs().max().item() for moving_ in (few, many)]
+    assert far[0] > 20 * far[1]
+    again = MovingGaussian(D, momentum=0.999)
+    again.load_state_dict(many.state_dict())
+    for moving_ in (many, again):
+        moving_.update(items(9))
+    assert torch.equal(many.moments().S, again.moments().S)
+
+
+def test_settings_of_a_moving_gaussian():
+    for wrong in ({"momentum": 1.0}, {"momentum": -0.1}, {"shrinkage": 1.1}):
+        with pytest.raises(ValueError, match=r"expected momentum in \[0, 1\) and shrinkage in \[0, 1\] or None, found momentum="):
+            MovingGaussian(D, **wrong)

@@ -1,0 +1,401 @@
+"""The report page: its numbers are the files', names are data, parts may be missing, and a browser draws it offline."""
+
+import html
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vergence.report.page import write_report
+
+_SPEC = importlib.util.spec_from_file_location("fixtures_report", Path(__file__).with_name("fixtures_report.py"))
+fixtures = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(fixtures)
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "<script>alert(1)</script>\"'&.png"
+
+
+def whole(run, **changes):
+    parts = {"config": fixtures.config(), "rows": fixtures.metrics(), "evaluation": fixtures.evaluation()}
+    return fixtures.write_run(run, **parts | {"examples": fixtures.examples()} | changes)
+
+
+def page(run):
+    """The page without plotly's own text."""
+    from plotly.offline import get_plotlyjs
+
+    text = write_report(run).read_text(encoding="utf-8")
+    assert text.count(get_plotlyjs()) == 1
+    return text.replace(get_plotlyjs(), "")
+
+
+def figures(text):
+    return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)[1])
+
+
+def plain(text):
+    text = re.sub(r"<(script|style).*?</\1>", " ", text, flags=re.S)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def rows(text, label):
+    body = re.search(rf'aria-label="{label}"><table.*?<tbody>(.*?)</tbody>', text, re.S)[1]
+    return [[plain(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in re.findall(r"<tr>(.*?)</tr>", body)]
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    return page(whole(tmp_path_factory.mktemp("runs") / "demo"))
+
+
+def test_accuracies_are_the_files(full):
+    expected = []
+    for name, r in fixtures.evaluation()["representations"].items():
+        knn = [r["knn"][k][vote] for vote in ("majority", "weighted") for k in ("1", "5", "20", "30", "200")]
+        tag = " control" if r["kind"] == "control" else ""
+        expected.append([name + tag, *(f"{100 * value:.1f}" for value in [*knn, r["probe"]["accuracy"]])])
+    assert rows(full, "Accuracies") == expected
+
+
+def test_detection_is_the_files_and_the_best_is_bold(full):
+    scores = fixtures.evaluation()["anomaly"]["scores"]
+    found = rows(full, "Detection of anomalies")
+    assert [row[1:] for row in found] == [[f"{100 * s[key]:.1f}" for key in ("auroc", "aupr", "fpr95")] for s in scores.values()]
+    table = re.search(r'aria-label="Detection of anomalies">(.*?)</table>', full, re.S)[1]
+    assert re.findall(r"<td><b>(.*?)</b>", table) == ["91.4", "31.2", "66.0"]  # fewest false alarms are best
+
+
+def test_posterior_stands_beside_the_papers_marked_as_such(full):
+    found = rows(full, "Posterior")
+    assert found[0][1:3] == ["0.3125", "about 0.3"] and found[1][1:3] == ["0.7725", "about 0.75"]
+    assert "what the VJE paper reports of its own networks; it was not measured here" in plain(full)
+
+
+def test_another_objective_is_not_compared_with_vjes_paper(tmp_path):
+    config = fixtures.config(model={"encoder": "small", "objective": "gje"})
+    assert "the paper's" not in plain(page(whole(tmp_path / "run", config=config)))
+
+
+def test_curves_are_the_files(full):
+    charts, metrics = figures(full), fixtures.metrics()
+    headings = re.findall(r'<h3>([^<]*) <small>.*?data-figure="(curve\d+)"', full)
+    keys = dict(headings)
+    for title, name in (
+        ("Loss", "loss"),
+        ("kl", "kl"),
+        ("Effective rank", "effective_rank"),
+        ("Online kNN accuracy", "knn"),
+    ):
+        trace = charts[keys[title]]["data"][0]
+        assert trace["x"] == [row["epoch"] for row in metrics if name in row]
+        assert trace["y"] == [row[name] for row in metrics if name in row]
+    assert len(headings) == 11 and "seconds" not in keys
+
+
+def test_map_and_items_are_the_files(full):
+    charts, data = figures(full), fixtures.examples()
+    by_label = [trace for trace in charts["map"]["data"] if trace["meta"] == "label"]
+    assert [trace["name"] for trace in by_label] == fixtures.CLASSES
+    for trace in by_label:
+        assert (data["label"][trace["customdata"]] == int(trace["name"])).all()
+        np.testing.assert_array_equal(np.transpose([trace["x"], trace["y"]]), data["xy"][trace["customdata"]])
+    (by_score,) = [trace for trace in charts["map"]["data"] if trace["meta"] == "score"]
+    np.testing.assert_array_equal(by_score["marker"]["color"], data["score"][by_score["customdata"]])
+    assert charts["order"] == sorted(range(240), key=lambda i: -data["score"][i])
+
+
+def test_thumbnails_are_the_pixels(full):
+    import base64
+    import io
+
+    from PIL import Image
+
+    item = figures(full)["items"][17]
+    image = Image.open(io.BytesIO(base64.b64decode(item[0].removeprefix("data:image/png;base64,"))))
+    np.testing.assert_array_equal(np.asarray(image), fixtures.examples()["thumbnail"][17, 0])
+
+
+def test_colour_thumbnails_keep_their_channels(tmp_path):
+    import base64
+    import io
+
+    from PIL import Image
+
+    data = fixtures.examples(20)
+    data["thumbnail"] = np.random.default_rng(0).integers(0, 256, (20, 3, 8, 12), dtype=np.uint8)
+    item = figures(page(whole(tmp_path / "run", examples=data)))["items"][3]
+    image = Image.open(io.BytesIO(base64.b64decode(item[0].split(",")[1])))
+    np.testing.assert_array_equal(np.asarray(image).transpose(2, 0, 1), data["thumbnail"][3])
+
+
+def test_gallery_is_in_order_of_the_score(full):
+    unusual, typical = re.search(r"<h3>Most unusual</h3>(.*?)<h3>Most typical</h3>(.*?)</section>", full, re.S).groups()
+    data = fixtures.examples()
+    order = np.argsort(-data["score"], kind="stable")
+    for part, expected in ((unusual, order[:18]), (typical, order[::-1][:18])):
+        assert re.findall(r'alt="([^:]*):', part) == [data["name"][i] for i in expected]
+    assert unusual.count("held out as an anomaly") == 2 * data["anomalous"][order[:18]].sum() > 0  # alt and title
+
+
+def test_neighbour_rows_say_what_differs(full):
+    data = fixtures.examples()
+    label = data["label"][data["neighbours"]]
+    same = (label[:, 1:] == label[:, :1]).sum()
+    assert f"{same} of {label[:, 1:].size} neighbours have their query's label" in plain(full)
+    assert full.count("<figure class=other>") == label[:, 1:].size - same
+
+
+def test_headline_says_who_is_ahead(full, tmp_path):
+    lead = plain(re.search(r'<div class="lead">(.*?)</div>', full, re.S)[1])
+    assert "94.0% of test items get the right class; with the best control, pca, 90.9%: the model is ahead" in lead
+    assert "with joint , 91.4%" in lead and "with the best control, knn distance on z, 88.7%" in lead
+    assert "labels only chose the 9 classes" in lead
+
+
+def test_a_control_that_wins_is_said_in_words(full, tmp_path):
+    assert "A control wins: pixels in 1 of 11 columns (linear probe)" in plain(full)
+    evaluation = fixtures.evaluation()
+    evaluation["representations"]["pca"] = fixtures.representation("control", 64, 0.99, 0.99)
+    text = plain(page(whole(tmp_path / "run", evaluation=evaluation)))
+    assert "A control wins: pca in 11 of 11 columns" in text
+    assert "the control does at least as well" in text
+
+
+def test_where_no_control_wins_none_is_said_to(tmp_path):
+    evaluation = fixtures.evaluation(anomaly=None)
+    evaluation["representations"]["z"] = fixtures.representation("model", 256, 0.99, 0.972)  # level with pixels on the probe
+    text = plain(page(whole(tmp_path / "run", evaluation=evaluation)))
+    assert "A control wins" not in text and "at least level with the controls" in text
+
+
+def test_names_are_data_not_markup(tmp_path):
+    config = fixtures.config(data={"source": HOSTILE, "keep_classes": None}, model={"encoder": HOSTILE, "objective": HOSTILE})
+    config["facts"] |= {"classes": [HOSTILE] * 10, "note": HOSTILE, "device": HOSTILE}
+    evaluation = fixtures.evaluation()
+    evaluation["protocol"]["note"] = HOSTILE
+    evaluation["representations"][HOSTILE] = fixtures.representation("control", 3, 0.999, 0.999)
+    evaluation["anomaly"] |= {"anomalies": [HOSTILE]}
+    evaluation["anomaly"]["scores"][HOSTILE] = {"kind": "control", "auroc": 1.0, "aupr": 1.0, "fpr95": 0.0}
+    data = fixtures.examples(40)
+    data["name"] = np.array([HOSTILE] * 40)
+    metrics = [*fixtures.metrics(), {"step": 1, "epoch": 1.0, HOSTILE: 1.0}]
+    run = whole(
+        tmp_path / "a'b <i>",
+        config=config,
+        evaluation=evaluation,
+        examples=data,
+        rows=metrics,
+        skipped=[("<script>x", "<b>")],
+    )
+    text = page(run)
+    assert "<script>alert" not in text and "<script>x" not in text and "<b></td>" not in text and "<i>" not in text
+    assert text.count("<script") == text.count("</script>") == 3
+    assert not re.search(r"<[^>]*=\"[^\"]*\"'&", text), "a quote ends an attribute"
+    assert figures(text)["items"][0][1].startswith(HOSTILE)
+    assert "<script>" not in json.dumps([figures(text)["map"], figures(text)["scores"]])  # plotly reads tags in labels
+
+
+def test_nothing_is_loaded_from_elsewhere(full):
+    assert re.findall(r"""(?:src|href|action|data)\s*=\s*["']?(?!data:|#)[^"'\s>]+""", full.split("<script")[0]) == []
+    assert not re.search(r"<(link|iframe|object|embed|base|form)\b|@import|url\(|https?://", full)
+    assert "default-src 'none'" in full
+    assert "showSendToCloud: false" in full  # plotly's own bar would offer to upload the data
+
+
+def test_pictures_have_words(full):
+    assert len(re.findall(r"<img ", full)) > 40
+    assert re.findall(r'<img (?![^>]*alt="[^"]+")(?!id="seen")', full) == []
+    assert re.findall(r'role="img" aria-label=""', full) == []
+    assert re.search(r'<html lang="en">', full) and 'name="viewport"' in full
+
+
+ABSENT = {
+    "rows": "There are no training curves",
+    "evaluation": "was not evaluated yet",
+    "examples": "There are no example items to draw",
+}
+
+
+@pytest.mark.parametrize("part", ABSENT)
+def test_what_is_missing_has_a_sentence(tmp_path, part):
+    assert ABSENT[part] not in plain(page(whole(tmp_path / "full")))
+    text = page(whole(tmp_path / "run", **{part: None}))
+    assert ABSENT[part] in plain(text)
+    assert len(re.findall("<section", text)) == 9
+
+
+def test_a_description_alone_is_enough(tmp_path):
+    text = plain(page(fixtures.write_run(tmp_path / "run", config=fixtures.config())))
+    assert all(sentence in text for sentence in ABSENT.values())
+    assert "held out as an anomaly" not in text  # it may have been: the run was trained on some classes only
+
+
+def test_no_labels_no_accuracies_but_the_reason(tmp_path):
+    evaluation = fixtures.evaluation(anomaly=None)
+    evaluation["protocol"]["note"] = "the data has no labels"
+    for r in evaluation["representations"].values():
+        r |= {"knn": None, "probe": None}
+    data = fixtures.examples(40)
+    data["label"][:] = -1
+    del data["anomalous"], data["neighbours"]
+    text = page(whole(tmp_path / "run", evaluation=evaluation, examples=data))
+    assert "There are no accuracies: the data has no labels." in plain(text)
+    assert "No class was held out as an anomaly" in plain(text)
+    assert "There are no rows of neighbours" in plain(text)
+    assert [t["name"] for t in figures(text)["map"]["data"] if t["meta"] == "label"] == ["no label"]
+
+
+def test_vectors_have_no_pictures(tmp_path):
+    data = fixtures.examples(40)
+    del data["thumbnail"]
+    text = page(whole(tmp_path / "run", examples=data))
+    assert "data:image/png" not in text and "test/0/0000.png" in text
+
+
+def test_probe_that_did_not_converge_is_named(tmp_path):
+    evaluation = fixtures.evaluation()
+    evaluation["representations"]["mu"]["probe"]["converged"] = False
+    assert "The probe had not converged on mu." in plain(page(whole(tmp_path / "run", evaluation=evaluation)))
+
+
+def test_half_a_line_of_metrics_is_tolerated_and_said(tmp_path):
+    run = whole(tmp_path / "run")
+    before = figures(page(run))["curve0"]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 155, "epoch": 31.0, "lo')
+    text = page(run)
+    assert "1 line(s) of metrics.jsonl could not be read" in plain(text)
+    assert figures(text)["curve0"] == before
+
+
+def test_numbers_that_are_not_finite_are_left_out(tmp_path):
+    metrics = [
+        {"step": 1, "epoch": 1.0, "loss": 2.0},
+        {"step": 2, "epoch": 2.0, "loss": float("nan")},
+        {"epoch": 3.0, "loss": None},
+    ]
+    data = fixtures.examples(40)
+    data["score"][7] = np.nan
+    charts = figures(page(whole(tmp_path / "run", rows=metrics, examples=data)))
+    assert charts["curve0"]["data"][0]["y"] == [2.0]
+    assert 7 not in charts["order"][:39] and charts["order"][39] == 7
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "examples.npz"])
+@pytest.mark.parametrize("keep", [0, 100])
+def test_a_damaged_file_is_left_out_and_said(tmp_path, name, keep):
+    run = whole(tmp_path / "run")
+    (run / name).write_bytes((run / name).read_bytes()[:keep])
+    assert f"{name} is damaged and left out" in plain(page(run))
+
+
+def test_examples_of_unequal_length_are_left_out_and_said(tmp_path):
+    data = fixtures.examples(40)
+    data["score"] = data["score"][:-1]
+    assert "examples.npz is damaged and left out (expected arrays of one length" in plain(
+        page(whole(tmp_path / "run", examples=data))
+    )
+
+
+def test_skipped_items_are_counted_and_listed(tmp_path):
+    skipped = [(f"folder, a/{i}.jpg", "truncated") for i in range(150)]
+    text = page(whole(tmp_path / "run", skipped=skipped))
+    assert "150 items could not be read" in plain(text) and "The first 100 are shown" in plain(text)
+    assert rows(text, "Skipped") == [list(row) for row in skipped[:100]]
+
+
+def test_every_setting_is_listed(full):
+    listed = dict(rows(full, "Settings"))
+    for part in ("data", "views", "model", "fit", "facts"):
+        for key, value in fixtures.config()[part].items():
+            assert json.loads(listed[f"{part}: {key}"]) == value
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "has no config.json"), ("{", "is damaged"), ('{"data": {}}', "no 'views'")]
+)
+def test_no_description_no_report(tmp_path, content, words):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        write_report(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_page_appears_in_one_step(tmp_path, monkeypatch):
+    run = whole(tmp_path / "run")
+    before = write_report(run).read_bytes()
+    (run / "metrics.jsonl").unlink()
+    seen = []
+    real = Path.replace
+
+    def replace(self, target):
+        seen.append((self.parent == run, (run / "report.html").read_bytes() == before, self.stat().st_size > 1e6))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    assert write_report(run) == run / "report.html"
+    assert seen == [(True, True, True)]
+    assert sorted(p.name for p in run.iterdir()) == ["config.json", "evaluation.json", "examples.npz", "report.html"]
+
+
+def test_a_report_needs_no_torch():
+    code = "import sys, vergence.report.page; print([m for m in ('torch', 'plotly', 'PIL') if m in sys.modules])"
+    import sys
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def browse(file, profile, *options):
+    quiet = [
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
+    command = [CHROMIUM, "--headless", "--no-sandbox", *quiet, "--disable-sync", f"--user-data-dir={profile}", *options]
+    return subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=60, check=True)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
+def test_a_browser_draws_every_chart(tmp_path):
+    data = fixtures.examples(120)
+    data["name"][0] = HOSTILE
+    config = fixtures.config()
+    config["facts"]["classes"] = ["<b>zero</b><img src=x onerror=alert(1)>", *fixtures.CLASSES[1:]]
+    file = write_report(whole(tmp_path / "run", config=config, examples=data))
+    found = browse(file, tmp_path / "profile", "--dump-dom", "--virtual-time-budget=8000", "--enable-logging=stderr")
+    assert re.search(r'<html[^>]* data-drawn="13"', found.stdout)  # the scores, the map, and eleven curves
+    drawn = re.sub(r"<script.*?</script>", "", found.stdout, flags=re.S)
+    assert len(re.findall(r'class="figure js-plotly-plot"', drawn)) == 13
+    assert len(re.findall(r'<path class="js-line"', drawn)) == 11
+    chart = drawn.split('data-figure="map"')[1].split('id="neighbours"')[0]
+    assert len(re.findall(r'<path class="point', chart)) == 121  # the items and the ring around the chosen one
+    assert "&lt;b&gt;zero" in drawn
+    assert "<b>zero" not in re.sub(r'"[^"]*"', "", drawn) and not re.search(r"onerror=\"|src=\"x\"", drawn)  # as text it is fine
+    assert re.search(r'<img id="seen" alt="test/[^"]*held out as an anomaly" src="data:image/png', drawn)
+    assert not re.search(r"CONSOLE.*(error|refused|violates)", found.stderr, re.I)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
+def test_nothing_is_wider_than_the_page(tmp_path):
+    config = fixtures.config(data={"source": "folder/" + "x" * 200})
+    write_report(whole(tmp_path / "run", config=config, skipped=[("y" * 200, "z" * 200)]))
+    frame = '<iframe src="run/report.html" style="width:{}px;height:900px;border:0"></iframe>'
+    measure = "[...document.querySelectorAll('iframe')].map(frame => frame.contentDocument.documentElement)"
+    widths = f"{measure}.map(page => `${{page.scrollWidth}} ${{page.clientWidth}}`).join()"
+    script = f"<script>setTimeout(() => {{ document.title = {widths} }}, 4000)</script>"
+    (tmp_path / "frames.html").write_text(f"<body>{frame.format(400)}{frame.format(1400)}{script}")
+    options = ("--dump-dom", "--virtual-time-budget=9000", "--allow-file-access-from-files", "--window-size=1600,1000")
+    found = browse(tmp_path / "frames.html", tmp_path / "profile", *options)
+    for width, (scroll, client) in zip((400, 1400), re.findall(r"(\d+) (\d+)", found.stdout.split("title>")[1]), strict=True):
+        assert int(scroll) <= int(client) <= width and int(client) >= width - 20

@@ -1,0 +1,134 @@
+"""``vergence density`` as people meet it: from a file of pairs to files of answers."""
+
+import csv
+
+import numpy as np
+import pytest
+from tests.cli.test_cli import call, refused
+
+from vergence import mixtures
+from vergence.runs import density
+
+pytestmark = pytest.mark.float32
+
+
+def two_answers(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, n)
+    return x[:, None], rng.choice([-1.0, 1.0], n) * (1 + x) + 0.05 * rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("density")
+    c, t = two_answers()
+    np.savez(out / "pairs.npz", context=c, target=t)
+    rows = [f"{a},{i},{b}" for i, (a, b) in enumerate(zip(c[:, 0], t, strict=True))]
+    (out / "pairs.csv").write_text("speed,number,drag\n" + "\n".join(rows) + "\n")
+    found = call(
+        "density", "fit", out / "pairs.npz", "--model", "mixture", "--set", "n_components=2", "--out", out / "m.safetensors"
+    )
+    assert found.returncode == 0, found.stderr
+    assert "480 pairs" in found.stdout and "120 pairs held out" in found.stdout and "control" in found.stdout
+    return out
+
+
+def table(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_predict_sample_and_score(folder):
+    model = mixtures.load(folder / "m.safetensors")
+    c, t = two_answers()
+    assert call("density", "predict", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "p.csv").returncode == 0
+    rows = table(folder / "p.csv")
+    assert list(rows[0]) == ["mean", "mode", "low", "high", "answers"] and len(rows) == 600
+    assert [float(r["mode"]) for r in rows] == pytest.approx(model.predict_mode(c), rel=1e-5)
+    ends = np.array([[float(r["low"]), float(r["high"])] for r in rows])
+    assert ends == pytest.approx(model.intervals(c, 0.9), rel=1e-5)
+    assert np.median([float(r["answers"]) for r in rows]) == pytest.approx(2, abs=0.05)
+    found = call("density", "sample", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "s.npz", "--n", "3")
+    assert found.returncode == 0 and "1800 rows" in found.stdout
+    with np.load(folder / "s.npz") as s:
+        assert s["row"].tolist() == np.repeat(np.arange(600), 3).tolist()
+        near = np.abs(np.abs(s["target"]) - 1 - c[s["row"], 0])
+        assert np.mean(near < 0.3) > 0.95
+    assert call("density", "score", folder / "m.safetensors", folder / "pairs.npz", "--out", folder / "c.csv").returncode == 0
+    found = [float(r["log_density"]) for r in table(folder / "c.csv")]
+    assert found == pytest.approx(model.score_samples(c, t), rel=1e-5, abs=1e-5)
+
+
+def test_numbers_of_the_fit_are_true(tmp_path):
+    c, t = two_answers(2000)
+    pairs = density.Pairs(c, t, (["context_0"], ["target_0"]))
+    found = density.fit(pairs, "mixture", tmp_path / "m.safetensors", settings={"n_components": 2}, holdout=0.25, seed=3)
+    assert (found["train"], found["test"]) == (1500, 500)
+    ours, linear, alone = found["scores"].values()
+    truth = -np.log(2) - 0.5 * np.log(2 * np.pi * np.e * 0.05**2)
+    assert abs(ours["log_density"] - truth) < 4 * ours["error"] + 0.02
+    assert abs(ours["inside 50%"] - 0.5) < 0.1 and abs(ours["inside 90%"] - 0.9) < 0.06
+    assert ours["log_density"] > linear["log_density"] + 2 and linear["log_density"] == pytest.approx(
+        alone["log_density"], abs=0.02
+    )
+    model = mixtures.load(tmp_path / "m.safetensors")
+    test = np.random.default_rng(3).permutation(2000)[:500]
+    assert ours["log_density"] == pytest.approx(model.score(c[test], t[test]))
+
+
+def test_tables_by_the_names_of_their_columns(folder):
+    fit = ["density", "fit", folder / "pairs.csv", "--target", "drag", "--model", "gaussian", "--out", folder / "g.safetensors"]
+    assert call(*fit).returncode == 0
+    model = mixtures.load(folder / "g.safetensors")
+    assert model.columns_ == [["speed", "number"], ["drag"]]
+    lines = (folder / "pairs.csv").read_text().splitlines()
+    other = [",".join([c, "x", a, b][i] for i in (0, 2, 3)) for a, b, c in (line.split(",") for line in lines)]
+    (folder / "turned.csv").write_text("\n".join(other) + "\n")  # columns in another order
+    for source in ("pairs.csv", "turned.csv"):
+        assert (
+            call("density", "score", folder / "g.safetensors", folder / source, "--out", folder / f"{source}.out.csv").returncode
+            == 0
+        )
+    assert (folder / "pairs.csv.out.csv").read_text() == (folder / "turned.csv.out.csv").read_text()
+
+
+def test_wrong_calls_are_one_line(folder, tmp_path):
+    out = ["--out", tmp_path / "m.safetensors"]
+    fit = ["density", "fit"]
+    np.savez(tmp_path / "short.npz", context=np.ones((4, 2)), target=np.ones(3))
+    np.savez(tmp_path / "other.npz", x=np.ones(3))
+    np.savez(tmp_path / "text.npz", context=np.array(["a", "b"]), target=np.ones(2))
+    (tmp_path / "words.csv").write_text("a,b\n1,2\n3,four\n")
+    (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    refused(*fit, tmp_path / "none.npz", *out, words="there is no file")
+    refused(*fit, tmp_path / "short.npz", *out, words="(4, 2) and (3,)")
+    refused(*fit, tmp_path / "other.npz", *out, words="no context")
+    refused(*fit, tmp_path / "text.npz", *out, words="expected numbers in context")
+    refused(*fit, tmp_path / "broken.npz", *out, words="cannot be read")
+    refused(
+        *fit,
+        tmp_path / "words.csv",
+        "--target",
+        "b",
+        *out,
+        words="line 3 of words.csv: expected a number in column b, found 'four'",
+    )
+    refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="line 3")
+    refused(*fit, tmp_path / "empty.csv", "--target", "b", *out, words="found 0 lines")
+    refused(*fit, folder / "pairs.csv", *out, words="--target NAME")
+    refused(*fit, folder / "pairs.csv", "--target", "drug", *out, words="did you mean drag?")
+    refused(*fit, folder / "pairs.npz", "--target", "drag", *out, words=".csv")
+    refused(*fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_component=2", *out, words="did you mean n_components?")
+    refused(*fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_components=9999", *out, words="9999")
+    refused(*fit, folder / "pairs.npz", "--holdout", "1", *out, words="holdout")
+    refused(*fit, folder / "pairs.npz", "--out", tmp_path / "m.npz", words=".safetensors")
+    refused(*fit, folder / "pairs.npz", "--out", tmp_path / "no" / "m.safetensors", words="folder")
+    use = [folder / "m.safetensors", folder / "pairs.npz", "--out", tmp_path / "o.csv"]
+    refused("density", "predict", tmp_path / "none", *use[1:], words="no model file")
+    refused("density", "predict", *use, "--level", "2", words="level")
+    refused("density", "sample", *use, "--n", "0", words="at least 1 draw")
+    np.savez(tmp_path / "wide.npz", context=np.ones((3, 4)), target=np.ones(3))
+    refused("density", "score", use[0], tmp_path / "wide.npz", *use[2:], words="4 features")
+    assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()

@@ -1,0 +1,141 @@
+"""The library in Python: what is trained can be loaded, embedded and scored, in bounded memory."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Distribution
+
+import vergence
+
+pytestmark = pytest.mark.float32
+
+QUICK = {"epochs": 1, "batch_size": 64, "limit": 256, "device": "cpu", "precision": "fp32", "knn_every": 0}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    with torch.random.fork_rng():
+        return vergence.train("digits", out=tmp_path_factory.mktemp("api") / "run", **QUICK)
+
+
+def images(n=5):
+    return torch.randint(0, 256, (n, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_loaded_run_is_the_trained_one(run):
+    again = vergence.load(run.folder.path, device="cpu")
+    assert torch.equal(run.encode(images()), again.encode(images()))
+    assert torch.equal(run.score(images()), again.score(images()))
+
+
+def test_embed_is_a_distribution_over_the_latent(run):
+    belief = run.embed(images())
+    assert isinstance(belief, Distribution)
+    assert belief.mean.shape == belief.variance.shape == belief.sample().shape == (5, 256)
+    assert belief.entropy().shape == belief.log_prob(belief.mean).shape == (5,)
+    mu, var = run.method.objective.infer(run.encode(images()))
+    assert torch.allclose(belief.mean, mu) and torch.allclose(belief.variance, var, rtol=1e-5)
+
+
+def test_scores_are_repeatable_and_leave_the_global_seed_alone(run):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = run.score(images(), "joint")
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(first, run.score(images(), "joint"))
+    assert torch.allclose(first, run.score(images(), "directional") + run.score(images(), "radial"), rtol=1e-4)
+    with pytest.raises(ValueError, match="expected a score among joint, directional"):
+        run.score(images(), "jiont")
+
+
+def test_arrays_of_every_layout_are_one_thing(run):
+    x = images()
+    expected = run.encode(x)
+    for other in (x.numpy(), x[:, 0].numpy(), x.permute(0, 2, 3, 1).numpy(), x.float() / 255):
+        assert torch.allclose(run.encode(other), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="as the model was trained on"):
+        run.encode(np.zeros((5, 64), dtype=np.float32))
+
+
+def test_training_leaves_the_global_random_state_alone(tmp_path):
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    vergence.train("digits", out=tmp_path / "run", **QUICK)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
+    found = [vergence.train("digits", out=tmp_path / str(i), seed=s, **QUICK).encode(images()) for i, s in enumerate((1, 1, 2))]
+    assert torch.equal(found[0], found[1]) and not torch.allclose(found[0], found[2])
+
+
+def test_a_gaussian_limit_trains_and_its_infinity_comes_back(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", options={"nu": float("inf")}, **QUICK)
+    assert vergence.load(tmp_path / "run").method.objective.nu == float("inf")
+    assert torch.isfinite(run.score(images())).all()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run whose objective is no density; one class is held out as the anomaly."""
+    settings = {"objective": "tests.collapsing:Constant", "keep_classes": tuple(range(9)), **QUICK}
+    with torch.random.fork_rng():
+        return vergence.train("digits", out=tmp_path_factory.mktemp("plain") / "run", **settings)
+
+
+def test_an_objective_from_outside_has_no_density_to_score_with(plain, tmp_path):
+    assert not plain.has_density
+    for call in (plain.score, plain.embed, lambda x: plain.write_scores(x, tmp_path / "s.csv")):
+        with pytest.raises(ValueError, match="Constant' has no density"):
+            call(images())
+    assert not (tmp_path / "s.csv").exists()
+
+
+def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):
+    from vergence.runs.evaluate import evaluate
+    from vergence.report.page import write_report
+    from vergence.report.show import show_evaluation
+
+    plain.write_embeddings(images(), tmp_path / "e.npz")
+    with np.load(tmp_path / "e.npz") as e:
+        assert set(e.files) == {"name", "z"} and np.allclose(e["z"], plain.encode(images()))
+    record = evaluate(plain, probes=False)
+    assert set(record["representations"]) == {"z", "untrained", "pixels", "pca"} and record["posterior"] is None
+    assert {score["kind"] for score in record["anomaly"]["scores"].values()} == {"control"}
+    show_evaluation(record)
+    assert "mu" not in capsys.readouterr().out.split()
+    page = write_report(plain.folder.path).read_text()
+    assert "is no density" in page and "its objective keeps no posterior" in page
+
+
+def test_projected_runs_embed_what_the_objective_saw(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", projector=(32, 16), **QUICK)
+    assert run.embed(images()).mean.shape == (5, 16) and run.encode(images()).shape == (5, 256)
+    assert vergence.load(tmp_path / "run").score(images()).shape == (5,)
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+from pathlib import Path
+import vergence
+run, source, out = sys.argv[1:]
+vergence.load(run, device="cpu").write_embeddings(source, Path(out))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_of_embed_does_not_grow_with_the_number_of_images(run, tmp_path):
+    """Rows of 3 x 256 floats: 4,000 more of them would show as 12 MB, and the images as much again, if they were held."""
+    peaks = []
+    for n in (2_000, 16_000):
+        np.save(tmp_path / "x.npy", np.zeros((n, 8, 8), dtype=np.uint8))
+        command = [sys.executable, "-c", MEMORY, run.folder.path, tmp_path / "x.npy", tmp_path / "e.npz"]
+        found = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True)
+        peaks.append(int(found.stdout))
+    assert peaks[1] - peaks[0] < 25_000, f"kilobytes: {peaks}; holding the rows would take 43,000 more"

@@ -1,0 +1,213 @@
+"""The loop: a kill changes nothing, N processes are one, and it learns from real images."""
+
+import itertools
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vergence
+from vergence.training import loop
+from vergence.training.config import FitConfig
+from vergence.training.optimizers import LARS, learning_rate
+
+pytestmark = pytest.mark.float32
+
+CLI = [sys.executable, "-m", "vergence.cli.commands"]
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def train(out, *arguments, check=True, **kwargs):
+    command = [*CLI, "train", "digits", "--out", str(out), "--device", "cpu", "--set", "knn_every=0", *arguments]
+    return subprocess.run(command, env=ENV, check=check, capture_output=True, text=True, timeout=240, **kwargs)
+
+
+def weights(run):
+    return load_file(Path(run) / "model.safetensors")
+
+
+def largest_difference(a, b):
+    assert a.keys() == b.keys()
+    return max((a[k].double() - b[k].double()).abs().max().item() for k in a)
+
+
+def test_seeds_are_functions_of_purpose_and_step():
+    seeds = {loop.seed_of(s, p, n) for s in range(3) for p in ("order", "views", "noise") for n in range(50)}
+    assert len(seeds) == 3 * 3 * 50
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_schedule_warms_up_and_ends_at_zero():
+    config = FitConfig(epochs=20, lr=0.1, warmup_epochs=2)
+    rates = [learning_rate(config, step, 10) for step in range(200)]
+    assert rates[0] == pytest.approx(0.1 / 20) and max(rates) == pytest.approx(0.1)
+    assert all(a < b for a, b in itertools.pairwise(rates[:20]))
+    assert all(a > b for a, b in itertools.pairwise(rates[20:]))
+    assert rates[110] == pytest.approx(0.05, rel=1e-2) and rates[-1] < 1e-4
+    expected = 0.05 * (1 + math.cos(math.pi * (57 - 20) / 180))
+    assert rates[57] == pytest.approx(expected)
+
+
+def test_lars_is_the_formula_in_loops():
+    torch.manual_seed(0)
+    w, b = torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(4))
+    optimizer = LARS([w, b], lr=0.5, momentum=0.9, weight_decay=0.01)
+    expect_w, expect_b, vw, vb = w.detach().clone(), b.detach().clone(), 0.0, 0.0
+    for _ in range(3):
+        gw, gb = torch.randn(3, 4), torch.randn(4)
+        w.grad, b.grad = gw.clone(), gb.clone()
+        optimizer.step()
+        g = gw + 0.01 * expect_w
+        g = 0.001 * expect_w.norm() / g.norm() * g
+        vw, vb = 0.9 * vw + g, 0.9 * vb + gb
+        expect_w, expect_b = expect_w - 0.5 * vw, expect_b - 0.5 * vb
+    assert torch.allclose(w, expect_w, atol=1e-6) and torch.allclose(b, expect_b, atol=1e-6)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.01
+
+
+def test_killed_runs_end_with_the_same_bits(tmp_path):
+    settings = ["--epochs", "6", "--batch-size", "128", "--set", "checkpoint_seconds=0", "--precision", "fp32"]
+    train(tmp_path / "whole", *settings)
+    rng = random.Random(0)
+    command = [
+        *CLI,
+        "train",
+        "digits",
+        "--out",
+        str(tmp_path / "killed"),
+        "--device",
+        "cpu",
+        "--set",
+        "knn_every=0",
+        *settings,
+    ]
+    kills, steps = 0, []
+    for _ in range(8):
+        process = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        log = tmp_path / "killed" / "checkpoints" / "last.pt"
+        seen = log.stat().st_mtime_ns if log.exists() else 0
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if log.exists() and log.stat().st_mtime_ns != seen:
+                break
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.4))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        steps.append(torch.load(log, weights_only=True)["step"])
+        command = [*CLI, "train", "--resume", str(tmp_path / "killed")]
+        if kills == 4:
+            break
+    assert kills >= 3, "the run ended before it could be killed"
+    assert steps == sorted(steps)
+    done = subprocess.run([*CLI, "train", "--resume", str(tmp_path / "killed")], env=ENV, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert whole.keys() == killed.keys()
+    assert all(torch.equal(whole[k], killed[k]) for k in whole)
+    rows = [json.loads(line) for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == sorted({row["step"] for row in rows})
+
+
+def test_two_processes_are_one(tmp_path):
+    settings = [
+        "--epochs",
+        "2",
+        "--batch-size",
+        "64",
+        "--limit",
+        "320",
+        "--precision",
+        "fp64",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.01",
+    ]
+    train(tmp_path / "one", *settings)
+    train(tmp_path / "two", *settings, "--devices", "2")
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert json.loads((tmp_path / "two" / "config.json").read_text())["facts"]["processes"] == 2
+    assert largest_difference(one, two) < 1e-9
+    train(tmp_path / "other", *settings, "--seed", "1")
+    assert largest_difference(one, weights(tmp_path / "other")) > 1e-3, "the check could not tell runs apart"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_cleanly_and_the_run_goes_on(tmp_path, signum):
+    command = [*CLI, "train", "digits", "--out", str(tmp_path / "run"), "--epochs", "400", "--device", "cpu"]
+    process = subprocess.Popen(command, env=ENV, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not metrics.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum, message
+    assert "Traceback" not in message and f"vergence train --resume {tmp_path / 'run'}" in message
+    assert torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)["step"] > 0
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
+    settings = {"objective": "tests.collapsing:Constant", "epochs": 12, "batch_size": 64, "optimizer": "adamw", "lr": 1e-2}
+    settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512}
+    with pytest.raises(ValueError, match=r"collapses .* try .*--strict"):
+        vergence.train("digits", out=tmp_path / "strict", strict=True, **settings)
+    assert "collapses" in (tmp_path / "strict" / "log.txt").read_text()
+    assert not (tmp_path / "strict" / "model.safetensors").exists()
+
+
+def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):
+    settings = {
+        "objective": "gje",
+        "options": {"loss": "naive", "shrinkage": 0.0},
+        "epochs": 15,
+        "batch_size": 128,
+        "optimizer": "adamw",
+        "lr": 1e-2,
+    }
+    settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512, "projector": (8,), "encoder": "mlp"}
+    vergence.train("digits", out=tmp_path / "run", **settings)
+    said = capsys.readouterr().err
+    assert said.count("trace trap") == 1 and "mi_kl" in said
+    assert "trace trap" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_teacher_follows_the_student(tmp_path):
+    run = vergence.train(
+        "digits", out=tmp_path / "run", epochs=1, limit=256, teacher=0.5, device="cpu", precision="fp32", knn_every=0
+    )
+    student = dict(run.method.encoder.named_parameters())
+    teacher = {k.removeprefix("0."): v for k, v in run.method.teacher.named_parameters() if k.startswith("0.")}
+    assert student.keys() == teacher.keys()
+    gaps = [(student[k] - teacher[k]).abs().max().item() for k in student]
+    assert 0 < max(gaps) < 0.1
+    assert not any(p.requires_grad for p in run.method.teacher.parameters())
+
+
+def test_pairs_of_unlike_arrays_train_two_encoders(tmp_path):
+    rng = np.random.default_rng(0)
+    latent = rng.normal(size=(512, 3))
+    context = latent @ rng.normal(size=(3, 10)) + 0.1 * rng.normal(size=(512, 10))
+    target = latent @ rng.normal(size=(3, 7)) + 0.1 * rng.normal(size=(512, 7))
+    np.savez(tmp_path / "pairs.npz", context=context.astype(np.float32), target=target.astype(np.float32))
+    settings = {"epochs": 2, "batch_size": 64, "encoder": "mlp", "device": "cpu", "precision": "fp32", "knn_every": 0}
+    run = vergence.train(str(tmp_path / "pairs.npz"), out=tmp_path / "run", **settings)
+    assert run.method.target_encoder is not None
+    again = vergence.load(tmp_path / "run", device="cpu")
+    x = torch.from_numpy(context[:5].astype(np.float32))
+    assert torch.equal(run.encode(x), again.encode(x))
+    assert again.embed(x).mean.shape == (5, 256)

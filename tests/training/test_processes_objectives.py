@@ -1,0 +1,94 @@
+"""Two processes train every objective of Gaussians as one does: losses, weights, banks, mixtures, teachers."""
+
+import json
+import os
+import socket
+import traceback
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vergence
+from vergence import objectives
+
+pytestmark = pytest.mark.float32
+
+CASES = {
+    "gje": {},
+    "gje moving": {"loss": "joint_kl", "covariance": "ema"},
+    "gmje": {"components": 3},
+    "gmje gradient": {"fit": "gradient", "components": 3},
+    "gmje_em": {"components": 3},
+    "gmje_gng": {"max_nodes": 4, "items_per_node": 16.0},
+    "contrastive": {},
+    "gmje_mdn": {"components": 3},
+    "gmje_smc": {"bank": 96},
+    "jepa": {},
+    "gmje_smc teacher": {"bank": 96},
+    "jepa teacher": {},
+}
+NAMES = [name for name in CASES if name.split()[0] in objectives.names()]
+
+
+def trained(name, out, devices, seed=0):
+    """Trains three steps on digits."""
+    vergence.train(
+        "digits", out=out, objective=name.split()[0], options=CASES[name], teacher=0.9 if name.endswith("teacher") else False,
+        projector=(4,), epochs=1, batch_size=64, limit=192, optimizer="sgd", lr=0.01, precision="fp64", device="cpu",
+        devices=devices, seed=seed, knn_every=0,
+    )  # fmt: skip
+
+
+def work(rank, port, folder):
+    """One of two processes, as a launcher outside starts them; all cases in one pair, which is slow to start."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "NODE_RANK": 0}
+    os.environ.update({key: str(value) for key, value in where.items()})
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name in NAMES:
+        try:
+            trained(name, folder / name, devices=2)
+        except Exception:
+            (folder / f"{name}.txt").write_text(traceback.format_exc())
+    torch.distributed.destroy_process_group()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A folder of runs by two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    torch.multiprocessing.spawn(work, (free_port(), folder), nprocs=2)
+    return folder
+
+
+def losses(run):
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def largest_difference(a, b):
+    """Returns the largest difference of two saved states, infinities alike being none."""
+    a, b = (load_file(run / "model.safetensors") for run in (a, b))
+    assert a.keys() == b.keys()
+    return max(torch.where(a[k] == b[k], 0.0, (a[k].double() - b[k].double()).abs()).max().item() for k in a)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_are_one(name, two, tmp_path):
+    assert not (two / f"{name}.txt").exists(), (two / f"{name}.txt").read_text()
+    trained(name, tmp_path, devices=1)
+    assert json.loads((two / name / "config.json").read_text())["facts"]["processes"] == 2
+    assert largest_difference(tmp_path, two / name) < 1e-9
+    assert losses(tmp_path) == pytest.approx(losses(two / name), abs=1e-9)
+
+
+def test_the_comparison_tells_runs_apart(two, tmp_path):
+    trained("gmje_em", tmp_path, devices=1, seed=1)
+    assert largest_difference(tmp_path, two / "gmje_em") > 1e-3

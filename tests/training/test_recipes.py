@@ -1,0 +1,70 @@
+import dataclasses
+import inspect
+
+import pytest
+
+from vergence import objectives
+from vergence.encoders import networks
+from vergence.training import recipes
+from vergence.training.config import RunConfig
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_is_a_whole_description_that_can_be_written_and_read(name):
+    config = recipes.get(name)()
+    assert RunConfig.from_dict(config.to_dict()) == config
+    kind = objectives.get(config.model.objective)
+    assert set(config.model.options) <= set(inspect.signature(kind).parameters)
+    family = config.model.encoder.split("-")[0]
+    assert family in networks.KNOWN
+    text = recipes.get(name).__doc__
+    assert "Command:" in text and "Device and time:" in text
+
+
+def test_recipes_hold_the_papers_settings():
+    fit = recipes.vje_cifar10().fit
+    assert (fit.epochs, fit.batch_size, fit.optimizer, fit.lr, fit.weight_decay, fit.warmup_epochs) == (
+        800,
+        256,
+        "sgd",
+        0.05,
+        5e-6,
+        0,
+    )
+    assert recipes.vje_cifar10().views.blur == 0 and recipes.vje_imagenet().views.blur == 0.5
+    assert recipes.vje_cifar10().model.encoder == "resnet18-cifar"
+    assert recipes.vje_cifar10_200().fit.epochs == 200
+    one = recipes.vje_oneclass_cifar10(inlier=3)
+    assert (one.data.keep_classes, one.fit.batch_size, one.fit.lr, one.model.options["nu"]) == ((3,), 64, 5e-6, 0.5)
+    imagenet = recipes.vje_imagenet()
+    assert (imagenet.fit.epochs, imagenet.fit.warmup_epochs, imagenet.model.encoder) == (100, 10, "resnet50-imagenet")
+
+
+def test_overrides_change_what_they_name_and_nothing_else():
+    base = recipes.vje_small()
+    found = recipes.override(base, epochs=3, source="digits", blur=0.5)
+    assert (found.fit.epochs, found.data.source, found.views.blur) == (3, "digits", 0.5)
+    assert found == dataclasses.replace(
+        base,
+        data=dataclasses.replace(base.data, source="digits"),
+        views=dataclasses.replace(base.views, blur=0.5),
+        fit=dataclasses.replace(base.fit, epochs=3),
+    )
+
+
+def test_strict_reaches_the_data_and_the_training():
+    found = recipes.override(recipes.vje_small(), strict=True)
+    assert found.data.strict and found.fit.strict
+
+
+def test_options_are_merged_and_go_with_their_objective():
+    base = recipes.override(recipes.vje_oneclass_cifar10(), options={"beta": 2.0})
+    assert base.model.options == {"nu": 0.5, "beta": 2.0}
+    assert recipes.override(base, objective="package.module:Other").model.options == {}
+    assert recipes.override(base, objective="package.module:Other", options={"k": 3}).model.options == {"k": 3}
+
+
+@pytest.mark.parametrize(("name", "words"), [("epoch", "did you mean 'epochs'"), ("zzz", "known:")])
+def test_unknown_settings_are_refused(name, words):
+    with pytest.raises(ValueError, match=words):
+        recipes.override(recipes.vje_small(), **{name: 1})
