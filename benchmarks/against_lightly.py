@@ -1,7 +1,7 @@
 """Training throughput of lightly's loop and ours on CIFAR-10, in turn, in one run; adds a row to the ledger.
 
 lightly's side is its documented plain-PyTorch SimCLR loop: its transform on PIL images in a DataLoader with workers, its
-projection head and its NT-Xent loss. Ours is `loop.fit` with VJE. Same network, batch, optimiser and data; each with its
+projection head and its NT-Xent loss. Ours is `loop.fit` with VJE. Same network, batch, optimizer and data; each with its
 defaults otherwise (ours takes bfloat16 where the hardware has it; ``--precision fp32`` compares like with like).
 
     python benchmarks/against_lightly.py --data-root DATA --encoder small --steps 12

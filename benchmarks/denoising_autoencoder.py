@@ -1,8 +1,8 @@
 """Small networks on vectors: a denoising autoencoder in plain torch, and the same encoder trained by joint embedding.
 
-Joint embedding is VJE, or variance-invariance-covariance regularisation (VICReg, arXiv:2105.04906, weights 25, 25, 1, on the
+Joint embedding is VJE, or variance-invariance-covariance regularization (VICReg, arXiv:2105.04906, weights 25, 25, 1, on the
 outputs themselves), whose linear case is the linear theory's problem with a soft constraint. All see the same views of the same
-items for the same number of epochs, with the same encoder and optimiser. The autoencoder rebuilds the item from its view,
+items for the same number of epochs, with the same encoder and optimizer. The autoencoder rebuilds the item from its view,
 min |x - D(E(tau(x)))|^2, which is reconstruction as the linear theory states it.
 """
 
@@ -17,7 +17,7 @@ Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 WIDTH, BATCH, RATE = 512, 250, 1e-3
 
 
-class Standardise(nn.Module):
+class Standardize(nn.Module):
     """(x - mean) / sd, one number each: the features keep their proportions, which reconstruction goes by."""
 
     def __init__(self, X: Tensor) -> None:
@@ -30,7 +30,7 @@ class Standardise(nn.Module):
 
 
 def body(inputs: int, outputs: int) -> nn.Sequential:
-    """Returns three layers with batch normalisation between them."""
+    """Returns three layers with batch normalization between them."""
     hidden = [nn.Linear(inputs, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()]
     again = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()]
     return nn.Sequential(*hidden, *again, nn.Linear(WIDTH, outputs))
@@ -39,7 +39,7 @@ def body(inputs: int, outputs: int) -> nn.Sequential:
 def train_autoencoder(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
     """Returns the encoder (B, D) -> (B, k) of a denoising autoencoder."""
     torch.manual_seed(seed)
-    norm = Standardise(X)
+    norm = Standardize(X)
     encoder, decoder = nn.Sequential(norm, body(X.shape[1], k)), body(k, X.shape[1])
     target = norm(X)
 
@@ -52,7 +52,7 @@ def train_autoencoder(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed
 def train_vje(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
     """Returns the encoder (B, D) -> (B, k) trained with VJE on two views."""
     torch.manual_seed(seed)
-    encoder, objective = nn.Sequential(Standardise(X), body(X.shape[1], k)), VJE(k)
+    encoder, objective = nn.Sequential(Standardize(X), body(X.shape[1], k)), VJE(k)
 
     def loss(index: Tensor, generator: torch.Generator) -> Tensor:
         za, zb = (encoder(tau(X[index], generator)) for _ in range(2))
@@ -64,16 +64,16 @@ def train_vje(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -
 def train_vicreg(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
     """Returns the encoder (B, D) -> (B, k) trained with VICReg on two views."""
     torch.manual_seed(seed)
-    encoder = nn.Sequential(Standardise(X), body(X.shape[1], k))
+    encoder = nn.Sequential(Standardize(X), body(X.shape[1], k))
 
     def loss(index: Tensor, generator: torch.Generator) -> Tensor:
         za, zb = (encoder(tau(X[index], generator)) for _ in range(2))
-        return 25 * (za - zb).square().mean() + sum(25 * spread + shared for spread, shared in map(_regularised, (za, zb)))
+        return 25 * (za - zb).square().mean() + sum(25 * spread + shared for spread, shared in map(_regularized, (za, zb)))
 
     return _trained(encoder, [*encoder.parameters()], loss, len(X), epochs, seed)
 
 
-def _regularised(z: Tensor) -> tuple[Tensor, Tensor]:
+def _regularized(z: Tensor) -> tuple[Tensor, Tensor]:
     """Returns VICReg's hinge on the deviations (half for each view) and its penalty on covariances."""
     spread = torch.relu(1 - (z.var(0) + 1e-4).sqrt()).mean() / 2
     covariance = z.T.cov()
@@ -82,12 +82,12 @@ def _regularised(z: Tensor) -> tuple[Tensor, Tensor]:
 
 def _trained(encoder: nn.Module, parameters: list, loss: Callable, n: int, epochs: int, seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * (n // BATCH))
+    optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * (n // BATCH))
     for _ in range(epochs):
         for index in torch.randperm(n, generator=generator)[: n // BATCH * BATCH].split(BATCH):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss(index, generator).backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     return encoder.eval()

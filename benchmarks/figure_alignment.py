@@ -92,7 +92,7 @@ class Draw(NamedTuple):
 
 
 def principal(x: Tensor, k: int = K) -> tuple[Tensor, Tensor]:
-    """Returns the first k principal components of centred items (N, k), and their variances (k,), the largest first."""
+    """Returns the first k principal components of centerd items (N, k), and their variances (k,), the largest first."""
     x = x.flatten(1).double()
     x -= x.mean(0)
     variances, Q = torch.linalg.eigh(x.T @ x / len(x))
@@ -183,7 +183,7 @@ def curves(
     """Returns for each (method, noise, alpha) a list over seeds of the distances at each n of the grid.
 
     Args:
-        x: (N, K), centred, in the coordinates of its principal components.
+        x: (N, K), centerd, in the coordinates of its principal components.
         y: (N, L), one-hot.
         seeds: Each draws its items (without replacement), noise, Gamma and Theta; weak and strong noise differ in scale only.
         grid: Numbers of items, ascending.
@@ -380,7 +380,7 @@ def written(text: str, found: dict) -> str:
 # The figure
 
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
-COLOURS = {0.1: "#d55e00", 1.0: "#0072b2", 10.0: "#009e73"}
+COLORS = {0.1: "#d55e00", 1.0: "#0072b2", 10.0: "#009e73"}
 CONVERGES, FAILS = "-", (0, (4, 2))
 
 
@@ -410,7 +410,7 @@ def figure(found: dict, dataset: str, file: Path) -> None:
 
 
 def _save(fig, file: Path) -> None:
-    """Writes a PNG of 128 colours, a third of the size of one with all."""
+    """Writes a PNG of 128 colors, a third of the size of one with all."""
     from PIL import Image
 
     picture = io.BytesIO()
@@ -420,13 +420,13 @@ def _save(fig, file: Path) -> None:
 
 def _panel(ax, lines: list[dict], title: str) -> None:
     for row in lines:
-        colour, t = COLOURS[row["alpha"]], row["threshold"]
+        color, t = COLORS[row["alpha"]], row["threshold"]
         style = CONVERGES if t is None or row["alpha"] ** 2 > t["median"] else FAILS
-        ax.fill_between(row["n"], np.min(row["values"], 0), np.max(row["values"], 0), color=colour, alpha=0.13, linewidth=0)
-        ax.plot(row["n"], row["mean"], color=colour, linestyle=style, linewidth=1.8)
+        ax.fill_between(row["n"], np.min(row["values"], 0), np.max(row["values"], 0), color=color, alpha=0.13, linewidth=0)
+        ax.plot(row["n"], row["mean"], color=color, linestyle=style, linewidth=1.8)
         if row["dataset"] == "mnist":
             read_by_eye = PAPER[row["method"], row["noise"], row["alpha"]]
-            ax.plot(PAPER_N, read_by_eye, "o", markersize=5, markerfacecolor="white", markeredgecolor=colour, zorder=3)
+            ax.plot(PAPER_N, read_by_eye, "o", markersize=5, markerfacecolor="white", markeredgecolor=color, zorder=3)
     if lines[0]["method"] == "supervised":
         ax.plot((100, 51200), (1e-5, 1e-5 / 512), color="0.6", linestyle=":", linewidth=1.2)
         ax.text(300, 1e-7, "slope −1", color="0.4", ha="left", va="center")
@@ -448,7 +448,7 @@ def _predicted(threshold: dict | None) -> str:
 def _legend(fig, *, paper: bool) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=c, linewidth=1.8, label=f"α = {a:g}") for a, c in COLOURS.items()]
+    handles = [Line2D([], [], color=c, linewidth=1.8, label=f"α = {a:g}") for a, c in COLORS.items()]
     for style, label in ((CONVERGES, "predicted to converge"), (FAILS, "predicted to fail")):
         handles.append(Line2D([], [], color="0.3", linestyle=style, linewidth=1.8, label=label))
     if paper:

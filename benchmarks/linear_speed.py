@@ -98,7 +98,7 @@ def sine(a: Tensor, b: Tensor) -> float:
 
 
 def sgd(a: Tensor, b: Tensor, epochs: int = 100, penalty: float = 1.0) -> Tensor:
-    """Returns W (K, D) of min |W a - W b|^2 + penalty |W S W' - I|^2 by Adam on batches of 500, standardised for its sake.
+    """Returns W (K, D) of min |W a - W b|^2 + penalty |W S W' - I|^2 by Adam on batches of 500, standardized for its sake.
 
     Rate, penalty and epochs are the best of {0.003, 0.02} x {1, 10} x {30, 100}.
     """
@@ -106,15 +106,15 @@ def sgd(a: Tensor, b: Tensor, epochs: int = 100, penalty: float = 1.0) -> Tensor
     scale = torch.cat([a, b]).std(0)
     a, b = a / scale, b / scale
     W = torch.nn.Parameter(torch.randn(K, WIDTH, dtype=a.dtype) / WIDTH**0.5)
-    optimiser = torch.optim.Adam([W], lr=3e-3)
+    optimizer = torch.optim.Adam([W], lr=3e-3)
     for _ in range(epochs):
         for i in torch.randperm(len(a)).split(500):
             za, zb = a[i] @ W.T, b[i] @ W.T
             second = (za.T @ za + zb.T @ zb) / (2 * len(i))
             loss = (za - zb).square().sum(1).mean() + penalty * (second - torch.eye(K, dtype=a.dtype)).square().sum()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     return W.detach() / scale
 
 

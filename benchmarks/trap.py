@@ -30,7 +30,7 @@ from vergence.evaluation import features, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.objectives.parts import volume
-from vergence.training.build import commit, labelled, online_knn
+from vergence.training.build import commit, labeled, online_knn
 from vergence.utils import linalg
 
 LEDGER = Path(__file__).parent / "results" / "trap.jsonl"
@@ -61,15 +61,15 @@ class OnTheSphere(GJE):
 
 HERE = "benchmarks.trap"
 NONE = {"shrinkage": 0.0}
-LEARNT = {"loss": "naive", "fit": "gradient", "covariance": "full"}
+LEARNED = {"loss": "naive", "fit": "gradient", "covariance": "full"}
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "naive": ("gje", {"loss": "naive", **NONE}),
     "naive, ridge 1e-3": (f"{HERE}:RidgeGJE", {}),
     "naive, stop-gradient": ("gje", {"loss": "naive", "stop_gradient": True, **NONE}),
     "naive, moving covariance": ("gje", {"loss": "naive", "covariance": "ema", **NONE}),
-    "naive, learnt covariance": ("gje", {"loss": "naive", "covariance": "learned", **NONE}),
-    "naive, learnt covariance, floor 0.3": ("gmje", {**LEARNT, "components": 1}),
-    "naive, 8 prototypes, floor 0.05": ("gmje", {**LEARNT, "components": 8, "floor": 0.05}),
+    "naive, learned covariance": ("gje", {"loss": "naive", "covariance": "learned", **NONE}),
+    "naive, learned covariance, floor 0.3": ("gmje", {**LEARNED, "components": 1}),
+    "naive, 8 prototypes, floor 0.05": ("gmje", {**LEARNED, "components": 8, "floor": 0.05}),
     "naive, EM on a bank": ("gmje_em", {"loss": "naive", "components": 8, "floor": 0.05, "covariance": "full"}),
     "naive, growing gas on a bank": ("gmje_gng", {"loss": "naive", "floor": 0.05, "covariance": "full"}),
     "naive, density network": ("gmje_mdn", {"marginal": "none"}),
@@ -79,7 +79,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "joint + KL, beta 2": ("gje", {"loss": "joint_kl", "beta": 2.0, **NONE}),
     "joint + KL, beta 5": ("gje", {"loss": "joint_kl", "beta": 5.0, **NONE}),
     "joint + KL, beta 2, moving covariance": ("gje", {"loss": "joint_kl", "beta": 2.0, "covariance": "ema", **NONE}),
-    "joint + KL, beta 2, learnt covariance": ("gje", {"loss": "joint_kl", "beta": 2.0, "covariance": "learned", **NONE}),
+    "joint + KL, beta 2, learned covariance": ("gje", {"loss": "joint_kl", "beta": 2.0, "covariance": "learned", **NONE}),
     "conditional + KL, beta 1": ("gje", {"loss": "conditional_kl", "beta": 1.0, **NONE}),
     "conditional + KL, beta 2": ("gje", {"loss": "conditional_kl", "beta": 2.0, **NONE}),
     "information + KL, eta 0.1": ("gje", {"eta": 0.1, **NONE}),
@@ -98,7 +98,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "InfoNCE": ("contrastive", {}),
     "predictor (JEPA)": ("jepa", {}),
 }
-PREDICTED = {  # mean variance at rest, from the losses' behaviour under scaling
+PREDICTED = {  # mean variance at rest, from the losses' behavior under scaling
     **{f"joint + KL, beta {b}": 1 - 1 / b for b in (1, 2, 5)},
     **{f"conditional + KL, beta {b}": 1 - 1 / (2 * b) for b in (1, 2)},
     **{f"information + KL, eta {e}": 1.0 for e in ("0.1", "0.5", "1")},
@@ -183,7 +183,7 @@ def fashion(name: str, seed: int, root: str, epochs: int, limit: int) -> dict[st
             size=16,
         )
         opened = open_data(run.folder.config.data)
-    train, test = labelled(opened.train), labelled(opened.test, 2000)
+    train, test = labeled(opened.train), labeled(opened.test, 2000)
     assert train is not None and test is not None and train.labels is not None and test.labels is not None
     net = nn.Sequential(run.method.encoder, run.method.projector)
     (h, i), (t, j) = (features.collect(run.method.encoder, part, size=run.size, device=run.device) for part in (train, test))

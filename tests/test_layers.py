@@ -122,7 +122,7 @@ def test_files_and_functions_stay_small():
     long = []
     for path, name in modules():
         text = path.read_text()
-        if text.count("\n") > 420:
+        if text.count("\n") > 430:
             long.append(f"{name}: {text.count(chr(10))} lines")
         if name.startswith("vergence.objectives.") and text.count("\n") > 350:
             long.append(f"{name}: an objective of {text.count(chr(10))} lines")

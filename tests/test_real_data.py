@@ -16,7 +16,7 @@ def fashion(tmp_path_factory):
 
 
 def test_a_short_training_beats_the_untrained_encoder(fashion, tmp_path):
-    """By 200 neighbours; by 30 it takes a few epochs more, and raw pixels stay ahead of so short a training."""
+    """By 200 neighbors; by 30 it takes a few epochs more, and raw pixels stay ahead of so short a training."""
     settings = {"limit": 5000, "epochs": 6, "batch_size": 32, "lr": 2e-3, "crop": (0.3, 1.0), "device": "cpu", "knn_every": 0}
     run = vergence.train("fashion_mnist", out=tmp_path / "run", root=str(fashion), **settings)
     record = evaluate.evaluate(run, probes=False)

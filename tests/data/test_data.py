@@ -152,8 +152,8 @@ def test_fit_agrees_with_pillow():
         hand = image.convert(mode).crop(box).resize(shape[:0:-1], Image.Resampling.BILINEAR)
         found = fit(x, shape)[0].permute(1, 2, 0).numpy().astype(float)
         assert np.abs(found - np.asarray(hand).reshape(found.shape)).max() <= 1.5
-    grey = fit(x, (1, 50, 70))
-    assert torch.equal(fit(grey, (3, 50, 70)), grey.expand(-1, 3, -1, -1))
+    gray = fit(x, (1, 50, 70))
+    assert torch.equal(fit(gray, (3, 50, 70)), gray.expand(-1, 3, -1, -1))
     assert fit(x / 255, (1, 8, 8)).dtype == torch.get_default_dtype()
     assert fit(torch.zeros(1, 1, 1000, 1), (1, 8, 64)).shape == (1, 1, 8, 64)
 
@@ -238,7 +238,7 @@ def test_cifar_through_torchvision(tmp_path, monkeypatch, name, classes):
     assert torch.equal(read_all(data.train)[1], torch.from_numpy(wanted)) and data.classes[1] == "c1" and len(data.test) == 4
 
 
-def test_stl10_marks_the_unlabelled(tmp_path, monkeypatch):
+def test_stl10_marks_the_unlabeled(tmp_path, monkeypatch):
     import torchvision
 
     monkeypatch.setattr(torchvision.datasets.STL10, "_check_integrity", lambda self: True)
@@ -421,13 +421,13 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path):
         decode(tmp_path / "f.tif", (1, 64, 64))
 
 
-def test_grey_folders_have_one_channel(tmp_path):
+def test_gray_folders_have_one_channel(tmp_path):
     for i, mode in enumerate(["L", "1", "LA", "L"]):
         write(tmp_path / f"{i}.png", mode=mode, seed=i)
     Image.fromarray(np.full((40, 40), 40_000, dtype=np.uint16)).save(tmp_path / "9.png")
     (tmp_path / "broken.png").write_bytes(b"nothing")
     assert channels(tmp_path, listing(tmp_path).names) == 1 and opened(tmp_path).train.shape == (1, 74, 74)
-    write(tmp_path / "colour.png")
+    write(tmp_path / "color.png")
     assert channels(tmp_path, listing(tmp_path).names) == 3 and opened(tmp_path).train.shape == (3, 74, 74)
     assert image_mode(tmp_path / "broken.png") is None and channels(tmp_path, ["broken.png"]) == 3
 

@@ -9,12 +9,12 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as V
 
 from vergence.data.config import ViewConfig
-from vergence.data.views import ImageViews, VectorViews, Views, _boxes, centre_crop
+from vergence.data.views import ImageViews, VectorViews, Views, _boxes, center_crop
 
 NOTHING = ViewConfig(
-    crop=(1.0, 1.0), flip=0.0, jitter_p=0.0, greyscale=0.0, blur=0.0, solarise=0.0, noise=0.0, mask=0.0, scale=0.0
+    crop=(1.0, 1.0), flip=0.0, jitter_p=0.0, grayscale=0.0, blur=0.0, solarize=0.0, noise=0.0, mask=0.0, scale=0.0
 )
-EVERYTHING = ViewConfig(flip=0.5, jitter_p=0.8, greyscale=0.3, blur=0.5, solarise=0.3)
+EVERYTHING = ViewConfig(flip=0.5, jitter_p=0.8, grayscale=0.3, blur=0.5, solarize=0.3)
 FORCED = replace(NOTHING, jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1.0)
 TOO_RARE = 1e-4
 DRAWS = 6000
@@ -25,7 +25,7 @@ def seeded(seed=0):
 
 
 def images(n=8, channels=3, height=32, width=32, seed=0):
-    """Smooth images with black, white and grey parts, where the operations' special cases are."""
+    """Smooth images with black, white and gray parts, where the operations' special cases are."""
     x = torch.rand(n, channels, height, width, generator=seeded(seed), dtype=torch.float32) * 1.6 - 0.3
     x[:, :, :3] = x[:, :1, :3]
     return x.clamp(0, 1)
@@ -33,7 +33,7 @@ def images(n=8, channels=3, height=32, width=32, seed=0):
 
 def neutral(n, **forced):
     """Drawn parameters of n images that change nothing, but for the forced ones."""
-    still = {name: torch.zeros(n, dtype=torch.bool) for name in ("flip", "jitter", "greyscale", "blur", "solarise")}
+    still = {name: torch.zeros(n, dtype=torch.bool) for name in ("flip", "jitter", "grayscale", "blur", "solarize")}
     return still | {
         "area": torch.ones(n, 10),
         "aspect": torch.ones(n, 10),
@@ -95,11 +95,11 @@ def test_the_order_of_the_jitter_matters():
     assert not close(views.apply(x, draws), views.apply(x, backwards), 0.05)
 
 
-def test_greyscale_and_solarisation_are_torchvisions():
+def test_grayscale_and_solarization_are_torchvisions():
     x, chosen = images(6), torch.tensor([True, False] * 3)
     for name, reference in (
-        ("greyscale", lambda image: V.rgb_to_grayscale(image, num_output_channels=3)),
-        ("solarise", lambda image: V.solarize(image, threshold=0.5)),
+        ("grayscale", lambda image: V.rgb_to_grayscale(image, num_output_channels=3)),
+        ("solarize", lambda image: V.solarize(image, threshold=0.5)),
     ):
         y = ImageViews(NOTHING, 32).apply(x, neutral(6, **{name: chosen}))
         assert close(y[::2], torch.stack([reference(image) for image in x[::2]]))
@@ -162,12 +162,12 @@ def test_all_operations_together_are_torchvisions():
         y = V.horizontal_flip(y) if draws["flip"][i] else y
         for k in draws["order"][i] if draws["jitter"][i] else ():
             y = JITTER[k](y, draws["factors"][i, k].item())
-        y = V.rgb_to_grayscale(y, 3) if draws["greyscale"][i] else y
+        y = V.rgb_to_grayscale(y, 3) if draws["grayscale"][i] else y
         y = V.gaussian_blur(y, [3, 3], [draws["sigma"][i].item()] * 2) if draws["blur"][i] else y
         reference.append(y)
-    still = draws | {"solarise": torch.zeros(60, dtype=torch.bool)}  # it jumps at 0.5, where rounding decides
+    still = draws | {"solarize": torch.zeros(60, dtype=torch.bool)}  # it jumps at 0.5, where rounding decides
     assert close(views.apply(x, still), torch.stack(reference))
-    assert all(0 < draws[name].sum() < 60 for name in ("flip", "jitter", "greyscale", "blur", "solarise"))
+    assert all(0 < draws[name].sum() < 60 for name in ("flip", "jitter", "grayscale", "blur", "solarize"))
 
 
 # How the parameters are distributed, beside torchvision's own draws
@@ -263,9 +263,9 @@ def rates_z(ours, theirs):
     [
         ("flip", "flip", v2.RandomHorizontalFlip(0.3)),
         ("jitter", "jitter_p", v2.RandomApply([v2.ColorJitter((0.5, 0.5))], 0.3)),
-        ("greyscale", "greyscale", v2.RandomGrayscale(0.3)),
+        ("grayscale", "grayscale", v2.RandomGrayscale(0.3)),
         ("blur", "blur", v2.RandomApply([v2.GaussianBlur(3, 1.0)], 0.3)),
-        ("solarise", "solarise", v2.RandomSolarize(0.5, 0.3)),
+        ("solarize", "solarize", v2.RandomSolarize(0.5, 0.3)),
     ],
 )
 def test_operations_are_as_frequent_as_torchvisions(name, field, transform):
@@ -340,7 +340,7 @@ def test_channels_last_is_kept_and_changes_nothing(config):
     assert a.is_contiguous() and b.is_contiguous(memory_format=torch.channels_last) and not b.is_contiguous()
 
 
-@pytest.mark.parametrize("config", [NOTHING, replace(EVERYTHING, solarise=0.0)])
+@pytest.mark.parametrize("config", [NOTHING, replace(EVERYTHING, solarize=0.0)])
 def test_bytes_and_floats_agree(config):
     x = (images(16, height=40, width=40) * 255).round().to(torch.uint8)
     views = ImageViews(config, 32)
@@ -388,8 +388,8 @@ def test_views_do_not_wait_for_the_device():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-def test_a_gpu_makes_the_same_views_without_synchronising():
-    x, views = images(32, height=40, width=40), ImageViews(replace(EVERYTHING, solarise=0.0), 32)
+def test_a_gpu_makes_the_same_views_without_synchronizing():
+    x, views = images(32, height=40, width=40), ImageViews(replace(EVERYTHING, solarize=0.0), 32)
     vectors = VectorViews(ViewConfig(), torch.zeros(5), torch.ones(5))
     on_gpu, z = x.cuda(), torch.randn(4, 5)
     z_on_gpu = z.cuda()
@@ -411,9 +411,9 @@ def test_vector_views_are_their_formula():
     draws = views.draw(n, seeded())
     y = views.apply(x, draws)
     for i, k in itertools.product(range(n), range(d)):
-        standardised = (x[i, k] - mean[k]) / std[k] * draws["keep"][i, k]
+        standardized = (x[i, k] - mean[k]) / std[k] * draws["keep"][i, k]
         assert y[i, k].item() == pytest.approx(
-            (mean[k] + std[k] * (draws["scale"][i, 0] * standardised + draws["noise"][i, k])).item()
+            (mean[k] + std[k] * (draws["scale"][i, 0] * standardized + draws["noise"][i, k])).item()
         )
     for part in (slice(0, 3), slice(4, 5)):
         assert torch.equal(views.apply(x[part], part_of(draws, part)), y[part])
@@ -462,17 +462,17 @@ def test_vectors_keep_their_type_and_constant_features_stay():
 
 @pytest.mark.parametrize(("height", "width"), [(9, 12), (8, 8), (15, 8), (31, 20)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
-def test_centre_crop_is_torchvisions(height, width, dtype):
+def test_center_crop_is_torchvisions(height, width, dtype):
     x = (images(2, 3, height, width) * 255).to(dtype)
-    y = centre_crop(x, 8)
+    y = center_crop(x, 8)
     assert torch.equal(y, V.center_crop(x, [8, 8])) and y.dtype == dtype
     assert (y is x) == ((height, width) == (8, 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32])
-def test_centre_crop_enlarges_small_images(dtype):
+def test_center_crop_enlarges_small_images(dtype):
     x = (images(2, 1, 5, 7) * 255).to(dtype)
-    y = centre_crop(x, 10)
+    y = center_crop(x, 10)
     reference = V.center_crop(V.resize(x.double(), [10, 14], antialias=False), [10, 10])
     assert y.dtype == dtype and close(y, reference, 1e-3 if dtype.is_floating_point else 0.501)
 
@@ -523,7 +523,7 @@ def test_bad_statistics_are_refused(mean, std):
         {"jitter": (0.4, 0.4, 0.4, 0.6)},
         {"blur_sigma": (0.0, 1.0)},
         {"flip": 1.1},
-        {"solarise": -0.1},
+        {"solarize": -0.1},
         {"noise": -1.0},
         {"mask": math.nan},
         {"scale": -0.1},
@@ -541,4 +541,4 @@ def test_views_of_one_pixel_and_a_crop_without_batch_are_refused():
     with pytest.raises(ValueError, match="at least 2 pixels"):
         ImageViews(NOTHING, 1)
     with pytest.raises(ValueError, match="expected images"):
-        centre_crop(torch.zeros(3, 8, 8), 4)
+        center_crop(torch.zeros(3, 8, 8), 4)

@@ -61,7 +61,7 @@ def iterate(kind, data, mixture, steps, reg=0.0, made=None):
     for _ in range(steps):
         sums, use = em.expectation(data, made, mixture)
         bounds.append((sums.log_likelihood / data.total()).tolist())
-        mixture = em.maximisation(made, use, sums, mixture, reg, data.least)
+        mixture = em.maximization(made, use, sums, mixture, reg, data.least)
     return mixture, bounds
 
 
@@ -75,7 +75,7 @@ def by_loops(kind, data, mixture, steps, reg=0.0):
         r, bound = reference.expectation(X, w, pi, mu, S)
         bounds.append(bound)
         if factors is None:
-            pi, mu, S = reference.maximisation(X, w, r, kind, reg)
+            pi, mu, S = reference.maximization(X, w, r, kind, reg)
         else:
             pi, mu, factors = reference.factor_step(X, w, r, factors)
             S = reference.dense(factors)
@@ -128,7 +128,7 @@ def test_the_start_is_the_m_step_of_its_responsibilities(kind, weighted):
     found = em.start(weighted, structure(kind), r, 0.1)
     S = structure(kind).dense(found)
     for i in range(R):
-        pi, mu, expected = reference.maximisation(weighted.X.numpy(), weighted.weights.numpy(), r[i].T.numpy(), kind, 0.1)
+        pi, mu, expected = reference.maximization(weighted.X.numpy(), weighted.weights.numpy(), r[i].T.numpy(), kind, 0.1)
         close(found.weights[i], pi)
         close(found.means[i] + weighted.origin, mu)
         close(S[i], np.stack(expected))
@@ -366,9 +366,9 @@ def test_what_float32_cannot_hold_is_taken_in_double(kind, scale, monkeypatch):
 def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
     """Widths of 1e-4 at a distance of 10: float32 cannot see them, double can."""
     g = np.random.default_rng(8)
-    centres = np.array([[0.0, 0, 0], [10, 0, 0], [0, 10, 10]])
+    centers = np.array([[0.0, 0, 0], [10, 0, 0], [0, 10, 10]])
     labels = np.arange(240) % 3
-    X = centres[labels] + 1e-4 * g.normal(size=(240, 3))
+    X = centers[labels] + 1e-4 * g.normal(size=(240, 3))
     data, made = items(X), structure(kind, RANK)
     r = torch.nn.functional.one_hot(torch.from_numpy(labels), 3).T[None].double()
     found = em.run(data, made, em.start(data, made, r, 0.0), tol=1e-6, reg=0.0, precision="mixed", max_iter=300)
@@ -486,14 +486,14 @@ def test_variances_stop_at_rounding():
 def test_definite_covariances_are_not_touched(kind):
     name = {Full: "full", Tied: "tied", Diagonal: "diag", Spherical: "spherical", LowRank: "low_rank"}[type(kind)]
     S = begin(name, items(clusters())).covariances
-    assert torch.equal(kind.mended(S.clone(), torch.full((D,), 1e-13)), S)
+    assert torch.equal(kind.corrected(S.clone(), torch.full((D,), 1e-13)), S)
 
 
 def test_singular_covariances_get_their_jitter_in_each_features_units():
     scale = torch.tensor([1e6, 1.0, 1e-3])
     v = torch.tensor([1.0, -1.0, 0.5])
     S = (v[:, None] * v) * scale[:, None] * scale
-    mended = Full().mended(torch.stack([S, S + torch.diag(scale**2)])[None].clone(), 1e-13 * scale**2)[0]
+    mended = Full().corrected(torch.stack([S, S + torch.diag(scale**2)])[None].clone(), 1e-13 * scale**2)[0]
     relative = (mended[0] - S) / (scale[:, None] * scale)
     assert (relative.diagonal() > 0).all() and relative.diagonal().max() < 1e-11
     assert torch.linalg.eigvalsh(mended[0] / (scale[:, None] * scale)).min() > 0
@@ -597,7 +597,7 @@ def test_settings_out_of_range(bad):
 # --- planted errors: each is seen by a check above
 
 
-class Centred(Full):
+class Centerd(Full):
     """Moments around the means of before, and the step of the mean forgotten."""
 
     def estimate(self, use, sums, N, means, reg):
@@ -621,7 +621,7 @@ class SquaredWeights(Diagonal):
         return super().second(use, x, r.square())
 
 
-class Uncentred(Tied):
+class Uncenterd(Tied):
     """Moments around the origin, and the means forgotten."""
 
     def estimate(self, use, sums, N, means, reg):
@@ -646,11 +646,11 @@ class WithoutPosterior(LowRank):
 
 
 PLANTED = [
-    ("full", Centred()),
+    ("full", Centerd()),
     ("full", Unbiased()),
     ("full", NoDeterminant()),
     ("diag", SquaredWeights()),
-    ("tied", Uncentred()),
+    ("tied", Uncenterd()),
     ("spherical", Summed()),
     ("low_rank", WithoutPosterior(RANK)),
 ]
@@ -663,7 +663,7 @@ def test_the_loops_see_planted_errors(kind, planted, weighted):
         check_reference(kind, weighted, 1, made=planted)
 
 
-@pytest.mark.parametrize("planted", [Centred(), Unbiased()], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("planted", [Centerd(), Unbiased()], ids=lambda v: type(v).__name__)
 def test_the_trap_sees_planted_errors(planted, weighted):
     with pytest.raises(AssertionError):
         check_trap("full", weighted, made=planted)

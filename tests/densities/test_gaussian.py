@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 from torch.distributions import MultivariateNormal
 
-from vergence.densities.covariance import Dense, Diagonal, LowRank, PairedLowRank, turned
+from vergence.densities.covariance import Dense, Diagonal, LowRank, PairedLowRank, rotated
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.polar import PowerSpherical
 
@@ -349,11 +349,11 @@ def test_covariances_of_pairs_are_their_dense_form(batch):
 
 def test_covariances_of_pairs_are_drawn_picked_and_turned():
     S = paired(4)
-    z = S.picked(torch.tensor([2])).draw(torch.Size((200_000, 1, 6)))[:, 0]
+    z = S.index_components(torch.tensor([2])).draw(torch.Size((200_000, 1, 6)))[:, 0]
     error = (torch.cov(z.T) - S.dense()[2]) / (torch.outer(S.variance()[2], S.variance()[2]) * 2 / len(z)).sqrt()
     assert error.abs().max() < 5
     d, U = torch.rand(6) + 0.1, torch.randn(6, 2)
-    T = turned(torch.eye(6)).T
+    T = rotated(torch.eye(6)).T
     torch.testing.assert_close(PairedLowRank.of_sums(d, U).dense(), T.T @ (torch.diag(d) + U @ U.T) @ T)
     torch.testing.assert_close(T @ T, torch.eye(6))
     mixture = GaussianMixture(torch.randn(4), torch.randn(4, 6), S, context=3)

@@ -72,15 +72,15 @@ PLANTED = {
     "edges that go a signal too soon": ("> self.max_age", ">= self.max_age"),
     "an edge that is not refreshed": ("own[s2] = age[s2, s1] = 0", "own[s2] = age[s2, s1] = max(0, own[s2] - 1)"),
     "units without edges that stay": ("alone = old[(self._age[old] < 0).all(1)]", "alone = old[:0]"),
-    "s1 moves as its neighbours do": ("self.eps_b * delta", "self.eps_n * delta"),
-    "neighbours that stay": ("near += self.eps_n * x", "near += self.eps_n * near"),
+    "s1 moves as its neighbors do": ("self.eps_b * delta", "self.eps_n * delta"),
+    "neighbors that stay": ("near += self.eps_n * x", "near += self.eps_n * near"),
     "lengths that are not kept up": ("self._half[i] = (w * w)", "(w * w)"),
     "f anywhere": ("np.where(self._age[q] >= 0, self._error, -np.inf).argmax()", "self._error.argsort()[-2]"),
     "an edge q-f that stays": ("self._age[q, f] = self._age[f, q] = -1", "pass"),
     "one error that is not lowered": ("self._error[[q, f]] *= self.alpha", "self._error[q] *= self.alpha"),
     "E_r as of 1997": ("self._error, self._error[q])", "self._error, (self._error[q] + self._error[f]) / 2)"),
     "errors that stay": ("self._error *= self.decay", "pass"),
-    "a new neighbour that moves at once": ("linked = (own", "own[s2] = age[s2, s1] = max(0, own[s2]); linked = (own"),
+    "a new neighbor that moves at once": ("linked = (own", "own[s2] = age[s2, s1] = max(0, own[s2]); linked = (own"),
 }
 
 

@@ -4,19 +4,19 @@ from torch import nn
 
 from vergence.encoders import networks
 
-GREY, COLOUR = (torch.tensor([0.5]), torch.tensor([0.2])), (torch.full((3,), 0.5), torch.full((3,), 0.2))
+GRAY, COLOR = (torch.tensor([0.5]), torch.tensor([0.2])), (torch.full((3,), 0.5), torch.full((3,), 0.2))
 
 
-def test_standardise_is_the_formula_for_bytes_and_floats():
+def test_standardize_is_the_formula_for_bytes_and_floats():
     mean, std = torch.tensor([0.2, 0.4, 0.6]), torch.tensor([0.1, 0.2, 0.3])
     x = torch.randint(0, 256, (5, 3, 4, 4), dtype=torch.uint8)
-    found = networks.Standardise(mean, std)(x)
+    found = networks.Standardize(mean, std)(x)
     for i in range(5):
         for c in range(3):
             assert torch.allclose(found[i, c], (x[i, c] / 255.0 - mean[c]) / std[c])
-    assert torch.allclose(networks.Standardise(mean, std)(x.double() / 255), found)
+    assert torch.allclose(networks.Standardize(mean, std)(x.double() / 255), found)
     v = torch.randn(6, 3)
-    assert torch.allclose(networks.Standardise(mean, std)(v), (v - mean) / std)
+    assert torch.allclose(networks.Standardize(mean, std)(v), (v - mean) / std)
 
 
 def test_small_convnet_is_the_one_of_the_recipe():
@@ -37,13 +37,13 @@ def test_small_convnet_is_the_one_of_the_recipe():
     [("resnet18", 1, False), ("resnet18-cifar", 1, False), ("resnet18-imagenet", 2, True), ("resnet50-cifar", 1, False)],
 )
 def test_resnets_have_the_stem_that_is_named(name, stride, pool):
-    net = networks.encoder(name, (3, 32, 32), *COLOUR)[1]
+    net = networks.encoder(name, (3, 32, 32), *COLOR)[1]
     assert net.conv1.stride == (stride, stride)
     assert isinstance(net.maxpool, nn.MaxPool2d) is pool
 
 
 def test_resnet_takes_imagenet_stem_for_large_images_and_any_channels():
-    net = networks.encoder("resnet18", (1, 96, 96), *GREY)
+    net = networks.encoder("resnet18", (1, 96, 96), *GRAY)
     assert net[1].conv1.stride == (2, 2) and net[1].conv1.in_channels == 1
     assert networks.width(net, (1, 96, 96)) == 512
 
@@ -55,14 +55,14 @@ def test_resnet18_cifar_has_the_usual_number_of_parameters():
 
 def test_timm_models_come_with_pooled_features():
     pytest.importorskip("timm", reason="the extra 'timm' is not installed")
-    net = networks.encoder("timm:resnet10t", (3, 64, 64), *COLOUR)
+    net = networks.encoder("timm:resnet10t", (3, 64, 64), *COLOR)
     assert net(torch.zeros(2, 3, 64, 64)).ndim == 2
-    vit = networks.encoder("timm:vit_tiny_patch16_224", (3, 64, 64), *COLOUR)
+    vit = networks.encoder("timm:vit_tiny_patch16_224", (3, 64, 64), *COLOR)
     assert vit(torch.zeros(2, 3, 64, 64)).shape == (2, 192)
 
 
 def test_building_an_encoder_leaves_it_trainable_and_batch_statistics_untouched():
-    net = networks.encoder("small", (3, 32, 32), *COLOUR)
+    net = networks.encoder("small", (3, 32, 32), *COLOR)
     assert net.training
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
     assert all((m.running_mean == 0).all() and m.num_batches_tracked == 0 for m in norms)

@@ -2,14 +2,14 @@ import pytest
 import torch
 
 from vergence.evaluation.collapse import ROWS, collapse, notices, warning
-from vergence.evaluation.parts.spread import effective_rank, normalised_std
+from vergence.evaluation.parts.spread import effective_rank, normalized_std
 
 
 def test_a_healthy_embedding():
     z = torch.randn(3000, 16) * 2
     found = collapse(z)
-    assert found["std"] == pytest.approx(normalised_std(z).mean().item())
-    assert found["std_min"] == pytest.approx(normalised_std(z).min().item())
+    assert found["std"] == pytest.approx(normalized_std(z).mean().item())
+    assert found["std_min"] == pytest.approx(normalized_std(z).min().item())
     assert found["std_min"] < found["std"] <= 1
     assert found["effective_rank"] == pytest.approx(effective_rank(z).item())
     assert found["norm"] == pytest.approx(sum(row.norm().item() for row in z) / 3000)

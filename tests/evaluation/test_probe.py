@@ -27,7 +27,7 @@ def test_scikit_learn_pipeline_agrees():
 
 def test_the_objective_is_the_documented_one():
     (train, y), (test, truth) = blobs(200), blobs(2000)
-    x, x_test = probe._standardise(train, test)
+    x, x_test = probe._standardize(train, test)
     W, b = torch.zeros(8, 3, requires_grad=True), torch.zeros(3, requires_grad=True)
     opt = torch.optim.LBFGS([W, b], max_iter=500, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
 
@@ -42,13 +42,13 @@ def test_the_objective_is_the_documented_one():
     assert linear_probe(train, y, test, truth)["accuracy"] == pytest.approx(expected, abs=0.005)
 
 
-def test_standardisation_uses_training_statistics_only():
+def test_standardization_uses_training_statistics_only():
     train, test = torch.randn(50, 4) * 5 + 2, torch.randn(30, 4)
-    x, x_test = probe._standardise(train, test)
+    x, x_test = probe._standardize(train, test)
     torch.testing.assert_close(x.mean(0), torch.zeros(4), atol=1e-12, rtol=0)
     torch.testing.assert_close(x.std(0, correction=0), torch.ones(4))
     torch.testing.assert_close(x_test[0] * train.std(0, correction=0) + train.mean(0), test[0])
-    torch.testing.assert_close(probe._standardise(train, test[:3])[1], x_test[:3])
+    torch.testing.assert_close(probe._standardize(train, test[:3])[1], x_test[:3])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -57,14 +57,14 @@ def test_features_constant_in_training_stay_zero(dtype):
     plain = linear_probe(train.to(dtype), y, test.to(dtype), truth)
     constant = torch.full((200, 2), 0.1)
     wide, wide_test = torch.cat([train, constant], 1).to(dtype), torch.cat([test, torch.randn(100, 2) * 1e6], 1).to(dtype)
-    assert torch.equal(probe._standardise(wide, wide_test)[1][:, -2:], torch.zeros(100, 2, dtype=dtype))
+    assert torch.equal(probe._standardize(wide, wide_test)[1][:, -2:], torch.zeros(100, 2, dtype=dtype))
     assert linear_probe(wide, y, wide_test, truth) == plain
 
 
 def test_equal_numbers_are_constant_whatever_their_deviation_rounds_to():
     equal = torch.full((200, 1), 1 / 3, dtype=torch.float32)
     assert equal.std(0, correction=0).item() > 0
-    for part in probe._standardise(equal, equal + 1):
+    for part in probe._standardize(equal, equal + 1):
         assert torch.equal(part, torch.zeros_like(part))
 
 

@@ -114,7 +114,7 @@ def feasible(k, S):
     return torch.linalg.solve_triangular(torch.linalg.cholesky(a @ S @ a.T), a, upper=False)
 
 
-def check_generalised_eigenproblems(je=solutions.joint_embedding, rc=solutions.reconstruction):
+def check_generalized_eigenproblems(je=solutions.joint_embedding, rc=solutions.reconstruction):
     """Property 4: W G = Omega W S, and E G^2 = Phi^2 E S where the augmentation keeps the mean."""
     G, S, M, _ = moments(mean_preserving=True)
     close(M, G, atol=1e-14)
@@ -195,8 +195,8 @@ def check_moments_are_the_loops(kind):
     x = rng(4).normal(size=(12, 3)) + np.linspace(0, 50, 12)[:, None]
     sums, draws = accumulated(kind, x, parts=3)
     for around in (True, False):
-        found = sums.statistics(centred=around)
-        rows, views = reference.centred(x, draws) if around else (x, draws)
+        found = sums.statistics(centerd=around)
+        rows, views = reference.centerd(x, draws) if around else (x, draws)
         G, S, M, _ = reference.sampled(rows, views)
         G, S = reference.unbiased_around_means(G, S, len(x), len(draws[0])) if around else (G, S)
         for name, expected in (("G", G), ("S", S), ("M", M)):
@@ -211,7 +211,7 @@ def check_unbiased(kind, repeats=600):
     """The mean over seeds of G, S and M, around zero, is within 4.5 standard errors of the exact ones."""
     x = rng(5).normal(size=(4, 2))
     G, S, M, _ = reference.moments(x, noisy_outcomes(x))
-    found = [accumulated(kind, x, m=2, seed=seed)[0].statistics(centred=False) for seed in range(repeats)]
+    found = [accumulated(kind, x, m=2, seed=seed)[0].statistics(centerd=False) for seed in range(repeats)]
     for name, expected in (("G", G), ("S", S), ("M", M)):
         z = z_scores(torch.stack([getattr(f, name) for f in found]), expected)
         assert np.abs(z).max() < 4.5, (name, z)

@@ -60,15 +60,15 @@ def test_weak_noise_that_the_augmentation_leaves_alone_asks_for_reconstruction()
     assert found.words[0].startswith("Use reconstruction")
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_where_both_keep_the_same_it_cannot_tell(labelled):
+@pytest.mark.parametrize("labeled", [True, False])
+def test_where_both_keep_the_same_it_cannot_tell(labeled):
     """Noise that is alike in all directions ranks them as variance does: the two spans are one."""
     x, y = problem(noise=0.5)
-    found = advise(x, 2.0, labels=y if labelled else None, n_components=4)
+    found = advise(x, 2.0, labels=y if labeled else None, n_components=4)
     assert found.verdict == "cannot_tell"
     assert found.words[0].startswith("Cannot tell them apart")
     assert all(row["overlap"] > 0.999 for row in found.components)
-    if labelled:
+    if labeled:
         assert found.margin == 0 and found.interval == (0, 0)
 
 
@@ -96,14 +96,14 @@ def test_few_labels_are_said_to_be_too_few():
     x, y = problem(noise=3.0)
     some = np.where(np.arange(N) < 60, y, -1)
     found = advise(x, variances(0.2, 9.0), labels=some, n_components=3)
-    assert found.basis == "spectrum" and found.facts["labelled"] == 60 and "60 labels are too few" in found.words[0]
+    assert found.basis == "spectrum" and found.facts["labeled"] == 60 and "60 labels are too few" in found.words[0]
 
 
 def test_unknown_labels_and_names_of_classes():
     x, y = problem(noise=6.0)
     some = np.where(np.arange(N) % 2 == 0, y, -1)
     found = advise(x, variances(0.2, 36.0), labels=some, n_components=3)
-    assert found.verdict == "joint_embedding" and found.facts["labelled"] == N // 2 and found.facts["classes"] == ["0", "1"]
+    assert found.verdict == "joint_embedding" and found.facts["labeled"] == N // 2 and found.facts["classes"] == ["0", "1"]
     named = advise(x, variances(0.2, 36.0), labels=np.array(["cat", "dog"])[y], n_components=3)
     assert named.facts["classes"] == ["cat", "dog"]
     assert named.margin == advise(x, variances(0.2, 36.0), labels=y, n_components=3).margin
@@ -334,13 +334,13 @@ def test_composed_functions_are_applied_in_order():
 @pytest.mark.float32
 def test_views_have_their_operations_left_out():
     views = ImageViews(ViewConfig(blur=0.0), 8)
-    assert [name for name, _ in left_out(views)] == ["crop", "flip", "jitter", "greyscale"]
+    assert [name for name, _ in left_out(views)] == ["crop", "flip", "jitter", "grayscale"]
     assert dict(left_out(views))["crop"].config == ViewConfig(blur=0.0, crop=(1.0, 1.0))
     vectors = VectorViews(ViewConfig(mask=0.0), torch.zeros(4), torch.ones(4))
     assert [name for name, _ in left_out(vectors)] == ["noise", "scale"]
     images = np.random.default_rng(0).integers(0, 256, (200, 1, 8, 8)).astype(np.uint8)
     found = advise(images, views, labels=np.arange(200) % 2)
-    assert [row["operation"] for row in found.augmentations] == ["all", "crop", "flip", "jitter"]  # grey images stay grey
+    assert [row["operation"] for row in found.augmentations] == ["all", "crop", "flip", "jitter"]  # gray images stay gray
 
 
 def test_the_curve_of_sizes_settles():
@@ -370,7 +370,7 @@ def test_many_features_are_reduced_and_it_is_said():
 def test_of_many_items_some_are_drawn():
     x, y = problem(noise=3.0)
     found = advise(x, labels=y, max_items=500)
-    assert found.facts["items"] == 500 and found.facts["labelled"] == 500
+    assert found.facts["items"] == 500 and found.facts["labeled"] == 500
 
 
 def test_the_same_seed_says_the_same():
@@ -428,7 +428,7 @@ def test_the_words_name_what_would_change_the_verdict():
         both = {"joint_embedding": 0.5 + margin, "reconstruction": 0.5, "pca": 0.4, "pca_ahead": False}
         return {**key, **both, "margin": margin, "interval": (margin - 0.05, margin + 0.05), "clear": clear, "overlap": 0.5}
 
-    facts = {"k": 4, "chance": 0.1, "noise": 0.02, "labelled": 900, "kinds": 2, "isotropic": False, "items": 900, "features": 30}
+    facts = {"k": 4, "chance": 0.1, "noise": 0.02, "labeled": 900, "kinds": 2, "isotropic": False, "items": 900, "features": 30}
     facts |= {"directions": 30, "variance_kept": 1.0}
     components = [row(0.1, True, k=4), row(-0.1, True, k=8), row(-0.1, False, k=16)]
     change = {"alignment_change": -0.3, "alignment_change_se": 0.01}

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.sources import open_items
-from vergence.data.views import ImageViews, VectorViews, centre_crop
+from vergence.data.views import ImageViews, VectorViews, center_crop
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
 from vergence.linear.moments import Moments
 
@@ -73,8 +73,8 @@ def test_sampled_moments_are_unbiased():
 def test_sampled_moments_around_the_means_are_unbiased(repeats=3000):
     """What `Statistics` says of G, where the means are sampled as well."""
     x = rng(5).normal(size=(3, 2))
-    G, *_ = reference.moments(*reference.centred(x, noisy_outcomes(x)))
-    found = [accumulated(Moments, x, m=2, seed=seed)[0].statistics(centred=True).G for seed in range(repeats)]
+    G, *_ = reference.moments(*reference.centerd(x, noisy_outcomes(x)))
+    found = [accumulated(Moments, x, m=2, seed=seed)[0].statistics(centerd=True).G for seed in range(repeats)]
     assert np.abs(z_scores(torch.stack(found), G)).max() < 4.5
 
 
@@ -84,10 +84,10 @@ def test_targets_are_the_loops():
     views = torch.as_tensor(np.array(draws))
     for part in (slice(0, 7), slice(7, 20)):
         sums.add(torch.as_tensor(x[part]), iter(views[part].unbind(1)), torch.as_tensor(y[part]))
-    plain, around = sums.statistics(centred=False), sums.statistics(centred=True)
+    plain, around = sums.statistics(centerd=False), sums.statistics(centerd=True)
     close(plain.N, reference.sampled(x, draws, y)[3])
     close(plain.power_target, reference.square(y) / 20)
-    rows, seen = reference.centred(x, draws)
+    rows, seen = reference.centerd(x, draws)
     close(around.N, reference.sampled(rows, seen, y - y.mean(0))[3])
     close(around.power_target, reference.square(y - y.mean(0)) / 20)
     close(plain.mean_target, y.mean(0))
@@ -97,10 +97,10 @@ def test_without_draws_what_is_seen_is_what_is():
     x = items()[:50]
     sums = Moments(D)
     sums.add(torch.as_tensor(x))
-    found = sums.statistics(centred=False)
+    found = sums.statistics(centerd=False)
     for name in ("G", "S", "M"):
         close(getattr(found, name), x.T @ x / 50)
-    close(sums.statistics(centred=True).S, np.cov(x.T, bias=True))
+    close(sums.statistics(centerd=True).S, np.cov(x.T, bias=True))
     assert torch.equal(found.mean, found.mean_seen)
 
 
@@ -113,7 +113,7 @@ def test_constant_features_are_told_from_small_ones(value, dtype):
     sums = Moments(D)
     for part in torch.as_tensor(x).split(100):
         sums.add(part)
-    assert sums.statistics(centred=True).constant.tolist() == [False, True, False]
+    assert sums.statistics(centerd=True).constant.tolist() == [False, True, False]
 
 
 def test_float32_far_from_zero_keeps_its_digits():
@@ -335,13 +335,13 @@ def mirrored(x):
 
 def still(**options):
     """Views that do nothing, but for the options."""
-    return ViewConfig(**({"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "greyscale": 0.0, "blur": 0.0} | options))
+    return ViewConfig(**({"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0, "blur": 0.0} | options))
 
 
 @pytest.mark.parametrize("as_items", [False, True])
 def test_views_of_images_have_the_moments_of_their_outcomes(as_items):
     x = (rng(56).integers(0, 256, size=(40, 1, 3, 3)) * np.linspace(1, 0.3, 3)).astype(np.uint8)
-    G, S, M, _ = reference.moments(*reference.centred(*mirrored(x)))
+    G, S, M, _ = reference.moments(*reference.centerd(*mirrored(x)))
     model = Reconstruction(2, augmentation=ImageViews(still(flip=0.5), 3), n_draws=400).fit(ArrayItems(x) if as_items else x)
     phi = reference.reconstruction(M, S)[2]
     expected = np.trace(np.cov((x.reshape(40, -1) / 255).T, bias=True)) - (phi[:2] ** 2).sum()
@@ -354,7 +354,7 @@ def test_a_crop_smaller_than_the_canvas():
     x = torch.randint(256, (300, 3, 8, 10), dtype=torch.uint8)
     views = ImageViews(still(crop=(0.5, 1.0)), 6)
     model = Reconstruction(4, augmentation=views, n_draws=2).fit(x)
-    seen = (centre_crop(x, 6).double() / 255).flatten(1).numpy()
+    seen = (center_crop(x, 6).double() / 255).flatten(1).numpy()
     assert model.n_features_in_ == 3 * 6 * 6
     close(model.target_mean_, seen.mean(0), atol=1e-6)
     close(model.transform(x), (seen - model.mean_) @ model.components_.T, atol=1e-5)

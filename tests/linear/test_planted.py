@@ -96,9 +96,9 @@ def test_solvers(check, real, planted):
     ("rc", "je"), [(left_vectors, solutions.joint_embedding), (solutions.reconstruction, of_S_alone)], ids=named
 )
 def test_eigenproblems(rc, je):
-    checks.check_generalised_eigenproblems()
+    checks.check_generalized_eigenproblems()
     with pytest.raises(AssertionError):
-        checks.check_generalised_eigenproblems(je, rc)
+        checks.check_generalized_eigenproblems(je, rc)
 
 
 # --- thresholds
@@ -157,17 +157,17 @@ def test_thresholds_against_a_population_of_alpha():
 class Biased(moments.Moments):
     """G as the mean of the outer products of mean draws, without m / (m - 1)."""
 
-    def statistics(self, *, centred):
-        found = super().statistics(centred=centred)
+    def statistics(self, *, centerd):
+        found = super().statistics(centerd=centerd)
         return dataclasses.replace(found, G=found.S - (found.S - found.G) * (self.draws - 1) / self.draws)
 
 
 class Forgetful(moments.Moments):
     """The origin that sums were taken around is not added back."""
 
-    def statistics(self, *, centred):
+    def statistics(self, *, centerd):
         self.origin = torch.zeros_like(self.origin)
-        return super().statistics(centred=centred)
+        return super().statistics(centerd=centerd)
 
 
 class Rebased(moments.Moments):
@@ -192,8 +192,8 @@ class OneDraw(moments.Moments):
 class SeenTwice(moments.Moments):
     """What is reconstructed is the augmented item: M = G."""
 
-    def statistics(self, *, centred):
-        found = super().statistics(centred=centred)
+    def statistics(self, *, centerd):
+        found = super().statistics(centerd=centerd)
         return dataclasses.replace(found, M=found.G)
 
 

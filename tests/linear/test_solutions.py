@@ -1,4 +1,4 @@
-"""The closed forms against the theorems in loops, against numerical optimisers, and their symmetries."""
+"""The closed forms against the theorems in loops, against numerical optimizers, and their symmetries."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import scipy.optimize
 import torch
 from tests.linear.checks import (
     check_constraint,
-    check_generalised_eigenproblems,
+    check_generalized_eigenproblems,
     check_joint_embedding_is_the_reference,
     check_joint_embedding_value,
     check_reconstruction_is_the_reference,
@@ -27,7 +27,7 @@ from vergence.linear import solutions
 
 CHECKS = [
     check_constraint,
-    check_generalised_eigenproblems,
+    check_generalized_eigenproblems,
     check_joint_embedding_is_the_reference,
     check_joint_embedding_value,
     check_reconstruction_is_the_reference,
@@ -118,7 +118,7 @@ def stacked(outcomes):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_optimiser_finds_a_better_reconstruction(seed, k=2, d=4):
+def test_no_optimizer_finds_a_better_reconstruction(seed, k=2, d=4):
     x, _, outcomes = problem(seed, d=d)
     views, items = stacked(outcomes), torch.as_tensor(x)[:, None]
     _, S, M, _ = moments(seed, d=d)
@@ -134,7 +134,7 @@ def test_no_optimiser_finds_a_better_reconstruction(seed, k=2, d=4):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_optimiser_finds_a_better_joint_embedding(seed, k=2, d=4):
+def test_no_optimizer_finds_a_better_joint_embedding(seed, k=2, d=4):
     _, _, outcomes = problem(seed, d=d)
     views = stacked(outcomes)
     G, S, _, _ = moments(seed, d=d)

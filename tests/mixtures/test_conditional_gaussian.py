@@ -87,7 +87,7 @@ def test_a_mixture_of_one_is_this():
     assert one.converged_ and one.n_iter_ == 2
 
 
-def test_a_ridge_is_added_in_standardised_units():
+def test_a_ridge_is_added_in_standardized_units():
     model = ConditionalGaussian(reg_covar=0.3).fit(X, Y)
     close(np.diag(model.covariances_), 1.3 * np.var(np.c_[X, Y], axis=0))
     standard = [(a - a.mean(0)) / a.std(0) for a in (X, Y)]

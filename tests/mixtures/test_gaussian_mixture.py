@@ -397,7 +397,7 @@ def stream(kind, seed=0, n=200, batches=40):
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_decay_1_and_fixed_parameters_statistics_are_the_average(kind, monkeypatch):
     """One E step over all batches with one mixture: the mean of sufficient statistics is that of all items."""
-    monkeypatch.setattr(em, "maximisation", lambda structure, use, sums, mixture, *a: None)
+    monkeypatch.setattr(em, "maximization", lambda structure, use, sums, mixture, *a: None)
     monkeypatch.setattr(GaussianMixture, "_keep", lambda self, after, origin: None)
     model = GaussianMixture(K, covariance_type=kind, learning_decay=1.0)
     model.weights_, model.means_, model.n_features_in_ = np.array([0.5, 0.3, 0.2]), X[:K], D

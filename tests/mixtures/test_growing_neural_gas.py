@@ -175,14 +175,14 @@ def test_draws_fall_on_the_branches(polished):
     assert np.abs(share - 1 / 3).max() < 0.05
 
 
-def test_isotropic_means_one_variance_in_standardised_units(train):
+def test_isotropic_means_one_variance_in_standardized_units(train):
     m = model(max_nodes=20, covariance="isotropic", polish=0).fit(*train[:2])
     S = m.covariances_ / np.outer(m.scale_, m.scale_)
     np.testing.assert_allclose(S, np.broadcast_to(S[0, 0, 0] * np.eye(2), S.shape), 1e-10, 1e-15)
-    np.testing.assert_allclose(S[0, 0, 0], 1e-4 + ((quantised(m, train) / m.scale_) ** 2).mean(), 1e-10)
+    np.testing.assert_allclose(S[0, 0, 0], 1e-4 + ((quantized(m, train) / m.scale_) ** 2).mean(), 1e-10)
 
 
-def quantised(m, data):
+def quantized(m, data):
     """Returns items less their nearest nodes, (N, D)."""
     Z = np.column_stack(data[:2])
     delta = Z[:, None] - m.nodes_

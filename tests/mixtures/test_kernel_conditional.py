@@ -28,7 +28,7 @@ def curve(n, seed=0, features=2, targets=3):
     return x, y
 
 
-def standardised(x):
+def standardized(x):
     return (x - x.mean(0)) / x.std(0)
 
 
@@ -54,7 +54,7 @@ def on_a():
 def test_it_is_the_reference():
     (x, y), (new, _) = curve(40), curve(7, seed=1)
     model = KernelConditional(**H).fit(x, y)
-    c, t = standardised(x), standardised(y)
+    c, t = standardized(x), standardized(y)
     mean, variance = reference.predictive(c, t, (new - x.mean(0)) / x.std(0), *H.values())
     given = model.conditional(new)
     close(given.mean, y.mean(0) + y.std(0) * mean)
@@ -67,7 +67,7 @@ def test_it_is_scikit_learns():
     (x, y), (new, _) = curve(60, features=3, targets=1), curve(9, seed=1, features=3)
     model = KernelConditional(**H).fit(x, y)
     kernel = ConstantKernel(H["signal"] ** 2) * RBF(H["length_scale"]) + WhiteKernel(H["noise"] ** 2)
-    oracle = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(standardised(x), standardised(y)[:, 0])
+    oracle = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(standardized(x), standardized(y)[:, 0])
     mean, std = oracle.predict((new - x.mean(0)) / x.std(0), return_std=True)
     close(model.predict(new)[:, 0], y.mean() + y.std() * mean)
     close(model.conditional(new).stddev[:, 0], y.std() * std)
@@ -75,7 +75,7 @@ def test_it_is_scikit_learns():
 
 
 def test_the_gradient_is_the_likelihoods():
-    x, y = (torch.from_numpy(standardised(v)) for v in curve(25))
+    x, y = (torch.from_numpy(standardized(v)) for v in curve(25))
     d2 = kc.squared_distances(x, x)
     at = np.log(list(H.values()))
     value, gradient = kc.likelihood(d2, y, at)
@@ -96,10 +96,10 @@ def test_primal_is_dual():
 
 
 def test_a_long_length_scale_is_linear_regression():
-    """T14 of the model: s_f = l and l -> infinity is the linear kernel (and a constant, of which centred targets need none)."""
+    """T14 of the model: s_f = l and l -> infinity is the linear kernel (and a constant, of which centerd targets need none)."""
     (x, y), (new, _) = curve(50), curve(6, seed=1)
     model = KernelConditional(length_scale=3e3, signal=3e3, noise=0.5).fit(x, y)
-    c, t = standardised(x), standardised(y)
+    c, t = standardized(x), standardized(y)
     ridge = np.linalg.solve(c.T @ c + 0.25 * np.eye(2), c.T @ t)
     close(model.predict(new), y.mean(0) + y.std(0) * ((new - x.mean(0)) / x.std(0) @ ridge), 1e-4)
 
@@ -111,13 +111,13 @@ def test_the_search_finds_the_most_likely():
     x, y = curve(80)
     model = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
     best = np.array([model.length_scale_, model.signal_, model.noise_])
-    c, t = (torch.from_numpy(standardised(v)) for v in (x, y))
+    c, t = (torch.from_numpy(standardized(v)) for v in (x, y))
     at_best, gradient = kc.likelihood(kc.squared_distances(c, c), t, np.log(best))
     assert np.abs(gradient).max() < 1e-3
     for log_h in np.random.default_rng(0).uniform(-3, 1, (200, 3)):
         assert kc.likelihood(kc.squared_distances(c, c), t, log_h)[0] >= at_best - 1e-9
     kernel = ConstantKernel() * RBF(1.0, (1e-2, 1e2)) + WhiteKernel(0.1)
-    oracle = GaussianProcessRegressor(kernel, random_state=0).fit(standardised(x), standardised(y)[:, 0])
+    oracle = GaussianProcessRegressor(kernel, random_state=0).fit(standardized(x), standardized(y)[:, 0])
     one = KernelConditional(random_state=0, tol=1e-7).fit(x, y[:, 0])
     assert one.log_marginal_likelihood_ >= oracle.log_marginal_likelihood_value_ - 80 * math.log(y[:, 0].std()) - 1e-5
 
@@ -144,9 +144,9 @@ def test_a_signal_that_the_first_items_do_not_show_is_found(monkeypatch):
 
 
 def test_a_drawn_processs_hyperparameters_are_recovered():
-    """Of 60 lengths, so that standardising the draws changes their scale but little."""
+    """Of 60 lengths, so that standardizing the draws changes their scale but little."""
     rng = np.random.default_rng(3)
-    x = standardised(rng.uniform(-2, 2, (400, 1)))
+    x = standardized(rng.uniform(-2, 2, (400, 1)))
     K = reference.kernel(x, x, 0.06, 1.0) + 0.2**2 * np.eye(400)
     y = np.linalg.cholesky(K) @ rng.normal(size=(400, 4))
     model = KernelConditional(random_state=0).fit(x, y)
@@ -159,7 +159,7 @@ def test_a_drawn_processs_hyperparameters_are_recovered():
 
 def test_the_sparse_form_is_the_reference():
     (x, y), (new, _) = curve(40), curve(6, seed=1)
-    c, t, at = standardised(x), standardised(y), (new - x.mean(0)) / x.std(0)
+    c, t, at = standardized(x), standardized(y), (new - x.mean(0)) / x.std(0)
     u = np.random.default_rng(0).normal(size=(8, 2))
     factors, whitened, found = kc.sparse(*(torch.from_numpy(v) for v in (c, t, u)), *H.values())
     close(found, reference.bound(c, t, u, *H.values()))
@@ -181,7 +181,7 @@ def test_with_all_points_inducing_it_is_exact():
 
 
 def test_the_bound_is_below_and_rises_with_nested_points():
-    c, t = (torch.from_numpy(standardised(v)) for v in curve(200))
+    c, t = (torch.from_numpy(standardized(v)) for v in curve(200))
     limit, last = kc.exact(c, t, *H.values())[2], -math.inf
     for m in (2, 5, 15, 40, 100):
         found = kc.sparse(c, t, c[:m], *H.values())[2]
@@ -190,7 +190,7 @@ def test_the_bound_is_below_and_rises_with_nested_points():
 
 
 def test_blocks_change_nothing(monkeypatch):
-    c, t = (torch.from_numpy(standardised(v)) for v in curve(200))
+    c, t = (torch.from_numpy(standardized(v)) for v in curve(200))
     whole = kc.sparse(c, t, c[:20], *H.values())
     monkeypatch.setattr(kc, "ROWS", 7)
     for a, b in zip(kc.sparse(c, t, c[:20], *H.values()), whole, strict=True):
@@ -233,7 +233,7 @@ def test_far_from_the_items_it_is_the_prior():
 
 def test_more_items_never_widen_the_band():
     x, y = curve(60)
-    c, t = (torch.from_numpy(standardised(v)) for v in (x, y))
+    c, t = (torch.from_numpy(standardized(v)) for v in (x, y))
     model, last = KernelConditional(**H).fit(x, y), math.inf
     for n in (5, 20, 60):
         factors, whitened, _ = kc.exact(c[:n], t[:n], *H.values())

@@ -118,12 +118,12 @@ def test_the_network_is_the_loops():
 def test_adam_is_torchs(decay):
     ours, theirs = torch.randn(7), torch.nn.Parameter(torch.zeros(7))
     theirs.data = ours.clone()
-    optimiser = torch.optim.AdamW([theirs], lr=0.1, weight_decay=decay)
+    optimizer = torch.optim.AdamW([theirs], lr=0.1, weight_decay=decay)
     moments = torch.zeros(7), torch.zeros(7)
     for k in range(1, 30):
         slope = torch.randn(7)
         theirs.grad = slope.clone()
-        optimiser.step()
+        optimizer.step()
         mdn.adam(ours, slope, *moments, k, 0.1, decay)
     torch.testing.assert_close(ours, theirs.detach(), rtol=1e-10, atol=1e-12)
 
@@ -275,7 +275,7 @@ def test_noise_that_depends_on_the_context_is_found():
     assert np.sqrt(((found / spread(x) - 1) ** 2).mean()) < 0.12
 
 
-def test_folds_keep_small_data_from_being_learnt_by_heart():
+def test_folds_keep_small_data_from_being_learned_by_heart():
     (c, t), (held_c, held_t) = widening(100, 2), widening(4000, 2)
     truth = float((0.5 * ((held_t - np.sin(3 * held_c[:, 0])) / spread(held_c[:, 0])) ** 2 + np.log(spread(held_c[:, 0]))).mean())
     truth += LOG_SQRT_2PI
@@ -301,10 +301,10 @@ def test_quantiles_find_branches_that_a_plain_start_misses():
 
 def test_starts_lie_where_the_targets_are():
     z = torch.randn(4000, 1)
-    np.testing.assert_allclose(mdn.centres(z, 4, 0)[:, 0], z.quantile(torch.tensor([0.125, 0.375, 0.625, 0.875]), 0)[:, 0])
+    np.testing.assert_allclose(mdn.centers(z, 4, 0)[:, 0], z.quantile(torch.tensor([0.125, 0.375, 0.625, 0.875]), 0)[:, 0])
     corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [0.0, 2.0]])
     clouds = corners.repeat(50, 1) + 0.01 * torch.randn(150, 2)
-    found = mdn.centres(clouds, 3, 0)
+    found = mdn.centers(clouds, 3, 0)
     assert torch.cdist(corners, found).min(1).values.max() < 0.05
     layers = mdn.shapes(1, (8,), 3, 2)
     out = mdn.network(mdn.start(layers, clouds, 3, "quantile", 0)[None], torch.zeros(1, 1, 1), layers)[0, 0]

@@ -36,7 +36,7 @@ def surrogate(n, seed):
 
 
 def inside(model, x, y):
-    """Items in the model's standardised units."""
+    """Items in the model's standardized units."""
     return (x - model.context_mean_) / model.context_std_, (y - model.target_mean_) / model.target_std_
 
 

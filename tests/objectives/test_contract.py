@@ -113,8 +113,8 @@ def test_embeddings_and_parameters_get_gradient(name):
     objective, (za, zb) = objectives.get(name)(D), (z.requires_grad_() for z in pair())
     total = sum(objective(za, zb).values())
     parameters = list(objective.parameters())
-    *learnt, ga, gb = torch.autograd.grad(total, [*parameters, za, zb])
-    assert all(torch.isfinite(g).all() for g in (*learnt, ga, gb))
+    *learned, ga, gb = torch.autograd.grad(total, [*parameters, za, zb])
+    assert all(torch.isfinite(g).all() for g in (*learned, ga, gb))
     a_pair = B * (ga.norm(dim=-1) + gb.norm(dim=-1))
     assert a_pair.median() > 1e-3, "an encoder in front of the objective must learn from a typical pair"
 

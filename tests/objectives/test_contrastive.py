@@ -15,11 +15,11 @@ from vergence.objectives.contrastive import FLOOR, Contrastive, log_responsibili
 
 B, D, TAU = 10, 4, 0.2
 EVERY = [
-    {"covariance": covariance, "weights": weights, "components": components, "normalise": normalise}
+    {"covariance": covariance, "weights": weights, "components": components, "normalize": normalize}
     for covariance in ("isotropic", "diagonal")
     for weights in ("equal", "norm")
     for components in ("views", "pairs")
-    for normalise in (True, False)
+    for normalize in (True, False)
 ]
 
 
@@ -75,7 +75,7 @@ def test_responsibilities_take_every_structure_and_leave_out_components():
 
 def general(objective, za, zb):
     """Returns the loss by the general function, one full covariance a component, whatever the objective's options."""
-    a, b = (F.normalize(z, dim=1) if objective.normalise else z for z in (za, zb))
+    a, b = (F.normalize(z, dim=1) if objective.normalize else z for z in (za, zb))
     v = torch.as_tensor(objective.variance()).expand(a.shape[1])
 
     def direction(q, k, own, allowed):
@@ -102,7 +102,7 @@ def test_the_fast_path_is_the_general_function(settings):
 
 
 def test_diagonal_begins_as_isotropic():
-    for settings in ({"components": "views"}, {"components": "pairs", "normalise": False}):
+    for settings in ({"components": "views"}, {"components": "pairs", "normalize": False}):
         close(loss(Contrastive(D, covariance="diagonal", **settings), *pair()), loss(Contrastive(D, **settings), *pair()))
 
 
@@ -155,7 +155,7 @@ def test_infonce_is_a_responsibility():
 
 def test_weights_are_those_of_the_keys_norms():
     za, zb = pair()
-    plain = {"components": "pairs", "normalise": False, "temperature": TAU}
+    plain = {"components": "pairs", "normalize": False, "temperature": TAU}
     scores, own = za @ zb.T / TAU, torch.arange(B)
     dots = 0.5 * (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own))
     close(loss(Contrastive(D, weights="norm", **plain), za, zb), dots)
@@ -211,7 +211,7 @@ def test_gradients(settings):
 
 def test_gradient_in_closed_form():
     """A query is drawn to its key and pushed from the mean of all keys under gamma; a key likewise by its queries."""
-    objective = Contrastive(D, components="pairs", weights="norm", normalise=False, temperature=TAU)
+    objective = Contrastive(D, components="pairs", weights="norm", normalize=False, temperature=TAU)
     za, zb = (z.requires_grad_() for z in pair())
     found = torch.autograd.grad(loss(objective, za, zb), za)[0]
     ab, ba = (za @ zb.T / TAU).softmax(1), (zb @ za.T / TAU).softmax(1)
@@ -229,9 +229,9 @@ def test_both_views_learn_and_a_teacher_may_be_the_target():
         close(loss(objective, za, zb), loss(objective, zb, za))
 
 
-def test_learnt_variances_find_the_features_that_tell_pairs_apart():
+def test_learned_variances_find_the_features_that_tell_pairs_apart():
     """Of features that agree in a pair and others that do not, the first get the smaller variance."""
-    g, objective = torch.Generator().manual_seed(0), Contrastive(D, covariance="diagonal", components="pairs", normalise=False)
+    g, objective = torch.Generator().manual_seed(0), Contrastive(D, covariance="diagonal", components="pairs", normalize=False)
     optimizer = torch.optim.Adam(objective.parameters(), lr=0.05)
     noise = torch.tensor([0.3, 0.3, 3.0, 3.0])
     for _ in range(300):
@@ -298,7 +298,7 @@ def test_the_fitted_density_is_that_of_the_embeddings():
 
 def test_diagnostics():
     za, zb = pair(40, 8)
-    objective = uneven(Contrastive(8, covariance="diagonal", components="pairs", normalise=False))
+    objective = uneven(Contrastive(8, covariance="diagonal", components="pairs", normalize=False))
     v = objective.variance().detach()
     right = 0
     for q, k in ((za, zb), (zb, za)):
@@ -326,11 +326,11 @@ def test_state_survives_saving():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("components", ["views", "pairs"])
-def test_extreme_input(components, normalise, dtype):
+def test_extreme_input(components, normalize, dtype):
     """T23: far away, at zero, twice the same, fewer pairs than features, at a temperature of a thousandth."""
-    objective = Contrastive(D, temperature=1e-3, components=components, normalise=normalise).to(dtype)
+    objective = Contrastive(D, temperature=1e-3, components=components, normalize=normalize).to(dtype)
     far, few = [1e4 * z for z in pair()], pair(2)
     for za, zb in (far, few, (torch.zeros(B, D), torch.zeros(B, D)), (torch.ones(B, D), torch.ones(B, D))):
         a, b = (z.to(dtype).requires_grad_() for z in (za, zb))

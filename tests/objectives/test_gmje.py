@@ -120,10 +120,10 @@ def test_embeddings_and_prototypes_learn_from_terms_of_their_own(kind):
     own = list(objective.parameters())
     found = objective(za, zb)
     for name in ("mi", "kl"):
-        *learnt, ga, gb = torch.autograd.grad(found[name], [*own, za, zb], allow_unused=True, retain_graph=True)
-        assert all(g is None or not g.any() for g in learnt) and ga.abs().min() > 0 and gb.abs().min() > 0
-    *learnt, ga, gb = torch.autograd.grad(found["fit"], [*own, za, zb], allow_unused=True)
-    assert ga is None and gb is None and all(g.abs().max() > 1e-3 for g in learnt)
+        *learned, ga, gb = torch.autograd.grad(found[name], [*own, za, zb], allow_unused=True, retain_graph=True)
+        assert all(g is None or not g.any() for g in learned) and ga.abs().min() > 0 and gb.abs().min() > 0
+    *learned, ga, gb = torch.autograd.grad(found["fit"], [*own, za, zb], allow_unused=True)
+    assert ga is None and gb is None and all(g.abs().max() > 1e-3 for g in learned)
 
 
 @pytest.mark.parametrize("loss", ["entropy_kl", "joint_kl", "naive"])

@@ -32,14 +32,14 @@ def components(objective):
 # Growth
 
 
-@pytest.mark.parametrize("centres", [2, 3, 4])
-def test_islands_are_the_planted_clusters(centres):
-    za, zb, label = slow.clusters(600, 4, centres)
-    objective = built(4, max_nodes=6 * centres, items_per_node=20.0, bank=600, insert_every=300)
+@pytest.mark.parametrize("centers", [2, 3, 4])
+def test_islands_are_the_planted_clusters(centers):
+    za, zb, label = slow.clusters(600, 4, centers)
+    objective = built(4, max_nodes=6 * centers, items_per_node=20.0, bank=600, insert_every=300)
     objective.update(za, zb)
-    assert int(objective.islands) == centres == objective.diagnostics(za, zb)["islands"]
+    assert int(objective.islands) == centers == objective.diagnostics(za, zb)["islands"]
     r = objective.joint().responsibilities(joined(za, zb))
-    shares = torch.stack([r[label == c].sum(0) for c in range(centres)]) / r.sum(0).clamp(min=1e-12)
+    shares = torch.stack([r[label == c].sum(0) for c in range(centers)]) / r.sum(0).clamp(min=1e-12)
     assert shares.max(0).values[r.sum(0) > 1].min() > 0.999, "a component lies in one cluster"
 
 
@@ -71,7 +71,7 @@ def test_growth_goes_on_with_the_bank():
 
 
 def test_without_em_components_are_the_units_cells():
-    """Weights, means and covariances of the pairs that are nearest to a unit in standardised units."""
+    """Weights, means and covariances of the pairs that are nearest to a unit in standardized units."""
     objective, (za, zb) = built(steps=0, floor=0.2), slow.pair(B, D)
     Z = joined(za * torch.tensor([1.0, 100.0]), zb)
     objective.update(Z[:, :D], Z[:, D:])

@@ -303,7 +303,7 @@ def trained(steps=400, dim=D, **settings):
     ids=["none, target through", "nll, target stopped"],
 )
 def test_collapse(settings):
-    """T20: the likelihood alone, and with a learnt density of the context, shrinks embeddings."""
+    """T20: the likelihood alone, and with a learned density of the context, shrinks embeddings."""
     begun, ended, _, _ = trained(**settings)
     assert ended < begun / 10
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vergence.densities import particles, resampling
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
-from vergence.evaluation.parts.spread import normalised_std
+from vergence.evaluation.parts.spread import normalized_std
 from vergence.methods.paired import PairedMethod
 from vergence.objectives import gmje_smc
 from vergence.objectives.core import ConditionalObjective
@@ -56,12 +56,12 @@ def ess(w):
 # --- the loss (T10, T8)
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_the_loss_is_the_reference(normalise):
-    smc, (za, zb) = filled(spread=1.0, normalise=normalise), pair(seed=20)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_loss_is_the_reference(normalize):
+    smc, (za, zb) = filled(spread=1.0, normalize=normalize), pair(seed=20)
     ka, kb, w, _ = listed(smc)
     a, b = za.tolist(), zb.tolist()
-    if normalise:
+    if normalize:
         a, b, ka, kb = ([reference.unit(v) for v in rows] for rows in (a, b, ka, kb))
     both = [reference.info_nce(a, b, kb, w, 0.2), reference.info_nce(b, a, ka, w, 0.2)]
     close(smc(za, zb)["nce"], sum(both) / 2)
@@ -140,7 +140,7 @@ def test_gradients():
 
 def test_gradient_reaches_the_queries_alone():
     """In closed form: (sum_m gamma_m k_m - (1 - gamma_+) k) / tau for each direction by itself, with the target a constant."""
-    smc = filled(spread=1.0, normalise=False, temperature=2.0)
+    smc = filled(spread=1.0, normalize=False, temperature=2.0)
     za, zb = (z.requires_grad_() for z in pair(seed=20))
     found = torch.autograd.grad(smc(za, zb)["nce"], (za, zb))
     for g, q, k, keys in ((found[0], za, zb, smc.bank_b), (found[1], zb, za, smc.bank_a)):
@@ -382,10 +382,10 @@ def as_wide_as_the_loss(smc):
 def test_the_width_is_that_of_the_likeliest_kernels():
     """On a stream that does not drift it goes to where the likelihood of new pairs is largest."""
     g = torch.Generator().manual_seed(0)
-    centres, smc = 5 * torch.randn(20, 2 * D, generator=g), GMJESMC(D, bank=400, u=0.0, rho=0.0)
+    centers, smc = 5 * torch.randn(20, 2 * D, generator=g), GMJESMC(D, bank=400, u=0.0, rho=0.0)
 
     def batch(n=50):
-        return (centres[torch.randint(20, (n,), generator=g)] + 0.3 * torch.randn(n, 2 * D, generator=g)).split(D, 1)
+        return (centers[torch.randint(20, (n,), generator=g)] + 0.3 * torch.randn(n, 2 * D, generator=g)).split(D, 1)
 
     for _ in range(200):
         smc.update(*batch())
@@ -504,16 +504,16 @@ def test_single_precision():
     assert half.dtype == torch.float32 and abs(float(half) - float(exact)) < 0.05
 
 
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("tau", [1e-3, 0.2])
 @pytest.mark.parametrize("kind", ["long", "short", "zero", "alike", "one"])
-def test_extreme_input(kind, tau, dtype, normalise):
+def test_extreme_input(kind, tau, dtype, normalize):
     """T23: loss, gradient, step and density stay finite."""
     za, zb = pair()
     made = {"long": 1e4 * za, "short": 1e-8 * za, "zero": 0 * za, "alike": za[:1].repeat(B, 1), "one": za[:1]}[kind].to(dtype)
     other = made.clone() if kind != "long" else (-1e4 * zb).to(dtype)
-    smc = filled(temperature=tau, normalise=normalise).to(dtype)
+    smc = filled(temperature=tau, normalize=normalize).to(dtype)
     for _ in range(8):
         a, b = made.clone().requires_grad_(), other.clone().requires_grad_()
         loss = smc(a, b)["nce"]
@@ -605,7 +605,7 @@ def trained(objective, teacher, steps=250):
     with torch.no_grad():
         za, zb = (gmje_smc.unit(net(x)) for x in views(500))
         found = (za @ zb.T).argmax(1) == torch.arange(500)
-        return float(normalised_std(za).mean()), float(found.double().mean())
+        return float(normalized_std(za).mean()), float(found.double().mean())
 
 
 @pytest.mark.parametrize("mode", ["smc", "fifo"])

@@ -39,7 +39,7 @@ def slow(f, context, target):
 
 
 def network(f, z):
-    """Returns a predictor's value from its parameters: linear, layer normalisation, ReLU, linear."""
+    """Returns a predictor's value from its parameters: linear, layer normalization, ReLU, linear."""
     W, b, scale, shift, V, c = f.parameters()
     h = z @ W.T + b
     h = (h - h.mean(1, keepdim=True)) / (h.var(1, correction=0, keepdim=True) + 1e-5).sqrt() * scale + shift

@@ -59,18 +59,18 @@ def grad(value, *inputs):
 
 def check_directional():
     for nu in NUS:
-        for normalised in (False, True):
+        for normalized in (False, True):
             z, s, var = triple()
-            expected = rows(lambda z, s, v, nu=nu, n=normalised: reference.directional_nll(z, s, v, nu, n), 3 * z, s, var)
-            close(vje.directional_nll(3 * z, s, var, nu, normalised=normalised), expected)
+            expected = rows(lambda z, s, v, nu=nu, n=normalized: reference.directional_nll(z, s, v, nu, n), 3 * z, s, var)
+            close(vje.directional_nll(3 * z, s, var, nu, normalized=normalized), expected)
 
 
 def check_radial():
     for nu in NUS:
-        for normalised in (False, True):
+        for normalized in (False, True):
             z, s, _ = triple()
-            expected = rows(lambda z, s, nu=nu, n=normalised: reference.radial_nll(z, s, nu, n), z, s)
-            close(vje.radial_nll(z, s, nu, normalised=normalised), expected)
+            expected = rows(lambda z, s, nu=nu, n=normalized: reference.radial_nll(z, s, nu, n), z, s)
+            close(vje.radial_nll(z, s, nu, normalized=normalized), expected)
 
 
 def check_gaussian_limit():
@@ -392,7 +392,7 @@ def test_kernel_integrates_to_one_over_space(nu, dim):
     r = t.exp()[:, None]
     z, s = torch.ones(1, dim), -torch.ones(1, dim)  # z^ - s^ = 2 / sqrt(D) in each coordinate: var makes Q = r^2
     var = (4 / r**2).expand(-1, dim)
-    log_density = -vje.directional_nll(z, s, var, nu, normalised=True) + var.log().sum(-1) / 2
+    log_density = -vje.directional_nll(z, s, var, nu, normalized=True) + var.log().sum(-1) / 2
     log_area = math.log(2) + dim / 2 * math.log(math.pi) - math.lgamma(dim / 2)
     assert abs((log_density + log_area + dim * t).exp().sum().item() * (t[1] - t[0]).item() - 1) < 1e-6
 
@@ -401,7 +401,7 @@ def test_kernel_integrates_to_one_over_space(nu, dim):
 def test_radial_factor_is_a_subdensity(nu, length, printed):
     t = torch.linspace(-25, 60, 20001)  # the tail at nu = 1/2 falls as slowly as r^(-1/2)
     r = t.exp()[:, None]
-    mass = (t - vje.radial_nll(r, torch.full((1, 1), length), nu, normalised=True)).exp().sum() * (t[1] - t[0])
+    mass = (t - vje.radial_nll(r, torch.full((1, 1), length), nu, normalized=True)).exp().sum() * (t[1] - t[0])
     assert abs(mass.item() - printed) < 0.5 * 10 ** -len(str(printed).split(".")[1])
 
 
@@ -419,7 +419,7 @@ def test_isotropic_mass_on_the_sphere(dim, nu):
     z = plane(t.exp(), dim)
     log_area = math.log(2) + (dim - 1) / 2 * math.log(math.pi) - math.lgamma((dim - 1) / 2)
     for var, printed in zip((1.0, 0.32, 0.1, 0.01, 1e-4, 1e-6), MASSES[dim, nu], strict=True):
-        nll = vje.directional_nll(z, z[:1], torch.full((1, dim), var), nu, normalised=True)
+        nll = vje.directional_nll(z, z[:1], torch.full((1, dim), var), nu, normalized=True)
         logs = (dim - 2) * t.exp().sin().log() + t + log_area - nll
         found = torch.logsumexp(logs, 0).item() + math.log(t[1] - t[0])
         digits = len(str(printed).split(".")[1]) if abs(printed) > 9 else 2
@@ -438,7 +438,7 @@ def test_small_scale_mass_on_the_sphere(nu=3.0):
     gaps = []
     for scale in (1e-2, 1e-4, 1e-6):
         var = scale * torch.tensor([[1.0, 3.0, 2.0]])
-        nll = vje.directional_nll(local @ turn.T, s, var, nu, normalised=True)
+        nll = vje.directional_nll(local @ turn.T, s, var, nu, normalized=True)
         mass = ((-nll).exp() * theta.sin() * theta).sum() * (t[1] - t[0]) * (2 * math.pi / 64)
         gaps.append((mass * (s.square() * var).sum().sqrt() / math.exp(vje.log_constant(nu, 1)) - 1).abs().item())
     assert gaps[0] > gaps[1] > gaps[2] and gaps[2] < 1e-3
@@ -471,15 +471,15 @@ def test_equilibrium(nu, dim=512, angle=ANGLE):
     square, mu2, var = vje.equilibrium(nu, dim, angle)
     assert (round(square), round(var, 3)) == EQUILIBRIA[nu]
     x = torch.tensor([4.0, -1.5], requires_grad=True)  # log |mu|^2, log var
-    optimiser = torch.optim.LBFGS([x], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([x], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe")
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = isotropic_loss(x[0].exp(), x[1].exp(), angle, nu)
         loss.backward()
         return loss
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     close(x.detach().exp(), [mu2, var], rtol=1e-4)
     close(mu2 + dim * var, square)
 
@@ -521,16 +521,16 @@ def test_sampling_noise_keeps_q_up(dim=512, mu2=92.0, var=0.319):
 
 
 def settled_variance(cls, angle, dim=512, batch=8):
-    """Returns where a short optimisation of |mu| and one variance ends, mu held at an angle to the target."""
+    """Returns where a short optimization of |mu| and one variance ends, mu held at an angle to the target."""
     m = cls(dim, terms=("directional", "kl"))
     m.inference = Isotropic(plane(torch.tensor([angle]), dim))
     z = plane(torch.zeros(batch), dim)
-    optimiser = torch.optim.Adam(m.inference.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(m.inference.parameters(), lr=0.05)
     trace = []
     for _ in range(400):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         sum(m(z, z).values()).backward()
-        optimiser.step()
+        optimizer.step()
         trace.append(m.infer(z)[1][0, 0].item())
     return float(np.mean(trace[-100:]))
 
@@ -573,8 +573,8 @@ def exact_log_prob(m, zb, za):
     prior = w.log() + 2 * r.log() - r**2 / 2 - 1.5 * math.log(2 * math.pi)
     out = []
     for z, var in zip(zb, m.infer(za)[1], strict=True):
-        nll = vje.directional_nll(z[None], s, var[None], m.nu, normalised=True) + vje.radial_nll(
-            z[None], s, m.nu, normalised=True
+        nll = vje.directional_nll(z[None], s, var[None], m.nu, normalized=True) + vje.radial_nll(
+            z[None], s, m.nu, normalized=True
         )
         out.append(torch.logsumexp(prior - nll, 0))
     return torch.stack(out)
@@ -673,11 +673,11 @@ def slipped(
 ):
     """Returns eq. 24 with one thing different."""
 
-    def nll(z, s, var, nu, *, normalised=False):
+    def nll(z, s, var, nu, *, normalized=False):
         d = z.shape[-1]
         q = ((unit(s) - unit(z)) ** 2 / power(var)).sum(-1)
         kernel = q / 2 if math.isinf(nu) else (nu + dof(d)) / 2 * log1p(q / nu)
-        return kernel + var.log().sum(-1) / 2 / share(d) - normalised * vje.log_constant(nu, d)
+        return kernel + var.log().sum(-1) / 2 / share(d) - normalized * vje.log_constant(nu, d)
 
     return nll
 
@@ -710,8 +710,8 @@ def override(**methods):
     return lambda: type("Variant", (vje.VJE,), methods)
 
 
-def distance_nll(z, s, nu, *, normalised=False):
-    return (nu + 1) / 2 * torch.log1p((z - s).square().sum(-1) / nu) - normalised * vje.log_constant(nu, 1)
+def distance_nll(z, s, nu, *, normalized=False):
+    return (nu + 1) / 2 * torch.log1p((z - s).square().sum(-1) / nu) - normalized * vje.log_constant(nu, 1)
 
 
 def score_by_row(self, z, *, samples=16, generator=None):
@@ -723,7 +723,7 @@ def score_by_row(self, z, *, samples=16, generator=None):
 def log_prob_without_prior(self, zb, za, *, samples=16, generator=None):
     mu, var = self.infer(za)
     s = mu + var.sqrt() * torch.randn(samples, 1, D, generator=generator)
-    nll = vje.directional_nll(zb, s, var, self.nu, normalised=True) + vje.radial_nll(zb, s, self.nu, normalised=True)
+    nll = vje.directional_nll(zb, s, var, self.nu, normalized=True) + vje.radial_nll(zb, s, self.nu, normalized=True)
     return torch.logsumexp(-nll, 0) - math.log(samples)
 
 

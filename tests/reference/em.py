@@ -3,7 +3,7 @@
 E step  r_nk = pi_k N(x_n; mu_k, S_k) / sum_j pi_j N(x_n; mu_j, S_j)
 M step  N_k = sum_n w_n r_nk,  pi_k = N_k / sum_j N_j,  mu_k = sum_n w_n r_nk x_n / N_k,  and S_k by its kind, divided by N_k
 
-Covariances are dense, a list of K; of factor analysers they are pairs (d, U) with S = diag d + U U^T.
+Covariances are dense, a list of K; of factor analyzers they are pairs (d, U) with S = diag d + U U^T.
 """
 
 import math
@@ -46,7 +46,7 @@ def scatter(X, w, r, mu, k):
     return total
 
 
-def maximisation(X, w, r, kind, reg=0.0):
+def maximization(X, w, r, kind, reg=0.0):
     """Returns pi, mu, S of the M step; ``kind`` is full, tied, diag or spherical."""
     N, mu = sizes_and_means(X, w, r)
     K, D = len(N), len(X[0])
@@ -68,7 +68,7 @@ def dense(factors):
 
 
 def factor_step(X, w, r, factors):
-    """Returns pi, mu and one EM step of each factor analyser: z_n has mean beta delta_n and covariance I - beta U.
+    """Returns pi, mu and one EM step of each factor analyzer: z_n has mean beta delta_n and covariance I - beta U.
 
     U <- (sum_n r delta_n E[z_n]^T) (sum_n r E[z_n z_n^T])^{-1},  d <- diag(sum_n r (delta_n - U E[z_n]) delta_n^T) / N_k
     """

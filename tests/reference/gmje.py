@@ -102,11 +102,11 @@ def pair(n, D, seed=0):
     return za, 0.8 * za + 0.5 * torch.randn(n, D, generator=g)
 
 
-def clusters(n, D, centres=3, gap=6.0, seed=0):
+def clusters(n, D, centers=3, gap=6.0, seed=0):
     """Returns two views (n, D) each of items in clusters far apart, and the items' labels."""
     g = torch.Generator().manual_seed(seed)
-    label = torch.arange(n) % centres
-    middle = gap * torch.eye(D)[:centres] + 0.3
+    label = torch.arange(n) % centers
+    middle = gap * torch.eye(D)[:centers] + 0.3
     za = middle[label] + 0.4 * torch.randn(n, D, generator=g)
     return za, za + 0.2 * torch.randn(n, D, generator=g), label
 

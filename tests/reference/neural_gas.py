@@ -58,7 +58,7 @@ class Gas:
         del self.age[i][j], self.age[j][i]
 
     def move(self, i: int, x: Vector, eps: float) -> None:
-        """Moves unit i towards x by a fraction eps."""
+        """Moves unit i toward x by a fraction eps."""
         self.w[i] = [w + eps * (v - w) for w, v in zip(self.w[i], x, strict=True)]
 
     def signal(self, x: Vector) -> None:
@@ -84,7 +84,7 @@ class Gas:
             self.E[i] *= self.d
 
     def insert(self) -> None:
-        """Puts a unit between the one of the largest error and its neighbour of the largest error."""
+        """Puts a unit between the one of the largest error and its neighbor of the largest error."""
         q = max(self.w, key=lambda i: (self.E[i], -i))
         f = max(self.age[q], key=lambda i: (self.E[i], -i))
         self.E[q] *= self.alpha

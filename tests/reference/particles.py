@@ -1,6 +1,6 @@
 """The particle bank in loops: slow, float64, one function per equation, nothing shared with the library.
 
-Particles are lists of contexts, targets (vectors, in standardised units) and weights, the oldest first.
+Particles are lists of contexts, targets (vectors, in standardized units) and weights, the oldest first.
 """
 
 import math

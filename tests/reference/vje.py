@@ -44,18 +44,18 @@ def q_dir(z: Vector, s: Vector, var: Vector) -> float:
     return total
 
 
-def directional_nll(z: Vector, s: Vector, var: Vector, nu: float, normalised: bool = False) -> float:
-    """Returns l_dir (eq. 24); with its constant (eq. 23) where normalised."""
+def directional_nll(z: Vector, s: Vector, var: Vector, nu: float, normalized: bool = False) -> float:
+    """Returns l_dir (eq. 24); with its constant (eq. 23) where normalized."""
     log_det = 0.0
     for v in var:
         log_det += math.log(float(v))
-    constant = -log_constant(nu, len(z)) if normalised else 0.0
+    constant = -log_constant(nu, len(z)) if normalized else 0.0
     return kernel(q_dir(z, s, var), nu, len(z)) + log_det / 2 + constant
 
 
-def radial_nll(z: Vector, s: Vector, nu: float, normalised: bool = False) -> float:
-    """Returns l_rad at lambda = 1 (eq. 29); with its constant (eq. 28) where normalised."""
-    constant = -log_constant(nu, 1) if normalised else 0.0
+def radial_nll(z: Vector, s: Vector, nu: float, normalized: bool = False) -> float:
+    """Returns l_rad at lambda = 1 (eq. 29); with its constant (eq. 28) where normalized."""
+    constant = -log_constant(nu, 1) if normalized else 0.0
     return kernel((norm(z) - norm(s)) ** 2, nu, 1) + constant
 
 
@@ -108,7 +108,7 @@ def bound(zb: Vector, mu: Vector, var: Vector, noise: Sequence[Vector], nu: floa
     zero, one = [0.0] * len(zb), [1.0] * len(zb)
     for eps in noise:
         s = sample(mu, var, eps)
-        fit = -directional_nll(zb, s, var, nu, normalised=True) - radial_nll(zb, s, nu, normalised=True)
+        fit = -directional_nll(zb, s, var, nu, normalized=True) - radial_nll(zb, s, nu, normalized=True)
         logs.append(fit + log_normal(s, zero, one) - log_normal(s, mu, var))
     return log_mean_exp(logs)
 

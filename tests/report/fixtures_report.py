@@ -80,20 +80,20 @@ def evaluation(**changes):
 
 
 def examples(n=240, queries=4):
-    """Principal components and nearest neighbours of the pixels; the score is the distance to the mean of the inliers."""
+    """Principal components and nearest neighbors of the pixels; the score is the distance to the mean of the inliers."""
     x, label, thumbnail = digits(n)
-    centred = x - x.mean(0)
+    centerd = x - x.mean(0)
     anomalous = label == 9
     score = np.linalg.norm(x - x[~anomalous].mean(0), axis=1).astype(np.float32) + 8 * anomalous
     distance = np.linalg.norm(x[:queries, None] - x[None], axis=2)
     return {
-        "xy": centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T,
+        "xy": centerd @ np.linalg.svd(centerd, full_matrices=False)[2][:2].T,
         "label": label,
         "score": score.astype(np.float32),
         "anomalous": anomalous,
         "thumbnail": thumbnail,
         "name": np.array([f"test/{digit}/{i:04}.png" for i, digit in enumerate(label)]),
-        "neighbours": np.argsort(distance, axis=1)[:, :9],
+        "neighbors": np.argsort(distance, axis=1)[:, :9],
     }
 
 

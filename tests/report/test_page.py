@@ -121,7 +121,7 @@ def test_thumbnails_are_the_pixels(full):
     np.testing.assert_array_equal(np.asarray(image), fixtures.examples()["thumbnail"][17, 0])
 
 
-def test_colour_thumbnails_keep_their_channels(tmp_path):
+def test_color_thumbnails_keep_their_channels(tmp_path):
     import base64
     import io
 
@@ -143,11 +143,11 @@ def test_gallery_is_in_order_of_the_score(full):
     assert unusual.count("held out as an anomaly") == 2 * data["anomalous"][order[:18]].sum() > 0  # alt and title
 
 
-def test_neighbour_rows_say_what_differs(full):
+def test_neighbor_rows_say_what_differs(full):
     data = fixtures.examples()
-    label = data["label"][data["neighbours"]]
+    label = data["label"][data["neighbors"]]
     same = (label[:, 1:] == label[:, :1]).sum()
-    assert f"{same} of {label[:, 1:].size} neighbours have their query's label" in plain(full)
+    assert f"{same} of {label[:, 1:].size} neighbors have their query's label" in plain(full)
     assert full.count("<figure class=other>") == label[:, 1:].size - same
 
 
@@ -243,11 +243,11 @@ def test_no_labels_no_accuracies_but_the_reason(tmp_path):
         r |= {"knn": None, "probe": None}
     data = fixtures.examples(40)
     data["label"][:] = -1
-    del data["anomalous"], data["neighbours"]
+    del data["anomalous"], data["neighbors"]
     text = page(whole(tmp_path / "run", evaluation=evaluation, examples=data))
     assert "There are no accuracies: the data has no labels." in plain(text)
     assert "No class was held out as an anomaly" in plain(text)
-    assert "There are no rows of neighbours" in plain(text)
+    assert "There are no rows of neighbors" in plain(text)
     assert [t["name"] for t in figures(text)["map"]["data"] if t["meta"] == "label"] == ["no label"]
 
 
@@ -378,7 +378,7 @@ def test_a_browser_draws_every_chart(tmp_path):
     drawn = re.sub(r"<script.*?</script>", "", found.stdout, flags=re.S)
     assert len(re.findall(r'class="figure js-plotly-plot"', drawn)) == 13
     assert len(re.findall(r'<path class="js-line"', drawn)) == 11
-    chart = drawn.split('data-figure="map"')[1].split('id="neighbours"')[0]
+    chart = drawn.split('data-figure="map"')[1].split('id="neighbors"')[0]
     assert len(re.findall(r'<path class="point', chart)) == 121  # the items and the ring around the chosen one
     assert "&lt;b&gt;zero" in drawn
     assert "<b>zero" not in re.sub(r'"[^"]*"', "", drawn) and not re.search(r"onerror=\"|src=\"x\"", drawn)  # as text it is fine

@@ -22,7 +22,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory):
-    """A run on pairs: the left half of a digit is the context, the right half, grey as well but of another size, the target."""
+    """A run on pairs: the left half of a digit is the context, the right half, gray as well but of another size, the target."""
     from sklearn.datasets import load_digits
 
     folder, images = tmp_path_factory.mktemp("halves"), (load_digits().images[:300] * 15).astype(np.uint8)
@@ -50,7 +50,7 @@ def test_pictures_have_the_shape_and_lie_in_range(shape):
 def test_the_decoder_is_dcgans_in_its_layers():
     layers = [type(layer).__name__ for layer in pictures.Decoder(6, (3, 32, 32)).net]
     assert layers.count("ConvTranspose2d") == 3  # 4, 8, 16, 32
-    assert layers[:3] == ["Standardise", "Linear", "Unflatten"] and layers[-2:] == ["Conv2d", "Sigmoid"]
+    assert layers[:3] == ["Standardize", "Linear", "Unflatten"] and layers[-2:] == ["Conv2d", "Sigmoid"]
 
 
 def test_a_decoder_beats_the_mean_picture_on_held_out_digits(run):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vergence.evaluation.parts.neighbors import nearest
-from vergence.evaluation.parts.spread import effective_rank, normalised_std
+from vergence.evaluation.parts.spread import effective_rank, normalized_std
 from vergence.utils.linalg import cholesky, require_features
 
 
@@ -66,24 +66,24 @@ def test_effective_rank_in_float32_with_a_large_offset():
     assert effective_rank(z + 2**20).item() == pytest.approx(effective_rank(z).item(), rel=1e-6)
 
 
-def test_normalised_std_is_the_loop():
+def test_normalized_std_is_the_loop():
     z = torch.randn(9, 4) + 0.5
     unit = [[v / math.sqrt(sum(w * w for w in row)) for v in row] for row in z.tolist()]
-    for j, found in enumerate(normalised_std(z).tolist()):
+    for j, found in enumerate(normalized_std(z).tolist()):
         mean = sum(u[j] for u in unit) / 9
         assert found == pytest.approx(2 * math.sqrt(sum((u[j] - mean) ** 2 for u in unit) / 9))
 
 
-def test_normalised_std_limits():
-    spread = normalised_std(torch.randn(200_000, 4))
+def test_normalized_std_limits():
+    spread = normalized_std(torch.randn(200_000, 4))
     # a direction's coordinate u has E u^2 = 1/4, E u^4 = 3/24: the sample variance of N errs by sqrt((1/8 - 1/16) / N)
     z = (spread.square() / 4 - 0.25) / math.sqrt(0.0625 / 200_000)
     assert z.abs().max() < 4.5
-    assert torch.equal(normalised_std(torch.tensor([[1.0, 2.0]]) * torch.tensor([[1.0], [4.0]])), torch.zeros(2))
-    assert torch.equal(normalised_std(torch.zeros(5, 3)), torch.zeros(3))
+    assert torch.equal(normalized_std(torch.tensor([[1.0, 2.0]]) * torch.tensor([[1.0], [4.0]])), torch.zeros(2))
+    assert torch.equal(normalized_std(torch.zeros(5, 3)), torch.zeros(3))
     z = torch.randn(30, 6)
-    torch.testing.assert_close(normalised_std(z * torch.rand(30, 1).add(0.1)), normalised_std(z))
-    assert normalised_std(z).square().mean() <= 1
+    torch.testing.assert_close(normalized_std(z * torch.rand(30, 1).add(0.1)), normalized_std(z))
+    assert normalized_std(z).square().mean() <= 1
 
 
 def slow_nearest(train, test, k):
@@ -197,9 +197,9 @@ def test_cholesky_of_a_batch_shares_one_rung():
     [
         ([[1.0, 2.0], [2.0, 1.0]], r"positive semidefinite matrix, found the eigenvalue -1: it is no covariance"),
         ([[1.0, 0.0], [0.0, -0.01]], r"positive semidefinite matrix, found the eigenvalue -0.01"),
-        ([[1.0, math.nan], [math.nan, 1.0]], r"finite matrix to factorise, found NaN or infinity"),
-        ([[1.0, 0.0], [0.0, math.inf]], r"finite matrix to factorise, found NaN or infinity"),
-        ([[0.0, 0.0], [0.0, 0.0]], r"positive diagonal to factorise, found zeros: nothing varies"),
+        ([[1.0, math.nan], [math.nan, 1.0]], r"finite matrix to factorize, found NaN or infinity"),
+        ([[1.0, 0.0], [0.0, math.inf]], r"finite matrix to factorize, found NaN or infinity"),
+        ([[0.0, 0.0], [0.0, 0.0]], r"positive diagonal to factorize, found zeros: nothing varies"),
     ],
 )
 def test_cholesky_refuses(a, message):

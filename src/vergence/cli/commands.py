@@ -54,7 +54,7 @@ class Train:
     optimizer: Annotated[
         Literal["sgd", "adamw", "lars"] | None, arg(metavar="{sgd|adamw|lars}", help_behavior_hint=FROM_RECIPE)
     ] = None
-    """Optimiser."""
+    """Optimizer."""
     lr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint=FROM_RECIPE)] = None
     """Peak learning rate."""
     size: Annotated[int | None, arg(metavar="PIXELS", help_behavior_hint=FROM_RECIPE)] = None

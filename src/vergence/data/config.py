@@ -43,11 +43,11 @@ class ViewConfig(Checked):
         crop: Range of the area of the random resized crop, as shares of the image.
         flip: Probability of a horizontal flip.
         jitter: Strengths of brightness, contrast, saturation and hue.
-        jitter_p: Probability of the colour jitter.
-        greyscale: Probability of greyscale (colour images only).
+        jitter_p: Probability of the color jitter.
+        grayscale: Probability of grayscale (color images only).
         blur: Probability of Gaussian blur.
         blur_sigma: Range of the blur's standard deviation, in pixels.
-        solarise: Probability of solarisation (threshold 0.5).
+        solarize: Probability of solarization (threshold 0.5).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
         scale: Vectors: standard deviation of the log of a per-sample factor.
@@ -57,10 +57,10 @@ class ViewConfig(Checked):
     flip: float = 0.5
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
     jitter_p: float = 0.8
-    greyscale: float = 0.2
+    grayscale: float = 0.2
     blur: float = 0.5
     blur_sigma: tuple[float, float] = (0.1, 2.0)
-    solarise: float = 0.0
+    solarize: float = 0.0
     noise: float = 0.3
     mask: float = 0.2
     scale: float = 0.1

@@ -76,10 +76,10 @@ def _unlistable(error: OSError) -> None:
 
 
 def channels(folder: Path, names: Sequence[str]) -> int:
-    """Returns 1 if all of up to 256 evenly spaced images are grey by their headers, else 3."""
+    """Returns 1 if all of up to 256 evenly spaced images are gray by their headers, else 3."""
     modes = {image_mode(folder / name) for name in names[:: math.ceil(len(names) / 256)]} - {None}
-    grey = all(mode in ("1", "L", "LA", "La", "F") or str(mode).startswith("I") for mode in modes)
-    return 1 if modes and grey else 3
+    gray = all(mode in ("1", "L", "LA", "La", "F") or str(mode).startswith("I") for mode in modes)
+    return 1 if modes and gray else 3
 
 
 def readable(files: ImageFiles, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:

@@ -28,7 +28,7 @@ class ImageFiles(Items):
     Args:
         folder: Where the files are.
         names: Their paths relative to the folder.
-        shape: (C, H, W) of the decoded images, C = 1 (grey) or 3.
+        shape: (C, H, W) of the decoded images, C = 1 (gray) or 3.
         labels: (N,) int64.
     """
 
@@ -107,14 +107,14 @@ def _ignore_interrupt(worker: int) -> None:
 
 
 def decode(path: Path, shape: tuple[int, ...]) -> Array:
-    """Returns an image file as uint8 (C, H, W): the largest centred part of H to W, resized with antialiasing.
+    """Returns an image file as uint8 (C, H, W): the largest centerd part of H to W, resized with antialiasing.
 
-    EXIF's orientation is applied, 16-bit greys are reduced to their upper 8 bits, transparency is dropped, and only the
+    EXIF's orientation is applied, 16-bit grays are reduced to their upper 8 bits, transparency is dropped, and only the
     first frame of several is read. JPEG files are decoded at a reduced scale, of at least twice the result's.
 
     Args:
         path: A JPEG, PNG, BMP, GIF, TIFF, WebP or PPM file.
-        shape: (C, H, W) with C = 1 (grey) or 3 (RGB).
+        shape: (C, H, W) with C = 1 (gray) or 3 (RGB).
 
     Raises:
         OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image.

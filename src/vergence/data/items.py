@@ -213,9 +213,9 @@ def batches(n: int, size: int) -> Iterator[Tensor]:
 
 
 def fit(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns images (B, C, H, W) brought to ``shape``: the largest centred part of its aspect, antialiased; the type stays.
+    """Returns images (B, C, H, W) brought to ``shape``: the largest centerd part of its aspect, antialiased; the type stays.
 
-    Colour becomes grey by luma = 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), grey becomes three equal channels.
+    Color becomes gray by luma = 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), gray becomes three equal channels.
 
     Example:
         >>> fit(torch.full((2, 3, 20, 30), 7, dtype=torch.uint8), (1, 8, 8)).unique()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
 
-__all__ = ["ImageViews", "VectorViews", "Views", "centre_crop"]
+__all__ = ["ImageViews", "VectorViews", "Views", "center_crop"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
@@ -41,7 +41,7 @@ class Views(abc.ABC):
 
 
 class ImageViews(Views):
-    """Crop, flip, colour jitter, greyscale, blur and solarisation of images, as torchvision (v2, floats) defines each.
+    """Crop, flip, color jitter, grayscale, blur and solarization of images, as torchvision (v2, floats) defines each.
 
     In this order, each with its own parameters for each image:
 
@@ -49,14 +49,14 @@ class ImageViews(Views):
        then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default; it
        changes only crops larger than ``size``: photographs of 96 pixels brought to 32 by 0.03 root mean square).
     2. Horizontal flip. MoCo v2 flips last: the same, as the flip commutes with all that follows.
-    3. Colour jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in
+    3. Color jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in
        [-s, s] turns, in one of the 24 orders, each as likely.
-    4. Greyscale with the luma 0.2989 R + 0.587 G + 0.114 B.
+    4. Grayscale with the luma 0.2989 R + 0.587 G + 0.114 B.
     5. Gaussian blur, sigma uniform in ``blur_sigma`` pixels, reflected borders; the kernel is a tenth of ``size`` made
        odd, at least 3 (3 at 32 pixels; 23 at 224 pixels, as SimCLR's).
-    6. Solarisation: values of at least 0.5 become 1 - value.
+    6. Solarization: values of at least 0.5 become 1 - value.
 
-    Saturation, hue and greyscale leave images of one channel as they are. Operations of strength or probability 0 cost
+    Saturation, hue and grayscale leave images of one channel as they are. Operations of strength or probability 0 cost
     nothing. On the CPU the views of a part of a batch are bitwise that part of the batch's views.
 
     Example:
@@ -93,7 +93,7 @@ class ImageViews(Views):
             ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
             vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in
             turns; ``order`` (n, 4): which of the four is done first to last; ``sigma`` (n,) in pixels; and ``flip``,
-            ``jitter``, ``greyscale``, ``blur``, ``solarise`` (n,): whether it is done.
+            ``jitter``, ``grayscale``, ``blur``, ``solarize`` (n,): whether it is done.
         """
 
         def u(low: float, high: float, *shape: int) -> Tensor:
@@ -109,9 +109,9 @@ class ImageViews(Views):
             "sigma": u(*c.blur_sigma),
             "flip": u(0, 1) < c.flip,
             "jitter": u(0, 1) < c.jitter_p,
-            "greyscale": u(0, 1) < c.greyscale,
+            "grayscale": u(0, 1) < c.grayscale,
             "blur": u(0, 1) < c.blur,
-            "solarise": u(0, 1) < c.solarise,
+            "solarize": u(0, 1) < c.solarize,
         }
 
     @torch.no_grad()
@@ -135,9 +135,9 @@ class ImageViews(Views):
             if self.config.jitter_p > 0:
                 _jitter(y.flatten(2), draws, self.config.jitter)
             if x.shape[1] == 3:
-                _change(y, draws["greyscale"], lambda part: _luma(part).expand_as(part))
+                _change(y, draws["grayscale"], lambda part: _luma(part).expand_as(part))
             _change(y, draws["blur"], self._blur, draws["sigma"])
-            _change(y, draws["solarise"], lambda part: torch.where(part >= 0.5, 1 - part, part))
+            _change(y, draws["solarize"], lambda part: torch.where(part >= 0.5, 1 - part, part))
         return y.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else y
 
     def _frame(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
@@ -161,7 +161,7 @@ class ImageViews(Views):
 
 
 class VectorViews(Views):
-    """Masking, scaling and noise of feature vectors, on standardised features.
+    """Masking, scaling and noise of feature vectors, on standardized features.
 
     view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with
     probability ``mask`` for each feature (what remains is its mean, and noise), and log a ~ N(0, ``scale``^2), one for
@@ -220,7 +220,7 @@ class VectorViews(Views):
         return mean + a * m * (x - mean) + std * e
 
 
-def centre_crop(x: Tensor, size: int) -> Tensor:
+def center_crop(x: Tensor, size: int) -> Tensor:
     """Returns the central ``size`` x ``size`` pixels of images: what evaluation sees, with nothing random.
 
     Args:
@@ -235,7 +235,7 @@ def centre_crop(x: Tensor, size: int) -> Tensor:
         ValueError: ``x`` is not of rank 4.
 
     Example:
-        >>> centre_crop(torch.arange(16).view(1, 1, 4, 4), 2)
+        >>> center_crop(torch.arange(16).view(1, 1, 4, 4), 2)
         tensor([[[[ 5,  6],
                   [ 9, 10]]]])
     """
@@ -270,9 +270,9 @@ def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, 
     """Weights (B, out, size) that resize pixels start .. start + length of a line by triangles, wider where it shrinks."""
     s, n, mirror = (_to(part.float(), device)[:, None] for part in (start, length, flip))
     i = (mirror * (out - 1) - torch.arange(out, device=device)).abs_()
-    centre = (s + (i + 0.5) * (n / out))[..., None]
+    center = (s + (i + 0.5) * (n / out))[..., None]
     j = torch.arange(size, device=device, dtype=torch.float32) + 0.5
-    w = (j - centre).abs_().div_(-(n / out).clamp(min=1)[..., None]).add_(1).clamp_(min=0)
+    w = (j - center).abs_().div_(-(n / out).clamp(min=1)[..., None]).add_(1).clamp_(min=0)
     w.mul_(((j > s) & (j < s + n))[:, None])
     return w.div_(w.sum(-1, keepdim=True))
 
@@ -287,34 +287,34 @@ def _separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _jitter(x: Tensor, draws: dict[str, Tensor], strengths: tuple[float, float, float, float]) -> None:
-    """Colour jitter of planes (B, C, P), in place: blends of all images at once, the hue where its turn has come."""
-    colour = x.shape[1] == 3
-    active = [o for o in (BRIGHTNESS, CONTRAST, SATURATION) if strengths[o] > 0 and (colour or o != SATURATION)]
+    """Color jitter of planes (B, C, P), in place: blends of all images at once, the hue where its turn has come."""
+    color = x.shape[1] == 3
+    active = [o for o in (BRIGHTNESS, CONTRAST, SATURATION) if strengths[o] > 0 and (color or o != SATURATION)]
     f = torch.where(draws["jitter"][:, None], draws["factors"], 1.0)
     rank = draws["order"].argsort(1)
     blends = torch.tensor(active, dtype=torch.long)[rank[:, active].argsort(1)]
     turn = (rank[:, active] < rank[:, HUE:]).sum(1)
     for k in range(len(active) + 1):
-        if colour and strengths[HUE] > 0:
+        if color and strengths[HUE] > 0:
             _change(x, draws["jitter"] & (turn == k), _rotate_hue, draws["factors"][:, HUE])
         if k < len(active):
             _blend(x, blends[:, k], f.gather(1, blends[:, k : k + 1])[:, 0])
 
 
 def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> None:
-    """Blends planes (B, C, P) in place, x <- f x + (1 - f) base; base is black, the mean grey or the pixel's own grey."""
+    """Blends planes (B, C, P) in place, x <- f x + (1 - f) base; base is black, the mean gray or the pixel's own gray."""
     rest = 1 - factor
-    f, to_mean, to_grey = (
+    f, to_mean, to_gray = (
         _to(part.float(), x.device)[:, None, None]
         for part in (factor, rest * (operation == CONTRAST), rest * (operation == SATURATION))
     )
-    grey = _luma(x)
-    base = (grey * to_grey).add_(grey.mean(-1, keepdim=True) * to_mean)
+    gray = _luma(x)
+    base = (gray * to_gray).add_(gray.mean(-1, keepdim=True) * to_mean)
     x.mul_(f).add_(base).clamp_(0, 1)
 
 
 def _luma(x: Tensor) -> Tensor:
-    """Grey of (B, C, ...), shape (B, 1, ...)."""
+    """Gray of (B, C, ...), shape (B, 1, ...)."""
     if x.shape[1] == 1:
         return x
     r, g, b = x[:, :1], x[:, 1:2], x[:, 2:]
@@ -381,7 +381,7 @@ def _check_strengths(c: ViewConfig) -> None:
         "noise": (c.noise >= 0, "a number >= 0"),
         "scale": (c.scale >= 0, "a number >= 0"),
     }
-    shares = ("flip", "jitter_p", "greyscale", "blur", "solarise", "mask")
+    shares = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask")
     rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in shares}
     for name, (holds, expected) in rules.items():
         if not holds:

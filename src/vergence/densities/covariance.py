@@ -14,7 +14,7 @@ from torch.distributions.utils import _standard_normal
 
 from vergence.utils import linalg
 
-__all__ = ["Covariance", "Dense", "Diagonal", "LowRank", "PairedLowRank", "picked", "turned"]
+__all__ = ["Covariance", "Dense", "Diagonal", "LowRank", "PairedLowRank", "index_components", "rotated"]
 
 
 class Covariance(abc.ABC):
@@ -50,7 +50,7 @@ class Covariance(abc.ABC):
         """Returns the diagonal of S, (..., D)."""
 
     @abc.abstractmethod
-    def picked(self, k: Tensor) -> "Covariance":
+    def index_components(self, k: Tensor) -> "Covariance":
         """Returns of a batch (..., K) those of index k (*more, ...)."""
 
     @abc.abstractmethod
@@ -108,8 +108,8 @@ class Dense(Covariance):
     def variance(self) -> Tensor:
         return self.L.square().sum(-1)
 
-    def picked(self, k: Tensor) -> "Dense":
-        return Dense(picked(self.L, k, 2))
+    def index_components(self, k: Tensor) -> "Dense":
+        return Dense(index_components(self.L, k, 2))
 
     def scaled(self, a: Tensor) -> "Dense":
         return Dense(a[..., None] * self.L)
@@ -125,7 +125,7 @@ class Dense(Covariance):
         return shift, Dense(self.L[..., c:, c:])  # the trailing block of a factor is the factor of the Schur complement
 
 
-def picked(x: Tensor, k: Tensor, event: int) -> Tensor:
+def index_components(x: Tensor, k: Tensor, event: int) -> Tensor:
     """Returns x[..., k, (event)] for x (..., K, (event)) and indices k (*more, ...); ``event`` counts the last axes."""
     shape = x.shape[x.ndim - event :]
     index = k.reshape(*k.shape, *(1,) * (event + 1)).expand(*k.shape, 1, *shape)
@@ -186,8 +186,8 @@ class Diagonal(Covariance):
     def variance(self) -> Tensor:
         return self.d
 
-    def picked(self, k: Tensor) -> "Diagonal":
-        return Diagonal(picked(self.d, k, 1))
+    def index_components(self, k: Tensor) -> "Diagonal":
+        return Diagonal(index_components(self.d, k, 1))
 
     def scaled(self, a: Tensor) -> "Diagonal":
         return Diagonal(a.square() * self.d)
@@ -247,8 +247,8 @@ class LowRank(Covariance):
     def variance(self) -> Tensor:
         return self.d + self.U.square().sum(-1)
 
-    def picked(self, k: Tensor) -> "LowRank":
-        return LowRank(picked(self.d, k, 1), picked(self.U, k, 2))
+    def index_components(self, k: Tensor) -> "LowRank":
+        return LowRank(index_components(self.d, k, 1), index_components(self.U, k, 2))
 
     def scaled(self, a: Tensor) -> "LowRank":
         return LowRank(a.square() * self.d, a[..., None] * self.U)
@@ -341,9 +341,9 @@ class PairedLowRank(Covariance):
     def variance(self) -> Tensor:
         return torch.cat([self.pa, self.pb], -1) + self.U.square().sum(-1)
 
-    def picked(self, k: Tensor) -> "PairedLowRank":
-        pa, pb, q = (picked(part, k, 1) for part in (self.pa, self.pb, self.q))
-        return PairedLowRank(pa, pb, q, picked(self.U, k, 2))
+    def index_components(self, k: Tensor) -> "PairedLowRank":
+        pa, pb, q = (index_components(part, k, 1) for part in (self.pa, self.pb, self.q))
+        return PairedLowRank(pa, pb, q, index_components(self.U, k, 2))
 
     def scaled(self, a: Tensor) -> "PairedLowRank":
         first, second = a.chunk(2, -1)
@@ -379,11 +379,11 @@ def _turned(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return (a + b) * 0.5**0.5, (a - b) * 0.5**0.5
 
 
-def turned(z: Tensor) -> Tensor:
+def rotated(z: Tensor) -> Tensor:
     """Returns pairs [a; b] (..., D) as [(a + b), (a - b)] / sqrt(2), and those as pairs.
 
     Example:
-        >>> turned(turned(torch.tensor([1.0, 2.0, 3.0, 5.0]))).round(decimals=4).tolist()
+        >>> rotated(rotated(torch.tensor([1.0, 2.0, 3.0, 5.0]))).round(decimals=4).tolist()
         [1.0, 2.0, 3.0, 5.0]
     """
     return torch.cat(_turned(*z.chunk(2, -1)), -1)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
-from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, picked
+from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, index_components
 from vergence.densities.polar import PolarStudentT, PowerSpherical
 
 __all__ = [
@@ -212,7 +212,7 @@ class GaussianMixture(Distribution):
     @property
     def variance(self) -> Tensor:
         """The covariance's diagonal, (..., D)."""
-        if self.common is not None:  # a product of matrices around a centre, nothing of size N K D
+        if self.common is not None:  # a product of matrices around a center, nothing of size N K D
             x = self.common.loc - self.common.loc.mean(0)
             spread = self.weights @ (self.common.variance + x.square()) - (self.weights @ x).square()
             return torch.maximum(spread, self.common.variance.amin(0))
@@ -236,7 +236,7 @@ class GaussianMixture(Distribution):
         with torch.no_grad():
             k = self.mixture_distribution.sample(torch.Size(sample_shape))
             parts = self.component_distribution
-            return JointGaussian(picked(parts.loc, k, 1), parts.S.picked(k)).rsample()
+            return JointGaussian(index_components(parts.loc, k, 1), parts.S.index_components(k)).rsample()
 
     def entropy(self) -> Tensor:
         """Returns an upper bound of the entropy in nats, (...): that of the weights plus the mean of the components'.

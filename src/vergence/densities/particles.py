@@ -58,7 +58,7 @@ def responsibilities(w: Tensor, log_k: Tensor) -> Tensor:
 
 
 def reweighted(w: Tensor, gamma: Tensor, rho: float, u: float) -> Tensor:
-    """Returns the weights (M,) moved by rho towards r_m = mean_b gamma_bm, then by u towards 1 / M."""
+    """Returns the weights (M,) moved by rho toward r_m = mean_b gamma_bm, then by u toward 1 / M."""
     w = (1 - rho) * w + rho * gamma.mean(0)
     return (1 - u) * w + u / len(w)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import _standard_normal
 
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["EPS", "PolarStudentT", "PowerSpherical", "directional_nll", "log_constant", "radial_nll"]
 
@@ -36,7 +36,7 @@ def log_constant(nu: float, dim: int) -> float:
     return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
 
 
-def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
+def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
     r"""Returns (nu+D)/2 log(1 + Q/nu) + 1/2 sum_d log var_d, Q = sum_d (s/|s| - z/|z|)_d^2 / var_d (eq. 24).
 
     Args:
@@ -44,7 +44,7 @@ def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalised:
         s: Latent samples, (..., D); any scale.
         var: Variances, (..., D), > 0.
         nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 Q + 1/2 sum_d log var_d.
-        normalised: Keep the constant -ln C_{nu,D}, which the paper drops.
+        normalized: Keep the constant -ln C_{nu,D}, which the paper drops.
 
     Returns:
         Negative log-likelihood in nats, (...,); at least float32.
@@ -54,20 +54,20 @@ def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalised:
         >>> directional_nll(z, 2 * z, torch.ones(1, 2), nu=3.0)
         tensor([0.])
     """
-    z, s, var = wide(z), wide(s), wide(var)
+    z, s, var = upcast_half(z), upcast_half(s), upcast_half(var)
     Q = ((_unit(s) - _unit(z)).square() / var).sum(-1)
     nll = _student_kernel(Q, nu, z.shape[-1]) + 0.5 * var.log().sum(-1)
-    return nll - log_constant(nu, z.shape[-1]) if normalised else nll
+    return nll - log_constant(nu, z.shape[-1]) if normalized else nll
 
 
-def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalised: bool = False) -> Tensor:
+def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalized: bool = False) -> Tensor:
     r"""Returns (nu+1)/2 log(1 + dr^2/nu), dr = |z| - |s| (eq. 29, lambda = 1).
 
     Args:
         z: Target embeddings, (..., D).
         s: Latent samples, (..., D).
         nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 dr^2.
-        normalised: Keep the constant -ln C_{nu,1}, which the paper drops.
+        normalized: Keep the constant -ln C_{nu,1}, which the paper drops.
 
     Returns:
         Negative log-likelihood in nats, (...,); at least float32.
@@ -76,9 +76,9 @@ def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalised: bool = False) -> 
         >>> radial_nll(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.0]]), nu=1.0)
         tensor([0.6931])
     """
-    dr = _norm(wide(z)) - _norm(wide(s))
+    dr = _norm(upcast_half(z)) - _norm(upcast_half(s))
     nll = _student_kernel(dr.square(), nu, 1)
-    return nll - log_constant(nu, 1) if normalised else nll
+    return nll - log_constant(nu, 1) if normalized else nll
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -139,8 +139,8 @@ class PolarStudentT(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns log p(z; s, var) with its constants, (...), for z (..., D)."""
-        direction = directional_nll(value, self.s, self.var, self.nu, normalised=True)
-        return -direction - radial_nll(value, self.s, self.nu, normalised=True)
+        direction = directional_nll(value, self.s, self.var, self.nu, normalized=True)
+        return -direction - radial_nll(value, self.s, self.nu, normalized=True)
 
 
 class PowerSpherical(Distribution):
@@ -185,13 +185,13 @@ class PowerSpherical(Distribution):
         """The direction mu, (..., D)."""
         return self.mu
 
-    def _log_normaliser(self) -> Tensor:
+    def _log_normalizer(self) -> Tensor:
         a, b = self.kappa + self.b, self.b
         return (a + b) * math.log(2) + b * math.log(math.pi) + torch.lgamma(a) - torch.lgamma(a + b)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
-        return self.kappa * torch.log1p((self.mu * value).sum(-1)) - self._log_normaliser()
+        return self.kappa * torch.log1p((self.mu * value).sum(-1)) - self._log_normalizer()
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Returns unit vectors (*sample_shape, ..., D)."""
@@ -208,4 +208,4 @@ class PowerSpherical(Distribution):
     def entropy(self) -> Tensor:
         """Returns the entropy in nats, (...); exact."""
         a, b = self.kappa + self.b, self.b
-        return self._log_normaliser() - self.kappa * (math.log(2) + torch.digamma(a) - torch.digamma(a + b))
+        return self._log_normalizer() - self.kappa * (math.log(2) + torch.digamma(a) - torch.digamma(a + b))

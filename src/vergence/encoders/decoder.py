@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vergence.encoders.networks import Standardise
+from vergence.encoders.networks import Standardize
 
 __all__ = ["Decoder"]
 
@@ -36,7 +36,7 @@ class Decoder(nn.Module):
         h, w = (math.ceil(side / 2**doublings) for side in (height, width))
         widths = [min(WIDEST, NARROWEST << (doublings - i)) for i in range(doublings + 1)]
         statistics = torch.zeros(dim) if mean is None else mean, torch.ones(dim) if std is None else std
-        layers: list[nn.Module] = [Standardise(*statistics), nn.Linear(dim, widths[0] * h * w)]
+        layers: list[nn.Module] = [Standardize(*statistics), nn.Linear(dim, widths[0] * h * w)]
         layers += [nn.Unflatten(1, (widths[0], h, w)), nn.BatchNorm2d(widths[0]), nn.ReLU(inplace=True)]
         for c_in, c_out in itertools.pairwise(widths):
             layers += [nn.ConvTranspose2d(c_in, c_out, 4, stride=2, padding=1, bias=False)]

@@ -1,6 +1,6 @@
 """Encoders as functions that return modules from a batch of items to (B, D) embeddings, and the heads after them.
 
-Every encoder carries its input's statistics (`Standardise`) and takes uint8 or float batches as the data comes.
+Every encoder carries its input's statistics (`Standardize`) and takes uint8 or float batches as the data comes.
 """
 
 import difflib
@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Standardise", "encoder", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
+__all__ = ["Standardize", "encoder", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
 
 KNOWN = ("small", "mlp", "resnet18", "resnet34", "resnet50", "timm:NAME")
 
 
-class Standardise(nn.Module):
+class Standardize(nn.Module):
     """(x - mean) / std, per channel of images (B, C, H, W) or feature of vectors (B, D); uint8 is first scaled to [0, 1].
 
     Example:
-        >>> Standardise(torch.tensor([0.5]), torch.tensor([0.25]))(torch.tensor([[[[255]]]], dtype=torch.uint8)).item()
+        >>> Standardize(torch.tensor([0.5]), torch.tensor([0.25]))(torch.tensor([[[[255]]]], dtype=torch.uint8)).item()
         2.0
     """
 
@@ -109,7 +109,7 @@ def projector(dim: int, widths: Sequence[int]) -> nn.Module:
 
 
 def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
-    """Builds an encoder of items of ``shape`` that standardises its input and returns (B, D) embeddings.
+    """Builds an encoder of items of ``shape`` that standardizes its input and returns (B, D) embeddings.
 
     Args:
         name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (each ResNet with ``-cifar`` or ``-imagenet``
@@ -126,7 +126,7 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
         >>> net(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([4, 256])
     """
-    net = nn.Sequential(Standardise(mean, std), _backbone(name, tuple(shape)).to(mean.dtype))
+    net = nn.Sequential(Standardize(mean, std), _backbone(name, tuple(shape)).to(mean.dtype))
     _check(name, net, tuple(shape))
     return net
 

@@ -1,6 +1,6 @@
 """How well scores tell anomalies from the rest, and two scores that need no training. Larger is more anomalous.
 
-Shapes: N training items, M test items, D features, k neighbours.
+Shapes: N training items, M test items, D features, k neighbors.
 """
 
 import torch
@@ -66,7 +66,7 @@ def knn_distance(train: Tensor, test: Tensor, k: int = 5) -> Tensor:
     Args:
         train: Features (N, D).
         test: Features (M, D), on the same device.
-        k: Neighbours; all N where there are fewer.
+        k: Neighbors; all N where there are fewer.
 
     Returns:
         (M,) in [0, 2]; larger is more anomalous.

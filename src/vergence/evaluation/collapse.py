@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vergence.evaluation.parts.spread import effective_rank, normalised_std
+from vergence.evaluation.parts.spread import effective_rank, normalized_std
 from vergence.utils.linalg import require_features
 
 __all__ = ["collapse", "notices", "warning"]
@@ -27,7 +27,7 @@ def collapse(z: Tensor) -> dict[str, float]:
         z: Features (N, D).
 
     Returns:
-        ``std`` and ``std_min``: mean and minimum over features of `parts.spread.normalised_std` (1 even, 0 collapsed);
+        ``std`` and ``std_min``: mean and minimum over features of `parts.spread.normalized_std` (1 even, 0 collapsed);
         ``effective_rank``: `parts.spread.effective_rank` of at most 4096 rows, drawn with a fixed seed;
         ``norm``: mean Euclidean norm.
 
@@ -40,7 +40,7 @@ def collapse(z: Tensor) -> dict[str, float]:
         {'std': 1.0, 'std_min': 1.0, 'effective_rank': 2.0, 'norm': 2.0}
     """
     require_features(z=z)
-    std = normalised_std(z)
+    std = normalized_std(z)
     return {
         "std": std.mean().item(),
         "std_min": std.min().item(),

@@ -1,4 +1,4 @@
-"""What any learnt representation has to beat: the raw inputs and their principal components."""
+"""What any learned representation has to beat: the raw inputs and their principal components."""
 
 from typing import Any
 
@@ -33,13 +33,13 @@ def pixels(x: Tensor) -> Tensor:
 def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Returns both parts projected on the leading principal components of the training part.
 
-    scikit-learn's randomised solver, fitted on the training features only; not whitened.
+    scikit-learn's randomized solver, fitted on the training features only; not whitened.
 
     Args:
         train: Features (N, D).
         test: Features (M, D).
         dim: Components kept, clipped to min(dim, N, D).
-        seed: Of the randomised solver.
+        seed: Of the randomized solver.
 
     Returns:
         Features (N, dim') and (M, dim') of the inputs' type and device.

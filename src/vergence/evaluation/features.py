@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.items import Items, batches
-from vergence.data.views import centre_crop
+from vergence.data.views import center_crop
 
 __all__ = ["collect", "stream"]
 
@@ -37,7 +37,7 @@ def stream(
         for index, x in items.stream(batches(len(items), batch_size), workers=workers):
             x = x[0] if isinstance(x, (tuple, list)) else x  # of a pair, the context
             x = x.to(device, non_blocking=True)
-            x = x if size is None or x.ndim != 4 else centre_crop(x, size).to(memory_format=torch.channels_last)
+            x = x if size is None or x.ndim != 4 else center_crop(x, size).to(memory_format=torch.channels_last)
             yield index, function(x)
 
 

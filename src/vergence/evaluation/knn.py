@@ -1,6 +1,6 @@
-"""Classification by nearest neighbours: what a representation knows without any training on top of it.
+"""Classification by nearest neighbors: what a representation knows without any training on top of it.
 
-Shapes: N training items, M test items, D features, k neighbours.
+Shapes: N training items, M test items, D features, k neighbors.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def knn_accuracy(
 ) -> dict[int, dict[str, float]]:
     """Returns how often the k nearest training items by cosine similarity vote for the right class.
 
-    ``majority`` counts one vote a neighbour; a tie goes to that one of the tied classes whose member is nearest.
-    ``weighted`` counts exp(cosine / temperature) a neighbour, the vote of instance discrimination (2018).
+    ``majority`` counts one vote a neighbor; a tie goes to that one of the tied classes whose member is nearest.
+    ``weighted`` counts exp(cosine / temperature) a neighbor, the vote of instance discrimination (2018).
     A test item whose class does not occur in training counts as wrong.
 
     Args:
@@ -34,7 +34,7 @@ def knn_accuracy(
         train_labels: Classes (N,), any integers.
         test: Features (M, D), on the same device.
         test_labels: Classes (M,).
-        ks: Numbers of neighbours; those above N are left out.
+        ks: Numbers of neighbors; those above N are left out.
         temperature: Scale of the weights, > 0.
         block: Test items at a time: bounds the memory.
 
@@ -79,13 +79,13 @@ def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labe
 
 
 def _votes(similarity: Tensor, label: Tensor, n_classes: int, temperature: float) -> dict[str, Tensor]:
-    """Returns the class (B,) that neighbours (B, k), the nearest first, elect by each rule."""
+    """Returns the class (B,) that neighbors (B, k), the nearest first, elect by each rule."""
     weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest, which cannot overflow
     return {"majority": _elect(torch.ones_like(weight), label, n_classes), "weighted": _elect(weight, label, n_classes)}
 
 
 def _elect(weight: Tensor, label: Tensor, n_classes: int) -> Tensor:
-    """Returns the class with the largest sum of weights; of tied ones, that of the nearest neighbour."""
+    """Returns the class with the largest sum of weights; of tied ones, that of the nearest neighbor."""
     total = weight.new_zeros(len(weight), n_classes).scatter_add_(1, label, weight)
     leads = total.gather(1, label) == total.max(1, keepdim=True).values
     first = leads.to(torch.uint8).argmax(1, keepdim=True)

@@ -27,7 +27,7 @@ def linear_probe(
 ) -> dict[str, float]:
     r"""Fits multinomial logistic regression on frozen features and returns its accuracies.
 
-        min_{W, b}  - sum_n ln softmax(W x_n + b)_{y_n} + l2 / 2 |W|^2,   x standardised with the training mean and deviation
+        min_{W, b}  - sum_n ln softmax(W x_n + b)_{y_n} + l2 / 2 |W|^2,   x standardized with the training mean and deviation
 
     Features that are constant in training stay zero. One protocol for every representation and control: l2 is the precision
     of a Gaussian prior on each weight (scikit-learn's C = 1 / l2) and is never tuned for a run. Its default was settled once,
@@ -59,7 +59,7 @@ def linear_probe(
     from sklearn.linear_model import LogisticRegression
 
     _require(train, train_labels, test, test_labels, l2)
-    x, x_test = (part.cpu().numpy() for part in _standardise(train, test))
+    x, x_test = (part.cpu().numpy() for part in _standardize(train, test))
     y, y_test = train_labels.cpu().numpy(), test_labels.cpu().numpy()
     model = LogisticRegression(C=1 / l2, tol=GRADIENT, max_iter=max_iter)
     converged = _fit(model, x, y)
@@ -83,7 +83,7 @@ def _require(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Ten
         raise ValueError(f"expected l2 > 0, found {l2}: the default is 30")
 
 
-def _standardise(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+def _standardize(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     mean, std = train.mean(0), train.std(0, correction=0)
     constant = (train == train[0]).all(0)  # by value: the deviation of equal numbers may round to more than 0
     scale = torch.where(constant | (std == 0), torch.zeros_like(std), 1 / std)

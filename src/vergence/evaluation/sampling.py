@@ -70,7 +70,7 @@ def sliced_wasserstein(real: Tensor, fake: Tensor, projections: int = 256, gener
 
 
 def overlap(real: Tensor, fake: Tensor, k: int = 5) -> dict[str, float]:
-    """Returns precision, recall (2019) and coverage (2020) by balls that reach to each point's k-th neighbour in its own cloud.
+    """Returns precision, recall (2019) and coverage (2020) by balls that reach to each point's k-th neighbor in its own cloud.
 
     precision: samples that lie in the ball of a real item; recall: real items that lie in the ball of a sample; coverage:
     real items whose ball holds a sample, which outliers among the samples cannot raise.
@@ -78,7 +78,7 @@ def overlap(real: Tensor, fake: Tensor, k: int = 5) -> dict[str, float]:
     Args:
         real: (N, D).
         fake: (M, D).
-        k: Neighbours, 1 to the smaller number of points less one.
+        k: Neighbors, 1 to the smaller number of points less one.
 
     Raises:
         ValueError: The clouds are not finite matrices of one width, or k is out of range.

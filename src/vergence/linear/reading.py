@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items
-from vergence.data.views import ImageViews, Views, centre_crop
+from vergence.data.views import ImageViews, Views, center_crop
 from vergence.utils import linalg
+from vergence.utils.distributed import rank_and_size
 
-__all__ = ["Augmentation", "as_table", "as_tensor", "blocks", "draw", "flat", "several"]
+__all__ = ["Augmentation", "as_table", "as_tensor", "blocks", "draw", "flat"]
 
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -32,7 +33,7 @@ def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator
         targets: (N, ...), beside all but an iterable.
         shared: Whether the processes share the work.
     """
-    rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if shared and several() else (0, 1)
+    rank, world = rank_and_size() if shared else (0, 1)
     if not isinstance(source, (Items, np.ndarray, Tensor)):
         for b, (x, y) in enumerate(_regrouped(source)):
             yield (b if b % world == rank else -1), x, y
@@ -73,7 +74,7 @@ def as_table(data: Any) -> Any:
 def as_tensor(x: Any) -> Tensor:
     """Returns items as floats of at least single precision, images of bytes as they are; shares memory where it can."""
     if isinstance(x, Tensor):
-        x = linalg.wide(x.detach())
+        x = linalg.upcast_half(x.detach())
         kept: Tensor = x if x.is_floating_point() or (x.dtype == torch.uint8 and x.ndim == 4) else x.double()
         return kept
     x = np.asarray(x)
@@ -125,7 +126,7 @@ def _joined(ys: list[Any]) -> Any:
 def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
     """Returns items as the model sees them without augmentation, (B, D): floats, images in [0, 1], cropped as views are."""
     if isinstance(augmentation, ImageViews):
-        x = centre_crop(x, augmentation.size)
+        x = center_crop(x, augmentation.size)
     return (x.float() / 255 if x.dtype == torch.uint8 else x).flatten(1)  # only images are uint8 here
 
 
@@ -149,10 +150,3 @@ def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -
                 "it must keep the number of items and of features"
             )
         yield view.flatten(1)
-
-
-def several() -> bool:
-    """Says whether several processes share the work."""
-    return bool(
-        torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-    )

@@ -26,7 +26,7 @@ class Method(nn.Module, abc.ABC):
         """
 
     def after_step(self) -> None:
-        """Moves what follows the optimiser's step: a teacher's weights, an objective's bank. Called without gradient."""
+        """Moves what follows the optimizer's step: a teacher's weights, an objective's bank. Called without gradient."""
 
     def embeddings(self) -> Tensor | None:
         """Returns the last batch's embeddings (B, D), detached, whose spread training watches; None where there are none."""

@@ -70,7 +70,7 @@ class PairedMethod(Method):
             return nn.Sequential(self.encoder, self.projector)
         return nn.Sequential(self.target_encoder, self.projector if self.target_projector is None else self.target_projector)
 
-    def answers(self) -> nn.Module:
+    def target_network(self) -> nn.Module:
         """Returns what embeds targets as the objective's density knows them: with a teacher, that."""
         if self.teacher is None:
             return self.branch("target")
@@ -79,8 +79,8 @@ class PairedMethod(Method):
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the objective's terms for two views."""
         a, b = views
-        za, zb = gather(linalg.wide(self.branch("context")(a))), gather(linalg.wide(self.branch("target")(b)))
-        with torch.autocast(za.device.type, enabled=False):  # an objective's sums and factorisations want float32
+        za, zb = gather(linalg.upcast_half(self.branch("context")(a))), gather(linalg.upcast_half(self.branch("target")(b)))
+        with torch.autocast(za.device.type, enabled=False):  # an objective's sums and factorizations want float32
             if self.teacher is None:
                 self._last = za.detach(), zb.detach()
                 return self._terms(za, zb)
@@ -99,7 +99,7 @@ class PairedMethod(Method):
 
     @torch.no_grad()
     def _targets(self, teacher: nn.Module, x: Tensor, gather: Gather) -> Tensor:
-        return gather(linalg.wide(teacher(x)))
+        return gather(linalg.upcast_half(teacher(x)))
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -127,7 +127,7 @@ def _frozen_copy(module: nn.Module) -> nn.Module:
 
 
 def _follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    """Moves the teacher's parameters towards the student's, and copies its buffers."""
+    """Moves the teacher's parameters toward the student's, and copies its buffers."""
     for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
         t.lerp_(s, 1 - momentum)
     for kept, now in zip(teacher.buffers(), student.buffers(), strict=True):

@@ -25,14 +25,14 @@ class ConditionalGaussian(Conditional):
     """p(target | context) of one Gaussian: a linear mean and one covariance for all contexts.
 
     Args:
-        reg_covar: Added to the variance of each standardised feature, >= 0.
+        reg_covar: Added to the variance of each standardized feature, >= 0.
         device: Where to compute, as torch names it.
         random_state: Seed of `sample`.
 
     Attributes:
         means_: (C + T,), context first.
         covariances_: (C + T, C + T).
-        jitter_: What was added to standardised variances to make the covariance definite; 0.0 where nothing was needed.
+        jitter_: What was added to standardized variances to make the covariance definite; 0.0 where nothing was needed.
         n_features_in_: C.
         n_targets_: T.
 

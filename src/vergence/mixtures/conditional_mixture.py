@@ -1,4 +1,4 @@
-r"""Gaussian mixture over context and target by expectation maximisation: GMJE-EM of arXiv 2603.26799 on fixed data.
+r"""Gaussian mixture over context and target by expectation maximization: GMJE-EM of arXiv 2603.26799 on fixed data.
 
 With p(c, t) = sum_k pi_k N([c; t]; mu_k, S_k),  p(t | c) = sum_k gamma_k(c) N(t; m_k, C_k),
 
@@ -32,7 +32,7 @@ EARLY, FEW = 30, 6  # iterations of all starts, and starts that go on
 class ConditionalMixture(Conditional):
     """p(target | context) of a Gaussian mixture over both: as many answers as components that know the context.
 
-    EM runs on standardised features from ``n_init`` starts side by side: 30 iterations of all, then the 6 likeliest to the end,
+    EM runs on standardized features from ``n_init`` starts side by side: 30 iterations of all, then the 6 likeliest to the end,
     of which the likeliest is kept. All start from k-means++ seeds: half of them with equal weights and the covariance of all
     items for each component, which finds the better ends with ten components on long branches, half with the partition by the
     nearest seed, which does so with thirty. With K = 1 it is `ConditionalGaussian`.
@@ -44,7 +44,7 @@ class ConditionalMixture(Conditional):
         n_init: Starts.
         tol: EM stops when the mean log-likelihood gains less, in nats.
         max_iter: Iterations of EM.
-        reg_covar: Added to the variance of each standardised feature.
+        reg_covar: Added to the variance of each standardized feature.
         precision: ``double`` or ``mixed``, as of `vergence.mixtures.GaussianMixture`.
         device: Where to compute, as torch names it.
         random_state: Seed of the starts and of `sample`.

@@ -26,7 +26,7 @@ Answer = JointGaussian | GaussianMixture
 
 
 class Scale:
-    """Standardised units x' = (x - mean) / std; a constant column keeps its unit.
+    """Standardized units x' = (x - mean) / std; a constant column keeps its unit.
 
     Attributes:
         mean: (D,).
@@ -44,7 +44,7 @@ class Scale:
         return cls(torch.where(constant, x[0], x.mean(0)).cpu(), torch.where(constant, 1.0, std).cpu())
 
     def to(self, x: Tensor) -> Tensor:
-        """Returns x in standardised units."""
+        """Returns x in standardized units."""
         return (x - self.mean.to(x)) / self.std.to(x)
 
     def back(self, p: Any) -> Any:

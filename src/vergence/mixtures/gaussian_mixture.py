@@ -1,4 +1,4 @@
-r"""Gaussian mixtures by expectation maximisation: scikit-learn's estimator, and what its users have asked for.
+r"""Gaussian mixtures by expectation maximization: scikit-learn's estimator, and what its users have asked for.
 
 With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(target | context) is a mixture again: `condition`.
 """
@@ -21,9 +21,10 @@ from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
 from vergence.densities.em.fit import structure
 from vergence.densities.em.starts import INITS, given, inverse, moments, responsibilities
-from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots, is_count
+from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots
 from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import Stored
+from vergence.utils.checks import is_count
 from vergence.utils.devices import as_device
 
 __all__ = ["GaussianMixture"]
@@ -194,11 +195,11 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         sums, use = em.expectation(data, kind, mixture)
         self.steps_ += 1
         eta = self.steps_**-self.learning_decay
-        for name, new in zip(STATISTICS, sums.raw(kind.centre(mixture)[0], total), strict=True):
+        for name, new in zip(STATISTICS, sums.raw(kind.center(mixture)[0], total), strict=True):
             setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name))
         held = self._held()
         around = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
-        after = em.maximisation(kind, use, held, around, self.reg_covar, held.least(data.origin))
+        after = em.maximization(kind, use, held, around, self.reg_covar, held.least(data.origin))
         self._keep(after, data.origin)
         self.converged_, self.n_iter_, self.lower_bound_ = False, self.steps_, float(sums.log_likelihood) / total
         return self

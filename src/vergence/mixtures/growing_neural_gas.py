@@ -1,7 +1,7 @@
 r"""A mixture on the nodes of a growing neural gas: prototypes along the ridges of the data, as many as growth makes.
 
 Growing neural gas (`densities.neural_gas`; Fritzke 1995) spreads a graph of K nodes over the pairs Z = [context; target] in
-standardised units. Each node k has the items nearest to it, its cell of n_k items, and becomes a Gaussian:
+standardized units. Each node k has the items nearest to it, its cell of n_k items, and becomes a Gaussian:
 
     pi_k = (n_k + 1e-3) / sum_j (n_j + 1e-3),   mu_k = mean of the cell,   S_k = covariance of the cell + reg_covar I
 
@@ -44,7 +44,7 @@ class GrowingNeuralGas(Conditional):
         signals: Items drawn to grow on, >= 1; None takes 2 insert_every for each node, half of which the last node sees.
         covariance: "local" or "isotropic", see above.
         polish: EM steps afterwards, >= 0; they free all covariances, 0 leaves them as ``covariance`` says.
-        reg_covar: Added to the variance of each standardised feature of each node, > 0.
+        reg_covar: Added to the variance of each standardized feature of each node, > 0.
         insert_every: Signals between two insertions, >= 1.
         eps_b: Step of the nearest node, in (0, 1].
         eps_n: Step of those that share an edge with it, in [0, 1].

@@ -1,6 +1,6 @@
 r"""A Gaussian process over contexts: the dual-space RBF baseline of arXiv 2603.26799, a flexible mean under one unimodal band.
 
-In standardised units, with K_ij = s_f^2 exp(-|c_i - c_j|^2 / 2 l^2), K_y = K + s_n^2 I over the N items, and targets t (N, T),
+In standardized units, with K_ij = s_f^2 exp(-|c_i - c_j|^2 / 2 l^2), K_y = K + s_n^2 I over the N items, and targets t (N, T),
 
     p(t | c*) = N(t; k*^T K_y^{-1} t, (s_f^2 - k*^T K_y^{-1} k* + s_n^2) I)
     NLL = 1/2 tr(t^T K_y^{-1} t) + (T/2) log |K_y| + (N T/2) log 2 pi
@@ -31,8 +31,8 @@ from vergence.utils.terminal import bar
 __all__ = ["KernelConditional"]
 
 EXPLORE = 500  # items on which starts are compared
-FAINT = 0.1  # a signal in standardised units that more items may change
-RANGES = ((1e-2, 1e2), (1e-3, 1e2), (1e-4, 1e1))  # of l / sqrt(C), s_f and s_n, in standardised units
+FAINT = 0.1  # a signal in standardized units that more items may change
+RANGES = ((1e-2, 1e2), (1e-3, 1e2), (1e-4, 1e1))  # of l / sqrt(C), s_f and s_n, in standardized units
 NEGLIGIBLE = 1e-12  # of a point's variance, left once the inducing points are known
 ROWS = 4096  # items at a time
 
@@ -76,7 +76,7 @@ def negative_log(quadratic: Tensor, L: Tensor, t: Tensor) -> float:
     return float(quadratic + t.shape[1] * L.diagonal().log().sum()) + 0.5 * t.numel() * math.log(2 * math.pi)
 
 
-def minimise(f: Objective, start: Array, bounds: Bounds, max_iter: int, tol: float) -> tuple[Array, float, bool]:
+def minimize(f: Objective, start: Array, bounds: Bounds, max_iter: int, tol: float) -> tuple[Array, float, bool]:
     """Returns where f is least between bounds, its value there, and whether L-BFGS stopped before ``max_iter`` steps."""
     options = {"maxiter": max_iter, "maxfun": 10 * max_iter, "gtol": tol, "ftol": 1e-10}
     found = optimize.minimize(f, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
@@ -101,13 +101,13 @@ def needed(x: Tensor, ell: float) -> Tensor:
 
 
 def inducing(x: Tensor, m: int, ell: float, seed: int) -> Tensor:
-    """Returns at most m inducing points of items x (N, C): k-means centres, or the items, without what the others tell."""
+    """Returns at most m inducing points of items x (N, C): k-means centers, or the items, without what the others tell."""
     from sklearn.cluster import KMeans
 
     x = x.unique(dim=0)
     if len(x) > m:
-        centres = KMeans(m, n_init=1, max_iter=30, random_state=seed).fit(x.cpu().numpy()).cluster_centers_
-        x = torch.from_numpy(centres).to(x)
+        centers = KMeans(m, n_init=1, max_iter=30, random_state=seed).fit(x.cpu().numpy()).cluster_centers_
+        x = torch.from_numpy(centers).to(x)
     return x[needed(x, ell)]
 
 
@@ -140,16 +140,16 @@ def sparse(x: Tensor, t: Tensor, u: Tensor, ell: float, s_f: float, s_n: float) 
 class KernelConditional(Conditional):
     """p(target | context) of Gaussian-process regression: one Gaussian per context, the same in all targets but for its mean.
 
-    Hyper-parameters that are not given maximise the marginal likelihood of at most ``search_limit`` items at random: L-BFGS from
+    Hyper-parameters that are not given maximize the marginal likelihood of at most ``search_limit`` items at random: L-BFGS from
     ``n_init`` starts on 500 of them, then from the best of these on all.
 
     The predictive is exact, in time O(N^3) and memory O(N^2). With more than ``exact_limit`` items it is that of at most
-    ``n_inducing`` inducing points, k-means centres of 16 times as many items at random, in time O(N n_inducing^2).
+    ``n_inducing`` inducing points, k-means centers of 16 times as many items at random, in time O(N n_inducing^2).
 
     Args:
-        length_scale: l in standardised units of the context, > 0; None to fit it.
-        signal: s_f in standardised units of the target, > 0; None to fit it.
-        noise: s_n in standardised units of the target, > 0; None to fit it.
+        length_scale: l in standardized units of the context, > 0; None to fit it.
+        signal: s_f in standardized units of the target, > 0; None to fit it.
+        noise: s_n in standardized units of the target, > 0; None to fit it.
         search_limit: The most items by which hyper-parameters are chosen, >= 2; a step takes O(search_limit^3).
         exact_limit: The most items of the exact form, >= 0.
         n_inducing: The most inducing points, >= 1. Fewer are used where they already tell every item's value.
@@ -160,11 +160,11 @@ class KernelConditional(Conditional):
         random_state: Seed of starts, of subsets and of `sample`.
 
     Attributes:
-        length_scale_: l in standardised units.
-        signal_: s_f in standardised units.
-        noise_: s_n in standardised units.
+        length_scale_: l in standardized units.
+        signal_: s_f in standardized units.
+        noise_: s_n in standardized units.
         log_marginal_likelihood_: Of the N targets, in nats, in units of the data; its lower bound in the inducing form.
-        points_: (m, C), standardised: the items (m = N), or the inducing points.
+        points_: (m, C), standardized: the items (m = N), or the inducing points.
         factors_: (1, m, m) or (2, m, m), lower triangular.
         whitened_: (m, T).
         context_mean_: (C,), and context_std_.
@@ -254,7 +254,7 @@ class KernelConditional(Conditional):
                 f = _objective(x, t, _some(len(x), n, g).to(x.device))
                 found = []
                 for start in starts:
-                    found.append(minimise(f, start, bounds, self.max_iter, self.tol))
+                    found.append(minimize(f, start, bounds, self.max_iter, self.tol))
                     advance(1)
                 best, _, done = min(found, key=lambda run: run[1])
                 starts = [best] if best[1] > math.log(FAINT) else [best, first]

@@ -29,15 +29,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.em.structures import is_count
 from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures.core import Conditional, Scale, seed_of
+from vergence.utils.checks import is_count
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
 __all__ = ["MixtureDensityNetwork"]
 
-LOG_STD = (-5.0, 3.0)  # between these, in standardised units
+LOG_STD = (-5.0, 3.0)  # between these, in standardized units
 EVERY = 20  # steps between two looks at the likelihood
 HELD = 1000  # items that folds hold out together, where there are so many
 PATIENCE = 100  # steps without a better held-out likelihood, and as many again as were good
@@ -99,12 +99,12 @@ def output_gradient(out: Tensor, t: Tensor, K: int) -> Tensor:
     return torch.cat([da, dm.flatten(-2), (ds * (s == clamp)).flatten(-2)], -1)
 
 
-def centres(z: Tensor, K: int, seed: int) -> Tensor:
-    """Returns K starting means (K, T): quantiles (k + 1/2) / K for T = 1, else the centres of k-means."""
+def centers(z: Tensor, K: int, seed: int) -> Tensor:
+    """Returns K starting means (K, T): quantiles (k + 1/2) / K for T = 1, else the centers of k-means."""
     if z.shape[1] == 1:
         return z.quantile((torch.arange(K).to(z) + 0.5) / K, dim=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct items than K: some centres are equal
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct items than K: some centers are equal
         found = KMeans(K, n_init=1, max_iter=50, random_state=seed % 2**32).fit(z.cpu().numpy()).cluster_centers_
     return torch.from_numpy(found).to(z)
 
@@ -114,7 +114,7 @@ def start(layers: list[tuple[int, int]], z: Tensor, K: int, init: str, seed: int
     g = torch.Generator().manual_seed(seed)
     parts = [(2 * torch.rand(n, generator=g, dtype=z.dtype) - 1) / i**0.5 for i, o in layers for n in (i * o, o)]
     if init == "quantile":
-        m = centres(z, K, seed).cpu()
+        m = centers(z, K, seed).cpu()
         parts[-2] *= 0.1
         parts[-1] = torch.cat([torch.zeros(K).to(m), m.flatten(), torch.full((m.numel(),), -math.log(K)).to(m)])
     return torch.cat(parts).to(z.device)
@@ -126,7 +126,7 @@ def adam(theta: Tensor, g: Tensor, m: Tensor, v: Tensor, k: int, lr: float, deca
         m' = 0.9 m + 0.1 g,  v' = 0.999 v + 0.001 g^2
         theta' = (1 - lr decay) theta - lr m' / (1 - 0.9^k) / (sqrt(v' / (1 - 0.999^k)) + epsilon)
 
-    On one tensor this is as fast as torch.optim's fused kernel, and it spares the seconds that the first optimiser of a process
+    On one tensor this is as fast as torch.optim's fused kernel, and it spares the seconds that the first optimizer of a process
     takes to import a compiler.
     """
     m.lerp_(g, 0.1)
@@ -171,7 +171,7 @@ class MixtureDensityNetwork(Conditional):
         batch_size: Items of a step, >= 1; N where there are fewer.
         lr: First learning rate, > 0.
         n_init: Restarts, >= 1.
-        init: ``quantile`` starts means at the targets' quantiles (one feature) or k-means centres (more); ``plain`` is torch's
+        init: ``quantile`` starts means at the targets' quantiles (one feature) or k-means centers (more); ``plain`` is torch's
             default, for study. With either, a single restart may end with a component across two branches.
         folds: Held-out parts that choose the number of steps, >= 2; only so many are trained as hold out 1000 items.
             0 takes all ``steps``.
@@ -180,13 +180,13 @@ class MixtureDensityNetwork(Conditional):
         random_state: Seed.
 
     Attributes:
-        parameters_: (P,), the best network: weights (inputs, outputs) and biases of each layer, for standardised units.
+        parameters_: (P,), the best network: weights (inputs, outputs) and biases of each layer, for standardized units.
         steps_: Steps taken, with a rate that falls to 0 over them (`annealed`); 0 where the start predicts best.
         train_nll_: (n_init,), in nats and the units of the data.
         best_: Which restart was kept.
         loss_curve_: (L, n_init), training NLL on at most 256 items every 20 steps.
         validation_curve_: (V,), held-out NLL every 20 steps, the mean over folds; empty for ``folds=0``.
-        context_mean_, context_std_, target_mean_, target_std_: The standardised units.
+        context_mean_, context_std_, target_mean_, target_std_: The standardized units.
         n_features_in_: C.
         n_targets_: T.
 
@@ -311,7 +311,7 @@ class MixtureDensityNetwork(Conditional):
 
     @torch.no_grad()
     def _nll(self, theta: Tensor, rows: Tensor) -> np.ndarray:
-        """Returns the mean NLL (R,) of networks on items (R, n), in standardised units and theta's precision."""
+        """Returns the mean NLL (R,) of networks on items (R, n), in standardized units and theta's precision."""
         total: Any = 0
         for i in rows.split(ROWS, 1):
             out = network(theta, self._x[i].to(theta), self._layers())
@@ -320,7 +320,7 @@ class MixtureDensityNetwork(Conditional):
         return nll
 
     def parameters(self, c: Tensor) -> Parameters:
-        """Returns a (B, K), means and log-stds (B, K, T) in standardised units of the target, for contexts (B, C) in data units.
+        """Returns a (B, K), means and log-stds (B, K, T) in standardized units of the target, for contexts (B, C) in data units.
 
         Differentiable in the contexts.
         """

@@ -1,6 +1,6 @@
 r"""Weighted pairs as the density: the SMC memory bank of arXiv 2603.26799 (SMC-GMJE) on fixed data, our reading of its name.
 
-Particles (c_m, t_m), m = 1..M, with weights w_m and Gaussian kernels of bandwidths h_c and h_t in standardised units:
+Particles (c_m, t_m), m = 1..M, with weights w_m and Gaussian kernels of bandwidths h_c and h_t in standardized units:
 
     p(t | c) = sum_m gamma_m(c) N(t; t_m, h_t^2 I),   gamma_m(c) proportional to w_m N(c; c_m, h_c^2 I)
 
@@ -45,7 +45,7 @@ __all__ = ["ParticleMixture"]
 
 PAIRS = 1 << 19  # of an item and a particle: on so many bandwidths are compared; so many at a time are weighed
 STARTS = ((0.1, 0.1), (0.5, 0.3), (0.02, 0.02))  # of h_c / sqrt(C) and h_t
-RANGES = ((1e-3, 1e1), (1e-3, 2.0))  # of both, in standardised units
+RANGES = ((1e-3, 1e1), (1e-3, 2.0))  # of both, in standardized units
 
 Array = np.ndarray
 
@@ -107,8 +107,8 @@ class ParticleMixture(Conditional):
 
     Args:
         n_particles: The most pairs that are kept, M >= 1.
-        context_bandwidth: h_c in standardised units, > 0; None to choose it.
-        target_bandwidth: h_t in standardised units, > 0; None to choose it.
+        context_bandwidth: h_c in standardized units, > 0; None to choose it.
+        target_bandwidth: h_t in standardized units, > 0; None to choose it.
         mode: ``smc``, or ``fifo``: equal weights, the oldest leave.
         rho: How far weights follow a batch, 0 to 1.
         u: How far weights are made alike after a batch, 0 to 1. Without damping and mixing few pairs come to have all the weight.
@@ -124,7 +124,7 @@ class ParticleMixture(Conditional):
         target_particles_: (M, T).
         weights_: (M,), >= 0, of sum 1.
         ages_: (M,), batches since the pair came in.
-        bandwidths_: (2,), h_c and h_t in standardised units.
+        bandwidths_: (2,), h_c and h_t in standardized units.
         ess_: Effective sample size 1 / sum w^2, 1 to M.
         n_resampled_: How often pairs were resampled.
         n_batches_: How many batches passed.
@@ -228,7 +228,7 @@ class ParticleMixture(Conditional):
         for name in ("context_bandwidth", "target_bandwidth"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"expected {name} > 0 in standardised units, or None to choose it, found {value}")
+                raise ValueError(f"expected {name} > 0 in standardized units, or None to choose it, found {value}")
         for name, least in (("n_particles", 1), ("batch_size", 1), ("em_steps", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"expected {name} of at least {least}, found {getattr(self, name)}")

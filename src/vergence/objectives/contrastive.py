@@ -32,11 +32,11 @@ from vergence.densities.polar import EPS
 from vergence.objectives.core import JointObjective, require_pairs
 from vergence.objectives.parts import volume
 from vergence.objectives.parts.moving import MovingGaussian
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["Contrastive", "log_responsibilities", "logits"]
 
-FLOOR = 1e-2  # least learnt variance; CLIP bounds its learnt temperature there
+FLOOR = 1e-2  # least learned variance; CLIP bounds its learned temperature there
 
 
 def log_responsibilities(q: Tensor, k: Tensor, log_pi: Tensor, covariance: Covariance | Tensor) -> Tensor:
@@ -74,22 +74,22 @@ def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal
 
 
 class Contrastive(JointObjective):
-    """InfoNCE and its mixture with learnt variances: which of the batch's embeddings is the query's other view?
+    """InfoNCE and its mixture with learned variances: which of the batch's embeddings is the query's other view?
 
     The loss is a classification and no density on pairs. The density is that of one Gaussian fitted beside it to the embeddings
-    as they come, before they are normalised, by moving averages (`update`); it takes no part in the loss.
+    as they come, before they are normalized, by moving averages (`update`); it takes no part in the loss.
 
     Both views get gradient. With a teacher (MoCo v3) the targets get none, and ``views`` compares with both networks' views.
     The loss is about log M at random, M = 2 B - 1 or B; on the sphere it is at least log(1 + (M - 1) exp(-2 / tau)).
 
     Args:
         dim: Features D of the embeddings.
-        temperature: tau > 0, or where the learnt variances begin: 0.2 in MoCo v2; 0.07 in MoCo v1, and where CLIP's learnt one
+        temperature: tau > 0, or where the learned variances begin: 0.2 in MoCo v2; 0.07 in MoCo v1, and where CLIP's learned one
             begins; 0.5 in SimCLR on CIFAR-10.
-        covariance: ``isotropic``: tau I, fixed; ``diagonal``: D learnt variances, common to all components, > 0.01.
-        weights: Of components: ``equal``, or ``norm`` for dot products of keys that are not normalised.
+        covariance: ``isotropic``: tau I, fixed; ``diagonal``: D learned variances, common to all components, > 0.01.
+        weights: Of components: ``equal``, or ``norm`` for dot products of keys that are not normalized.
         components: ``views`` or ``pairs``, see above; ``pairs`` for two kinds of data.
-        normalise: Whether queries and keys are taken to the unit sphere.
+        normalize: Whether queries and keys are taken to the unit sphere.
         momentum: m of the moving averages that the density after training comes from, in [0, 1).
 
     Raises:
@@ -109,7 +109,7 @@ class Contrastive(JointObjective):
         covariance: Literal["isotropic", "diagonal"] = "isotropic",
         weights: Literal["equal", "norm"] = "equal",
         components: Literal["views", "pairs"] = "views",
-        normalise: bool = True,
+        normalize: bool = True,
         momentum: float = 0.99,
     ) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Contrastive(JointObjective):
         if not least < temperature < math.inf:
             raise ValueError(f"expected a temperature > {least} with covariance {covariance}, found {temperature}: raise it")
         self.dim, self.temperature, self.weights = dim, float(temperature), weights
-        self.components, self.normalise = components, normalise
+        self.components, self.normalize = components, normalize
         self.moving = MovingGaussian(2 * dim, momentum=momentum)
         self.rho = nn.Parameter(torch.full((dim,), _softplus_inverse(temperature - FLOOR))) if least else None
 
@@ -146,11 +146,11 @@ class Contrastive(JointObjective):
         return [(scores, torch.arange(2 * B, device=z.device).roll(B))]
 
     def variance(self) -> Tensor | float:
-        """Returns the components' variance: tau, or the D learnt ones."""
+        """Returns the components' variance: tau, or the D learned ones."""
         return self.temperature if self.rho is None else F.softplus(self.rho) + FLOOR
 
     def _placed(self, z: Tensor) -> Tensor:
-        return F.normalize(wide(z), dim=1, eps=EPS) if self.normalise else wide(z)
+        return F.normalize(upcast_half(z), dim=1, eps=EPS) if self.normalize else upcast_half(z)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Moves the averages of mean and covariance that the density is made of; the first steps weigh alike."""

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.objectives.parts import volume
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = [
     "ConditionalObjective",
@@ -37,7 +37,7 @@ class Objective(nn.Module, abc.ABC):
     Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nats.
 
     A concrete class is final, is built by ``Cls(dim, *, ...)`` with its paper's values as defaults, and keeps all of its
-    state in parameters and buffers. It never sees images, labels, optimisers, devices or process groups.
+    state in parameters and buffers. It never sees images, labels, optimizers, devices or process groups.
 
     Attributes:
         teacher: Momentum of the teacher that the objective is trained with where a run does not say otherwise; None for no
@@ -51,7 +51,7 @@ class Objective(nn.Module, abc.ABC):
         """Returns named scalar terms for embeddings of shape (B, D); the loss is their sum."""
 
     def update(self, za: Tensor, zb: Tensor) -> None:
-        """Moves what is not learnt by gradient (EM, growth, resampling). Called after the step, without gradient."""
+        """Moves what is not learned by gradient (EM, growth, resampling). Called after the step, without gradient."""
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns numbers worth watching for embeddings of shape (B, D); never part of the loss."""
@@ -182,7 +182,7 @@ class MixtureObjective(JointObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        za, zb = wide(za), wide(zb)
+        za, zb = upcast_half(za), upcast_half(zb)
         a, b = volume.moments(za, self.shrinkage), volume.moments(zb, self.shrinkage)
         if self.loss == "mi_kl":
             fit = {"fit": self._nll(za.detach(), zb.detach())} if list(self.parameters()) else {}

@@ -13,7 +13,7 @@ a term that pays for volume. With KL = KL(N(batch) || N(0, I)) of a view and I =
     mi_kl (default)   joint nll - H(a) - H(b) + eta (KL_a + KL_b), H = 1/2 log |2 pi e S| of a view: 1 at rest for every eta
 
 With the batch's covariance the first three terms of the last are -I. The likelihood may also be taken under a moving average
-(``ema``) or learnt parameters (``learned``), which alone do not prevent collapse; entropies and KL are always the batch's.
+(``ema``) or learned parameters (``learned``), which alone do not prevent collapse; entropies and KL are always the batch's.
 
 Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nats.
 """
@@ -29,12 +29,12 @@ from vergence.objectives.core import JointObjective, require_pairs
 from vergence.objectives.parts import volume
 from vergence.objectives.parts.moving import MovingGaussian
 from vergence.objectives.parts.prototypes import Prototypes, rank_of
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["GJE"]
 
 LOSSES = ("mi_kl", "joint_kl", "conditional_kl", "naive")
-FLOOR = 1e-2  # least deviation of a learnt covariance
+FLOOR = 1e-2  # least deviation of a learned covariance
 
 
 class GJE(JointObjective):
@@ -45,11 +45,11 @@ class GJE(JointObjective):
         loss: ``mi_kl``, ``joint_kl``, ``conditional_kl`` or ``naive``, see above.
         eta: Weight of the KL in ``mi_kl``, > 0.
         beta: Weight of the KL in ``joint_kl`` (> 1) and ``conditional_kl`` (> 1/2); at or below these the encoder collapses.
-        covariance: Of the likelihood: ``batch``, ``ema``, ``learned``, or ``low_rank``, learnt too, for many features: views that
-            agree feature by feature, and ``rank`` shared directions (`vergence.densities.covariance.PairedLowRank`).
+        covariance: Of the likelihood: ``batch``, ``ema``, ``learned``, or ``low_rank``, also learned, for many features: views
+            that agree feature by feature, and ``rank`` shared directions (`vergence.densities.covariance.PairedLowRank`).
         rank: Of ``low_rank``.
         stop_gradient: Whether the batch's covariance is a constant in the likelihood (no remedy, for study).
-        shrinkage: Of batch covariances towards a multiple of I, in [0, 1]; None estimates it, more for small batches.
+        shrinkage: Of batch covariances toward a multiple of I, in [0, 1]; None estimates it, more for small batches.
         momentum: m of the moving averages that the density after training comes from, in [0, 1).
 
     Raises:
@@ -98,7 +98,7 @@ class GJE(JointObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        Z = torch.cat([wide(za), wide(zb)], 1)
+        Z = torch.cat([upcast_half(za), upcast_half(zb)], 1)
         m = volume.moments(Z, self.shrinkage)
         a, b = m.block(slice(0, self.dim)), m.block(slice(self.dim, None))
         under = self._likelihood(m)
@@ -124,18 +124,20 @@ class GJE(JointObjective):
         self.moving.update(torch.cat([za, zb], 1))
 
     def joint(self) -> JointGaussian:
-        """Returns the density over [z_a; z_b]: of the learnt parameters, or of the moving averages."""
+        """Returns the density over [z_a; z_b]: of the learned parameters, or of the moving averages."""
         if self.prototype is None:
             return self.moving.density(context=self.dim)
         only = self.prototype.density(context=self.dim).component_distribution
-        return JointGaussian(only.loc[0], only.S.picked(torch.zeros((), dtype=torch.long, device=only.loc.device)), self.dim)
+        return JointGaussian(
+            only.loc[0], only.S.index_components(torch.zeros((), dtype=torch.long, device=only.loc.device)), self.dim
+        )
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the mean Mahalanobis distance per feature under the likelihood's covariance, and `parts.volume.diagnostics`.
 
         It is 1 whatever the embeddings are where that is the batch's own: the trap.
         """
-        Z = torch.cat([wide(za), wide(zb)], 1)
+        Z = torch.cat([upcast_half(za), upcast_half(zb)], 1)
         under = self._likelihood(volume.moments(Z, self.shrinkage))
         far = under.S.quadratic(Z - under.mean).mean() / Z.shape[1]
         return {"mahalanobis": far.item(), **volume.diagnostics(za, zb)}

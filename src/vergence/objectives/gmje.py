@@ -6,15 +6,15 @@ r"""Gaussian-mixture joint embeddings with prototypes (2026), arXiv:2603.26799, 
 
 The source names learnable global parameters under two symmetric encoders; how they are fitted and what keeps the encoders from
 collapsing is not known to us. With encoders that learn, the likelihood of any mixture grows without bound as everything shrinks
-(and with a floor under the covariances is highest for constant embeddings), so the default pays for volume: the encoders maximise
+(and with a floor under the covariances is highest for constant embeddings), so the default pays for volume: the encoders maximize
 the mutual information of the views under the mixture as it stands,
 
     mi_kl (default)   -mean log p(z_a, z_b) / (p(z_a) p(z_b)) + eta (KL_a + KL_b),   KL = KL(N(batch of a view) || N(0, I))
 
-while the prototypes maximise the likelihood. That is contrastive learning's sign, -log joint + log marginal; with one component
+while the prototypes maximize the likelihood. That is contrastive learning's sign, -log joint + log marginal; with one component
 of the batch's moments it is `gje`'s default. Other losses, for study, are in `core.MixtureObjective`.
 
-Prototypes are learnt by ``gradient`` with the encoder, or by stepwise ``em`` on detached embeddings after each step. A floor
+Prototypes are learned by ``gradient`` with the encoder, or by stepwise ``em`` on detached embeddings after each step. A floor
 under their deviations stops embeddings from shrinking onto them.
 
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, sums over features, in nats.
@@ -41,7 +41,7 @@ class GMJE(MixtureObjective):
         dim: Features D of the embeddings.
         components: K.
         loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
-        fit: How the prototypes are learnt: ``em`` (full covariances, whose cost grows with K (2 D)^2), ``gradient``, or ``auto``:
+        fit: How the prototypes are fitted: ``em`` (full covariances, cost of order K (2 D)^2), ``gradient``, or ``auto``:
             em up to 2 D = 256 features, but not with low-rank covariances.
         eta: Weight of the KL in the first two, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
@@ -91,7 +91,7 @@ class GMJE(MixtureObjective):
         )
 
     def update(self, za: Tensor, zb: Tensor) -> None:
-        """Takes a step of EM on the pairs where the prototypes are learnt by it."""
+        """Takes a step of EM on the pairs where the prototypes are learned by it."""
         if isinstance(self.prototypes, MovingMixture):
             self.prototypes.update(torch.cat([za, zb], 1))
 

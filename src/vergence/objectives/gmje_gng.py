@@ -1,6 +1,6 @@
 r"""Gaussian-mixture joint embeddings on a growing neural gas (2026), arXiv:2603.26799: encoder steps and growth take turns.
 
-A graph of units grows over a bank of the last M detached pairs Z = [z_a; z_b] in standardised units (`densities.neural_gas`;
+A graph of units grows over a bank of the last M detached pairs Z = [z_a; z_b] in standardized units (`densities.neural_gas`;
 Fritzke 1995). Each unit's cell of nearest pairs becomes a component, and a few EM steps on the bank follow:
 
     p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),   pi_k, mu_k, Sigma_k: share, mean and covariance + s^2 I of a cell

@@ -11,14 +11,14 @@ lowest where every embedding is one point. With mean and covariance S of the bat
 
     kl (default)   1/2 [tr S + |mean|^2 - D - log |S|] = KL(N(mean, S) || N(0, I)): least, 0, at mean 0 and S = I
     entropy        1/2 [tr S - D - log |S|], minus the entropy with an anchor of scale: the same without a pull on the mean
-    nll            -log p(z_c) under a learnt mixture of K: a density, but no remedy, it falls with the scale of z_c as well
+    nll            -log p(z_c) under a learned mixture of K: a density, but no remedy, it falls with the scale of z_c as well
     none           no term, for study
 
 The likelihood takes the target for a constant (``stop``), or pulls on it as well (``through``), which then gathers on the
 components where the floor is low. With ``stop`` and ``none`` no run here collapsed, but nothing holds the scale.
 
 Measured on the toy of ``benchmarks/trap.py`` (three seeds): R^2 of the latent is 0.85 +- 0.13 with ``stop`` and 0.38 +- 0.12 with
-``through``. A low floor gives the sharper density; with ``through`` embeddings then quantise onto the components.
+``through``. A low floor gives the sharper density; with ``through`` embeddings then quantize onto the components.
 
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
@@ -34,7 +34,7 @@ from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.objectives.core import ConditionalObjective, require_pairs
 from vergence.objectives.parts import volume
 from vergence.objectives.parts.moving import MovingGaussian
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJEMDN", "anchored_entropy", "mixture", "split"]
 
@@ -97,7 +97,7 @@ class GMJEMDN(ConditionalObjective):
         target: ``stop`` keeps the likelihood's gradient from the target; ``through`` lets it pass.
         floor: Least std of a component, > 0, in the embeddings' unit.
         tied: Whether one network serves both directions; with two, for views of unlike kinds, the density is that of a -> b.
-        momentum: m of the moving average that p(z_a) comes from, in [0, 1); ``nll`` has its learnt mixture instead.
+        momentum: m of the moving average that p(z_a) comes from, in [0, 1); ``nll`` has its learned mixture instead.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -148,7 +148,7 @@ class GMJEMDN(ConditionalObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        za, zb = wide(za), wide(zb)
+        za, zb = upcast_half(za), upcast_half(zb)
         terms = {"nll": 0.5 * (self._nll(0, za, zb) + self._nll(-1, zb, za))}
         if name := TERMS[self.marginal_kind]:
             terms[name] = self.weight * 0.5 * (self._marginal_loss(0, za) + self._marginal_loss(-1, zb))
@@ -161,12 +161,12 @@ class GMJEMDN(ConditionalObjective):
         z_t = z_t.detach() if self.target == "stop" else z_t
         return -self._given(direction, z_c).log_prob(z_t).mean()
 
-    def _learnt(self, direction: int) -> GaussianMixture:
+    def _learned(self, direction: int) -> GaussianMixture:
         return mixture(*split(self.marginals[direction], self.components, self.floor))
 
     def _marginal_loss(self, direction: int, z_c: Tensor) -> Tensor:
         if self.marginal_kind == "nll":
-            return -self._learnt(direction).log_prob(z_c).mean()
+            return -self._learned(direction).log_prob(z_c).mean()
         m = volume.moments(z_c, shrinkage=None)
         return volume.kl_standard_normal(m) if self.marginal_kind == "kl" else anchored_entropy(m)
 
@@ -176,11 +176,11 @@ class GMJEMDN(ConditionalObjective):
 
     def conditional(self, z: Tensor) -> GaussianMixture:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): K diagonal Gaussians for each."""
-        return self._given(0, wide(z))
+        return self._given(0, upcast_half(z))
 
     def marginal(self) -> JointGaussian | GaussianMixture:
-        """Returns p(z_a): the learnt mixture with ``nll``, else the Gaussian of the moving averages."""
-        return self._learnt(0) if self.marginal_kind == "nll" else self.moving.density()
+        """Returns p(z_a): the learned mixture with ``nll``, else the Gaussian of the moving averages."""
+        return self._learned(0) if self.marginal_kind == "nll" else self.moving.density()
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns how many components are used, exp(entropy of the weights), and `vergence.objectives.parts.volume.diagnostics`.

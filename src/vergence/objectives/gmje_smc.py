@@ -7,7 +7,7 @@ without gradient, particles of weights w_m, and is a density on pairs:
     p(z_a, z_b) = sum_m w_m N(z_a; k_am, h^2 I) N(z_b; k_bm, h^2 I)
 
 whose h follows the batches by stepwise EM, each batch before it enters the bank: with g_bm the responsibilities of this density,
-h^2 moves towards mean_b sum_m g_bm (|z_ab - k_am|^2 + |z_bb - k_bm|^2) / 2 D. (The loss's own kernel, tau at unit length, is far
+h^2 moves toward mean_b sum_m g_bm (|z_ab - k_am|^2 + |z_bb - k_bm|^2) / 2 D. (The loss's own kernel, tau at unit length, is far
 wider than embeddings of many features lie apart.)
 
 On unit vectors q = z_a / |z_a| and k = sg(z_b / |z_b|), and with the bank's at unit length too, the loss from a to b is
@@ -44,7 +44,7 @@ from vergence.densities.particles import Bank, log_kernel
 from vergence.densities.resampling import effective_sample_size
 from vergence.objectives.core import JointObjective, require_pairs
 from vergence.objectives.parts import volume
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJESMC"]
 
@@ -100,7 +100,7 @@ class GMJESMC(JointObjective):
         ess_threshold: Pairs are drawn anew where the effective sample size is below this fraction of bank and batch, >= 0.
         resampling: ``systematic`` or ``stratified``.
         max_age: Pairs that came in more batches ago leave before others, as many as a batch replaces; None for no such bound.
-        normalise: Whether loss and responsibilities are taken on unit vectors. If not, the loss also favours long embeddings.
+        normalize: Whether loss and responsibilities are taken on unit vectors. If not, the loss also favors long embeddings.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -137,7 +137,7 @@ class GMJESMC(JointObjective):
         ess_threshold: float = 0.5,
         resampling: Literal["systematic", "stratified"] = "systematic",
         max_age: int | None = None,
-        normalise: bool = True,
+        normalize: bool = True,
     ) -> None:
         super().__init__()
         if mode not in ("smc", "fifo") or resampling not in particles.RESAMPLING:
@@ -150,7 +150,7 @@ class GMJESMC(JointObjective):
             raise ValueError(f"expected temperature > 0, ess_threshold >= 0, and rho and u from 0 to 1, found {found}")
         self.dim, self.size, self.tau, self.mode = dim, bank, float(temperature), mode
         self.rho, self.u, self.ess_threshold = float(rho), float(u), float(ess_threshold)
-        self.resampling, self.max_age, self.normalise = resampling, max_age, normalise
+        self.resampling, self.max_age, self.normalize = resampling, max_age, normalize
         start = unit(torch.randn(2, bank, dim, generator=torch.Generator().manual_seed(SEED)))
         self.register_buffer("bank_a", start[0].clone())
         self.register_buffer("bank_b", start[1].clone())
@@ -160,7 +160,7 @@ class GMJESMC(JointObjective):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.long))
 
     def _as_compared(self, z: Tensor) -> Tensor:
-        return unit(z) if self.normalise else z
+        return unit(z) if self.normalize else z
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's one term, ``nce``.
@@ -169,7 +169,7 @@ class GMJESMC(JointObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        qa, qb = self._as_compared(wide(za)), self._as_compared(wide(zb))
+        qa, qb = self._as_compared(upcast_half(za)), self._as_compared(upcast_half(zb))
         ka, kb, w = self._as_compared(self.bank_a.to(qa)), self._as_compared(self.bank_b.to(qb)), self.weights.to(qa)
         ab = info_nce(qa, qb.detach(), kb, w, self.tau)
         ba = info_nce(qb, qa.detach(), ka, w, self.tau)
@@ -210,7 +210,7 @@ class GMJESMC(JointObjective):
 
     def _spread(self, c: Tensor, t: Tensor) -> Tensor:
         """Returns the mean squared distance per feature of pairs (B, D) from the bank's, by responsibility."""
-        (a, ka), (b, kb) = self._centred(c, self.bank_a), self._centred(t, self.bank_b)
+        (a, ka), (b, kb) = self._centerd(c, self.bank_a), self._centerd(t, self.bank_b)
         x, k = torch.cat([a, b], 1), torch.cat([ka, kb], 1)
         g = particles.responsibilities(self.weights, log_kernel(x, k, self.h2.sqrt()))
         far = x.square().sum(1).mean() + (g * (k.square().sum(1) - 2 * x @ k.T)).sum(1).mean()
@@ -221,14 +221,14 @@ class GMJESMC(JointObjective):
         keys = torch.cat([self.bank_a, self.bank_b], 1)
         return GaussianMixture(self.weights.log(), keys, Diagonal(self.h2.expand(2 * self.dim)), context=self.dim)
 
-    def _centred(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def _centerd(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Returns embeddings and bank less the bank's mean: products of what is small lose less to rounding."""
-        centre = self.weights @ keys
-        return z - centre.to(z), (keys - centre).to(z)
+        center = self.weights @ keys
+        return z - center.to(z), (keys - center).to(z)
 
     def conditional(self, z: Tensor) -> GaussianMixture:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): weights (B, M), and means (M, D) that all z_a share."""
-        x, k = self._centred(z, self.bank_a)
+        x, k = self._centerd(z, self.bank_a)
         h2 = self.h2.to(z)
         logits = self.weights.to(z).log() + log_kernel(x, k, h2.sqrt())
         return GaussianMixture(logits, self.bank_b.to(z), Diagonal(h2.expand(self.dim)))
@@ -240,14 +240,14 @@ class GMJESMC(JointObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        (a, ka), (b, kb) = self._centred(za, self.bank_a), self._centred(zb, self.bank_b)
+        (a, ka), (b, kb) = self._centerd(za, self.bank_a), self._centerd(zb, self.bank_b)
         w, h2 = self.weights.to(za), self.h2.to(za)
         both = log_ratio(torch.cat([a, b], 1), torch.cat([ka, kb], 1), w, h2)
         return both - log_ratio(a, ka, w, h2) + log_normal(b, h2)
 
     def score(self, z: Tensor) -> Tensor:
         """Returns -log p(z_a) in nats, (B,), for embeddings (B, D): how far they are from the bank."""
-        x, k = self._centred(z, self.bank_a)
+        x, k = self._centerd(z, self.bank_a)
         h2 = self.h2.to(z)
         return -log_ratio(x, k, self.weights.to(z), h2) - log_normal(x, h2)
 

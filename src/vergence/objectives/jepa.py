@@ -12,7 +12,7 @@ Another collapse is the encoder's: no term pays for volume, constant embeddings 
 scales the best loss by a^2. A teacher as the target and a predictor only slow that: in the tests' short run the scale drifts and
 the narrowest direction is lost among the others (the covariance's ``condition`` grows more than fiftyfold).
 
-PROXY values, of the same author's BiJEPA (arXiv:2603.00049): a predictor of one hidden layer of 64, layer normalisation and ReLU
+PROXY values, of the same author's BiJEPA (arXiv:2603.00049): a predictor of one hidden layer of 64, layer normalization and ReLU
 (said of its encoder), teacher momentum 0.995. The width 2 D >= 64 and the momentum 0.99 are ours.
 
 Shapes: B pairs, D features. Terms: means over pairs, sums over features; squared units of the embedding, not nats.
@@ -29,7 +29,7 @@ from vergence.encoders.networks import projector
 from vergence.objectives.core import ConditionalObjective, require_pairs
 from vergence.objectives.parts import volume
 from vergence.objectives.parts.moving import MovingGaussian
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["JEPA", "squared_error"]
 
@@ -72,7 +72,7 @@ class JEPA(ConditionalObjective):
         super().__init__()
         hidden = max(2 * dim, 64) if hidden is None else hidden
         if hidden < 2:
-            raise ValueError(f"expected hidden >= 2, found {hidden}: layer normalisation of one feature leaves nothing of z")
+            raise ValueError(f"expected hidden >= 2, found {hidden}: layer normalization of one feature leaves nothing of z")
         self.dim = dim
         self.predictors = nn.ModuleList(projector(dim, (hidden, dim)) for _ in range(1 if tied else 2))
         self.moving = MovingGaussian(dim, momentum=momentum)
@@ -80,8 +80,8 @@ class JEPA(ConditionalObjective):
 
     def predict(self, z: Tensor, *, backward: bool = False) -> Tensor:
         """Returns f(z), (B, D), of z_a for z_b; ``backward`` of z_b for z_a, which is the same where tied."""
-        f: Tensor = self.predictors[-1 if backward else 0](wide(z))
-        return wide(f)
+        f: Tensor = self.predictors[-1 if backward else 0](upcast_half(z))
+        return upcast_half(f)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the one term, ``squared``, averaged over both directions; where z_b is a teacher's, b -> a trains f alone.
@@ -90,8 +90,8 @@ class JEPA(ConditionalObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        ab = squared_error(self.predict(za), wide(zb))
-        ba = squared_error(self.predict(zb, backward=True), wide(za))
+        ab = squared_error(self.predict(za), upcast_half(zb))
+        ba = squared_error(self.predict(zb, backward=True), upcast_half(za))
         return {"squared": 0.5 * (ab + ba)}
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
 from vergence.objectives.core import DensityObjective, require_pairs
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
 
@@ -41,7 +41,7 @@ def kl_standard_normal(mu: Tensor, var: Tensor) -> Tensor:
         >>> kl_standard_normal(torch.ones(1, 8), torch.ones(1, 8))
         tensor([4.])
     """
-    mu, var = wide(mu), wide(var)
+    mu, var = upcast_half(mu), upcast_half(var)
     return 0.5 * (var + mu.square() - 1 - var.log()).sum(-1)
 
 
@@ -78,7 +78,7 @@ class VJE(DensityObjective):
         nu: Degrees of freedom of both likelihood factors, > 0 or ``math.inf`` (paper: 3; one-class detection: 0.5).
         beta: Weight of the KL, averaged over the two views (paper: 1). Below 1 the loss is unbounded from below.
         hidden: Width of the inference network's three hidden layers; the paper's dim / 4 by default, but at least 16: layer
-            normalisation of one or two features would leave nothing of z.
+            normalization of one or two features would leave nothing of z.
         terms: Which terms make the loss (the paper's tables 6 and 7 switch them off one by one).
 
     Raises:
@@ -161,7 +161,7 @@ class VJE(DensityObjective):
             raise ValueError(f"log_prob needs samples >= 1, found {samples}")
         mu, var = self.infer(za)
         s, noise = self._common_samples(mu, var, samples, generator)
-        likelihood = -directional_nll(zb, s, var, self.nu, normalised=True) - radial_nll(zb, s, self.nu, normalised=True)
+        likelihood = -directional_nll(zb, s, var, self.nu, normalized=True) - radial_nll(zb, s, self.nu, normalized=True)
         log_ratio = 0.5 * (noise.square() - s.square() + var.log()).sum(-1)  # log p(s) - log q(s)
         return torch.logsumexp(likelihood + log_ratio, 0) - math.log(samples)
 
@@ -220,7 +220,7 @@ class VJE(DensityObjective):
 
 
 class _InferenceNetwork(nn.Module):
-    """The amortised posterior g: three Linear-LayerNorm-ReLU layers, a linear head each for mean and variance."""
+    """The amortized posterior g: three Linear-LayerNorm-ReLU layers, a linear head each for mean and variance."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -230,4 +230,4 @@ class _InferenceNetwork(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         h = self.body(z)
-        return wide(self.mean(h)), F.softplus(wide(self.variance(h))) + EPS
+        return upcast_half(self.mean(h)), F.softplus(upcast_half(self.variance(h))) + EPS

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.linear.advice.words import NAMES
-from vergence.report.parts import COLOURS, SYMBOLS, assemble, chart, count, definitions, lines, missing, table
+from vergence.report.parts import COLORS, SYMBOLS, assemble, chart, count, definitions, lines, missing, table
 from vergence.utils.files import replacing
 
 __all__ = ["write_page"]
@@ -54,7 +54,7 @@ def _header(advice: Mapping[str, Any], name: str) -> str:
         "Left out, unreadable": count(facts["skipped"]) if facts.get("skipped") else None,
         "Components": count(facts["k"]),
         "Views of each item": count(facts["draws"]) if facts["draws"] else "covariance given",
-        "Labelled items": count(facts["labelled"]),
+        "Labeled items": count(facts["labeled"]),
         "Judged by": "a probe on labels" if advice["basis"] == "labels" else "the spectra alone",
     }
     said = "".join(f"<p>{escape(sentence)}</p>" for sentence in advice["words"])
@@ -92,7 +92,7 @@ def _directions(advice: Mapping[str, Any], figures: dict[str, Any]) -> str:
         kept[_keeper(row)].append(i)
     traces = [
         {"x": [rows[i]["variance"] for i in index], "y": [rows[i]["invariance"] for i in index], "mode": "markers", "name": name}
-        | {"marker": {"color": COLOURS[j], "symbol": SYMBOLS[j], "size": 8}}
+        | {"marker": {"color": COLORS[j], "symbol": SYMBOLS[j], "size": 8}}
         | {"text": [f"direction {i + 1}" for i in index]}
         for j, (name, index) in enumerate(kept.items())
         if index

@@ -1,4 +1,4 @@
-"""A run as one page: what was learnt, how it compares with its controls, and what stands out. It works offline.
+"""A run as one page: what was learned, how it compares with its controls, and what stands out. It works offline.
 
 Names, classes and notes belong to the user: every string passes `html.escape` on its way into the page.
 """
@@ -49,7 +49,7 @@ HINTS = {
     "lr": ("Learning rate", ""),
 }
 POSTERIOR = {
-    "variance_mean": ("Variance, mean", "0.3", "1 is the prior: nothing was learnt about the item; 0 is false certainty"),
+    "variance_mean": ("Variance, mean", "0.3", "1 is the prior: nothing was learned about the item; 0 is false certainty"),
     "variance_cv": ("Variance, coefficient of variation", "0.75", "how much certainty differs from feature to feature"),
     "entropy": ("Entropy, nats", "", "larger is less sure; grows with the number of features"),
     "norm_z": ("Norm of z, mean", "", "length of the embedding"),
@@ -93,7 +93,7 @@ def _page(run: RunFiles) -> str:
         ("anomalies", "Does it notice what is unusual?", _anomalies(run)),
         ("gallery", "The most unusual and the most typical", _gallery(run)),
         ("map", "A map of the test items", _map(run)),
-        ("neighbours", "Nearest neighbours", _neighbours(run)),
+        ("neighbors", "Nearest neighbors", _neighbors(run)),
         ("posterior", "How sure is the model?", _posterior(run)),
         ("training", "Training", _training(run)),
         ("skipped", "What was skipped", _skipped_items(run)),
@@ -118,11 +118,11 @@ def _header(run: RunFiles) -> str:
         "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), facts.get("commit")) if v),
     }
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in run.notes)
-    said = "".join(f"<p>{sentence}</p>" for sentence in (_learnt(run), _recognised(run), _noticed(run)))
+    said = "".join(f"<p>{sentence}</p>" for sentence in (_learned(run), _recognized(run), _noticed(run)))
     return f'<h1>{escape(run.path.resolve().name)}</h1><div class="lead">{said}</div>{notes}{definitions(shown)}'
 
 
-def _learnt(run: RunFiles) -> str:
+def _learned(run: RunFiles) -> str:
     facts, fit, model = run.facts, run.config["fit"], run.config["model"]
     size = f" ({count(facts['parameters'])} parameters)" if facts.get("parameters") else ""
     noun = str(facts.get("kind", "item")).removesuffix("s") + "s"
@@ -135,12 +135,12 @@ def _learnt(run: RunFiles) -> str:
     )
 
 
-def _recognised(run: RunFiles) -> str:
+def _recognized(run: RunFiles) -> str:
     kinds, columns = _representations(run)
     if not columns:
         return f"How well classes can be told apart was not measured{_because(run)}."
     title = next((title for title in columns if title.startswith("k = 30")), next(iter(columns)))
-    return f"Recognising by what is most similar ({title}): {duel(kinds, columns[title], 'of test items get the right class')}"
+    return f"Recognizing by what is most similar ({title}): {duel(kinds, columns[title], 'of test items get the right class')}"
 
 
 def _noticed(run: RunFiles) -> str:
@@ -203,7 +203,7 @@ def _protocol(run: RunFiles) -> str:
     return (
         f"<p>Share of {count(n)} test items whose class is found, in %: by the k most similar of {count(bank)} "
         "training items, each with one vote or weighted by similarity, and by a linear probe. <b>z</b> is the embedding, "
-        "<b>mu</b> the mean of what is believed of it. A control has learnt nothing: what it reaches needs no training. "
+        "<b>mu</b> the mean of what is believed of it. A control has learned nothing: what it reaches needs no training. "
         f"The best of each column is bold.{chance}</p>"
     )
 
@@ -318,14 +318,14 @@ def _map_figure(run: RunFiles, captions: list[str], scored: list[int]) -> dict[s
     return {"data": traces, "layout": {"height": 520, "hovermode": "closest", "showlegend": len(groups) <= LEGEND, **axes}}
 
 
-def _neighbours(run: RunFiles) -> str:
-    rows = run.examples.get("neighbours")
+def _neighbors(run: RunFiles) -> str:
+    rows = run.examples.get("neighbors")
     if rows is None or not len(rows):
-        return missing("There are no rows of neighbours for this run.")
+        return missing("There are no rows of neighbors for this run.")
     label = run.examples["label"]
     known = rows[label[rows[:, 0]] >= 0]
     same = int((label[known[:, 1:]] == label[known[:, :1]]).sum())
-    said = f" {same} of {known[:, 1:].size} neighbours have their query's label; ≠ marks the others." if known.size else ""
+    said = f" {same} of {known[:, 1:].size} neighbors have their query's label; ≠ marks the others." if known.size else ""
     words = f"<p>First the query, then the items whose embeddings are most similar to its own.{said}</p>"
     return words + "".join(_items(run, row, row[0]) for row in rows.tolist())
 

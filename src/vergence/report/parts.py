@@ -16,7 +16,7 @@ Figure = dict[str, Any]
 Columns = dict[str, dict[str, float]]  # title of a column -> name of a row -> share in [0, 1]
 
 SIDE = 64  # pixels of a thumbnail
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222")  # distinct to colour-blind eyes
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222")  # distinct to color-blind eyes
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")  # 7 and 5 are coprime: 35 classes look different
 
 TEMPLATE = Template("""<!doctype html>
@@ -134,21 +134,21 @@ if (map) {
     map.on("plotly_click", event => { walk.value = figures.order.indexOf(event.points[0].customdata); step(); });
     step();
   });
-  for (const choice of document.querySelectorAll("[name=colour]"))
+  for (const choice of document.querySelectorAll("[name=color]"))
     choice.addEventListener("change", () =>
       Plotly.restyle(map, { visible: map.data.map(trace => trace.meta === "ring" || trace.meta === choice.value) }));
 }
 """
 
 MAP = Template("""<p>$n test items, each where its embedding lies along the two directions in which they differ most;
-neighbours here need not be neighbours in the whole space. Point at one to see it, or step through with the slider.</p>
+neighbors here need not be neighbors in the whole space. Point at one to see it, or step through with the slider.</p>
 <div class="map"><div>$chart</div><div class="panel">$choice
 <label for="walk">Item$order</label>
 <input type="range" id="walk" min="0" max="$last" value="0">
 <img id="seen" alt="" hidden><p id="said" aria-live="polite"></p></div></div>""")
 
-CHOICE = """<fieldset><legend>Colour by</legend><label><input type="radio" name="colour" value="label" checked> label</label>
-<label><input type="radio" name="colour" value="score"> score</label></fieldset>"""
+CHOICE = """<fieldset><legend>Color by</legend><label><input type="radio" name="color" value="label" checked> label</label>
+<label><input type="radio" name="color" value="score"> score</label></fieldset>"""
 
 AGAIN = Template("""<p>From the folder where this run was started; with the same versions on a CPU, training gives the same
 weights to the last bit.</p>
@@ -273,7 +273,7 @@ def count(x: Any) -> str:
 
 def curve(x: list[float], y: list[float]) -> Figure:
     """Returns one quantity over the epochs."""
-    trace: Figure = {"x": x, "y": y, "mode": "lines+markers" if len(x) < 60 else "lines", "line": {"color": COLOURS[0]}}
+    trace: Figure = {"x": x, "y": y, "mode": "lines+markers" if len(x) < 60 else "lines", "line": {"color": COLORS[0]}}
     trace |= {"marker": {"size": 5}, "hovertemplate": "epoch %{x}<br>%{y:.5g}<extra></extra>"}
     margin = {"l": 56, "r": 12, "t": 8, "b": 34}
     return {
@@ -285,7 +285,7 @@ def curve(x: list[float], y: list[float]) -> Figure:
 def lines(x: list[float], series: Mapping[str, list[float | None]], xtitle: str, ytitle: str) -> Figure:
     """Returns several quantities over a common logarithmic axis; what was not measured is left open."""
     traces: list[Figure] = [
-        {"x": x, "y": y, "name": name, "mode": "lines+markers", "line": {"color": COLOURS[k]}}
+        {"x": x, "y": y, "name": name, "mode": "lines+markers", "line": {"color": COLORS[k]}}
         | {"marker": {"symbol": SYMBOLS[k]}, "hovertemplate": "%{x}: %{y:.4g}<extra>" + name + "</extra>"}
         for k, (name, y) in enumerate(series.items())
     ]
@@ -297,7 +297,7 @@ def histogram(groups: Mapping[str, list[float]], title: str) -> Figure:
     """Returns the shares of each group over common bins."""
     traces: list[Figure] = [
         {"type": "histogram", "x": x, "name": name, "histnorm": "percent", "bingroup": "all", "nbinsx": 40, "opacity": 0.65}
-        | {"marker": {"color": COLOURS[k]}, "hovertemplate": "%{x}<br>%{y:.1f} % of " + name + "<extra></extra>"}
+        | {"marker": {"color": COLORS[k]}, "hovertemplate": "%{x}<br>%{y:.1f} % of " + name + "<extra></extra>"}
         for k, (name, x) in enumerate(groups.items())
     ]
     axes = {"xaxis": {"title": {"text": title}}, "yaxis": {"title": {"text": "% of the group"}}}
@@ -305,12 +305,12 @@ def histogram(groups: Mapping[str, list[float]], title: str) -> Figure:
 
 
 def scatter(xy: Any, index: list[int], captions: list[str], name: str, k: int, score: Any = None) -> Figure:
-    """Returns the points ``index`` of ``xy`` (n, 2) as one trace: in the colour of class k, or by ``score`` (n,)."""
+    """Returns the points ``index`` of ``xy`` (n, 2) as one trace: in the color of class k, or by ``score`` (n,)."""
     import numpy as np
 
-    marker: Figure = {"size": 8, "color": COLOURS[k % 7], "symbol": SYMBOLS[k % 5], "line": {"width": 0.5, "color": "#fff"}}
+    marker: Figure = {"size": 8, "color": COLORS[k % 7], "symbol": SYMBOLS[k % 5], "line": {"width": 0.5, "color": "#fff"}}
     if score is not None:
-        low, high = np.quantile(score[index], [0.01, 0.99]).tolist()  # one extreme score would make all others one colour
+        low, high = np.quantile(score[index], [0.01, 0.99]).tolist()  # one extreme score would make all others one color
         bar = {"title": {"text": "score"}, "thickness": 12}
         marker |= {"color": score[index].tolist(), "colorscale": "Cividis", "cmin": low, "cmax": high, "colorbar": bar}
         marker["symbol"] = "circle"

@@ -50,7 +50,7 @@ def bench(
     a teacher, whose own forward passes are left out), as a share of the encoder's step on the same batch; ``objective="all"``
     measures every one.
     ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
-    (views, objective, optimiser, metrics). ``embed``: forward pass, against `Run.write_embeddings` to a ``.npz``.
+    (views, objective, optimizer, metrics). ``embed``: forward pass, against `Run.write_embeddings` to a ``.npz``.
 
     Args:
         what: ``step``, ``embed`` or ``objective``.

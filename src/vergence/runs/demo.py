@@ -91,7 +91,7 @@ def photographs(clean: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def lessons(record: dict[str, Any]) -> list[str]:
-    """Returns three lines: what was learnt, how well strange digits are told, and what to try next; whatever came out."""
+    """Returns three lines: what was learned, how well strange digits are told, and what to try next; whatever came out."""
     accuracy = {name: r["knn"]["30"]["majority"] for name, r in record["representations"].items()}
     best = max(("untrained", "pixels", "pca"), key=lambda name: accuracy[name])
     scores = record["anomaly"]["scores"]
@@ -99,7 +99,7 @@ def lessons(record: dict[str, Any]) -> list[str]:
     joint = scores["joint"]["auroc"]
     return [
         f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: the majority of 30 "
-        f"nearest neighbours names {accuracy['z']:.1%} of the test digits rightly; on {best} {accuracy[best]:.1%}.",
+        f"nearest neighbors names {accuracy['z']:.1%} of the test digits rightly; on {best} {accuracy[best]:.1%}.",
         f"2. The joint score finds the unseen digit {_compared(joint, scores[control]['auroc'])} the best control: "
         f"AUROC {joint:.3f}, {control} {scores[control]['auroc']:.3f} (0.5 is chance).",
         "3. Next: your own images with `vergence train FOLDER --out runs/mine`, or `vergence train --help`.",

@@ -21,7 +21,7 @@ from vergence.training.loop import seed_of
 
 __all__ = ["evaluate"]
 
-EXAMPLES, QUERIES, NEIGHBOURS = 600, 8, 8  # items in the report's map; rows of neighbours and their length
+EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; rows of neighbors and their length
 SCORED = 1024  # items at a time
 PIXELS = 32  # larger images are averaged down to this side for the pixel controls
 
@@ -32,7 +32,7 @@ def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
     """Evaluates a run and writes ``evaluation.json`` and ``examples.npz``.
 
     kNN: full clean training bank, cosine, k in {1, 5, 20, 30, 200}, majority and weighted (T = 0.07). Linear probe: logistic
-    regression on frozen features standardised with training statistics. Both on the embedding z and the posterior mean mu,
+    regression on frozen features standardized with training statistics. Both on the embedding z and the posterior mean mu,
     beside an untrained encoder of the same make, raw inputs and their PCA. If the run was trained on some classes only, the
     others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of every score and control.
     An objective that is no density has no mu, no posterior and no scores; of pairs the contexts are evaluated.
@@ -71,7 +71,7 @@ def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
             "seed": config.fit.seed,
             "objective": config.model.objective,
             "seconds": round(time.monotonic() - began, 1),
-            "note": f"{opened.note}; {'no accuracies: fewer than two labelled classes' if kept is None else 'last epoch'}",
+            "note": f"{opened.note}; {'no accuracies: fewer than two labeled classes' if kept is None else 'last epoch'}",
         },
         "representations": found,
         "posterior": _posterior(run, test["z"]) if run.has_density else None,
@@ -81,7 +81,7 @@ def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
     _write_examples(run, opened.test, test)
     if kept is None and opened.train.labels is not None and config.data.keep_classes is None:
         raise ValueError(
-            f"a probe needs at least 2 labelled classes, found {len(opened.classes)}: put each class into a folder of its own; "
+            f"a probe needs at least 2 labeled classes, found {len(opened.classes)}: put each class into a folder of its own; "
             f"what needs no labels is in {run.folder.path / 'evaluation.json'}"
         )
     return record
@@ -111,17 +111,17 @@ class _Pixels(nn.Module):
 def _untrained(run: Run) -> nn.Module:
     """Returns the run's encoder as it was before its first step."""
     facts, config = run.folder.facts, run.folder.config
-    standardise = next(m for m in run.method.encoder.modules() if isinstance(m, networks.Standardise))
+    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, networks.Standardize))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(config.fit.seed, "initialise", 0))
-        encoder = networks.encoder(config.model.encoder, facts["shape"], standardise.mean.cpu(), standardise.std.cpu())
+        encoder = networks.encoder(config.model.encoder, facts["shape"], standardize.mean.cpu(), standardize.std.cpu())
     return encoder.to(run.device)
 
 
 def _inner(run: Run, z: Tensor) -> Iterator[Tensor]:
     """Yields embeddings (N, D) in the objective's space, in parts that a mixture of many components can take."""
     for part in z.split(4096):
-        yield from build.parts(run.objective, run.method.projector(run.put(part)), SCORED)
+        yield from build.parts(run.objective, run.method.projector(run.to_device(part)), SCORED)
 
 
 @torch.inference_mode()
@@ -159,9 +159,9 @@ def _accuracies(opened: Data, train: Tensor, test: Tensor, kept: tuple[Tensor, T
     if kept is None:
         return {"knn": None, "probe": None}
     assert opened.train.labels is not None and opened.test.labels is not None
-    labelled = train[kept[0]], opened.train.labels[kept[0]], test[kept[1]], opened.test.labels[kept[1]]
-    neighbours = {str(k): accuracy for k, accuracy in knn.knn_accuracy(*labelled).items()}
-    return {"knn": neighbours, "probe": probe.linear_probe(*labelled) if probes else None}
+    labeled = train[kept[0]], opened.train.labels[kept[0]], test[kept[1]], opened.test.labels[kept[1]]
+    neighbors = {str(k): accuracy for k, accuracy in knn.knn_accuracy(*labeled).items()}
+    return {"knn": neighbors, "probe": probe.linear_probe(*labeled) if probes else None}
 
 
 def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> dict[str, Any] | None:
@@ -196,18 +196,18 @@ def _scores(run: Run, z: Tensor) -> Features:
 
 
 def _write_examples(run: Run, items: Items, test: Features) -> None:
-    """Writes what the report shows of single items: a map, scores, thumbnails, neighbours."""
+    """Writes what the report shows of single items: a map, scores, thumbnails, neighbors."""
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:EXAMPLES].sort().values
     z = test["z"][chosen]
-    centred = z - z.mean(0)
-    xy = centred @ torch.linalg.svd(centred.double(), full_matrices=False)[2][:2].T.float()
+    centerd = z - z.mean(0)
+    xy = centerd @ torch.linalg.svd(centerd.double(), full_matrices=False)[2][:2].T.float()
     labels = items.labels[chosen] if items.labels is not None else torch.full((len(chosen),), -1)
     columns: dict[str, Any] = {
         "xy": xy.numpy(),
         "label": labels.numpy(),
         "score": (next(iter(_scores(run, z).values())) if run.has_density else torch.full((len(z),), torch.nan)).numpy(),
         "name": np.asarray([items.names[i] for i in chosen.tolist()], dtype=np.str_),
-        "neighbours": knn.nearest(z, z[:QUERIES], min(NEIGHBOURS + 1, len(z)))[1].numpy(),
+        "neighbors": knn.nearest(z, z[:QUERIES], min(NEIGHBORS + 1, len(z)))[1].numpy(),
     }
     keep = run.folder.config.data.keep_classes
     if keep is not None:

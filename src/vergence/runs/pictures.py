@@ -1,7 +1,7 @@
 """Pictures of embeddings, for people to look at: a small decoder of a frozen encoder, and the nearest real picture.
 
 The decoder is a generator in the manner of DCGAN (2015), arXiv:1511.06434: a linear map to a few pixels, then transposed 4x4
-convolutions of stride 2 with batch normalisation and ReLU, each doubling the side. Unlike there, a 3x3 convolution and a sigmoid
+convolutions of stride 2 with batch normalization and ReLU, each doubling the side. Unlike there, a 3x3 convolution and a sigmoid
 come last, and it is trained by mean squared error against the picture that was embedded. It never changes the run's encoder, and
 what it paints shows the part of a picture that the embedding keeps: a blur where several pictures have one embedding.
 
@@ -31,7 +31,7 @@ from vergence.utils.files import replacing
 from vergence.methods.paired import Side
 from vergence.encoders.decoder import Decoder
 from vergence.utils.terminal import bar
-from vergence.data.views import centre_crop
+from vergence.data.views import center_crop
 
 __all__ = [
     "decoded",
@@ -110,7 +110,7 @@ def fit_decoder(
     if not (epochs >= 1 and batch_size >= 2 and lr > 0 and len(items) >= 2):
         found = f"found epochs={epochs}, batch_size={batch_size}, lr={lr} and {len(items)} images"
         raise ValueError(f"expected epochs >= 1, batch_size >= 2, lr > 0 and at least 2 images to learn from, {found}")
-    z, index = features.collect(run.method.answers().eval(), items, **run.where("target"))
+    z, index = features.collect(run.method.target_network().eval(), items, **run.where("target"))
     items = items.subset(index)
     std, mean = torch.std_mean(z, dim=0, correction=0)
     with torch.random.fork_rng():
@@ -141,7 +141,7 @@ def _seen(items: Items, index: Iterable[Tensor], run: Run, side: Side = "target"
     size = run.where(side)["size"]
     for i, x in items.stream(iter(index), workers=run.folder.config.fit.workers):
         x = x[0] if isinstance(x, tuple | list) else x
-        x = x if size is None else centre_crop(x, size)
+        x = x if size is None else center_crop(x, size)
         yield i, (x.float() / 255 if x.dtype == torch.uint8 else x.float()).to(run.device)
 
 
@@ -210,7 +210,7 @@ def nearest_pictures(run: Run, z: Tensor, items: Items | None = None) -> tuple[T
     """
     picture_shape(run)
     items = targets(run) if items is None else items
-    bank, index = features.collect(run.method.answers().eval(), items, **run.where("target"))
+    bank, index = features.collect(run.method.target_network().eval(), items, **run.where("target"))
     bank = bank.to(run.device)
     near = [torch.cdist(part.to(bank), bank).argmin(1).cpu() for part in z.split(max(1, DISTANCES // len(bank)))]
     found = index[torch.cat(near)]
@@ -295,7 +295,7 @@ def _contexts(run: Run, context: Images) -> Items:
 def _given(run: Run, items: Items, n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Returns the contexts' embeddings (R, D), and n draws of the targets' of each (R, n, D)."""
     za = run.project(items)
-    density = run.conditional_objective.conditional(run.put(za))
+    density = run.conditional_objective.conditional(run.to_device(za))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return za, density.sample(torch.Size((n,))).transpose(0, 1).cpu().contiguous()

@@ -46,7 +46,7 @@ def load(path: str | Path, *, device: str = "auto") -> "Run":
     folder = RunFolder.open(Path(path))
     where = as_device(device)
     state = folder.load_model()
-    method = blank(folder)
+    method = untrained_method(folder)
     if not any(name.startswith("target_projector.") for name in state):
         method.target_projector = None  # of a run from before second encoders had heads of their own
     try:
@@ -56,7 +56,7 @@ def load(path: str | Path, *, device: str = "auto") -> "Run":
     return Run(folder, method.to(where), where)
 
 
-def blank(folder: RunFolder) -> PairedMethod:
+def untrained_method(folder: RunFolder) -> PairedMethod:
     """Returns an untrained model of a run's description; its input statistics are still to be filled."""
     facts = folder.facts
     channels = facts["shape"][0] + (facts["target_shape"] or [0])[0]
@@ -128,7 +128,7 @@ class Run:
 
         With a teacher targets are embedded by it: the density is one of its embeddings.
         """
-        net = self.method.answers() if side == "target" else self.method.branch(side)
+        net = self.method.target_network() if side == "target" else self.method.branch(side)
         return self._collect(net.eval(), images, side, batch_size)[0]
 
     @torch.inference_mode()
@@ -141,7 +141,7 @@ class Run:
             ValueError: The objective has no such density.
         """
         objective = self.conditional_objective
-        return objective.conditional(self.put(self.project(context, batch_size=batch_size)))
+        return objective.conditional(self.to_device(self.project(context, batch_size=batch_size)))
 
     @torch.inference_mode()
     def retrieve(self, context: Images, bank: Images, n: int, modes: int = 3, *, batch_size: int = 256) -> retrieval.Retrieved:
@@ -162,9 +162,9 @@ class Run:
         if isinstance(bank, Tensor) and bank.ndim == 2:
             z, index = bank, torch.arange(len(bank))
         else:
-            z, index = self._collect(self.method.answers().eval(), bank, "target", batch_size)
+            z, index = self._collect(self.method.target_network().eval(), bank, "target", batch_size)
         za = self.project(context, batch_size=batch_size)
-        found = retrieval.retrieve(objective.conditional, self.put(za), self.put(z), n, modes)
+        found = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
         columns = {field.name: getattr(found, field.name).cpu() for field in dataclasses.fields(found)}
         return retrieval.Retrieved(**columns | {name: index[columns[name]] for name in ("index", "ranked")})
 
@@ -187,7 +187,7 @@ class Run:
     def embed(self, images: Images, *, batch_size: int = 256) -> Distribution:
         """Returns what is believed of each item: a distribution over (N, D) with ``mean``, ``variance``, ``sample()``, ..."""
         z = self.encode(images, batch_size=batch_size)
-        return self.objective.posterior(self.method.projector(self.put(z)))
+        return self.objective.posterior(self.method.projector(self.to_device(z)))
 
     def score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
         """Returns how anomalous each item is, (N,); larger is more anomalous. The noise of the samples is fixed.
@@ -290,7 +290,7 @@ class Run:
         """Returns what a network in evaluation mode makes of items, and the index of those that could be read."""
         return features.collect(net, self.items(images, side=side), batch_size=batch_size, **self.where(side))
 
-    def put(self, z: Tensor) -> Tensor:
+    def to_device(self, z: Tensor) -> Tensor:
         """Returns embeddings on the run's device and in the type of its weights."""
         return z.to(next(self.method.parameters()))
 

@@ -1,11 +1,11 @@
-"""Batch normalisation over all processes, so that N processes normalise as one with the whole batch."""
+"""Batch normalization over all processes, so that N processes normalize as one with the whole batch."""
 
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vergence.utils.linalg import wide
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["with_global_batch_norm"]
 
@@ -13,7 +13,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def with_global_batch_norm(module: M, *, on_gpu: bool) -> M:
-    """Makes every batch normalisation see all processes' items, in place; torch's own way to do so needs a GPU."""
+    """Makes every batch normalization see all processes' items, in place; torch's own way to do so needs a GPU."""
     if on_gpu:
         converted: M = nn.SyncBatchNorm.convert_sync_batchnorm(module)
         return converted
@@ -25,7 +25,7 @@ def with_global_batch_norm(module: M, *, on_gpu: bool) -> M:
 
 
 class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation with the mean and variance of all processes' items, on any device."""
+    """Batch normalization with the mean and variance of all processes' items, on any device."""
 
     @classmethod
     def of(cls, norm: nn.modules.batchnorm._BatchNorm) -> "_GlobalBatchNorm":
@@ -45,16 +45,16 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
 
         dims = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
-        y = wide(x)
+        y = upcast_half(x)
         n = y.numel() // y.shape[1] * torch.distributed.get_world_size()
         mean = all_reduce(y.sum(dims)) / n
-        centred = y - mean.view(shape)
-        var = all_reduce(centred.square().sum(dims)) / n
+        centerd = y - mean.view(shape)
+        var = all_reduce(centerd.square().sum(dims)) / n
         with torch.no_grad():
             assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
             self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
             self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
-        normal = centred * torch.rsqrt(var + self.eps).view(shape)
+        normal = centerd * torch.rsqrt(var + self.eps).view(shape)
         scaled: Tensor = normal * self.weight.view(shape) + self.bias.view(shape)
         return scaled.to(x.dtype)

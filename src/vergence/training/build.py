@@ -31,7 +31,7 @@ __all__ = [
     "facts",
     "fitted",
     "holds_pairs",
-    "labelled",
+    "labeled",
     "make_views",
     "online_knn",
     "parts",
@@ -223,7 +223,7 @@ def make_views(opened: Data, config: RunConfig, shape: Sequence[int], mean: Tens
 
 def online_knn(opened: Data, config: FitConfig, size: int | None, device: torch.device) -> loop.Monitor | None:
     """Returns the check of the encoder by kNN on part of the data; None without labels of two classes."""
-    train, test = labelled(opened.train, ONLINE_BANK), labelled(opened.test, ONLINE_TEST)
+    train, test = labeled(opened.train, ONLINE_BANK), labeled(opened.test, ONLINE_TEST)
     if train is None or test is None:
         return None
 
@@ -236,7 +236,7 @@ def online_knn(opened: Data, config: FitConfig, size: int | None, device: torch.
     return check
 
 
-def labelled(items: Items, limit: int | None = None) -> Items | None:
+def labeled(items: Items, limit: int | None = None) -> Items | None:
     """Returns the items that have a label, at most ``limit`` of them drawn with a fixed seed; None for fewer than two classes."""
     if items.labels is None:
         return None

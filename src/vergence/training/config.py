@@ -70,7 +70,7 @@ class FitConfig(Checked):
         devices: Processes, one a device.
         nodes: Machines.
         workers: Processes that decode images of folders that do not fit into memory.
-        seed: Seed of the initialisation, the order of the data, the views and the samples.
+        seed: Seed of the initialization, the order of the data, the views and the samples.
         knn_every: Epochs between online kNN checks on at most 10,000 items; 0 for none.
         checkpoint_seconds: Least time between two checkpoints, in seconds.
         strict: Stop the run when the embedding collapses.
@@ -123,11 +123,18 @@ class RunConfig:
         """
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
-            config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
+            config = cls(**{name: part(**_tuples(_renamed(raw[name]))) for name, part in parts.items()})
             options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
             return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a run description: {error}") from None
+
+
+RENAMED = {"greyscale": "grayscale", "solarise": "solarize"}  # fields of runs from before version 0.1
+
+
+def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
+    return {RENAMED.get(key, key): value for key, value in raw.items()}
 
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from vergence.data.items import ArrayItems, Items, PairItems
 from vergence.data.views import Views
 from vergence.evaluation import collapse
-from vergence.evaluation.parts.spread import effective_rank, normalised_std
+from vergence.evaluation.parts.spread import effective_rank, normalized_std
 from vergence.methods.core import Method
 from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.folder import RunFolder
-from vergence.training.optimizers import learning_rate, optimiser
+from vergence.training.optimizers import build_optimizer, learning_rate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -40,7 +40,7 @@ __all__ = [
     "seed_of",
 ]
 
-LOG_EVERY = 50  # steps between two rows of metrics.jsonl; each row costs one synchronisation with the device
+LOG_EVERY = 50  # steps between two rows of metrics.jsonl; each row costs one synchronization with the device
 PATIENCE = 2  # epochs in a row that show a collapse before it is called one
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
 
@@ -141,7 +141,7 @@ def fit(
     state = run.load_checkpoint()
     if state is not None:
         method.load_state_dict(state["model"])
-    model, optimizer = fabric.setup(method, optimiser(config, method.parameters()))
+    model, optimizer = fabric.setup(method, build_optimizer(config, method.parameters()))
     step = 0
     if state is not None:
         optimizer.load_state_dict(state["optimizer"])
@@ -282,7 +282,7 @@ class _Journal:
     def _watch(self, epoch: int) -> dict[str, float]:
         """Returns the epoch's diagnostics, the monitor's numbers among them, and warns of a collapse."""
         z = self.method.embeddings()
-        spread = {} if z is None else {"std": normalised_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
+        spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
         numbers = spread | self.method.diagnostics()
         message = None if z is None else collapse.warning(numbers)
         self.symptoms = 0 if message is None else self.symptoms + 1

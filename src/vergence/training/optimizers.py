@@ -8,7 +8,7 @@ from torch import nn
 
 from vergence.training.config import FitConfig
 
-__all__ = ["LARS", "learning_rate", "optimiser"]
+__all__ = ["LARS", "build_optimizer", "learning_rate"]
 
 
 def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
@@ -28,7 +28,7 @@ def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
 class LARS(torch.optim.SGD):
     """SGD with layer-wise adaptive rates (You et al., 2017), arXiv:1708.03888.
 
-    g <- eta |w| / |g + wd w| (g + wd w) for every weight of two or more dimensions; biases and normalisation layers
+    g <- eta |w| / |g + wd w| (g + wd w) for every weight of two or more dimensions; biases and normalization layers
     take plain SGD without decay. As in the released code of SimCLR and VICReg, eta = 0.001.
     """
 
@@ -51,8 +51,8 @@ class LARS(torch.optim.SGD):
             group["weight_decay"] = value
 
 
-def optimiser(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Returns the optimiser over the parameters that want a gradient."""
+def build_optimizer(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """Returns the optimizer over the parameters that want a gradient."""
     wanted = [p for p in parameters if p.requires_grad]
     if config.optimizer == "adamw":
         return torch.optim.AdamW(wanted, lr=config.lr, weight_decay=config.weight_decay, fused=True)

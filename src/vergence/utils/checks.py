@@ -1,10 +1,99 @@
 """Checks that several rooms share; each error says what was expected, what was found and what to do."""
 
+import math
 import types
 import typing
+from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any, Literal
 
-__all__ = ["Checked"]
+from vergence.utils.names import did_you_mean
+
+__all__ = ["Checked", "is_count", "require_at_least", "require_choice", "require_count", "require_positive", "require_within"]
+
+
+def is_count(value: Any, least: int) -> bool:
+    """Returns whether a setting is a whole number, and large enough.
+
+    Example:
+        >>> is_count(2, 1), is_count(0, 1), is_count(2.0, 1), is_count(True, 1)
+        (True, False, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def require_count(least: int = 1, **settings: Any) -> None:
+    """Raises a ValueError unless every setting is a whole number of at least ``least``.
+
+    Example:
+        >>> require_count(n_components=3)
+        >>> require_count(n_components=0)
+        Traceback (most recent call last):
+        ValueError: expected n_components to be a whole number of at least 1, found 0
+    """
+    for name, value in settings.items():
+        if not is_count(value, least):
+            raise ValueError(f"expected {name} to be a whole number of at least {least}, found {value!r}")
+
+
+def require_positive(**settings: Any) -> None:
+    """Raises a ValueError unless every setting is a finite number above 0.
+
+    Example:
+        >>> require_positive(eta=0.5)
+        >>> require_positive(eta=0)
+        Traceback (most recent call last):
+        ValueError: expected eta > 0, found 0
+    """
+    for name, value in settings.items():
+        if not (_is_number(value) and 0 < float(value) < math.inf):
+            raise ValueError(f"expected {name} > 0, found {value!r}")
+
+
+def require_at_least(least: float, **settings: Any) -> None:
+    """Raises a ValueError unless every setting is a finite number of at least ``least``.
+
+    Example:
+        >>> require_at_least(0, tol=-1.0)
+        Traceback (most recent call last):
+        ValueError: expected tol of at least 0, found -1.0
+    """
+    for name, value in settings.items():
+        if not (_is_number(value) and least <= float(value) < math.inf):
+            raise ValueError(f"expected {name} of at least {least:g}, found {value!r}")
+
+
+def require_within(interval: str, **settings: Any) -> None:
+    """Raises a ValueError unless every setting lies in an interval, written as in ``"[0, 1)"``.
+
+    Example:
+        >>> require_within("[0, 1)", momentum=1.0)
+        Traceback (most recent call last):
+        ValueError: expected momentum in [0, 1), found 1.0
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    for name, value in settings.items():
+        inside = _is_number(value) and (low <= value if interval[0] == "[" else low < value)
+        if not (inside and (value <= high if interval[-1] == "]" else value < high)):
+            raise ValueError(f"expected {name} in {interval}, found {value!r}")
+
+
+def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
+    """Raises a ValueError unless ``value`` is one of the known ones.
+
+    Example:
+        >>> require_choice("loss", "mi_lk", ["mi_kl", "naive"])
+        Traceback (most recent call last):
+        ValueError: expected loss among mi_kl, naive, found 'mi_lk'; did you mean 'mi_kl'?
+    """
+    known = list(known)
+    if value not in known:
+        hint = did_you_mean(str(value), map(str, known))
+        raise ValueError(f"expected {name} among {', '.join(map(str, known))}, found {value!r}" + (f"; {hint}" if hint else ""))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Checked:

@@ -6,7 +6,7 @@ Shapes: N items, D features.
 import torch
 from torch import Tensor
 
-__all__ = ["JITTER", "cholesky", "require_features", "wide"]
+__all__ = ["JITTER", "cholesky", "require_features", "upcast_half"]
 
 JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of the mean of the diagonal
 
@@ -41,11 +41,11 @@ def require_features(**named: Tensor) -> None:
         raise ValueError(f"expected the same number of features D, found {found}: use one encoder for all")
 
 
-def wide(x: Tensor) -> Tensor:
+def upcast_half(x: Tensor) -> Tensor:
     """Returns half-precision numbers as float32, others as they are: norms, logarithms and sums need that, under autocast too.
 
     Example:
-        >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype, wide(torch.ones(2, dtype=torch.float64)).dtype
+        >>> upcast_half(torch.ones(2, dtype=torch.bfloat16)).dtype, upcast_half(torch.ones(2, dtype=torch.float64)).dtype
         (torch.float32, torch.float64)
     """
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
@@ -75,12 +75,12 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
         (True, [4.0, 2.0, 2.0, 1.0])
     """
     if not bool(a.isfinite().all()):
-        raise ValueError("expected a finite matrix to factorise, found NaN or infinity: check the data for extreme values")
+        raise ValueError("expected a finite matrix to factorize, found NaN or infinity: check the data for extreme values")
     scale = a.diagonal(dim1=-2, dim2=-1).mean(-1)
     if unit is not None:
         scale = scale.clamp(min=1e-10 * unit)
     if not bool((scale > 0).all()):
-        raise ValueError("expected a matrix with a positive diagonal to factorise, found zeros: nothing varies")
+        raise ValueError("expected a matrix with a positive diagonal to factorize, found zeros: nothing varies")
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     least = 4 * a.shape[-1] * torch.finfo(a.dtype).eps
     for rung in JITTER:

@@ -106,7 +106,7 @@ def test_covariances_of_low_rank_are_the_dense_ones():
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-def test_every_parameter_is_learnt(rank):
+def test_every_parameter_is_learned(rank):
     prototypes, z = moved(Prototypes(D, K, rank=rank, floor=0.3)), items(12)
     values, names = zip(*((p, n) for n, p in prototypes.named_parameters()), strict=True)
 

@@ -1,10 +1,10 @@
-r"""Expectation maximisation for Gaussian mixtures: several starts at once, data in blocks, one pass an iteration.
+r"""Expectation maximization for Gaussian mixtures: several starts at once, data in blocks, one pass an iteration.
 
 E step   r_nk = pi_k N(x_n; mu_k, S_k) / sum_j pi_j N(x_n; mu_j, S_j)
 M step   N_k = sum_n r_nk,  pi_k = N_k / N,  mu_k = sum_n r_nk x_n / N_k,
          S_k = sum_n r_nk d d^T / N_k + reg I,  d = x_n - mu_k
 
-A block is read once for both steps: it is weighed, and its moments around fixed centres are added up in float64. ``mixed``
+A block is read once for both steps: it is weighed, and its moments around fixed centers are added up in float64. ``mixed``
 precision takes products in float32 until the likelihood stands still, and goes on in float64 until it stands still there.
 How covariances are kept is in `vergence.densities.em.structures` and `vergence.densities.em.low_rank`.
 
@@ -32,11 +32,12 @@ from vergence.densities.em.structures import (
     Structure,
     Sums,
     Tied,
-    is_count,
     least_variance,
 )
 from vergence.densities.gaussian import LOG_2PI
 from vergence.utils import terminal
+from vergence.utils.checks import is_count
+from vergence.utils.distributed import rank_and_size
 
 __all__ = [
     "Data",
@@ -45,7 +46,7 @@ __all__ = [
     "Structure",
     "expectation",
     "log_joint",
-    "maximisation",
+    "maximization",
     "polish",
     "require_settings",
     "run",
@@ -74,7 +75,7 @@ class Data:
 
     def blocks(self, rows: int, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Yields where a block lies, its items less the origin (B, D), and their weights (B,)."""
-        rank, world = _processes()
+        rank, world = rank_and_size()
         origin = self.origin.to(self.device)
         for i, begin in enumerate(range(0, len(self.X), rows)):
             if i % world == rank:
@@ -97,20 +98,15 @@ class Data:
         squares = torch.zeros(self.X.shape[1], dtype=torch.float64, device=self.device)
         for _, x, w in self.blocks(max(64, CELLS // self.X.shape[1]), torch.float64):
             squares += x.square().sum(0) if w is None else w @ x.square()
-        if _processes()[1] > 1:
+        if rank_and_size()[1] > 1:
             torch.distributed.all_reduce(squares)
         variance = squares / self.total()
         return least_variance(variance, variance + self.origin.to(variance).square())
 
 
-def _processes() -> tuple[int, int]:
-    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if ready else (0, 1)
-
-
 def _reduce(sums: Sums) -> Sums:
     """Returns the sums of all processes."""
-    if _processes()[1] > 1:
+    if rank_and_size()[1] > 1:
         for part in (sums.N, sums.first, sums.second, sums.log_likelihood):
             torch.distributed.all_reduce(part)
         lowest = sums.worst.clone()
@@ -209,7 +205,7 @@ def _sweep(data: Data, structure: Structure, use: object, mixture: Mixture, dtyp
 
 
 def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch.dtype = torch.float64) -> tuple[Sums, object]:
-    """Returns the E step's sums over all items and what `maximisation` takes along."""
+    """Returns the E step's sums over all items and what `maximization` takes along."""
     use = structure.use(mixture, dtype)
 
     def weigh(_: slice, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,10 +216,10 @@ def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch
     return _sweep(data, structure, use, mixture, dtype, weigh), use
 
 
-def maximisation(
+def maximization(
     structure: Structure, use: object, sums: Sums, mixture: Mixture, reg: float, least: Tensor, *, first: bool = False
 ) -> Mixture:
-    """Returns the mixture that maximises the expected log-likelihood.
+    """Returns the mixture that maximizes the expected log-likelihood.
 
     Args:
         structure: Of the covariances.
@@ -235,16 +231,16 @@ def maximisation(
         first: Whether there are no covariances to go on from.
     """
     N = sums.N + TINY
-    means = structure.centre(mixture) + (sums.first / N[:, None]).unflatten(0, mixture.weights.shape)
+    means = structure.center(mixture) + (sums.first / N[:, None]).unflatten(0, mixture.weights.shape)
     covariances = (structure.guess if first else structure.estimate)(use, sums, N, means, reg)
     weights = N.unflatten(0, mixture.weights.shape)
-    return Mixture(weights / weights.sum(-1, keepdim=True), means, structure.mended(covariances, least))
+    return Mixture(weights / weights.sum(-1, keepdim=True), means, structure.corrected(covariances, least))
 
 
 def start(data: Data, structure: Structure, r: Tensor, reg: float) -> Mixture:
     """Returns the M step for responsibilities r (R, K, N): means first, then moments around them."""
     R, K, _ = r.shape
-    if _processes()[1] > 1:
+    if rank_and_size()[1] > 1:
         r = r.to(data.device)
         torch.distributed.broadcast(r, 0)  # without a seed each process has drawn its own
     zero = data.origin.to(data.device).new_zeros(R, K, data.X.shape[1])
@@ -261,7 +257,7 @@ def _taken(data: Data, structure: Structure, mixture: Mixture, r: Tensor, reg: f
         return x.new_zeros(len(r), len(x)), r[..., where].to(x)
 
     sums = _sweep(data, structure, use, mixture, torch.float64, weigh)
-    return maximisation(structure, use, sums, mixture, reg, data.least, first=True)
+    return maximization(structure, use, sums, mixture, reg, data.least, first=True)
 
 
 def run(
@@ -336,9 +332,9 @@ class _Loop:
         here = self.mixture.of(self.active)
         sums, use = expectation(self.data, self.structure, here, dtype)
         bounds = (sums.log_likelihood / self.data.total()).tolist()
-        after = maximisation(self.structure, use, sums, here, self.reg, self.data.least)
+        after = maximization(self.structure, use, sums, here, self.reg, self.data.least)
         fresh = self._revive(sums, after) if self.reseed else [0] * len(bounds)
-        self.mixture = self.mixture.put(self.active, after)
+        self.mixture = self.mixture.to_device(self.active, after)
         still = []
         for r, bound, new in zip(self.active, bounds, fresh, strict=True):
             gain, self.last[r] = bound - self.last[r], bound

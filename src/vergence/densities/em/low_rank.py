@@ -1,4 +1,4 @@
-r"""Components of covariance diag d + U U^T in EM: mixtures of factor analysers.
+r"""Components of covariance diag d + U U^T in EM: mixtures of factor analyzers.
 
 Shapes: D features, R mixtures of K components each, F = R K, r the rank, B items in a block.
 """
@@ -23,7 +23,7 @@ class _Factors(Axes):
 
 
 class LowRank(Structure):
-    """S = diag d + U U^T: mixtures of factor analysers; a step of their own EM for d and U in every M step.
+    """S = diag d + U U^T: mixtures of factor analyzers; a step of their own EM for d and U in every M step.
 
     With S the moments around the new means, beta = U^T (diag d + U U^T)^{-1} and A = S beta^T:
     U <- A (I - beta U + beta A)^{-1},  d <- diag(S) - sum over columns of U A. Cost O(N K D r), never O(D^2).
@@ -86,7 +86,7 @@ class LowRank(Structure):
         d = (diagonal - (new * A).sum(-1)).clamp(min=reg)
         return unflat(torch.cat([d[..., None], new], -1), means)
 
-    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
         return torch.cat([torch.maximum(S[..., :1], least[:, None]), S[..., 1:]], -1)
 
     def _moments(self, use: _Factors, sums: Sums, N: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ Shapes: D features, R mixtures of K components each, F = R K, B items in a block
 
 import abc
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ __all__ = [
     "Sums",
     "Tied",
     "inverse_roots",
-    "is_count",
     "least_variance",
     "squares",
     "unflat",
@@ -52,7 +50,7 @@ class Mixture:
         """Returns some of the mixtures."""
         return Mixture(self.weights[r], self.means[r], self.covariances[r])
 
-    def put(self, r: list[int], other: "Mixture") -> "Mixture":
+    def to_device(self, r: list[int], other: "Mixture") -> "Mixture":
         """Returns the mixtures with others in the place of some."""
         pairs = ((self.weights, other.weights), (self.means, other.means), (self.covariances, other.covariances))
         where = torch.tensor(r, device=self.means.device)
@@ -61,7 +59,7 @@ class Mixture:
 
 @dataclass
 class Sums:
-    """What a pass over the items leaves, of components around their centres a_k.
+    """What a pass over the items leaves, of components around their centers a_k.
 
     Attributes:
         N: sum_n r_nk, (F,).
@@ -80,7 +78,7 @@ class Sums:
     where: Tensor
 
     def raw(self, a: Tensor, total: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns N, first and second moments around the origin, as a share of ``total``, from those around centres a (K, D)."""
+        """Returns N, first and second moments around the origin, as a share of ``total``, from those around centers a (K, D)."""
         N, second = self.N[:, None], self.second
         if bool(a.any()):  # the means, for full covariances
             cross = self.first[..., None] * a[:, None]
@@ -93,16 +91,6 @@ class Sums:
         mean = self.first.sum(0) / self.N.sum()
         variance = diagonals.reshape(-1, len(mean)).sum(0) / self.N.sum() - mean.square()
         return least_variance(variance, variance + (mean + origin.to(mean)).square())
-
-
-def is_count(value: Any, least: int) -> bool:
-    """Returns whether a setting is a whole number, and large enough.
-
-    Example:
-        >>> is_count(2, 1), is_count(0, 1), is_count(2.0, 1), is_count(True, 1)
-        (True, False, False, False)
-    """
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 class Structure(abc.ABC):
@@ -136,7 +124,7 @@ class Structure(abc.ABC):
         """Returns covariances around the new means (R, K, D)."""
 
     @abc.abstractmethod
-    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
         """Returns covariances with no variance below ``least`` (D,), which is what rounding leaves of zero."""
 
     @abc.abstractmethod
@@ -151,7 +139,7 @@ class Structure(abc.ABC):
         """Returns covariances where there are none to go on from."""
         return self.estimate(use, sums, N, means, reg)
 
-    def centre(self, mixture: Mixture) -> Tensor:
+    def center(self, mixture: Mixture) -> Tensor:
         """Returns a (R, K, D): the origin."""
         return torch.zeros_like(mixture.means)
 
@@ -224,7 +212,7 @@ class Full(Structure):
     def begin(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.diag_embed(torch.ones_like(known.means)))
 
-    def centre(self, mixture: Mixture) -> Tensor:
+    def center(self, mixture: Mixture) -> Tensor:
         return mixture.means
 
     def use(self, mixture: Mixture, dtype: torch.dtype) -> _Dense:
@@ -251,7 +239,7 @@ class Full(Structure):
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return unflat(S, means)
 
-    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
         """Returns covariances with a jitter for those of which a feature's variance, given those before it, is rounding."""
         L, failed = torch.linalg.cholesky_ex(S)
         noise = 4 * len(least) * torch.finfo(S.dtype).eps * S.diagonal(dim1=-2, dim2=-1)
@@ -280,8 +268,8 @@ class Tied(Full):
     def begin(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.diag_embed(torch.ones_like(known.means[:, 0])))
 
-    def centre(self, mixture: Mixture) -> Tensor:
-        return Structure.centre(self, mixture)
+    def center(self, mixture: Mixture) -> Tensor:
+        return Structure.center(self, mixture)
 
     def use(self, mixture: Mixture, dtype: torch.dtype) -> _Dense:
         P, log_det = inverse_roots(mixture.covariances)
@@ -347,7 +335,7 @@ class Diagonal(Structure):
         S = unflat(sums.second / N[:, None], means) - means.square()
         return S.clamp(min=0) + reg
 
-    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
         return torch.maximum(S, least)
 
     def dense(self, mixture: Mixture) -> Tensor:
@@ -375,7 +363,7 @@ class Spherical(Diagonal):
     def estimate(self, use: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
         return super().estimate(use, sums, N, means, reg).mean(-1)
 
-    def mended(self, S: Tensor, least: Tensor) -> Tensor:
+    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
         return torch.maximum(S, least.mean())
 
     def dense(self, mixture: Mixture) -> Tensor:

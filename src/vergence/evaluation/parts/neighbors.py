@@ -18,7 +18,7 @@ def nearest(train: Tensor, test: Tensor, k: int, block: int = 2048) -> tuple[Ten
     Args:
         train: Features (N, D).
         test: Features (M, D), on the same device.
-        k: Neighbours, 1 to N.
+        k: Neighbors, 1 to N.
         block: Test items at a time.
 
     Returns:

@@ -6,13 +6,13 @@ from torch.nn import functional as F
 
 from vergence.utils.linalg import require_features
 
-__all__ = ["effective_rank", "normalised_std"]
+__all__ = ["effective_rank", "normalized_std"]
 
 
 def effective_rank(z: Tensor) -> Tensor:
     r"""Returns how many directions the features use: the exponential of the entropy of the covariance's spectrum.
 
-        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of the centred covariance
+        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of the centerd covariance
 
     Source: the effective rank of a matrix (2007), here of the covariance, whose eigenvalues are squared singular values.
     Computed in float64 from the smaller of the two Gram matrices: O(N D min(N, D)).
@@ -43,7 +43,7 @@ def effective_rank(z: Tensor) -> Tensor:
     return rank.to(z.dtype)
 
 
-def normalised_std(z: Tensor) -> Tensor:
+def normalized_std(z: Tensor) -> Tensor:
     r"""Returns each feature's spread over the batch, measured on the sphere: sqrt(D) std_n(z_nd / max(|z_n|, 1e-6)).
 
     The deviation is the population's (divided by N).
@@ -57,7 +57,7 @@ def normalised_std(z: Tensor) -> Tensor:
 
     Example:
         >>> z = torch.tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -5.0]])
-        >>> [round(s, 3) for s in normalised_std(z).tolist()]
+        >>> [round(s, 3) for s in normalized_std(z).tolist()]
         [1.0, 1.0]
     """
     u: Tensor = F.normalize(z, dim=1, eps=1e-6)

@@ -27,7 +27,7 @@ from vergence.utils.terminal import bar
 
 __all__ = ["Advice", "advise"]
 
-LABELLED = 100  # labelled items that a measurement needs
+LABELED = 100  # labeled items that a measurement needs
 VIEWS = 200_000  # sampled by default, of items of up to 3,072 features
 PART_ITEMS = 10_000  # items on which operations are left out
 Verdict = Literal["joint_embedding", "reconstruction", "cannot_tell"]
@@ -43,7 +43,7 @@ class Advice:
         margin: With labels, accuracy of joint embedding minus that of reconstruction; without, their overlap at k.
         interval: 95 % interval of the margin, by bootstrap.
         words: What it says, in sentences; what would change it comes last.
-        facts: Items, features, directions, the variance they keep, k, draws, labelled items, classes, chance.
+        facts: Items, features, directions, the variance they keep, k, draws, labeled items, classes, chance.
         spectrum: ``variance``, ``omega``, ``phi`` of each direction or component, descending.
         directions: The principal directions: ``variance`` (share), ``invariance`` in [0, 1], ``label`` (share of it that is
             between classes; None without labels), ``joint_embedding`` and ``reconstruction`` (R^2 with which each tells it).
@@ -90,7 +90,7 @@ def advise(
     """Advises on joint embedding or reconstruction for some data and an augmentation.
 
     Both problems are estimated and solved in the principal directions of most variance, at most ``directions`` of them; for
-    images of many pixels these are found by a randomised projection of part of the items, and the advice says how much of
+    images of many pixels these are found by a randomized projection of part of the items, and the advice says how much of
     the variance they keep. 50,000 images of 32 pixels take about a minute on two cores.
 
     Args:
@@ -227,7 +227,7 @@ def _number(n_components: int | None, r: int) -> int:
 
 
 def _enough(labels: Tensor | None) -> bool:
-    return labels is not None and int((labels >= 0).sum()) >= LABELLED and len(labels[labels >= 0].unique()) >= 2
+    return labels is not None and int((labels >= 0).sum()) >= LABELED and len(labels[labels >= 0].unique()) >= 2
 
 
 def _spectral(at: Mapping[str, Any], interval: tuple[float, float]) -> tuple[Verdict, float, tuple[float, float]]:
@@ -245,8 +245,8 @@ def _measured(at: Mapping[str, Any]) -> tuple[Verdict, float, tuple[float, float
 
 def _facts(found: ev.Evidence, k: int, n_draws: int, classes: list[str], known: bool) -> dict[str, Any]:
     y = found.labels
-    labelled = y[y >= 0] if y is not None else torch.empty(0)
-    chance = float(labelled.long().bincount().max() / len(labelled)) if len(labelled) else 0.0
+    labeled = y[y >= 0] if y is not None else torch.empty(0)
+    chance = float(labeled.long().bincount().max() / len(labeled)) if len(labeled) else 0.0
     return {
         "items": len(found.x),
         "features": len(found.basis.mean),
@@ -254,9 +254,9 @@ def _facts(found: ev.Evidence, k: int, n_draws: int, classes: list[str], known: 
         "variance_kept": found.basis.kept,
         "k": k,
         "draws": n_draws,
-        "labelled": len(labelled),
+        "labeled": len(labeled),
         "classes": classes if known else [],
-        "kinds": len(labelled.unique()),
+        "kinds": len(labeled.unique()),
         "chance": chance if known else None,
-        "noise": 2 * math.sqrt(chance * (1 - chance) / max(1, len(labelled))),
+        "noise": 2 * math.sqrt(chance * (1 - chance) / max(1, len(labeled))),
     }

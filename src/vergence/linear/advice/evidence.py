@@ -126,7 +126,7 @@ class Evidence:
 
     def statistics(self, weights: Sequence[float]) -> Statistics:
         """Returns the moments of a weighted sum of the groups; S holds the covariance where that is given."""
-        found = Moments.weighted(self.moments, weights).statistics(centred=True)
+        found = Moments.weighted(self.moments, weights).statistics(centerd=True)
         return found if self.covariance is None else dataclasses.replace(found, S=found.G + self.covariance)
 
     def solution(self, weights: Sequence[float] | None = None) -> Solution:
@@ -209,7 +209,7 @@ def _projected(augmentation: Any, evidence: Evidence) -> Tensor:
 
 
 def _basis(items: Items, sampler: Augmentation | None, directions: int, device: str) -> Basis:
-    """Returns the principal directions of some items, found by randomised subspace iteration where they are many."""
+    """Returns the principal directions of some items, found by randomized subspace iteration where they are many."""
     n = min(len(items), BASIS_FROM, max(64, BASIS_NUMBERS // int(np.prod(items.shape))))
     some = torch.linspace(0, len(items) - 1, n).long()
     x = torch.cat([flat(raw, sampler).float() for _, raw in items.stream(iter(some.split(64)))]).to(device)
@@ -273,7 +273,7 @@ def predicted(x: Tensor, labels: Tensor, rows: Tensor, ks: Sequence[int], train:
 
 
 def cross_validated(evidence: Evidence, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Returns which labelled items each solution's probe gets right, (number of ks, N') bool, solved and probed without them."""
+    """Returns which labeled items each solution's probe gets right, (number of ks, N') bool, solved and probed without them."""
     labels = evidence.labels
     assert labels is not None
     known = (labels >= 0).nonzero().flatten()
@@ -291,7 +291,7 @@ def cross_validated(evidence: Evidence, ks: Sequence[int]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class LabelMoments:
-    """Sums over the labelled items of each group, G of them.
+    """Sums over the labeled items of each group, G of them.
 
     Attributes:
         n: Items of each class, (G, L).
@@ -310,10 +310,10 @@ class LabelMoments:
         L, r = int(evidence.labels.max()) + 1, evidence.x.shape[1]
         shapes = ((GROUPS, L), (GROUPS, L, r), (GROUPS, r, r))
         n, sums, second = (torch.zeros(shape, dtype=torch.float64) for shape in shapes)
-        centre = evidence.x.double().mean(0).cpu()
+        center = evidence.x.double().mean(0).cpu()
         for g in range(GROUPS):
             here = (evidence.group == g) & (evidence.labels >= 0)
-            x, y = evidence.x[here.to(evidence.x.device)].double().cpu() - centre, evidence.labels[here]
+            x, y = evidence.x[here.to(evidence.x.device)].double().cpu() - center, evidence.labels[here]
             n[g] = torch.bincount(y, minlength=L)
             sums[g].index_add_(0, y, x)
             second[g] = x.T @ x
@@ -333,9 +333,9 @@ class LabelMoments:
         C = second / N[:, None, None] - mean[:, :, None] * mean[:, None, :]
         R = rows.double().cpu()
         some, share = n > 0, (n / N[:, None]).sqrt()[..., None]
-        centred = torch.where(some[..., None], sums / n.clamp(min=1)[..., None] - mean[:, None], 0.0) * share
+        centerd = torch.where(some[..., None], sums / n.clamp(min=1)[..., None] - mean[:, None], 0.0) * share
         L, _ = linalg.cholesky(R @ C @ R.T)
-        T = torch.linalg.solve_triangular(L, R @ centred.mT, upper=False).square().sum((1, 2))
+        T = torch.linalg.solve_triangular(L, R @ centerd.mT, upper=False).square().sum((1, 2))
         q = len(R) / (N - 1)
         found: Tensor = (T - (some.sum(1) - 1) * q) / (1 - q).clamp(min=1e-3)
         return found
@@ -359,7 +359,7 @@ def rebased(
         raw = raw.to(device)
         views = [evidence.basis(v) for v in draw(raw, augmentation, n_draws, seed, b)]
         _add(sums, evidence.basis(flat(raw, augmentation)), views)
-    return [one.statistics(centred=True) for one in sums]
+    return [one.statistics(centerd=True) for one in sums]
 
 
 def as_items(data: Any) -> Items:

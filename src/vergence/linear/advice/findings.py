@@ -1,6 +1,6 @@
 """The findings that advice is made of: plain rows of numbers, each with its interval.
 
-Three errors enter an interval: which labelled items the probe was tried on (bootstrap of paired differences), which items the
+Three errors enter an interval: which labeled items the probe was tried on (bootstrap of paired differences), which items the
 solutions saw (jackknife over groups, for overlaps), and which views were drawn of them (halves of the draws).
 """
 
@@ -148,7 +148,7 @@ def operations(
             continue
         solutions = [ev.solve(each) for each in statistics]
         whole = whole or solutions[0]
-        if rows and torch.equal(whole.S, solutions[0].S):  # greyscale of grey images does nothing
+        if rows and torch.equal(whole.S, solutions[0].S):  # grayscale of gray images does nothing
             continue
         row, shares = _treatment(name, found, solutions, whole, k, labels, everything, level)
         first = shares if first is None else first
@@ -191,7 +191,7 @@ def _readable(labels: ev.LabelMoments, k: int) -> Tensor | None:
 
 
 def _right(found: ev.Evidence, rows: Tensor, k: int) -> Tensor:
-    """Returns which labelled items a solution that saw no labels gets right: the probe alone is held out."""
+    """Returns which labeled items a solution that saw no labels gets right: the probe alone is held out."""
     assert found.labels is not None
     here = (found.labels >= 0).nonzero().flatten()
     fold = found.group[here] % ev.FOLDS
@@ -214,12 +214,12 @@ def sizes_curve(found: ev.Evidence, whole: ev.Solution, k: int, known: bool, lev
         row: dict[str, Any] = {"items": n, "overlap": _overlap(solution, k)}
         row |= {"joint_embedding_settled": settled["je"], "reconstruction_settled": settled["rc"]}
         if known:
-            row |= _learnt(found, solution, weights, k, size, held_out, level)
+            row |= _learned(found, solution, weights, k, size, held_out, level)
         rows.append(row)
     return rows
 
 
-def _learnt(
+def _learned(
     found: ev.Evidence, solution: ev.Solution, weights: list[float], k: int, size: int, held_out: list[int], level: float
 ) -> dict[str, Any]:
     """Returns accuracies on the held-out groups after seeing ``size`` groups, labels included; none with too few labels."""

@@ -17,9 +17,9 @@ IMAGES: Mapping[str, tuple[str, Any]] = {
     "crop": ("crop", (1.0, 1.0)),
     "flip": ("flip", 0.0),
     "jitter": ("jitter_p", 0.0),
-    "greyscale": ("greyscale", 0.0),
+    "grayscale": ("grayscale", 0.0),
     "blur": ("blur", 0.0),
-    "solarise": ("solarise", 0.0),
+    "solarize": ("solarize", 0.0),
 }
 VECTORS: Mapping[str, tuple[str, Any]] = {name: (name, 0.0) for name in ("noise", "mask", "scale")}
 

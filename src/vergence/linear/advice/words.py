@@ -53,8 +53,8 @@ def _same(at: Row, facts: Row) -> str:
 
 
 def _spectral(verdict: str, interval: tuple[float, float], facts: Row, at: Row) -> str:
-    alike = facts["labelled"] and facts["kinds"] < 2
-    few = f" ({'all labels are alike' if alike else str(facts['labelled']) + ' labels are too few'})" if facts["labelled"] else ""
+    alike = facts["labeled"] and facts["kinds"] < 2
+    few = f" ({'all labels are alike' if alike else str(facts['labeled']) + ' labels are too few'})" if facts["labeled"] else ""
     overlap = f"their {at['k']} components overlap by {at['overlap']:.0%} ({interval[0]:.0%} to {interval[1]:.0%}, 95 %)"
     if verdict == "joint_embedding":
         return (

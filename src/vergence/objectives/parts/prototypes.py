@@ -7,7 +7,7 @@ or, with D (1 + r) numbers a component in the place of D^2, of low rank in the t
     S_k = T (diag(d_k) + s^2 I + U_k U_k^T) T^T
 
 Their diagonal says how far the views agree feature by feature, which that of [z_a; z_b] could not. The floor s keeps embeddings
-that are trained towards the components from shrinking onto them.
+that are trained toward the components from shrinking onto them.
 
 Shapes: D features, K components, M items in the bank, r the rank.
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.densities import em
-from vergence.densities.covariance import Covariance, Dense, PairedLowRank, turned
+from vergence.densities.covariance import Covariance, Dense, PairedLowRank, rotated
 from vergence.densities.gaussian import GaussianMixture
 from vergence.utils import linalg
 
@@ -213,7 +213,7 @@ class MixtureBank(nn.Module):
         """Puts items (B, D) in the place of the oldest; returns whether a fit is due."""
         size = len(self.stored)
         where = torch.arange(self.seen, self.seen + len(z), device=self.stored.device)[-size:] % size
-        self.stored[where] = (z if self.rank is None else turned(z))[-size:].to(self.stored)
+        self.stored[where] = (z if self.rank is None else rotated(z))[-size:].to(self.stored)
         self.seen += len(z)
         due = self.seen - self.fitted >= min(self.fitted, size)
         self.fitted = self.seen if due else self.fitted
@@ -250,7 +250,7 @@ class MixtureBank(nn.Module):
         structure = self.structure
         for _ in range(steps):
             sums, use = em.expectation(data, structure, mixture, self.stored.dtype)
-            mixture = em.maximisation(structure, use, sums, mixture, self.floor**2, data.least)
+            mixture = em.maximization(structure, use, sums, mixture, self.floor**2, data.least)
             dead = int(sums.N.argmin())
             if len(sums.N) > 1 and float(sums.N[dead]) < 1:
                 item = data.X[sums.where[0]].to(mixture.means) - data.origin
@@ -277,7 +277,7 @@ class MixtureBank(nn.Module):
         if self.rank is None:
             return GaussianMixture(self.logits, self.means, Dense(self.shared), context)
         covariance = PairedLowRank.of_sums(self.shared[..., 0], self.shared[..., 1:])
-        return GaussianMixture(self.logits, turned(self.means), covariance, context)
+        return GaussianMixture(self.logits, rotated(self.means), covariance, context)
 
     def get_extra_state(self) -> Tensor:
         """Returns the counts, for the state_dict; kept off the device, where reading one would wait for it."""

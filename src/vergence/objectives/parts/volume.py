@@ -58,7 +58,7 @@ def moments(z: Tensor, shrinkage: float | None = 0.0) -> Moments:
 
     Args:
         z: (N, D).
-        shrinkage: a in (1 - a) S + a tr(S) / D I, in [0, 1]; None takes `oas`, which grows as N falls towards D.
+        shrinkage: a in (1 - a) S + a tr(S) / D I, in [0, 1]; None takes `oas`, which grows as N falls toward D.
 
     Example:
         >>> moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()

@@ -1,0 +1,36 @@
+"""Suggests the nearest known name where an unknown one was given."""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean", "unknown"]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns "did you mean 'NAME'?" for the nearest known name, or an empty string where none is near.
+
+    Example:
+        >>> did_you_mean("resnet81", ["resnet18", "mlp"]), did_you_mean("xyz", ["resnet18", "mlp"])
+        ("did you mean 'resnet18'?", '')
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean '{near[0]}'?" if near else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> ValueError:
+    """Returns the error for an unknown name: what was expected, what was found, and the nearest known name or else a hint.
+
+    Args:
+        what: The kind of thing that is named, for instance ``recipe``.
+        name: The name that was given.
+        known: Names that exist.
+        hint: What to do where no known name is near.
+
+    Example:
+        >>> unknown("encoder", "resnet81", ["mlp", "resnet18"])
+        ValueError("expected an encoder among mlp, resnet18, found 'resnet81'; did you mean 'resnet18'?")
+    """
+    known = list(known)
+    article = "an" if what[0] in "aeiou" else "a"
+    last = did_you_mean(name, known) or hint
+    return ValueError(f"expected {article} {what} among {', '.join(known)}, found '{name}'" + (f"; {last}" if last else ""))
