@@ -67,7 +67,7 @@ def _seconds(work: Callable[[], object], threads: int, limit: float = float("inf
 
 
 class Threads:
-    """Keeps the number of threads right while work goes on: chooses at the start, and again when units of work take twice as long.
+    """Keeps the number of threads right while work goes on: chooses at the start, and again when the work slows down by half.
 
     Args:
         work: Repeatable work without lasting effects that stands for a unit, for the trials.
@@ -113,7 +113,7 @@ class Threads:
         self._use(choose(self.work, self.most), "chosen by measuring" if self.most > 1 else "")
 
     def note(self, seconds: float) -> bool:
-        """Takes the seconds of a unit of work; chooses again if units take twice as long as before, and returns whether it did."""
+        """Takes the seconds of a unit of work; chooses again if units take twice as long, and returns whether it did."""
         self.recent.append(seconds)
         if self.fixed or self.most == 1 or len(self.recent) < WINDOW:
             return False
