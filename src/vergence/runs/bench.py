@@ -15,16 +15,15 @@ from typing import Any, Literal
 import torch
 
 from vergence import objectives
-from vergence.training import build
-from vergence.training import loop
-from vergence.runs.run import Run
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.data.items import ArrayItems
-from vergence.utils.devices import described
-from vergence.training.folder import RunFolder
-from vergence.utils.terminal import bar, table
 from vergence.data.views import ImageViews
+from vergence.runs.run import Run
+from vergence.training import build, loop
+from vergence.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.training.folder import RunFolder
+from vergence.utils.devices import described
+from vergence.utils.terminal import bar, table
 
 __all__ = ["bench"]
 
