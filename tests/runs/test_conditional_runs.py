@@ -10,15 +10,15 @@ from torch import Tensor, nn
 import vergence
 from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
-from vergence.data.items import ArrayItems, PairItems
-from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
-from vergence.densities.retrieval import retrieve
-from vergence.objectives.core import Objective
-from vergence.objectives.gje import GJE
 from vergence.training import build as building
 from vergence.training.build import build_method
 from vergence.training.config import ModelConfig, RunConfig
+from vergence.data.items import ArrayItems, PairItems
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.covariance import Diagonal
+from vergence.objectives.core import Objective
+from vergence.objectives.gje import GJE
+from vergence.densities.retrieval import retrieve
 
 pytestmark = pytest.mark.float32
 
@@ -118,8 +118,8 @@ def test_encoders_of_unlike_kinds(pairs):
 
 
 def test_pairs_are_evaluated_embedded_and_reported(pairs, tmp_path):
-    from vergence.report.page import write_report
     from vergence.runs.evaluate import evaluate
+    from vergence.report.page import write_report
 
     run, source = pairs
     record = evaluate(run, probes=False)
@@ -314,9 +314,7 @@ def test_trained_encoders_find_the_other_half_of_what_is_held_out(tmp_path):
     context, target = np.tanh(hidden @ rng.normal(size=(4, 12))), hidden @ rng.normal(size=(4, 9)) + noise
     np.savez(tmp_path / "p.npz", context=context[:1900].astype(np.float32), target=target[:1900].astype(np.float32))
     settings = {**QUICK, "limit": None, "epochs": 12, "optimizer": "adamw", "lr": 2e-3}
-    run = vergence.train(
-        str(tmp_path / "p.npz"), out=tmp_path / "run", objective="gje", encoder="mlp", projector=(4,), **settings
-    )
+    run = vergence.train(str(tmp_path / "p.npz"), out=tmp_path / "run", objective="gje", encoder="mlp", projector=(4,), **settings)
     found = run.retrieve(context[1900:].astype(np.float32), target[1900:].astype(np.float32), 5)
     right = found.ranked == torch.arange(100)[:, None]
     assert right[:, 0].float().mean() > 0.5 and right.any(1).float().mean() > 0.9

@@ -97,9 +97,9 @@ def test_an_objective_from_outside_has_no_density_to_score_with(plain, tmp_path)
 
 
 def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):
+    from vergence.runs.evaluate import evaluate
     from vergence.report.page import write_report
     from vergence.report.show import show_evaluation
-    from vergence.runs.evaluate import evaluate
 
     plain.write_embeddings(images(), tmp_path / "e.npz")
     with np.load(tmp_path / "e.npz") as e:

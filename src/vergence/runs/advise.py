@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from vergence.training import build
 from vergence.data.config import DataConfig, ViewConfig
+from vergence.training.config import RunConfig
 from vergence.data.sources import open_data
+from vergence.utils.devices import as_device
+from vergence.utils.files import replacing
 from vergence.linear.advice.advise import Advice, advise
 from vergence.linear.advice.pipeline import VECTORS
 from vergence.report.advice import write_page
-from vergence.training import build
-from vergence.training.config import RunConfig
-from vergence.utils.devices import as_device
-from vergence.utils.files import replacing
 
 __all__ = ["advise_on"]
 

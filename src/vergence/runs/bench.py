@@ -15,15 +15,16 @@ from typing import Any, Literal
 import torch
 
 from vergence import objectives
-from vergence.data.config import DataConfig, ViewConfig
-from vergence.data.items import ArrayItems
-from vergence.data.views import ImageViews
+from vergence.training import build
+from vergence.training import loop
 from vergence.runs.run import Run
-from vergence.training import build, loop
+from vergence.data.config import DataConfig, ViewConfig
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
-from vergence.training.folder import RunFolder
+from vergence.data.items import ArrayItems
 from vergence.utils.devices import described
+from vergence.training.folder import RunFolder
 from vergence.utils.terminal import bar, table
+from vergence.data.views import ImageViews
 
 __all__ = ["bench"]
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.report.page import write_report
-from vergence.report.show import show_evaluation
-from vergence.runs.evaluate import evaluate
 from vergence.runs.train import train
 from vergence.utils.files import replacing
+from vergence.runs.evaluate import evaluate
+from vergence.report.page import write_report
+from vergence.report.show import show_evaluation
 
 __all__ = ["demo", "photographs", "write_pairs"]
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vergence.training import build
+from vergence.encoders import networks
+from vergence.runs.run import Run
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
-from vergence.encoders import networks
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
-from vergence.runs.run import Run
-from vergence.training import build
-from vergence.training.loop import seed_of
 from vergence.utils.files import replacing
 from vergence.utils.terminal import bar
+from vergence.training.loop import seed_of
 
 __all__ = ["evaluate"]
 

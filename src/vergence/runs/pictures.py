@@ -9,9 +9,10 @@ Shapes: N pictures (C, H, W), D features of the objective's space.
 """
 
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,18 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vergence.runs.run import Images, Run
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.sources import open_data
-from vergence.data.views import center_crop
-from vergence.encoders.decoder import Decoder
 from vergence.evaluation import features
-from vergence.methods.paired import Side
-from vergence.runs.run import Images, Run
 from vergence.utils.files import replacing
+from vergence.methods.paired import Side
+from vergence.encoders.decoder import Decoder
 from vergence.utils.terminal import bar
+from vergence.data.views import center_crop
 
 __all__ = [
     "decoded",

@@ -10,23 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from vergence.training import build
 from vergence.data import sources
-from vergence.data.items import Items, PairItems
+from vergence.training import recipes
 from vergence.densities import retrieval
+from vergence.training import loop
+from vergence.training.config import RunConfig
+from vergence.data.items import Items, PairItems
+from vergence.data.sources import Data
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.utils.devices import as_device
 from vergence.evaluation import features
+from vergence.utils.files import open_table
 from vergence.methods.paired import PairedMethod, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective
-from vergence.training import build
 from vergence.training.folder import RunFolder
-from vergence.utils.devices import as_device
-from vergence.utils.files import open_table
 from vergence.utils.terminal import bar
+from vergence.data.views import Views
 
-__all__ = [
-    "Run",
-    "load",
-]
+__all__ = ["Run", "load", ]
 
 Images = str | Path | np.ndarray | Tensor | Items
 
@@ -58,9 +60,7 @@ def untrained_method(folder: RunFolder) -> PairedMethod:
     """Returns an untrained model of a run's description; its input statistics are still to be filled."""
     facts = folder.facts
     channels = facts["shape"][0] + (facts["target_shape"] or [0])[0]
-    return build.build_method(
-        folder.config.model, facts["shape"], facts["target_shape"], torch.zeros(channels), torch.ones(channels)
-    )
+    return build.build_method(folder.config.model, facts["shape"], facts["target_shape"], torch.zeros(channels), torch.ones(channels))
 
 
 class Run:
