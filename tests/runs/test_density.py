@@ -7,6 +7,7 @@ import pytest
 from tests.cli.test_cli import call, refused
 
 from vergence import mixtures
+from vergence.data.tables import Pairs
 from vergence.runs import density
 
 pytestmark = pytest.mark.float32
@@ -61,7 +62,7 @@ def test_predict_sample_and_score(folder):
 
 def test_numbers_of_the_fit_are_true(tmp_path):
     c, t = two_answers(2000)
-    pairs = density.Pairs(c, t, (["context_0"], ["target_0"]))
+    pairs = Pairs(c, t, (["context_0"], ["target_0"]))
     found = density.fit(pairs, "mixture", tmp_path / "m.safetensors", settings={"n_components": 2}, holdout=0.25, seed=3)
     assert (found["train"], found["test"]) == (1500, 500)
     ours, linear, alone = found["scores"].values()
@@ -118,9 +119,11 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="line 3")
     refused(*fit, tmp_path / "empty.csv", "--target", "b", *out, words="found 0 lines")
     refused(*fit, folder / "pairs.csv", *out, words="--target NAME")
-    refused(*fit, folder / "pairs.csv", "--target", "drug", *out, words="did you mean drag?")
+    refused(*fit, folder / "pairs.csv", "--target", "drug", *out, words="did you mean 'drag'?")
     refused(*fit, folder / "pairs.npz", "--target", "drag", *out, words=".csv")
-    refused(*fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_component=2", *out, words="did you mean n_components?")
+    refused(
+        *fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_component=2", *out, words="did you mean 'n_components'?"
+    )
     refused(*fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_components=9999", *out, words="9999")
     refused(*fit, folder / "pairs.npz", "--holdout", "1", *out, words="holdout")
     refused(*fit, folder / "pairs.npz", "--out", tmp_path / "m.npz", words=".safetensors")

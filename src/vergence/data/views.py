@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
+from vergence.data.pixels import luma, to_unit
 
-__all__ = ["ImageViews", "VectorViews", "Views", "center_crop"]
+__all__ = ["ImageViews", "VectorViews", "Views"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
-LUMA = (0.2989, 0.587, 0.114)
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
@@ -135,14 +135,14 @@ class ImageViews(Views):
             if self.config.jitter_p > 0:
                 _jitter(y.flatten(2), draws, self.config.jitter)
             if x.shape[1] == 3:
-                _change(y, draws["grayscale"], lambda part: _luma(part).expand_as(part))
+                _change(y, draws["grayscale"], lambda part: luma(part).expand_as(part))
             _change(y, draws["blur"], self._blur, draws["sigma"])
             _change(y, draws["solarize"], lambda part: torch.where(part >= 0.5, 1 - part, part))
         return y.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else y
 
     def _frame(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         """Crop, resize and flip: (B, C, H, W) -> new contiguous float32 (B, C, size, size) in [0, 1]."""
-        y = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+        y = to_unit(x, torch.float32)
         if x.shape[2:] == (self.size, self.size) and self.config.crop == (1, 1) and self.config.flip == 0:
             return y.clone(memory_format=torch.contiguous_format)
         top, left, height, width = _boxes(draws, *x.shape[2:])
@@ -220,39 +220,6 @@ class VectorViews(Views):
         return mean + a * m * (x - mean) + std * e
 
 
-def center_crop(x: Tensor, size: int) -> Tensor:
-    """Returns the central ``size`` x ``size`` pixels of images: what evaluation sees, with nothing random.
-
-    Args:
-        x: Images (B, C, H, W) of any number type. Where the shorter side is below ``size`` it is first brought to
-            ``size``, bilinear, in the same proportions.
-        size: Side in pixels, at least 1.
-
-    Returns:
-        (B, C, size, size) of x's type; ``x`` itself where it has that shape.
-
-    Raises:
-        ValueError: ``x`` is not of rank 4.
-
-    Example:
-        >>> center_crop(torch.arange(16).view(1, 1, 4, 4), 2)
-        tensor([[[[ 5,  6],
-                  [ 9, 10]]]])
-    """
-    if x.ndim != 4:
-        raise ValueError(f"expected images (B, C, H, W), found shape {tuple(x.shape)}: add the missing dimensions")
-    if min(x.shape[2:]) < size:
-        x = _enlarge(x, size / min(x.shape[2:]))
-    top, left = (round((side - size) / 2) for side in x.shape[2:])
-    return x if x.shape[2:] == (size, size) else x[..., top : top + size, left : left + size]
-
-
-def _enlarge(x: Tensor, factor: float) -> Tensor:
-    shape = [round(side * factor) for side in x.shape[2:]]
-    y = F.interpolate(x if x.is_floating_point() else x.float(), shape, mode="bilinear", align_corners=False)
-    return y if x.is_floating_point() else y.round_().to(x.dtype)
-
-
 def _boxes(draws: dict[str, Tensor], height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Top, left, height and width (B,) in whole pixels: the first try that fits, or else the largest central crop."""
     area, aspect, place = draws["area"] * height * width, draws["aspect"], draws["place"]
@@ -308,17 +275,9 @@ def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> None:
         _to(part.float(), x.device)[:, None, None]
         for part in (factor, rest * (operation == CONTRAST), rest * (operation == SATURATION))
     )
-    gray = _luma(x)
+    gray = luma(x)
     base = (gray * to_gray).add_(gray.mean(-1, keepdim=True) * to_mean)
     x.mul_(f).add_(base).clamp_(0, 1)
-
-
-def _luma(x: Tensor) -> Tensor:
-    """Gray of (B, C, ...), shape (B, 1, ...)."""
-    if x.shape[1] == 1:
-        return x
-    r, g, b = x[:, :1], x[:, 1:2], x[:, 2:]
-    return (r * LUMA[0]).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2])
 
 
 def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vergence.data.pixels import to_unit
+
 __all__ = ["Standardize", "encoder", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
 
 KNOWN = ("small", "mlp", "resnet18", "resnet34", "resnet50", "timm:NAME")
@@ -36,9 +38,7 @@ class Standardize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns a tensor of x's shape and of the statistics' type."""
         shape = (1, -1) + (1,) * (x.ndim - 2)
-        if x.dtype == torch.uint8:
-            x = x.to(self.mean.dtype) / 255
-        return (x.to(self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
+        return (to_unit(x, self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
 
 
 def small_convnet(channels: int, widths: Sequence[int] = (32, 64, 128, 256)) -> nn.Module:
