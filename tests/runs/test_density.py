@@ -84,13 +84,16 @@ def test_tables_by_the_names_of_their_columns(folder):
     assert model.columns_ == [["speed", "number"], ["drag"]]
     lines = (folder / "pairs.csv").read_text().splitlines()
     other = [",".join([c, "x", a, b][i] for i in (0, 2, 3)) for a, b, c in (line.split(",") for line in lines)]
-    (folder / "turned.csv").write_text("\n".join(other) + "\n")  # columns in another order
-    for source in ("pairs.csv", "turned.csv"):
+    (folder / "rotated.csv").write_text("\n".join(other) + "\n")  # columns in another order
+    swapped = [",".join([b, "0" if i else "rest", c, a]) for i, (a, b, c) in enumerate(line.split(",") for line in lines)]
+    (folder / "swapped.csv").write_text("\n".join(swapped) + "\n")  # contexts too, and one column more
+    for source in ("pairs.csv", "rotated.csv", "swapped.csv"):
         assert (
             call("density", "score", folder / "g.safetensors", folder / source, "--out", folder / f"{source}.out.csv").returncode
             == 0
         )
-    assert (folder / "pairs.csv.out.csv").read_text() == (folder / "turned.csv.out.csv").read_text()
+    written = [(folder / f"{name}.csv.out.csv").read_text() for name in ("pairs", "rotated", "swapped")]
+    assert written[0] == written[1] == written[2]
 
 
 def test_wrong_calls_are_one_line(folder, tmp_path):
