@@ -48,6 +48,12 @@ def read_all(items, size=3, workers=0):
     return torch.cat([index for index, _ in parts]), torch.cat([x for _, x in parts])
 
 
+def printed(code):
+    """The words that a program prints, in a process of its own."""
+    env = {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True).stdout.split()
+
+
 def opened(source, **settings):
     return open_data(DataConfig(source=str(source), **settings), workers=0)
 
@@ -678,14 +684,7 @@ assert not data.train.in_memory
 rows = sum(int(name) for name in data.train.names)
 print(most - before, total == rows, len(data.train))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
-        check=True,
-    )
-    grown, right, n = done.stdout.split()
+    grown, right, n = printed(code)
     assert int(grown) < 64 and right == "True" and n == "25600"
 
 

@@ -6,17 +6,16 @@ import os
 import random
 import signal
 import struct
-import subprocess
 import sys
 import time
 import zipfile
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.data.test_data import printed
 
 from vergence.data import images
 from vergence.data.arrays import from_array, open_arrays
@@ -26,7 +25,6 @@ from vergence.data.images import ImageFiles, decode, file_name, image_mode, writ
 from vergence.data.items import Skipped, batches
 from vergence.data.sources import open_data, open_items
 
-SRC = Path(__file__).parents[2] / "src"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes, symbolic links and names of any bytes")
 
 
@@ -314,12 +312,5 @@ items = open_items({str(path)!r}, shape=(3, 32, 32))
 n = sum(len(items.read(index)) for index in batches(len(items), 1000))
 print(n, peak() - before)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
-        check=True,
-    )
-    n, grown = done.stdout.split()
+    n, grown = printed(code)
     assert n == "1000000" and int(grown) < 200

@@ -213,9 +213,8 @@ class VectorViews(Views):
         """
         expected = (len(draws["scale"]), len(self.mean))
         if x.shape != expected or not x.is_floating_point():
-            raise ValueError(
-                f"expected floats of shape {expected}, found {x.dtype} {tuple(x.shape)}: convert them, or sample parameters for them"
-            )
+            found = f"found {x.dtype} {tuple(x.shape)}"
+            raise ValueError(f"expected floats of shape {expected}, {found}: convert them, or sample parameters for them")
         mean, std, e, m, a = (
             part.to(x, non_blocking=True) for part in (self.mean, self.std, draws["noise"], draws["keep"], draws["scale"])
         )
