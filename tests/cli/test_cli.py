@@ -338,7 +338,7 @@ def test_sample_refuses_what_it_cannot_draw(run, gaussian, tmp_path):
     refused("sample", run, "--out", tmp_path / "s.npz", words="'vje' has no conditional density")
     refused("sample", gaussian, "--out", tmp_path / "s.jpg", words=".png")
     refused("sample", gaussian, "--out", tmp_path / "s.png", "--n", "0", words="n of at least 1")
-    refused("sample", gaussian, "--out", tmp_path / "s.png", "--context", "digist", words="did you mean digits")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--context", "digist", words="did you mean 'digits'")
     refused("sample", gaussian, "--out", tmp_path / "s.png", "--decoder-epochs", "0", words="epochs >= 1")
     np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32))
     settings = ["--objective", "gje", "--encoder", "mlp", "--set", "projector=(4,)", *QUICK[:4], "--device", "cpu"]
@@ -397,7 +397,7 @@ def test_advise_refuses_what_it_cannot_use(run, tmp_path):
         refused("advise", "digits", "--out", tmp_path, "--device", "cuda", words="no CUDA device")
     refused("advise", "digits", "--out", tmp_path, "--components", "5000", words="n_components")
     refused("advise", "digits", "--out", tmp_path, "--draws", "1", words="n_draws")
-    refused("advise", "digist", "--out", tmp_path, words="did you mean digits")
+    refused("advise", "digist", "--out", tmp_path, words="did you mean 'digits'")
     refused("advise", "digits", "--out", tmp_path, "--limit", "20", words="at least 100 items")
     np.savez(tmp_path / "pairs.npz", context=np.zeros((200, 3)), target=np.ones((200, 3)))
     refused("advise", tmp_path / "pairs.npz", "--out", tmp_path, words="pairs")

@@ -82,6 +82,7 @@ class Density:
 
 
 def _fit(command: DensityFit, value: Callable[[str], Any]) -> None:
+    from vergence.data.tables import read_pairs
     from vergence.runs import density
     from vergence.utils.terminal import table
 
@@ -91,7 +92,7 @@ def _fit(command: DensityFit, value: Callable[[str], Any]) -> None:
         if not equals:
             raise ValueError(f"expected --set NAME=VALUE, found '{pair}'")
         settings[name] = value(text)
-    pairs = density.read_pairs(command.pairs, command.target)
+    pairs = read_pairs(command.pairs, command.target)
     found = density.fit(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
     print(f"{found['model']}: {found['train']} pairs in {found['seconds']:.1f} s")
     if found["scores"]:
@@ -110,25 +111,28 @@ def _loaded(command: _Use) -> tuple[Any, list[str], list[str]]:
 
 
 def _predict(command: DensityPredict, _: Any) -> None:
+    from vergence.data.tables import read_contexts
     from vergence.runs import density
 
     model, columns, _ = _loaded(command)
-    _say(command, density.predict(model, density.read_contexts(command.source, columns), command.out, level=command.level))
+    _say(command, density.predict(model, read_contexts(command.source, columns), command.out, level=command.level))
 
 
 def _sample(command: DensitySample, _: Any) -> None:
+    from vergence.data.tables import read_contexts
     from vergence.runs import density
 
     model, columns, _ = _loaded(command)
-    contexts = density.read_contexts(command.source, columns)
+    contexts = read_contexts(command.source, columns)
     _say(command, density.sample(model, contexts, command.out, n=command.n, seed=command.seed))
 
 
 def _score(command: DensityScore, _: Any) -> None:
+    from vergence.data.tables import read_pairs
     from vergence.runs import density
 
-    model, _, target = _loaded(command)
-    pairs = density.read_pairs(command.source, target if command.source.suffix == ".csv" else ())
+    model, context, target = _loaded(command)
+    pairs = read_pairs(command.source, *((target, context) if command.source.suffix.lower() == ".csv" else ()))
     _say(command, density.score(model, pairs, command.out))
 
 

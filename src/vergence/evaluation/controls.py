@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data.pixels import to_unit
 from vergence.utils.linalg import require_features
 
 __all__ = ["pca", "pixels"]
@@ -26,8 +27,7 @@ def pixels(x: Tensor) -> Tensor:
     """
     if x.ndim < 2:
         raise ValueError(f"expected items of shape (N, ...), found {tuple(x.shape)}: put items along the first dimension")
-    flat = x.flatten(1).float()
-    return flat / 255 if x.dtype == torch.uint8 else flat
+    return to_unit(x, torch.float32).flatten(1)
 
 
 def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.items import Items, batches
-from vergence.data.views import center_crop
+from vergence.data.pixels import center_crop
 
 __all__ = ["collect", "stream"]
 

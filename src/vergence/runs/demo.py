@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.data.pixels import to_bytes
 from vergence.runs.train import train
 from vergence.utils.files import replacing
 from vergence.runs.evaluate import evaluate
@@ -87,7 +88,7 @@ def photographs(clean: Tensor, generator: torch.Generator) -> Tensor:
     contrast, brightness = (torch.rand(len(clean), 1, 1, 1, generator=generator) for _ in range(2))
     shown = clean * (0.4 + 0.4 * contrast) + 0.1 + 0.3 * brightness
     noisy = shown + NOISE * torch.randn(shown.shape, generator=generator)
-    return (noisy.clamp(0, 1) * 255).round().byte()
+    return to_bytes(noisy)
 
 
 def lessons(record: dict[str, Any]) -> list[str]:

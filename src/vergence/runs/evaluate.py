@@ -13,6 +13,7 @@ from vergence.training import build
 from vergence.encoders import networks
 from vergence.runs.run import Run
 from vergence.data.items import Items
+from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
 from vergence.utils.files import replacing
@@ -104,7 +105,7 @@ class _Pixels(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 4 and x.shape[-1] > PIXELS:
-            x = F.adaptive_avg_pool2d(x.float() / 255 if x.dtype == torch.uint8 else x, PIXELS)
+            x = F.adaptive_avg_pool2d(to_unit(x), PIXELS)
         return controls.pixels(x)
 
 
@@ -219,6 +220,5 @@ def _write_examples(run: Run, items: Items, test: Features) -> None:
 
 
 def _thumbnail(x: Tensor) -> Tensor:
-    x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-    small = F.interpolate(x, size=64, mode="bilinear", antialias=True) if x.shape[-1] > 64 else x
-    return (small.clamp(0, 1) * 255).round().byte().contiguous()
+    x = to_unit(x, torch.float32)
+    return to_bytes(resize(x, 64, 64) if x.shape[-1] > 64 else x).contiguous()

@@ -31,7 +31,7 @@ from vergence.utils.files import replacing
 from vergence.methods.paired import Side
 from vergence.encoders.decoder import Decoder
 from vergence.utils.terminal import bar
-from vergence.data.views import center_crop
+from vergence.data.pixels import center_crop, resize, to_unit
 
 __all__ = [
     "decoded",
@@ -142,7 +142,7 @@ def _seen(items: Items, index: Iterable[Tensor], run: Run, side: Side = "target"
     for i, x in items.stream(iter(index), workers=run.folder.config.fit.workers):
         x = x[0] if isinstance(x, tuple | list) else x
         x = x if size is None else center_crop(x, size)
-        yield i, (x.float() / 255 if x.dtype == torch.uint8 else x.float()).to(run.device)
+        yield i, to_unit(x, torch.float32).to(run.device)
 
 
 def kept_decoder(run: Run, epochs: int | None = None, seed: int = 0) -> Decoder:
@@ -306,7 +306,7 @@ def _read_contexts(run: Run, items: Items) -> Tensor | None:
     if len(run.read_shape()) != 3:
         return None
     channels, height, width = picture_shape(run)
-    x = F.interpolate(_read(run, items, "context"), size=(height, width), mode="bilinear", antialias=True)
+    x = resize(_read(run, items, "context"), height, width)
     return x.expand(-1, channels, -1, -1) if x.shape[1] == 1 else x if channels == 3 else x.mean(1, keepdim=True)
 
 

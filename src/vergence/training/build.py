@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vergence import objectives
 from vergence.data.items import ArrayItems, Items, PairItems, Skipped
+from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.densities.gaussian import GaussianMixture
@@ -130,8 +131,7 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    x = x.double() / 255 if x.dtype == torch.uint8 else x.double()
-    x = x.transpose(0, 1).flatten(1)
+    x = to_unit(x, torch.float64).transpose(0, 1).flatten(1)
     std, mean = torch.std_mean(x, dim=1, correction=0)
     return mean.float(), torch.where(std > 1e-6, std, 1.0).float()
 
