@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.cli.test_cli import QUICK, call, refused
+from tests.cli.test_cli import call, refused
 
 from vergence.cli import commands, options
 from vergence.cli.train import Train
@@ -15,15 +15,6 @@ from vergence.training.config import FitConfig, ModelConfig
 pytestmark = pytest.mark.float32
 
 MANY = "9" * 30
-
-
-@pytest.fixture(scope="module")
-def gaussian(tmp_path_factory):
-    """A small run with a conditional density."""
-    out = tmp_path_factory.mktemp("gje") / "run"
-    found = call("train", "digits", "--out", out, "--objective", "gje", "--set", "projector=(8,)", *QUICK)
-    assert found.returncode == 0, found.stderr
-    return out
 
 
 @pytest.mark.parametrize("size", ["-1", "0", MANY])

@@ -310,15 +310,6 @@ def test_embed_reads_single_images_of_any_size(run, tmp_path):
     assert len((tmp_path / "s.csv").read_text().splitlines()) == 2
 
 
-@pytest.fixture(scope="module")
-def gaussian(tmp_path_factory):
-    """A small run with a conditional density."""
-    out = tmp_path_factory.mktemp("gje") / "run"
-    found = call("train", "digits", "--out", out, "--objective", "gje", "--set", "projector=(8,)", *QUICK)
-    assert found.returncode == 0, found.stderr
-    return out
-
-
 def test_sample_writes_embeddings_and_pictures(gaussian, tmp_path):
     found = call("sample", gaussian, "--out", tmp_path / "s.npz", "--seed", "3", "--device", "cpu")
     assert found.returncode == 0 and "wrote 64 samples" in found.stdout, found.stderr
