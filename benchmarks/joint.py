@@ -128,9 +128,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the run or of every objective")
     parser.add_argument("--out", type=Path, default=LEDGER)
     a = parser.parse_args()
-    from vergence.cli.commands import _settings
+    from vergence.cli.options import parse_settings
 
-    also = _settings(a.set)
+    also = parse_settings(a.set)
     options_too = also.pop("options", {})
     for seed in a.seeds:
         for data in a.data:

@@ -39,10 +39,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "training.jsonl")
     a = parser.parse_args()
 
-    from vergence.cli.commands import _settings
+    from vergence.cli.options import parse_settings
 
     settings = {"root": a.data_root, "limit": a.limit, "epochs": a.epochs}
-    settings = {name: value for name, value in settings.items() if value is not None} | _settings(a.set)
+    settings = {name: value for name, value in settings.items() if value is not None} | parse_settings(a.set)
     for seed in a.seeds:
         name = f"{a.data}-{a.recipe}-{'-'.join(f'{k}={v}' for k, v in settings.items() if k != 'root')}-seed{seed}"
         folder = a.runs / name.replace("/", "_").replace(" ", "")

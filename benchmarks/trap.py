@@ -109,9 +109,9 @@ def setting(name: str) -> tuple[str, dict[str, Any]]:
     """Returns objective and options of a setting, or of words ``objective NAME=VALUE ...``; GJE's of any other name."""
     kind, *options = name.split()
     if name not in SETTINGS and options:
-        from vergence.cli.commands import _settings
+        from vergence.cli.options import parse_settings
 
-        return kind, _settings(options).get("options", {})
+        return kind, parse_settings(options).get("options", {})
     return SETTINGS.get(name, ("gje", {}))
 
 

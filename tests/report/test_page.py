@@ -218,7 +218,7 @@ def test_pictures_have_words(full):
 ABSENT = {
     "rows": "There are no training curves",
     "evaluation": "was not evaluated yet",
-    "examples": "There are no example items to draw",
+    "examples": "There are no examples to show",
 }
 
 
@@ -247,7 +247,7 @@ def test_no_labels_no_accuracies_but_the_reason(tmp_path):
     text = page(whole(tmp_path / "run", evaluation=evaluation, examples=data))
     assert "There are no accuracies: the data has no labels." in plain(text)
     assert "No class was held out as an anomaly" in plain(text)
-    assert "There are no rows of neighbors" in plain(text)
+    assert "There are no nearest neighbors" in plain(text)
     assert [t["name"] for t in figures(text)["map"]["data"] if t["meta"] == "label"] == ["no label"]
 
 
@@ -261,7 +261,7 @@ def test_vectors_have_no_pictures(tmp_path):
 def test_probe_that_did_not_converge_is_named(tmp_path):
     evaluation = fixtures.evaluation()
     evaluation["representations"]["mu"]["probe"]["converged"] = False
-    assert "The probe had not converged on mu." in plain(page(whole(tmp_path / "run", evaluation=evaluation)))
+    assert "The probe did not converge on mu." in plain(page(whole(tmp_path / "run", evaluation=evaluation)))
 
 
 def test_half_a_line_of_metrics_is_tolerated_and_said(tmp_path):

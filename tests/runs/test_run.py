@@ -110,7 +110,7 @@ def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plai
     show_evaluation(record)
     assert "mu" not in capsys.readouterr().out.split()
     page = write_report(plain.folder.path).read_text()
-    assert "is no density" in page and "its objective keeps no posterior" in page
+    assert "defines no density" in page and "its objective defines no posterior" in page
 
 
 def test_projected_runs_embed_what_the_objective_saw(tmp_path):

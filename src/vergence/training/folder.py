@@ -61,7 +61,7 @@ class RunFolder:
         """
         file = path / "config.json"
         if not file.is_file():
-            raise ValueError(f"{path} is not a run folder: it has no config.json; 'vergence train ... --out {path}' makes one")
+            raise ValueError(f"expected a run folder, which 'vergence train' writes; {path} has no config.json")
         try:
             raw = json.loads(file.read_text())
             if raw["format"] > FORMAT:
