@@ -58,6 +58,9 @@ def train(
         _require_apart(out, config.data.source)
     loop.require_shareable(config.fit)
     several = config.fit.devices * config.fit.nodes > 1
+    if resume and not several:
+        with run_lock(out):  # refused before the data is read; held again below
+            pass
     fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
     opened = sources.open_data(config.data, workers=config.fit.workers)
     mean, std = build.statistics(opened.train)
