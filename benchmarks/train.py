@@ -60,7 +60,7 @@ def main() -> None:
             )
         )
         seconds = time.monotonic() - began
-        record = vergence.evaluate(run)
+        record = vergence.evaluate(run).to_dict()
         kept = {
             name: {
                 "knn1": r["knn"] and r["knn"]["1"]["majority"],
@@ -79,7 +79,7 @@ def main() -> None:
             "seed": seed,
             "note": a.note,
             "config": run.folder.config.to_dict() | {"data": {**run.folder.config.to_dict()["data"], "root": None}},
-            **{k: run.folder.facts[k] for k in ("n_train", "n_test", "device", "precision", "torch", "commit")},
+            **{k: getattr(run.folder.metadata, k) for k in ("n_train", "n_test", "device", "precision", "torch", "commit")},
             "seconds": None if finished else round(seconds, 1),
             "representations": kept,
             "posterior": record["posterior"],

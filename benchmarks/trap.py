@@ -30,7 +30,8 @@ from vergence.evaluation import features, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.objectives.parts import volume
-from vergence.training.build import commit, labeled, online_knn
+from vergence.training.build import commit
+from vergence.training.monitor import labeled, online_knn
 from vergence.utils import linalg
 
 LEDGER = Path(__file__).parent / "results" / "trap.jsonl"
@@ -189,7 +190,7 @@ def fashion(name: str, seed: int, root: str, epochs: int, limit: int) -> dict[st
     (h, i), (t, j) = (features.collect(run.method.encoder, part, size=run.size, device=run.device) for part in (train, test))
     z, y = (features.collect(net, part, size=run.size, device=run.device)[0] for part in (train, test))
     variance = y.double().var(0, correction=0).mean().item()
-    knn = online_knn(opened, run.folder.config.fit, run.size, run.device)
+    knn = online_knn(opened, run.size, run.device)
     assert knn is not None
     return {
         "std": variance**0.5,

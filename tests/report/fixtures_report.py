@@ -28,7 +28,7 @@ def config(**changes):
     facts = {"classes": CLASSES, "n_train": 1293, "n_test": 360, "shape": [1, 16, 16], "kind": "image"}
     facts |= {"note": "20 % held out, stratified, seed 0", "parameters": 1234567, "device": "cpu, 2 threads"}
     facts |= {"precision": "bf16-mixed", "commit": "0123456789ab"}
-    return parts | {"facts": facts} | changes
+    return parts | {"metadata": facts} | changes
 
 
 def metrics():

@@ -128,7 +128,7 @@ def test_markup_in_the_number_of_epochs(tmp_path):
 @pytest.mark.parametrize("name", ["config", "evaluation"])
 def test_markup_in_the_place_of_every_value(tmp_path, name):
     parts = {"config": fixtures.config(), "evaluation": evaluation()}
-    parts["config"]["facts"]["classes"] = ["a", "b"]
+    parts["config"]["metadata"]["classes"] = ["a", "b"]
     parts["config"]["data"]["keep_classes"] = [0]
     for path in nodes(parts[name]):
         run = fixtures.write_run(tmp_path / "run", **parts | {name: changed(parts[name], path, MARKUP)})
@@ -151,7 +151,7 @@ def test_markup_in_the_place_of_every_metric(tmp_path):
 def test_one_wrong_value_gives_a_sentence(tmp_path, name):
     parts = {"config": fixtures.config(), "evaluation": evaluation()}
     parts["config"]["data"]["keep_classes"] = [0]
-    parts["config"]["facts"]["classes"] = ["a"]
+    parts["config"]["metadata"]["classes"] = ["a"]
     for path in nodes(parts[name]):
         for value in ODD:
             run = fixtures.write_run(tmp_path / "run", **parts | {name: changed(parts[name], path, value)})
@@ -165,7 +165,7 @@ def test_the_sentence_names_the_wrong_value(tmp_path):
     found = changed(evaluation(), ("representations", "z", "probe", "accuracy"), "much")
     text = write_report(fixtures.write_run(tmp_path / "run", config=fixtures.config(), evaluation=found)).read_text()
     assert "representations.z.probe.accuracy: expected a finite number, found &#34;much&#34;" in text
-    config = changed(fixtures.config(), ("facts", "n_train"), "many")
+    config = changed(fixtures.config(), ("metadata", "n_train"), "many")
     with pytest.raises(ValueError, match=r"facts.n_train: expected a whole number, found \"many\""):
         write_report(fixtures.write_run(tmp_path / "run", config=config))
 

@@ -176,7 +176,7 @@ def test_where_no_control_wins_none_is_said_to(tmp_path):
 
 def test_names_are_data_not_markup(tmp_path):
     config = fixtures.config(data={"source": HOSTILE, "keep_classes": None}, model={"encoder": HOSTILE, "objective": HOSTILE})
-    config["facts"] |= {"classes": [HOSTILE] * 10, "note": HOSTILE, "device": HOSTILE}
+    config["metadata"] |= {"classes": [HOSTILE] * 10, "note": HOSTILE, "device": HOSTILE}
     evaluation = fixtures.evaluation()
     evaluation["protocol"]["note"] = HOSTILE
     evaluation["representations"][HOSTILE] = fixtures.representation("control", 3, 0.999, 0.999)
@@ -312,7 +312,7 @@ def test_skipped_items_are_counted_and_listed(tmp_path):
 
 def test_every_setting_is_listed(full):
     listed = dict(rows(full, "Settings"))
-    for part in ("data", "views", "model", "fit", "facts"):
+    for part in ("data", "views", "model", "fit", "metadata"):
         for key, value in fixtures.config()[part].items():
             assert json.loads(listed[f"{part}: {key}"]) == value
 
@@ -371,7 +371,7 @@ def test_a_browser_draws_every_chart(tmp_path):
     data = fixtures.examples(120)
     data["name"][0] = HOSTILE
     config = fixtures.config()
-    config["facts"]["classes"] = ["<b>zero</b><img src=x onerror=alert(1)>", *fixtures.CLASSES[1:]]
+    config["metadata"]["classes"] = ["<b>zero</b><img src=x onerror=alert(1)>", *fixtures.CLASSES[1:]]
     file = write_report(whole(tmp_path / "run", config=config, examples=data))
     found = browse(file, tmp_path / "profile", "--dump-dom", "--virtual-time-budget=8000", "--enable-logging=stderr")
     assert re.search(r'<html[^>]* data-drawn="13"', found.stdout)  # the scores, the map, and eleven curves

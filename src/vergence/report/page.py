@@ -65,7 +65,7 @@ def write_report(run: Path) -> Path:
     Example:
         >>> import tempfile
         >>> run = Path(tempfile.mkdtemp())
-        >>> parts = {"data": {"source": "digits"}, "views": {}, "model": {}, "fit": {}, "facts": {}}
+        >>> parts = {"data": {"source": "digits"}, "views": {}, "model": {}, "fit": {}, "metadata": {}}
         >>> _ = (run / "config.json").write_text(json.dumps(parts))
         >>> write_report(run).name
         'report.html'
@@ -104,32 +104,32 @@ def write_report(run: Path) -> Path:
 
 
 def _lead(run: RunFiles) -> dict[str, Any]:
-    facts, fit, model = run.facts, run.config["fit"], run.config["model"]
+    metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     kept = run.config["data"].get("keep_classes")
     return {
         "encoder": model.get("encoder") or "?",
         "objective": model.get("objective") or "?",
-        "parameters": facts.get("parameters"),
-        "n_train": facts.get("n_train"),
-        "noun": (facts.get("kind") or "item").removesuffix("s") + "s",
+        "parameters": metadata.get("parameters"),
+        "n_train": metadata.get("n_train"),
+        "noun": (metadata.get("kind") or "item").removesuffix("s") + "s",
         "epochs": fit.get("epochs", "–"),
         "kept": len(kept) if kept else None,
     }
 
 
 def _facts(run: RunFiles) -> dict[str, Any]:
-    facts, fit, model = run.facts, run.config["fit"], run.config["model"]
+    metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     return {
         "Data": run.config["data"].get("source"),
-        "Training items": count(facts.get("n_train")),
-        "Test items": count(facts.get("n_test")),
-        "Test part": facts.get("note"),
-        "Item": " → ".join(" × ".join(map(str, facts[key])) for key in ("shape", "target_shape") if facts.get(key)),
+        "Training items": count(metadata.get("n_train")),
+        "Test items": count(metadata.get("n_test")),
+        "Test part": metadata.get("note"),
+        "Item": " → ".join(" × ".join(map(str, metadata[key])) for key in ("shape", "target_shape") if metadata.get(key)),
         "Objective": model.get("objective"),
         "Encoder": " → ".join(model[key] for key in ("encoder", "target_encoder") if model.get(key)),
         "Epochs, seed": f"{fit.get('epochs', '–')}, {fit.get('seed', '–')}",
-        "Device": ", ".join(facts[key] for key in ("device", "precision") if facts.get(key)),
-        "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), facts.get("commit")) if v),
+        "Device": ", ".join(metadata[key] for key in ("device", "precision") if metadata.get(key)),
+        "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), metadata.get("commit")) if v),
     }
 
 
@@ -207,7 +207,7 @@ def _curves(rows: list[dict[str, Any]], about: Reference) -> tuple[list[dict[str
 def _settings(run: RunFiles) -> list[list[str]]:
     return [
         [f"{part}: {key}", json.dumps(value, ensure_ascii=False)]
-        for part in ("data", "views", "model", "fit", "facts")
+        for part in ("data", "views", "model", "fit", "metadata")
         for key, value in run.config[part].items()
     ]
 

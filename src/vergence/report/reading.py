@@ -34,7 +34,7 @@ CONFIG: Shape = {
     "views": {},
     "model": {"encoder": TEXT, "objective": TEXT, "target_encoder": TEXT},
     "fit": {},
-    "facts": {
+    "metadata": {
         **dict.fromkeys(("n_train", "n_test", "parameters"), COUNT),
         **dict.fromkeys(("kind", "note", "device", "precision", "commit"), TEXT),
         **{key: [ANY] for key in ("shape", "target_shape", "classes")},
@@ -85,10 +85,10 @@ class RunFiles:
     notes: list[str]
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What was recorded when training started: classes, counts, shapes, device, versions."""
-        facts: dict[str, Any] = self.config["facts"]
-        return facts
+        metadata: dict[str, Any] = self.config["metadata"]
+        return metadata
 
 
 def read(run: Path) -> RunFiles:
@@ -117,7 +117,9 @@ def _config(run: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"expected a run folder, which 'vergence train' writes; {run} has no config.json")
     try:
-        config = _object(file, CONFIG)
+        config = _load(file)
+        config.setdefault("metadata", config.pop("facts", None))  # "facts" until format 1
+        _require(config, CONFIG, "")
         for part in CONFIG:
             if config.get(part) is None:
                 raise ValueError(f"no '{part}'")
@@ -147,10 +149,15 @@ def _bounded(file: Path) -> Path:
 
 
 def _object(file: Path, shape: Shape) -> dict[str, Any]:
+    record = _load(file)
+    _require(record, shape, "")
+    return record
+
+
+def _load(file: Path) -> dict[str, Any]:
     record = json.loads(_bounded(file).read_text(encoding="utf-8"))
     if not isinstance(record, dict):
         raise ValueError(f"expected an object, found {type(record).__name__}")
-    _require(record, shape, "")
     return record
 
 

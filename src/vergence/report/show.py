@@ -3,6 +3,7 @@
 from typing import Any
 
 from vergence.report.reference import reference
+from vergence.training.records import Anomaly, Evaluation
 from vergence.utils.terminal import table
 
 __all__ = ["show_advice", "show_anomalies", "show_evaluation", "show_representations"]
@@ -10,34 +11,31 @@ __all__ = ["show_advice", "show_anomalies", "show_evaluation", "show_representat
 HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 
 
-def show_evaluation(record: dict[str, Any]) -> None:
-    """Prints the result of `vergence.runs.evaluate.evaluate`."""
+def show_evaluation(record: Evaluation) -> None:
+    """Prints the result of `vergence.evaluate`."""
     show_representations(record)
-    if record["posterior"] is not None:
-        p = record["posterior"]
-        regime = reference(record["protocol"]["objective"]).regime
-        print(f"posterior variance: mean {p['variance_mean']:.3f}, CV {p['variance_cv']:.2f}{regime}")
-    if record["anomaly"] is not None:
-        show_anomalies(record)
+    if record.posterior is not None:
+        p = record.posterior
+        print(f"posterior variance: mean {p.variance_mean:.3f}, CV {p.variance_cv:.2f}{reference(record.protocol.objective).regime}")
+    if record.anomaly is not None:
+        show_anomalies(record.anomaly)
 
 
-def show_representations(record: dict[str, Any]) -> None:
+def show_representations(record: Evaluation) -> None:
     """Prints accuracies and spread of each representation and control."""
     rows: list[list[Any]] = []
-    for name, r in record["representations"].items():
-        near = [_majority(r["knn"], k) for k in ("1", "30")]
-        probe = r["probe"] and r["probe"]["accuracy"]
-        rows.append([_label(name, r), r["dim"], *near, probe, r["collapse"]["effective_rank"]])
-    protocol = record["protocol"]
-    title = f"{protocol['bank']} training items, {protocol['test']} test items; {protocol['note']}"
+    for name, r in record.representations.items():
+        near = [r.knn[k].majority if r.knn and k in r.knn else None for k in (1, 30)]
+        probe = None if r.probe is None else r.probe.accuracy
+        rows.append([_label(name, r.kind), r.dim, *near, probe, r.collapse.effective_rank])
+    title = f"{record.protocol.bank} training items, {record.protocol.test} test items; {record.protocol.note}"
     table(title, ["representation", "D", "kNN 1", "kNN 30", "linear probe", "effective rank"], rows)
 
 
-def show_anomalies(record: dict[str, Any]) -> None:
+def show_anomalies(anomaly: Anomaly) -> None:
     """Prints how well each score detects anomalies."""
-    a = record["anomaly"]
-    rows = [[_label(name, s), s["auroc"], s["aupr"], s["fpr95"]] for name, s in a["scores"].items()]
-    title = f"anomalies: {', '.join(a['anomalies'])} ({a['n_anomalies']} among {a['n_inliers']} others)"
+    rows = [[_label(name, s.kind), s.auroc, s.aupr, s.fpr95] for name, s in anomaly.scores.items()]
+    title = f"anomalies: {', '.join(anomaly.anomalies)} ({anomaly.n_anomalies} among {anomaly.n_inliers} others)"
     table(title, ["score", "AUROC", "average precision", "FPR at 95 %"], rows)
 
 
@@ -69,12 +67,8 @@ def _show_augmentations(rows: list[dict[str, Any]]) -> None:
     table("the augmentation", ["", *(HEADS.get(key, key) for key in keys)], body)
 
 
-def _label(name: str, entry: dict[str, Any]) -> str:
-    return name if entry["kind"] == "model" else f"{name} (control)"
-
-
-def _majority(knn: dict[str, Any] | None, k: str) -> float | None:
-    return knn[k]["majority"] if knn and k in knn else None
+def _label(name: str, kind: str) -> str:
+    return name if kind == "model" else f"{name} (control)"
 
 
 def _interval(row: dict[str, Any]) -> str:
