@@ -222,14 +222,14 @@ def test_files_hold_the_model(tmp_path):
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_ridges_out_of_range(value):
-    with pytest.raises(ValueError, match=f"reg_covar >= 0, found {value}"):
+    with pytest.raises(ValueError, match=f"reg_covar of at least 0, found {value}"):
         ConditionalGaussian(reg_covar=value).fit(X, Y)
 
 
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (X, Y[:-1], "as many targets as contexts, found inconsistent numbers: 119 and 120"),
+        (X, Y[:-1], "one target per context, found inconsistent numbers: 119 targets and 120 contexts"),
         (X * np.nan, Y, "NaN"),
         (X, np.where(Y > 0, np.inf, Y), "infinity"),
         (X, np.c_[Y, np.ones(N)], r"target column 2 is constant \(1\)"),
@@ -251,7 +251,7 @@ def test_queries_out_of_range():
         MODEL.predict(X[:, :2])
     with pytest.raises(ValueError, match=r"contexts \(B, 3\), found shape \(120, 2\)"):
         MODEL.conditional(torch.from_numpy(X[:, :2]))
-    with pytest.raises(ValueError, match=r"level between 0 and 1, found 1\.5"):
+    with pytest.raises(ValueError, match=r"level in \(0, 1\), found 1\.5"):
         MODEL.intervals(X, level=1.5)
     with pytest.raises(ValueError, match="device such as cpu or cuda, found 'abacus'"):
         ConditionalGaussian(device="abacus").fit(X, Y)

@@ -96,7 +96,7 @@ def test_primal_is_dual():
 
 
 def test_a_long_length_scale_is_linear_regression():
-    """T14 of the model: s_f = l and l -> infinity is the linear kernel (and a constant, of which centerd targets need none)."""
+    """T14 of the model: s_f = l and l -> infinity is the linear kernel (and a constant, of which centered targets need none)."""
     (x, y), (new, _) = curve(50), curve(6, seed=1)
     model = KernelConditional(length_scale=3e3, signal=3e3, noise=0.5).fit(x, y)
     c, t = standardized(x), standardized(y)
@@ -314,11 +314,11 @@ def test_the_mean_is_the_average_branch(on_a):
         ({"signal": -1.0}, "expected signal > 0"),
         ({"noise": math.nan}, "expected noise > 0, found nan"),
         ({"tol": 0}, "expected tol > 0"),
-        ({"n_inducing": 0}, "expected n_inducing of at least 1"),
-        ({"search_limit": 1}, "expected search_limit of at least 2"),
-        ({"exact_limit": -1}, "expected exact_limit of at least 0"),
-        ({"n_init": 0}, "expected n_init of at least 1"),
-        ({"max_iter": 0}, "expected max_iter of at least 1"),
+        ({"n_inducing": 0}, "expected n_inducing to be a whole number of at least 1"),
+        ({"search_limit": 1}, "expected search_limit to be a whole number of at least 2"),
+        ({"exact_limit": -1}, "expected exact_limit to be a whole number of at least 0"),
+        ({"n_init": 0}, "expected n_init to be a whole number of at least 1"),
+        ({"max_iter": 0}, "expected max_iter to be a whole number of at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused(setting, message):

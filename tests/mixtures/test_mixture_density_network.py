@@ -115,16 +115,16 @@ def test_the_network_is_the_loops():
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_adam_is_torchs(decay):
+def test_the_step_is_torchs_adamw(decay):
     ours, theirs = torch.randn(7), torch.nn.Parameter(torch.zeros(7))
     theirs.data = ours.clone()
     optimizer = torch.optim.AdamW([theirs], lr=0.1, weight_decay=decay)
-    moments = torch.zeros(7), torch.zeros(7)
-    for k in range(1, 30):
+    moments, steps = (torch.zeros(7), torch.zeros(7)), torch.zeros(())
+    for _ in range(1, 30):
         slope = torch.randn(7)
         theirs.grad = slope.clone()
         optimizer.step()
-        mdn.adam(ours, slope, *moments, k, 0.1, decay)
+        mdn.adamw_step(ours, slope, moments, steps, 0.1, decay)
     torch.testing.assert_close(ours, theirs.detach(), rtol=1e-10, atol=1e-12)
 
 
@@ -143,13 +143,13 @@ def test_annealing_keeps_the_sum_of_rates():
 
 def test_restarts_in_a_batch_are_restarts_alone():
     model = small(n_init=3, steps=60, folds=0).fit(*separated(300, 1))
-    model._x, model._z = torch.randn(300, 1), torch.randn(300, 1)
-    starts, rows = model._starts(3, torch.Generator().manual_seed(1)), torch.arange(300).expand(3, -1)
+    pairs, rows = mdn.Pairs(torch.randn(300, 1), torch.randn(300, 1)), torch.arange(300).expand(3, -1)
+    starts = model._initialized(pairs.z, 3, torch.Generator().manual_seed(1))
     assert not torch.allclose(starts[0], starts[1])
 
     def trained(which):
         theta = starts[which].clone()
-        model._descend(theta, rows[which], rows[which][:, :9], torch.Generator().manual_seed(2), "", 60)
+        model._train(pairs, theta, rows[which], rows[which][:, :9], torch.Generator().manual_seed(2), "", 60)
         return theta.detach()
 
     together = trained(slice(None))
@@ -160,25 +160,25 @@ def test_restarts_in_a_batch_are_restarts_alone():
 
 def test_an_epoch_takes_every_item_once():
     rows = torch.stack([torch.arange(10), torch.arange(10, 20)])
-    drawn = mdn.batches(rows, 5, torch.Generator().manual_seed(0))
-    epoch = torch.cat([next(drawn), next(drawn)], 1)
+    batches = mdn.minibatches(rows, 5, torch.Generator().manual_seed(0))
+    epoch = torch.cat([next(batches), next(batches)], 1)
     assert torch.equal(epoch.sort(1).values, rows) and torch.equal(epoch[1], epoch[0] + 10)
-    assert next(mdn.batches(rows, 99, torch.Generator())).shape == (2, 10)
+    assert next(mdn.minibatches(rows, 99, torch.Generator())).shape == (2, 10)
 
 
 def test_folds_leave_out_what_they_are_judged_on(monkeypatch):
     seen = []
 
-    def descend(self, theta, rows, probe, g, label, steps, patient=False):
+    def train(self, pairs, theta, rows, probe, g, label, steps, early_stopping=False):
         seen.append((rows, probe))
-        return [np.array([1.0]), np.array([np.nan]), np.array([0.5]), np.array([0.7])]
+        return np.array([[1.0], [np.nan], [0.5], [0.7]])
 
     model = small(folds=5)
     model.n_features_in_, model.n_targets_ = 1, 1
-    monkeypatch.setattr(MixtureDensityNetwork, "_descend", descend)
+    monkeypatch.setattr(MixtureDensityNetwork, "_train", train)
     for N, nets, held in ((23, 5, 4), (3000, 2, 600), (20_000, 1, 1000), (3, 3, 1)):
-        model._x, model._z = torch.randn(N, 1), torch.randn(N, 1)
-        assert model._on_folds(torch.Generator()).argmin() == 2  # a diverged look is no minimum
+        pairs = mdn.Pairs(torch.randn(N, 1), torch.randn(N, 1))
+        assert model._on_folds(pairs, torch.Generator()).argmin() == 2  # NaN is not a minimum
         rows, probe = seen[-1]
         assert rows.shape == (nets, N - held) and probe.shape == (nets, held)
         for r, p in zip(rows.tolist(), probe.tolist(), strict=True):
@@ -307,7 +307,7 @@ def test_starts_lie_where_the_targets_are():
     found = mdn.centers(clouds, 3, 0)
     assert torch.cdist(corners, found).min(1).values.max() < 0.05
     layers = mdn.shapes(1, (8,), 3, 2)
-    out = mdn.network(mdn.start(layers, clouds, 3, "quantile", 0)[None], torch.zeros(1, 1, 1), layers)[0, 0]
+    out = mdn.network(mdn.initialized(layers, clouds, 3, "quantile", 0)[None], torch.zeros(1, 1, 1), layers)[0, 0]
     a, m, s = mdn.split(out, 3)
     assert a.abs().max() < 0.1 and (m - found).abs().max() < 0.1 and (s + math.log(3)).abs().max() < 0.1
 
@@ -363,14 +363,14 @@ def test_duplicates_and_units():
     [
         ({"n_components": 0}, "n_components from 1 to the 20 items, found 0"),
         ({"n_components": 21}, "n_components from 1 to the 20 items, found 21"),
-        ({"init": "kmeans"}, "init 'quantile' or 'plain', found 'kmeans'"),
+        ({"init": "kmeans"}, "init among quantile, plain, found 'kmeans'"),
         ({"hidden": ()}, "hidden to be one or more widths"),
         ({"hidden": (16, 0)}, "hidden to be one or more widths"),
         ({"hidden": "128"}, "hidden to be one or more widths"),
         ({"n_components": 2.5}, "n_components from 1 to the 20 items, found 2.5"),
         ({"hidden": 16}, "hidden to be one or more widths"),
         ({"lr": 0.0}, "lr > 0"),
-        ({"weight_decay": -1.0}, "weight_decay >= 0"),
+        ({"weight_decay": -1.0}, "weight_decay of at least 0"),
         ({"steps": 0}, "steps to be a whole number of at least 1, found 0"),
         ({"batch_size": 0}, "batch_size to be a whole number"),
         ({"n_init": 0}, "n_init to be a whole number"),
