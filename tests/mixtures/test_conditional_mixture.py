@@ -22,7 +22,7 @@ def close(found, expected, tol=1e-10):
 
 
 def pairs(n=240, seed=0, c=2, t=2):
-    """Three linear answers, one chosen at random."""
+    """Three linear branches, one chosen at random."""
     g, w = np.random.default_rng(seed), np.random.default_rng(99)
     A, b = w.normal(size=(3, c, t)), 6 * w.normal(size=(3, t))
     x, k = g.normal(size=(n, c)), g.integers(0, 3, n)
@@ -81,7 +81,7 @@ def test_mass_is_1(kind):
     close(mass, np.ones(5), 1e-4)
 
 
-def test_draws_have_the_total_covariance(models):
+def test_samples_have_the_total_covariance(models):
     """T13: sum_k gamma_k (C_k + m_k m_k^T) - m m^T."""
     model, n = models["full"], 40_000
     given = model.conditional(XX[:3])
@@ -108,7 +108,7 @@ def test_predictions(models):
     close(given.marginal_cdf(torch.from_numpy(ends[..., 0])), np.full((40, 2), 0.05), 1e-9)
 
 
-def test_answers_are_those_of_the_mixture_over_both():
+def test_it_equals_the_condition_of_a_gaussian_mixture():
     """The other estimator's condition() with this one's parameters."""
     model = fit()
     other = gaussian_mixture.GaussianMixture(3)
@@ -143,19 +143,19 @@ def test_units_and_origins_do_not_matter(models):
 
 
 def test_context_and_target_have_the_same_role():
-    """T22: the same joint, from one start."""
+    """T22: the same joint density, from one initialization."""
     one, other = fit(n_components=1), fit(Y, X, n_components=1)
     close(one.joint().log_prob(torch.from_numpy(np.c_[XX, YY])), other.joint().log_prob(torch.from_numpy(np.c_[YY, XX])))
 
 
-def test_the_seed_alone_decides(models):
+def test_the_seed_determines_the_fit(models):
     before = np.random.get_state()[1].copy(), torch.random.get_rng_state()
     again = fit()
     assert np.array_equal(again.means_, models["full"].means_)
     assert np.array_equal(before[0], np.random.get_state()[1]) and torch.equal(before[1], torch.random.get_rng_state())
 
 
-# --- what was planted is found
+# --- known mixtures are recovered
 
 
 def test_components_are_those_that_made_the_data(models):
@@ -212,14 +212,14 @@ def test_dataset_a(options, low, high, dataset):
         assert model.lower_bound_ > -1.70
 
 
-def test_more_starts_are_never_worse_and_the_likeliest_is_kept(dataset):
+def test_more_initializations_are_never_worse_and_the_best_is_kept(dataset):
     (x, y), _ = dataset
     few, more = (ConditionalMixture(3, n_init=n, random_state=0, tol=1e-4).fit(x[:600], y[:600]) for n in (1, 5))
     assert more.lower_bound_ >= few.lower_bound_ - 1e-3
 
 
-def test_several_components_share_what_one_covers():
-    """Nine components on data of one Gaussian: still a density, near the one of one."""
+def test_several_components_fit_one_gaussian():
+    """Nine components on data of one Gaussian give nearly its density."""
     g = np.random.default_rng(2)
     x = g.normal(size=(600, 1))
     y = x[:, 0] + g.normal(size=600)
@@ -228,7 +228,7 @@ def test_several_components_share_what_one_covers():
     close(nine.weights_.sum(), 1.0)
 
 
-# --- repairs
+# --- degenerate data
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "low_rank"])

@@ -53,7 +53,7 @@ def arcs(n=600, seed=0, targets=1):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """Every model on the same pairs, of one and of two targets."""
+    """Every model, fitted to the same pairs with one and with two targets."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     found = {(name, T): model(name).fit(*arcs(targets=T)) for name in NAMES for T in (1, 2)}
@@ -119,7 +119,7 @@ def test_samples_have_the_moments(fitted, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pit_is_uniform_on_draws_of_the_model(fitted, name):
+def test_pit_is_uniform_on_samples_of_the_model(fitted, name):
     m, c = fitted[name, 2], arcs(1500, 4)[0]
     t = m.sample(c, 1, random_state=5)[:, 0]
     for d in range(2):
@@ -139,7 +139,7 @@ def test_the_joint_is_marginal_times_conditional(fitted, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_units_of_the_data_do_not_matter(fitted, name):
-    """p(a t + b | u c + v) = p(t | c) / a: the same fit, moved, and log-densities less the logarithms of the scales."""
+    """p(a t + b | u c + v) = p(t | c) / a: the same fit in other units, and log-densities minus the logarithms of the scales."""
     c, t = arcs(targets=2)
     a, b, u, v = np.array([1e6, 0.01]), np.array([-3e6, 5.0]), np.array([1e-3, 40.0]), np.array([1e-2, -7.0])
     moved = model(name).fit(u * c + v, a * t + b)
@@ -149,7 +149,7 @@ def test_units_of_the_data_do_not_matter(fitted, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_seed_settles_the_fit(fitted, name):
+def test_the_seed_determines_the_fit(fitted, name):
     again, (c, t) = model(name).fit(*arcs(targets=2)), arcs(30, 8, 2)
     assert np.array_equal(again.score_samples(c, t), fitted[name, 2].score_samples(c, t))
     torch.manual_seed(5)
@@ -157,7 +157,7 @@ def test_the_seed_settles_the_fit(fitted, name):
     with torch.inference_mode():
         model(name).fit(*arcs(100))
     again.sample(c, 2)
-    assert torch.equal(torch.random.get_rng_state(), before)  # nobody else's draws change
+    assert torch.equal(torch.random.get_rng_state(), before)  # other random numbers do not change
 
 
 @pytest.mark.parametrize("name", NAMES)

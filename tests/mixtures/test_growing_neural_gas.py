@@ -43,7 +43,7 @@ def test():
 
 @pytest.fixture(scope="module")
 def raw(train):
-    """60 nodes as growth left them."""
+    """60 nodes after growth, without EM."""
     return model(max_nodes=60, polish=0).fit(*train[:2])
 
 
@@ -148,8 +148,8 @@ def test_components_of_the_items_fitted_are_the_labels(raw, train):
 # --- the density
 
 
-def test_how_well_branches_are_told(raw, polished, train, test):
-    """The ordering and the values of the surrogate: -0.48 is the truth, +1.21 the best single Gaussian at each context."""
+def test_likelihoods_on_the_branches(raw, polished, train, test):
+    """NLL on the branches: -0.48 nats for the true density, +1.21 for the best single Gaussian at each context."""
     nll = {"full": -raw.score(*test[:2]), "polished, 30 nodes": -polished.score(*test[:2])}
     spherical = model(max_nodes=60, covariance_type="spherical", polish=0).fit(*train[:2])
     nll["spherical"] = -spherical.score(*test[:2])
@@ -166,7 +166,7 @@ def test_how_well_branches_are_told(raw, polished, train, test):
     assert nll["polished, 30 nodes"] < nll["spherical"] < UNIMODAL < -ConditionalGaussian().fit(*train[:2]).score(*test[:2])
 
 
-def test_draws_fall_on_the_branches(polished):
+def test_samples_fall_on_the_branches(polished):
     c = np.linspace(-0.95, 0.95, 40)[:, None]
     t = polished.sample(c, 100)
     off = np.abs(t[..., None] - branches(c[:, 0]).T[:, None])
@@ -183,7 +183,7 @@ def test_spherical_means_one_variance_in_standardized_units(train):
 
 
 def quantized(m, data):
-    """Returns items less their nearest nodes, (N, D)."""
+    """Returns items minus their nearest nodes, (N, D)."""
     Z = np.column_stack(data[:2])
     delta = Z[:, None] - m.nodes_
     return delta[np.arange(len(Z)), ((delta / m.scale_) ** 2).sum(-1).argmin(1)]
@@ -199,7 +199,7 @@ def test_the_joint_is_marginal_and_conditional(polished, test):
 # --- seeds, order, units, files
 
 
-def test_the_seed_decides_and_nothing_else_is_disturbed(train):
+def test_the_seed_determines_the_fit_and_other_generators_are_untouched(train):
     c, t = train[0][:500], train[1][:500]
     torch.manual_seed(5), np.random.seed(5)
     expected = torch.rand(3), np.random.rand(3)
@@ -236,13 +236,13 @@ def test_a_file_keeps_everything(polished, test, tmp_path):
     assert again.n_components_ == polished.n_components_ and (again.labels_ == polished.labels_).all()
 
 
-def test_blocks_of_queries_do_not_show(polished, test, monkeypatch):
+def test_blocks_of_queries_change_nothing(polished, test, monkeypatch):
     whole = polished.score_samples(*test[:2])
     monkeypatch.setattr("vergence.mixtures.core.BLOCK", 7 * 60)
     np.testing.assert_allclose(polished.score_samples(test[0][:100], test[1][:100]), whole[:100], 1e-10)
 
 
-def test_the_device_may_be_chosen_by_the_machine(train):
+def test_the_device_may_be_automatic(train):
     c, t = train[0][:200], train[1][:200]
     one, other = model().fit(c, t), model(device="auto").fit(c, t)
     np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
@@ -288,7 +288,7 @@ def test_several_targets():
     assert np.abs(np.abs(m.predict_mode(np.zeros((1, 2)))) - 4).max() < 1
 
 
-def test_growth_that_takes_long_shows_a_bar(train, monkeypatch):
+def test_long_growth_shows_a_progress_bar(train, monkeypatch):
     c, t = train[0][:400], train[1][:400]
 
     def grown():  # without EM, which shows a bar of its own

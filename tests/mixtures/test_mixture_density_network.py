@@ -25,7 +25,7 @@ def branches(x):
 
 
 def separated(n, seed):
-    """Data A: three branches of equal mass, and noise."""
+    """Dataset A: three branches of equal weight, with noise."""
     rng = np.random.default_rng(seed)
     x, k = rng.uniform(-1, 1, n), rng.integers(0, 3, n)
     return x[:, None], branches(x)[np.arange(n), k] + EPS * rng.normal(size=n)
@@ -166,7 +166,7 @@ def test_an_epoch_takes_every_item_once():
     assert next(mdn.minibatches(rows, 99, torch.Generator())).shape == (2, 10)
 
 
-def test_folds_leave_out_what_they_are_judged_on(monkeypatch):
+def test_folds_are_evaluated_on_held_out_items(monkeypatch):
     seen = []
 
     def train(self, pairs, theta, rows, probe, g, label, steps, early_stopping=False):
@@ -191,10 +191,10 @@ def test_the_kept_restart_has_the_least_training_loss():
     model = small(n_init=4, folds=0).fit(c, t)
     assert model.best_ == model.train_nll_.argmin() and model.train_nll_.shape == (4,)
     assert -model.score(c, t) == pytest.approx(model.train_nll_[model.best_], abs=1e-5)
-    assert model.loss_curve_.shape == (4, 4) and model.validation_curve_.shape == (0,)  # looks at 0, 20, 40, 60
+    assert model.loss_curve_.shape == (4, 4) and model.validation_curve_.shape == (0,)  # evaluated at steps 0, 20, 40, 60
 
 
-def test_a_bar_comes_only_after_a_while(monkeypatch):
+def test_a_progress_bar_appears_only_in_long_fits(monkeypatch):
     shown = []
 
     @contextlib.contextmanager
@@ -246,7 +246,7 @@ def test_data_a_is_calibrated(on_branches):
     u = on_branches.pit(*separated(5000, 1))
     assert kstest(u, "uniform").statistic < 0.03
     shifted = on_branches.pit(separated(5000, 1)[0], separated(5000, 1)[1] + 0.03)
-    assert kstest(shifted, "uniform").statistic > 0.05  # the test sees half a noise's shift
+    assert kstest(shifted, "uniform").statistic > 0.05  # a shift of 0.6 noise deviations is detected
 
 
 def test_the_mode_is_on_a_branch_and_the_mean_is_not(on_branches):
@@ -275,7 +275,7 @@ def test_noise_that_depends_on_the_context_is_found():
     assert np.sqrt(((found / spread(x) - 1) ** 2).mean()) < 0.12
 
 
-def test_folds_keep_small_data_from_being_learned_by_heart():
+def test_folds_prevent_overfitting_of_small_data():
     (c, t), (held_c, held_t) = widening(100, 2), widening(4000, 2)
     truth = float((0.5 * ((held_t - np.sin(3 * held_c[:, 0])) / spread(held_c[:, 0])) ** 2 + np.log(spread(held_c[:, 0]))).mean())
     truth += LOG_SQRT_2PI
@@ -287,8 +287,8 @@ def test_folds_keep_small_data_from_being_learned_by_heart():
     assert model.validation_curve_.argmin() * mdn.EVERY <= model.steps_
 
 
-def test_quantiles_find_branches_that_a_plain_start_misses():
-    """Of seeds 0 to 9, quantiles come within 0.06 nats of the truth at nine, a plain start at one."""
+def test_quantile_initialization_finds_branches_that_the_plain_one_misses():
+    """Of seeds 0 to 9, nine come within 0.06 nats of the truth with quantiles, and one with the plain initialization."""
     (c, t), (held_c, held_t) = separated(1500, 0), separated(2000, 1)
     truth = true_nll(held_c, held_t)
     found = {}
@@ -299,7 +299,7 @@ def test_quantiles_find_branches_that_a_plain_start_misses():
     assert found["quantile"] < 0.06
 
 
-def test_starts_lie_where_the_targets_are():
+def test_initial_means_are_quantiles_or_cluster_centers():
     z = torch.randn(4000, 1)
     np.testing.assert_allclose(mdn.centers(z, 4, 0)[:, 0], z.quantile(torch.tensor([0.125, 0.375, 0.625, 0.875]), 0)[:, 0])
     corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [0.0, 2.0]])
@@ -337,7 +337,7 @@ def test_save_and_load(tmp_path):
     assert np.array_equal(again.fit(c, t).parameters_, model.parameters_)  # settings came along
 
 
-def test_the_seed_settles_the_fit_and_leaves_torchs_alone():
+def test_the_seed_determines_the_fit_and_leaves_the_global_generator_alone():
     c, t = separated(200, 6)
     before = torch.get_rng_state()
     one, two, other = (small(random_state=s, folds=0).fit(c, t).parameters_ for s in (1, 1, 2))

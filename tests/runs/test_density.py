@@ -128,7 +128,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     use = [folder / "m.safetensors", folder / "pairs.npz", "--out", tmp_path / "o.csv"]
     refused("density", "predict", tmp_path / "none", *use[1:], words="found no file")
     refused("density", "predict", *use, "--level", "2", words="level")
-    refused("density", "sample", *use, "--n", "0", words="at least 1 draw")
+    refused("density", "sample", *use, "--n", "0", words="n to be a whole number of at least 1")
     np.savez(tmp_path / "wide.npz", context=np.ones((3, 4)), target=np.ones(3))
     refused("density", "score", use[0], tmp_path / "wide.npz", *use[2:], words="4 features")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()

@@ -62,7 +62,7 @@ class ConditionalGaussian(Conditional):
         scale = Scale.of(Z)
         X = scale.to(Z)
         S = X.T @ X / len(X)
-        varies = (S.diagonal() > 0.5).to(S)  # a constant column keeps only the rounding error of its mean, which is no covariance
+        varies = (S.diagonal() > 0.5).to(S)  # a constant column has only the rounding error of its mean
         S = S * varies * varies[:, None] + self.reg_covar * torch.eye(X.shape[1]).to(X)
         L, self.jitter_ = linalg.cholesky(S)
         L = scale.std.to(L)[:, None] * L

@@ -140,8 +140,8 @@ class GrowingNeuralGas(Conditional):
         """Returns the graph before growth on N items of D features."""
         names = ("insert_every", "eps_b", "eps_n", "alpha", "max_age", "decay")
         NeuralGas(max_nodes=self.max_nodes)  # raises the error for a limit below 2
-        most = int(N / (self.items_per_node or 5 * D))
-        return NeuralGas(max_nodes=max(2, min(self.max_nodes, most)), **{name: getattr(self, name) for name in names})
+        limit = int(N / (self.items_per_node or 5 * D))
+        return NeuralGas(max_nodes=max(2, min(self.max_nodes, limit)), **{name: getattr(self, name) for name in names})
 
     def _grow(self, X: np.ndarray) -> NeuralGas:
         """Returns the graph grown on the sorted items, so that their order does not matter."""
