@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from vergence.densities import mixture_head
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
-from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs
+from vergence.densities.mixture_head import mixture
 from vergence.objectives.core import ConditionalObjective, require_pairs
 from vergence.objectives.parts import volume
 from vergence.objectives.parts.moving import MovingGaussian
@@ -70,7 +70,7 @@ def start(K: int, D: int) -> Tensor:
 
     With an encoder and a floor of 0.3 or 0.5 the wider start r = 0 ended lower, by up to 0.1 of the R^2 above.
     """
-    return initial_outputs(torch.randn(K, D))
+    return mixture_head.initial_outputs(torch.randn(K, D))
 
 
 class GMJEMDN(ConditionalObjective):
@@ -196,7 +196,7 @@ def _effective(pi: Tensor) -> Tensor:
 
 def _network(dim: int, hidden: int, K: int) -> nn.Sequential:
     """Returns h, two SiLU layers: (B, D) -> (B, K (1 + 2 D)), which begins close to `start` for every context."""
-    last = nn.Linear(hidden, n_outputs(K, dim))
+    last = nn.Linear(hidden, mixture_head.n_outputs(K, dim))
     with torch.no_grad():
         last.weight.mul_(0.1)
         last.bias.copy_(start(K, dim))
