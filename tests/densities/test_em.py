@@ -597,7 +597,7 @@ def test_settings_out_of_range(bad):
 # --- planted errors: each is seen by a check above
 
 
-class Centerd(Full):
+class Centered(Full):
     """Moments around the means of before, and the step of the mean forgotten."""
 
     def estimate(self, use, sums, N, means, reg):
@@ -621,7 +621,7 @@ class SquaredWeights(Diagonal):
         return super().second(use, x, r.square())
 
 
-class Uncenterd(Tied):
+class Uncentered(Tied):
     """Moments around the origin, and the means forgotten."""
 
     def estimate(self, use, sums, N, means, reg):
@@ -646,11 +646,11 @@ class WithoutPosterior(LowRank):
 
 
 PLANTED = [
-    ("full", Centerd()),
+    ("full", Centered()),
     ("full", Unbiased()),
     ("full", NoDeterminant()),
     ("diag", SquaredWeights()),
-    ("tied", Uncenterd()),
+    ("tied", Uncentered()),
     ("spherical", Summed()),
     ("low_rank", WithoutPosterior(RANK)),
 ]
@@ -663,7 +663,7 @@ def test_the_loops_see_planted_errors(kind, planted, weighted):
         check_reference(kind, weighted, 1, made=planted)
 
 
-@pytest.mark.parametrize("planted", [Centerd(), Unbiased()], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("planted", [Centered(), Unbiased()], ids=lambda v: type(v).__name__)
 def test_the_trap_sees_planted_errors(planted, weighted):
     with pytest.raises(AssertionError):
         check_trap("full", weighted, made=planted)

@@ -74,8 +74,8 @@ def test_sampled_moments_are_unbiased():
 def test_sampled_moments_around_the_means_are_unbiased(repeats=3000):
     """What `Statistics` says of G, where the means are sampled as well."""
     x = rng(5).normal(size=(3, 2))
-    G, *_ = reference.moments(*reference.centerd(x, noisy_outcomes(x)))
-    found = [accumulated(Moments, x, m=2, seed=seed)[0].statistics(centerd=True).G for seed in range(repeats)]
+    G, *_ = reference.moments(*reference.centered(x, noisy_outcomes(x)))
+    found = [accumulated(Moments, x, m=2, seed=seed)[0].statistics(centered=True).G for seed in range(repeats)]
     assert np.abs(z_scores(torch.stack(found), G)).max() < 4.5
 
 
@@ -85,10 +85,10 @@ def test_targets_are_the_loops():
     views = torch.as_tensor(np.array(draws))
     for part in (slice(0, 7), slice(7, 20)):
         sums.add(torch.as_tensor(x[part]), iter(views[part].unbind(1)), torch.as_tensor(y[part]))
-    plain, around = sums.statistics(centerd=False), sums.statistics(centerd=True)
+    plain, around = sums.statistics(centered=False), sums.statistics(centered=True)
     close(plain.N, reference.sampled(x, draws, y)[3])
     close(plain.power_target, reference.square(y) / 20)
-    rows, seen = reference.centerd(x, draws)
+    rows, seen = reference.centered(x, draws)
     close(around.N, reference.sampled(rows, seen, y - y.mean(0))[3])
     close(around.power_target, reference.square(y - y.mean(0)) / 20)
     close(plain.mean_target, y.mean(0))
@@ -98,10 +98,10 @@ def test_without_draws_what_is_seen_is_what_is():
     x = items()[:50]
     sums = Moments(D)
     sums.add(torch.as_tensor(x))
-    found = sums.statistics(centerd=False)
+    found = sums.statistics(centered=False)
     for name in ("G", "S", "M"):
         close(getattr(found, name), x.T @ x / 50)
-    close(sums.statistics(centerd=True).S, np.cov(x.T, bias=True))
+    close(sums.statistics(centered=True).S, np.cov(x.T, bias=True))
     assert torch.equal(found.mean, found.mean_seen)
 
 
@@ -114,7 +114,7 @@ def test_constant_features_are_told_from_small_ones(value, dtype):
     sums = Moments(D)
     for part in torch.as_tensor(x).split(100):
         sums.add(part)
-    assert sums.statistics(centerd=True).constant.tolist() == [False, True, False]
+    assert sums.statistics(centered=True).constant.tolist() == [False, True, False]
 
 
 def test_float32_far_from_zero_keeps_its_digits():
@@ -342,7 +342,7 @@ def still(**options):
 @pytest.mark.parametrize("as_items", [False, True])
 def test_views_of_images_have_the_moments_of_their_outcomes(as_items):
     x = (rng(56).integers(0, 256, size=(40, 1, 3, 3)) * np.linspace(1, 0.3, 3)).astype(np.uint8)
-    G, S, M, _ = reference.moments(*reference.centerd(*mirrored(x)))
+    G, S, M, _ = reference.moments(*reference.centered(*mirrored(x)))
     model = Reconstruction(2, augmentation=ImageViews(still(flip=0.5), 3), n_draws=400).fit(ArrayItems(x) if as_items else x)
     phi = reference.reconstruction(M, S)[2]
     expected = np.trace(np.cov((x.reshape(40, -1) / 255).T, bias=True)) - (phi[:2] ** 2).sum()

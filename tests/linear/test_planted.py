@@ -157,17 +157,17 @@ def test_thresholds_against_a_population_of_alpha():
 class Biased(moments.Moments):
     """G as the mean of the outer products of mean draws, without m / (m - 1)."""
 
-    def statistics(self, *, centerd):
-        found = super().statistics(centerd=centerd)
+    def statistics(self, *, centered):
+        found = super().statistics(centered=centered)
         return dataclasses.replace(found, G=found.S - (found.S - found.G) * (self.draws - 1) / self.draws)
 
 
 class Forgetful(moments.Moments):
     """The origin that sums were taken around is not added back."""
 
-    def statistics(self, *, centerd):
+    def statistics(self, *, centered):
         self.origin = torch.zeros_like(self.origin)
-        return super().statistics(centerd=centerd)
+        return super().statistics(centered=centered)
 
 
 class Rebased(moments.Moments):
@@ -192,8 +192,8 @@ class OneDraw(moments.Moments):
 class SeenTwice(moments.Moments):
     """What is reconstructed is the augmented item: M = G."""
 
-    def statistics(self, *, centerd):
-        found = super().statistics(centerd=centerd)
+    def statistics(self, *, centered):
+        found = super().statistics(centered=centered)
         return dataclasses.replace(found, M=found.G)
 
 

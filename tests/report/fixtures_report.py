@@ -82,12 +82,12 @@ def evaluation(**changes):
 def examples(n=240, queries=4):
     """Principal components and nearest neighbors of the pixels; the score is the distance to the mean of the inliers."""
     x, label, thumbnail = digits(n)
-    centerd = x - x.mean(0)
+    centered = x - x.mean(0)
     anomalous = label == 9
     score = np.linalg.norm(x - x[~anomalous].mean(0), axis=1).astype(np.float32) + 8 * anomalous
     distance = np.linalg.norm(x[:queries, None] - x[None], axis=2)
     return {
-        "xy": centerd @ np.linalg.svd(centerd, full_matrices=False)[2][:2].T,
+        "xy": centered @ np.linalg.svd(centered, full_matrices=False)[2][:2].T,
         "label": label,
         "score": score.astype(np.float32),
         "anomalous": anomalous,

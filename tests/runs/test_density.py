@@ -132,7 +132,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused(*fit, folder / "pairs.npz", "--out", tmp_path / "m.npz", words=".safetensors")
     refused(*fit, folder / "pairs.npz", "--out", tmp_path / "no" / "m.safetensors", words="folder")
     use = [folder / "m.safetensors", folder / "pairs.npz", "--out", tmp_path / "o.csv"]
-    refused("density", "predict", tmp_path / "none", *use[1:], words="no model file")
+    refused("density", "predict", tmp_path / "none", *use[1:], words="found no file")
     refused("density", "predict", *use, "--level", "2", words="level")
     refused("density", "sample", *use, "--n", "0", words="--n of at least 1")
     np.savez(tmp_path / "wide.npz", context=np.ones((3, 4)), target=np.ones(3))

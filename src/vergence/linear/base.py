@@ -80,10 +80,10 @@ class Affine:
             raise ValueError(f"expected A ({D}, {D}) or ({D},) and b ({D},), found shapes {tuple(A.shape)} and {tuple(b.shape)}")
         return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
 
-    def moved(self, found: Statistics, *, centerd: bool) -> Statistics:
+    def moved(self, found: Statistics, *, centered: bool) -> Statistics:
         """Returns the moments with xbar = A x + b in place of x; S is left to the caller."""
         A, b = self.parts(found.G)
-        seen, b = A @ found.mean + b, (torch.zeros_like(found.mean) if centerd else b)
+        seen, b = A @ found.mean + b, (torch.zeros_like(found.mean) if centered else b)
         cross = torch.outer(A @ found.mean, b)
         return replace(
             found,
@@ -169,7 +169,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         moments.reduce(state.width)
         if moments.n < 2:
             raise ValueError(f"expected at least 2 items, found n_samples = {moments.n}; one item has no covariance")
-        found = self._augmented(moments.statistics(centerd=self.center))
+        found = self._augmented(moments.statistics(centered=self.center))
         self.augmentation_covariance_ = (found.S - found.G).cpu().numpy()
         self._state, self.n_features_in_ = state, len(found.mean)
         self.n_samples_seen_, self.mean_ = found.n, found.mean_seen.cpu().numpy() * self.center
@@ -282,7 +282,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         """Returns the moments under the augmentation: as sampled, or those that its numbers give."""
         if self._sampler is None:
             affine = self.augmentation if isinstance(self.augmentation, Affine) else None
-            found = found if affine is None else affine.moved(found, centerd=self.center)
+            found = found if affine is None else affine.moved(found, centered=self.center)
             numbers = self.augmentation if affine is None else affine.covariance
             S = found.G + covariance_of(numbers, found.G, float(found.variance.mean()))
             found = replace(found, S=S, eps=torch.finfo(S.dtype).eps)  # S - G is as exact as its numbers

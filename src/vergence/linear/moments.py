@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Statistics:
-    """The moments of `vergence.linear.solutions`, float64, around the means where ``centerd``.
+    """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``.
 
     Attributes:
         n: Items.
@@ -76,7 +76,7 @@ class Moments:
         >>> x = torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64)
         >>> moments = Moments(2)
         >>> moments.add(x)
-        >>> moments.statistics(centerd=True).G.tolist()
+        >>> moments.statistics(centered=True).G.tolist()
         [[1.0, 2.0], [2.0, 4.0]]
     """
 
@@ -157,7 +157,7 @@ class Moments:
             setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True)))
         return whole
 
-    def statistics(self, *, centerd: bool) -> Statistics:
+    def statistics(self, *, centered: bool) -> Statistics:
         """Returns the moments, around the means or around zero.
 
         Raises:
@@ -171,8 +171,8 @@ class Moments:
         S = self.tt / (n * m) if sampled else xx
         G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
         my, yv = self.y / n, self.yv / n
-        a, b = (-mx, -mv) if centerd else (c, c)  # what is added to every item and to every view
-        if sampled and centerd:  # the mean of n m views carries a variance of (S - G) / (n m) itself
+        a, b = (-mx, -mv) if centered else (c, c)  # what is added to every item and to every view
+        if sampled and centered:  # the mean of n m views carries a variance of (S - G) / (n m) itself
             G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
 
         def moved(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class Moments:
             N=yv + torch.outer(my, b),
             clean=clean,
             power=float(clean.trace()),
-            power_target=float(self.yy / n - (my.square().sum() if centerd else 0)),
+            power_target=float(self.yy / n - (my.square().sum() if centered else 0)),
             variance=xx.diagonal() - mx.square(),
             eps=self.eps,
             constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),

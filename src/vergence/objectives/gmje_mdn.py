@@ -29,8 +29,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vergence.densities.covariance import Diagonal
+from vergence.densities import mixture_head
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.mixture_head import mixture
 from vergence.objectives.core import ConditionalObjective, require_pairs
 from vergence.objectives.parts import volume
 from vergence.objectives.parts.moving import MovingGaussian
@@ -50,21 +51,8 @@ def split(out: Tensor, K: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
         >>> a.shape, m.shape, round(s[0, 0, 0].exp().item(), 3)
         (torch.Size([7, 2]), torch.Size([7, 2, 3]), 1.5)
     """
-    D = (out.shape[-1] // K - 1) // 2
-    a, m, r = out.split([K, K * D, K * D], -1)
-    s = (floor + r.clamp(max=CEILING).exp()).log()
-    return a, m.unflatten(-1, (K, D)), s.unflatten(-1, (K, D))
-
-
-def mixture(a: Tensor, m: Tensor, s: Tensor) -> GaussianMixture:
-    """Returns sum_k softmax(a)_k N(m_k, diag e^{2 s_k}) over (D,), of batch (...), for a (..., K), m and s (..., K, D).
-
-    Example:
-        >>> p = mixture(torch.zeros(2), torch.tensor([[-1.0], [1.0]]), torch.zeros(2, 1))
-        >>> p.mean.item(), p.variance.item()
-        (0.0, 2.0)
-    """
-    return GaussianMixture(a, m, Diagonal((2 * s).exp()))
+    a, m, r = mixture_head.split(out, K)
+    return a, m, (floor + r.clamp(max=CEILING).exp()).log()
 
 
 def anchored_entropy(m: volume.Moments) -> Tensor:
@@ -82,7 +70,7 @@ def start(K: int, D: int) -> Tensor:
 
     With an encoder and a floor of 0.3 or 0.5 the wider start r = 0 ended lower, by up to 0.1 of the R^2 above.
     """
-    return torch.cat([torch.zeros(K), torch.randn(K * D), torch.full((K * D,), -math.log(K))])
+    return mixture_head.initial_outputs(torch.randn(K, D))
 
 
 class GMJEMDN(ConditionalObjective):
@@ -208,7 +196,7 @@ def _effective(pi: Tensor) -> Tensor:
 
 def _network(dim: int, hidden: int, K: int) -> nn.Sequential:
     """Returns h, two SiLU layers: (B, D) -> (B, K (1 + 2 D)), which begins close to `start` for every context."""
-    last = nn.Linear(hidden, K * (1 + 2 * dim))
+    last = nn.Linear(hidden, mixture_head.n_outputs(K, dim))
     with torch.no_grad():
         last.weight.mul_(0.1)
         last.bias.copy_(start(K, dim))

@@ -210,7 +210,7 @@ class GMJESMC(JointObjective):
 
     def _spread(self, c: Tensor, t: Tensor) -> Tensor:
         """Returns the mean squared distance per feature of pairs (B, D) from the bank's, by responsibility."""
-        (a, ka), (b, kb) = self._centerd(c, self.bank_a), self._centerd(t, self.bank_b)
+        (a, ka), (b, kb) = self._centered(c, self.bank_a), self._centered(t, self.bank_b)
         x, k = torch.cat([a, b], 1), torch.cat([ka, kb], 1)
         g = particles.responsibilities(self.weights, log_kernel(x, k, self.h2.sqrt()))
         far = x.square().sum(1).mean() + (g * (k.square().sum(1) - 2 * x @ k.T)).sum(1).mean()
@@ -221,14 +221,14 @@ class GMJESMC(JointObjective):
         keys = torch.cat([self.bank_a, self.bank_b], 1)
         return GaussianMixture(self.weights.log(), keys, Diagonal(self.h2.expand(2 * self.dim)), context=self.dim)
 
-    def _centerd(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def _centered(self, z: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Returns embeddings and bank less the bank's mean: products of what is small lose less to rounding."""
         center = self.weights @ keys
         return z - center.to(z), (keys - center).to(z)
 
     def conditional(self, z: Tensor) -> GaussianMixture:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): weights (B, M), and means (M, D) that all z_a share."""
-        x, k = self._centerd(z, self.bank_a)
+        x, k = self._centered(z, self.bank_a)
         h2 = self.h2.to(z)
         logits = self.weights.to(z).log() + log_kernel(x, k, h2.sqrt())
         return GaussianMixture(logits, self.bank_b.to(z), Diagonal(h2.expand(self.dim)))
@@ -240,14 +240,14 @@ class GMJESMC(JointObjective):
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        (a, ka), (b, kb) = self._centerd(za, self.bank_a), self._centerd(zb, self.bank_b)
+        (a, ka), (b, kb) = self._centered(za, self.bank_a), self._centered(zb, self.bank_b)
         w, h2 = self.weights.to(za), self.h2.to(za)
         both = log_ratio(torch.cat([a, b], 1), torch.cat([ka, kb], 1), w, h2)
         return both - log_ratio(a, ka, w, h2) + log_normal(b, h2)
 
     def score(self, z: Tensor) -> Tensor:
         """Returns -log p(z_a) in nats, (B,), for embeddings (B, D): how far they are from the bank."""
-        x, k = self._centerd(z, self.bank_a)
+        x, k = self._centered(z, self.bank_a)
         h2 = self.h2.to(z)
         return -log_ratio(x, k, self.weights.to(z), h2) - log_normal(x, h2)
 

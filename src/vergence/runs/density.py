@@ -36,7 +36,7 @@ def build(name: str, settings: dict[str, Any]) -> Any:
     """
     kind = mixtures.get(name)
     if not hasattr(kind, "conditional"):
-        raise ValueError(f"expected a conditional model, found {name}; choose from {', '.join(mixtures.SHORT)}")
+        raise ValueError(f"expected a conditional model, found {name}; choose from {', '.join(mixtures.short_names())}")
     known = list(inspect.signature(kind).parameters)
     for setting in settings:
         if setting not in known:

@@ -12,7 +12,7 @@ __all__ = ["effective_rank", "normalized_std"]
 def effective_rank(z: Tensor) -> Tensor:
     r"""Returns how many directions the features use: the exponential of the entropy of the covariance's spectrum.
 
-        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of the centerd covariance
+        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of the centered covariance
 
     Source: the effective rank of a matrix (2007), here of the covariance, whose eigenvalues are squared singular values.
     Computed in float64 from the smaller of the two Gram matrices: O(N D min(N, D)).

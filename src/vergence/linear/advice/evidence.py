@@ -126,7 +126,7 @@ class Evidence:
 
     def statistics(self, weights: Sequence[float]) -> Statistics:
         """Returns the moments of a weighted sum of the groups; S holds the covariance where that is given."""
-        found = Moments.weighted(self.moments, weights).statistics(centerd=True)
+        found = Moments.weighted(self.moments, weights).statistics(centered=True)
         return found if self.covariance is None else dataclasses.replace(found, S=found.G + self.covariance)
 
     def solution(self, weights: Sequence[float] | None = None) -> Solution:
@@ -333,9 +333,9 @@ class LabelMoments:
         C = second / N[:, None, None] - mean[:, :, None] * mean[:, None, :]
         R = rows.double().cpu()
         some, share = n > 0, (n / N[:, None]).sqrt()[..., None]
-        centerd = torch.where(some[..., None], sums / n.clamp(min=1)[..., None] - mean[:, None], 0.0) * share
+        centered = torch.where(some[..., None], sums / n.clamp(min=1)[..., None] - mean[:, None], 0.0) * share
         L, _ = linalg.cholesky(R @ C @ R.T)
-        T = torch.linalg.solve_triangular(L, R @ centerd.mT, upper=False).square().sum((1, 2))
+        T = torch.linalg.solve_triangular(L, R @ centered.mT, upper=False).square().sum((1, 2))
         q = len(R) / (N - 1)
         found: Tensor = (T - (some.sum(1) - 1) * q) / (1 - q).clamp(min=1e-3)
         return found
@@ -359,7 +359,7 @@ def rebased(
         raw = raw.to(device)
         views = [evidence.basis(v) for v in draw(raw, augmentation, n_draws, seed, b)]
         _add(sums, evidence.basis(flat(raw, augmentation)), views)
-    return [one.statistics(centerd=True) for one in sums]
+    return [one.statistics(centered=True) for one in sums]
 
 
 def as_items(data: Any) -> Items:
