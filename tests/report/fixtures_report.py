@@ -43,10 +43,13 @@ def metrics():
     return [*rows, {"step": 50, "epoch": 10.0, "knn": 0.8125}, {"step": 150, "epoch": 30.0, "knn": 0.9375}]
 
 
+PROBE = {"train_accuracy": 1.0, "iterations": 40, "converged": True}
+
+
 def representation(kind, dim, base, probe):
     knn = {k: {"majority": base - 0.004 * i, "weighted": base - 0.003 * i} for i, k in enumerate(["1", "5", "20", "30", "200"])}
-    collapse = {"std": 0.9, "effective_rank": 31.0, "norm": 16.0}
-    return {"kind": kind, "dim": dim, "knn": knn, "probe": {"accuracy": probe, "converged": True}, "collapse": collapse}
+    collapse = {"std": 0.9, "std_min": 0.4, "effective_rank": 31.0, "norm": 16.0}
+    return {"kind": kind, "dim": dim, "knn": knn, "probe": PROBE | {"accuracy": probe}, "collapse": collapse}
 
 
 def evaluation(**changes):

@@ -166,7 +166,7 @@ def test_the_sentence_names_the_wrong_value(tmp_path):
     text = write_report(fixtures.write_run(tmp_path / "run", config=fixtures.config(), evaluation=found)).read_text()
     assert "representations.z.probe.accuracy: expected a finite number, found &#34;much&#34;" in text
     config = changed(fixtures.config(), ("metadata", "n_train"), "many")
-    with pytest.raises(ValueError, match=r"facts.n_train: expected a whole number, found \"many\""):
+    with pytest.raises(ValueError, match=r"metadata.n_train: expected a whole number, found \"many\""):
         write_report(fixtures.write_run(tmp_path / "run", config=config))
 
 
