@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vergence.report.parts import (
     AGAIN,
@@ -35,6 +35,9 @@ from vergence.report.parts import (
 from vergence.report.reading import RunFiles, read
 from vergence.utils.files import replacing
 
+if TYPE_CHECKING:
+    from vergence.objectives import Objective
+
 __all__ = ["write_report"]
 
 GALLERY, LISTED, LEGEND = 18, 100, 30  # items a side; rows of skipped items; classes in a legend
@@ -49,13 +52,13 @@ HINTS = {
     "lr": ("Learning rate", ""),
 }
 POSTERIOR = {
-    "variance_mean": ("Variance, mean", "0.3", "1 is the prior: nothing was learned about the item; 0 is false certainty"),
-    "variance_cv": ("Variance, coefficient of variation", "0.75", "how much certainty differs from feature to feature"),
-    "entropy": ("Entropy, nats", "", "larger is less sure; grows with the number of features"),
-    "norm_z": ("Norm of z, mean", "", "length of the embedding"),
-    "norm_mu": ("Norm of the posterior mean, mean", "", "length of what is believed of it"),
+    "variance_mean": ("Variance, mean", "1 is the prior: nothing was learned about the item; 0 is false certainty"),
+    "variance_cv": ("Variance, coefficient of variation", "how much certainty differs from feature to feature"),
+    "entropy": ("Entropy, nats", "larger is less sure; grows with the number of features"),
+    "norm_z": ("Norm of z, mean", "length of the embedding"),
+    "norm_mu": ("Norm of the posterior mean, mean", "length of what is believed of it"),
 }
-OTHERS = {"variance_mean": "how unsure it is, a feature"}  # of objectives without VJE's prior
+OTHERS = {"variance_mean": "how unsure it is, a feature"}  # of objectives without a prior
 
 
 def write_report(run: Path) -> Path:
@@ -155,7 +158,7 @@ def _noticed(run: RunFiles) -> str:
         return "How well unusual items are noticed was not measured either."
     if mean is None:
         return "Nothing was held out as an anomaly, so how well unusual items are noticed is not known."
-    known = ", where 1 would be knowing nothing" if _is_vje(run) else ""
+    known = f", where {_prior(run):g} would be knowing nothing" if _prior(run) is not None else ""
     return f"What the model believes of an item has a variance of {mean:.2f} on average{known}."
 
 
@@ -334,25 +337,39 @@ def _posterior(run: RunFiles) -> str:
     found = run.evaluation.get("posterior")
     if not found:
         return missing("There are no posterior statistics: the run was not evaluated, or its objective keeps no posterior.")
-    ours = _is_vje(run)
+    paper, prior = _reference(run), _prior(run)
     rows = [
         [
             title,
             number(found[key]),
-            *([f"about {paper}" if paper else "–"] if ours else []),
-            meaning if ours else OTHERS.get(key, meaning),
+            *([f"about {paper[key]:g}" if key in paper else "–"] if paper else []),
+            OTHERS.get(key, meaning) if prior is None else meaning,
         ]
-        for key, (title, paper, meaning) in POSTERIOR.items()
+        for key, (title, meaning) in POSTERIOR.items()
         if found.get(key) is not None
     ]
-    head = ["", "this run", *(["the paper's"] if ours else []), "what it says"]
-    words = "<p>“The paper's” is what the VJE paper reports of its own networks; it was not measured here.</p>"
+    head = ["", "this run", *(["the paper's"] if paper else []), "what it says"]
+    words = "<p>“The paper's” is what the objective's paper reports of its own networks; it was not measured here.</p>"
     before = "<p>Of every item the model keeps a belief with a width. Means over the test items:</p>"
-    return before + table("Posterior", head, rows, "words") + words * ours
+    return before + table("Posterior", head, rows, "words") + words * bool(paper)
 
 
-def _is_vje(run: RunFiles) -> bool:
-    return bool(run.config["model"].get("objective") == "vje")
+def _reference(run: RunFiles) -> Mapping[str, float]:
+    """Returns the values that the objective's paper reports, by statistic."""
+    kind = _objective(run)
+    return {} if kind is None else kind.reference
+
+
+def _prior(run: RunFiles) -> float | None:
+    """Returns the variance of the latent's prior; None for an objective without one."""
+    kind = _objective(run)
+    return None if kind is None else kind.prior_variance
+
+
+def _objective(run: RunFiles) -> type["Objective"] | None:
+    from vergence import objectives  # imports torch
+
+    return objectives.find(str(run.config["model"].get("objective")))
 
 
 def _training(run: RunFiles) -> str:

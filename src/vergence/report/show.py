@@ -15,10 +15,21 @@ def show_evaluation(record: dict[str, Any]) -> None:
     show_representations(record)
     if record["posterior"] is not None:
         p = record["posterior"]
-        paper = " (the paper's trained regime: about 0.3 and 0.75)" if record["protocol"]["objective"] == "vje" else ""
+        paper = _reference(record["protocol"]["objective"])
         print(f"posterior variance: mean {p['variance_mean']:.3f}, CV {p['variance_cv']:.2f}{paper}")
     if record["anomaly"] is not None:
         show_anomalies(record)
+
+
+def _reference(objective: str) -> str:
+    """Returns the values that the objective's paper reports, in parentheses; empty where it reports none."""
+    from vergence import objectives  # imports torch
+
+    kind = objectives.find(objective)
+    values = " and ".join(
+        f"{kind.reference[key]:g}" for key in ("variance_mean", "variance_cv") if kind and key in kind.reference
+    )
+    return f" (in the objective's paper about {values})" if values else ""
 
 
 def show_advice(advice: dict[str, Any]) -> None:

@@ -284,7 +284,7 @@ class _Journal:
         z = self.method.embeddings()
         spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
         numbers = spread | self.method.diagnostics()
-        message = None if z is None else collapse.warning(numbers)
+        message = None if z is None else collapse.warning(numbers, advice=self.method.advice())
         self.symptoms = 0 if message is None else self.symptoms + 1
         if self.symptoms < PATIENCE:  # many a run begins narrow and opens in its second epoch
             message = None
@@ -305,7 +305,7 @@ class _Journal:
 
     def _notice(self, numbers: dict[str, float]) -> None:
         """Tells once of each thing that an objective's numbers have shown to go wrong for some epochs in a row."""
-        found = collapse.notices(numbers)
+        found = self.method.notices(numbers)
         told = {name: count for name, count in self.noticed.items() if name in found or count >= PATIENCE}
         self.noticed = told | {name: told.get(name, 0) + 1 for name in found}
         for name, message in found.items():

@@ -1,44 +1,55 @@
-r"""What a batch of embeddings occupies: covariance, log-determinant, KL from the standard normal, mutual information.
+r"""Information terms of a batch of embeddings: covariance, entropy, KL from the standard normal, mutual information.
 
-A likelihood alone is lowest where an encoder shrinks everything to a point: scaled by a, it falls by D log a. These terms pay
-for volume. Over a batch with mean m and covariance S (divided by N), all with gradient in the embeddings:
+A likelihood alone is lowest where an encoder maps everything to one point: scaling embeddings by a adds D log a. The terms here
+prevent this collapse. Over a batch with mean m and covariance S (divided by N), all with gradient in the embeddings:
 
     KL = 1/2 [tr S + |m|^2 - D - log |S|]                           of the batch's Gaussian from N(0, I), for one view
     -I = 1/2 [log |S| - log |S_aa| - log |S_bb|] = 1/2 sum_i log(1 - rho_i^2)     rho: canonical correlations of two views
 
-The first pins the scale (its minimum is S = I, m = 0), the second does not feel it. With the likelihood of any other density in
-the place of the batch's own, -I becomes
+The KL fixes the scale (its minimum is at S = I, m = 0); the mutual information does not depend on it. With the likelihood under
+any other density in place of the batch's Gaussian, -I becomes
 
     nll - H(a) - H(b),   H = 1/2 log |2 pi e S| of a view
 
-which again does not feel the scale if the density follows it. All are derived here, for arXiv 2603.26799.
+which does not depend on the scale either if the density follows it. All terms are derived here, for arXiv:2603.26799.
 
 Shapes: N pairs, D features. In nats.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from vergence.densities.gaussian import GaussianMixture
+from vergence.utils.checks import require_choice, require_positive, require_within
+from vergence.utils.linalg import upcast_half
+
 __all__ = [
+    "MIXTURE_LOSSES",
+    "MixtureLoss",
     "Moments",
-    "coupled",
-    "diagnostics",
     "entropy",
     "kl_standard_normal",
     "kl_views",
+    "likelihood_loss",
     "log_det",
     "moments",
     "mutual_information",
     "oas",
-    "priced",
-    "require_loss",
+    "pointwise_information",
+    "require_settings",
+    "require_spread",
     "shrunk",
+    "view_moments",
 ]
 
-JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # of the mean variance, added to every covariance
+MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
+MIXTURE_LOSSES = ("mi_kl", "entropy_kl", "joint_kl", "naive")
+JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # in units of the mean variance; added to every covariance
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ class Moments:
     S: Tensor
 
     def block(self, where: slice) -> "Moments":
-        """Returns those of some features."""
+        """Returns the mean and the covariance of some features."""
         return Moments(self.mean[where], self.S[where, where])
 
 
@@ -57,13 +68,14 @@ def moments(z: Tensor, shrinkage: float | None = 0.0) -> Moments:
     """Returns mean and covariance (divided by N) of embeddings, with gradient.
 
     Args:
-        z: (N, D).
+        z: Embeddings, (N, D).
         shrinkage: a in (1 - a) S + a tr(S) / D I, in [0, 1]; None takes `oas`, which grows as N falls toward D.
 
     Example:
         >>> moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()
         [[1.0]]
     """
+    z = upcast_half(z)
     mean = z.mean(0)
     x = z - mean
     S = x.mT @ x / len(z)
@@ -84,7 +96,10 @@ def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
 
 
 def oas(S: Tensor, n: int | Tensor) -> Tensor:
-    """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items (2010), in (0, 1].
+    """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items, in (0, 1].
+
+    Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE Transactions on
+    Signal Processing, 2010.
 
     Example:
         >>> oas(torch.eye(4), 10).item(), round(oas(torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0])), 1000).item(), 3)
@@ -98,18 +113,18 @@ def oas(S: Tensor, n: int | Tensor) -> Tensor:
 
 
 def log_det(S: Tensor) -> Tensor:
-    """Returns log |S| of a positive definite (D, D), with gradient; NaN for a matrix that is not.
+    """Returns log |S| of a positive definite (D, D), with gradient; NaN for any other matrix.
 
-    The Cholesky factor is one of float64: in float32 covariances with the least jitter fail from a few features on. Nothing
-    waits for the device.
+    The Cholesky factor is computed in float64: in float32, covariances with the least jitter fail from a few features on. The
+    call does not wait for the device.
 
     Example:
         >>> round(log_det(4 * torch.eye(2)).item(), 3)
         2.773
     """
     L, failed = torch.linalg.cholesky_ex(S.double())
-    found: Tensor = 2 * L.diagonal().log().sum()
-    return torch.where(failed == 0, found, math.nan).to(S.dtype)
+    value: Tensor = 2 * L.diagonal().log().sum()
+    return torch.where(failed == 0, value, math.nan).to(S.dtype)
 
 
 def kl_standard_normal(m: Moments) -> Tensor:
@@ -123,12 +138,12 @@ def kl_standard_normal(m: Moments) -> Tensor:
 
 
 def kl_views(a: Moments, b: Moments) -> Tensor:
-    """Returns KL_a + KL_b, of two views."""
+    """Returns KL_a + KL_b: the divergences of two views from the standard normal, in nats."""
     return kl_standard_normal(a) + kl_standard_normal(b)
 
 
 def mutual_information(m: Moments, split: int) -> Tensor:
-    """Returns the mutual information of the first ``split`` features and the others if both are Gaussian, in nats, >= 0.
+    """Returns the Gaussian mutual information of the first ``split`` features and the others in nats, >= 0.
 
     Example:
         >>> S = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
@@ -149,61 +164,78 @@ def entropy(m: Moments) -> Tensor:
     return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
 
 
-def priced(loss: str, nll: Tensor, a: Moments, b: Moments, *, eta: float, beta: float) -> dict[str, Tensor]:
-    """Returns a likelihood's terms by name of the loss, in nats: ``nll`` or ``mi``, and ``kl``.
+def require_spread(za: Tensor, zb: Tensor) -> None:
+    """Raises a ValueError where a view (B, D) has one embedding or equal ones: its covariance has no determinant.
+
+    On an accelerator only B is checked, because comparing embeddings would wait for the device at every step.
+
+    Example:
+        >>> require_spread(torch.ones(4, 2), torch.randn(4, 2))
+        Traceback (most recent call last):
+        ValueError: expected a batch of at least 2 embeddings that differ, found 4 equal ones: lower the learning rate, or ...
+    """
+    if len(za) < 2:
+        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
+    if za.device.type == "cpu" and any(bool((z == z[:1]).all()) for z in (za, zb)):
+        hint = "lower the learning rate, or check the data"
+        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)} equal ones: {hint}")
+
+
+def view_moments(za: Tensor, zb: Tensor, shrinkage: float | None) -> tuple[Moments, Moments]:
+    """Returns the `moments` of two views (B, D) each, whose embeddings must differ (`require_spread`)."""
+    require_spread(za, zb)
+    return moments(za, shrinkage), moments(zb, shrinkage)
+
+
+def pointwise_information(p: GaussianMixture, za: Tensor, zb: Tensor) -> Tensor:
+    """Returns the mean pointwise mutual information log p(z_a, z_b) / (p(z_a) p(z_b)) in nats, a scalar.
 
     Args:
-        loss: ``mi_kl`` or ``entropy_kl`` (`coupled`), ``joint_kl`` (nll + beta (KL_a + KL_b)) or ``naive`` (nll alone, which
-            collapses).
-        nll: Minus the mean joint log-density of the two views, a scalar.
-        a: Moments of the first view, with gradient.
-        b: Of the second.
-        eta: Weight of the KL in these two.
-        beta: Weight of the KL in ``joint_kl``.
+        p: Density over [z_a; z_b], with z_a as the context.
+        za: First views, (B, D).
+        zb: Second views, (B, D).
     """
+    pa, pb = p.marginal("context"), p.marginal("target")
+    return -(pa.log_prob(za) + pb.log_prob(zb) - p.log_prob(torch.cat([za, zb], 1))).mean()
+
+
+def require_settings(loss: str, known: Iterable[str], *, eta: float, beta: float, shrinkage: float | None) -> None:
+    """Raises a ValueError unless the loss is known, its weights are positive, and the shrinkage is None or in [0, 1]."""
+    require_choice("loss", loss, known)
+    require_positive(eta=eta, beta=beta)
+    if shrinkage is not None:
+        require_within("[0, 1]", shrinkage=shrinkage)
+
+
+def likelihood_loss(
+    loss: str, p: GaussianMixture, za: Tensor, zb: Tensor, *, eta: float, beta: float, shrinkage: float | None
+) -> dict[str, Tensor]:
+    """Returns the terms of a joint likelihood with regularization, in nats.
+
+    With nll = -mean log p(z_a, z_b):
+
+        entropy_kl   ``mi`` = nll - H(a) - H(b),  ``kl`` = eta (KL_a + KL_b)
+        joint_kl     ``nll``,                     ``kl`` = beta (KL_a + KL_b)
+        naive        ``nll``: collapses
+
+    Args:
+        loss: One of these names.
+        p: Density over [z_a; z_b].
+        za: First views, (B, D).
+        zb: Second views, (B, D).
+        eta: Weight of the KL in ``entropy_kl``.
+        beta: Weight of the KL in ``joint_kl``.
+        shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
+
+    Raises:
+        ValueError: The loss is unknown, or the batch has no covariance (`require_spread`).
+    """
+    require_choice("loss", loss, ("entropy_kl", "joint_kl", "naive"))
+    Z = torch.cat([za, zb], 1)
     if loss == "naive":
-        return {"nll": nll}
+        return {"nll": -p.log_prob(Z).mean()}
+    a, b = view_moments(za, zb, shrinkage)
+    nll = -p.log_prob(Z).mean()
     if loss == "joint_kl":
         return {"nll": nll, "kl": beta * kl_views(a, b)}
-    return coupled(nll, a, b, eta)
-
-
-def require_loss(loss: str, known: tuple[str, ...], eta: float, beta: float) -> None:
-    """Raises a ValueError unless the loss is known and its weights are positive."""
-    if loss not in known:
-        raise ValueError(f"expected loss among {', '.join(known)}, found {loss!r}")
-    if not (eta > 0 and beta > 0):
-        raise ValueError(f"expected eta, beta > 0, found eta={eta}, beta={beta}")
-
-
-def coupled(nll: Tensor, a: Moments, b: Moments, eta: float) -> dict[str, Tensor]:
-    """Returns the terms that pay a likelihood's price: ``mi`` = nll - H(a) - H(b) and ``kl`` = eta (KL_a + KL_b), in nats.
-
-    Args:
-        nll: Minus the mean joint log-density of the two views, a scalar.
-        a: Moments of the first view, with gradient.
-        b: Of the second.
-        eta: Weight of the KL.
-    """
     return {"mi": nll - entropy(a) - entropy(b), "kl": eta * kl_views(a, b)}
-
-
-@torch.no_grad()
-def diagnostics(za: Tensor, zb: Tensor) -> dict[str, float]:
-    """Returns what shows a collapse of two views, (B, D) each.
-
-    ``variance`` (the mean over features), ``eigenvalue_min`` and ``condition`` of the first view's covariance without shrinkage,
-    and the mutual ``information`` in nats, 0 where a feature is constant. Only the first where B does not exceed 2 D.
-    """
-    m = moments(torch.cat([za, zb], 1).double())
-    a = m.block(slice(0, za.shape[1]))
-    found = {"variance": a.S.diagonal().mean().item()}
-    if len(za) <= m.S.shape[0]:  # the spectrum of so few says nothing
-        return found
-    values = torch.linalg.eigvalsh(a.S)
-    told = bool((m.S.diagonal() > 0).all())
-    return found | {
-        "eigenvalue_min": values[0].item(),
-        "condition": (values[-1] / values[0].clamp(min=1e-30)).item(),
-        "information": mutual_information(m, za.shape[1]).item() if told else 0.0,
-    }
