@@ -4,7 +4,7 @@ import difflib
 import inspect
 import subprocess
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.training import loop
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.training.options import current_options
 from vergence.utils.devices import described
 from vergence.utils.files import open_table
 
 __all__ = [
     "build_method",
     "crop_side",
-    "current_options",
     "facts",
     "fitted",
     "holds_pairs",
@@ -43,17 +43,6 @@ __all__ = [
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
 NUMBERS = 1 << 24  # of a mixture's density, held at a time
-GJE_COVARIANCE: dict[str, dict[str, Any]] = {  # its values named the source of the covariance as well as its structure
-    "batch": {},
-    "ema": {"likelihood": "ema"},
-    "learned": {"likelihood": "learned"},
-    "low_rank": {"likelihood": "learned", "covariance": "low_rank"},
-}
-RENAMED_OPTIONS: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {  # options of runs from before version 0.1
-    ("gje", "covariance"): lambda value: GJE_COVARIANCE.get(value, {"covariance": value}),
-    ("gmje", "rate"): lambda rate: {"momentum": 1 - rate},
-    ("gmje_smc", "rho"): lambda rho: {"momentum": 1 - rho},
-}
 ONLINE_BANK, ONLINE_TEST = 10_000, 2_000  # items of the online kNN check
 
 
@@ -122,18 +111,6 @@ def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
         return kind(dim, **{**own, **options})
     except TypeError as error:
         raise ValueError(f"objective '{config.objective}' cannot take the options {options}: {error}") from error
-
-
-def current_options(objective: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns an objective's options under their current names: runs from before version 0.1 record others.
-
-    Example:
-        >>> current_options("gje", {"covariance": "ema"}), current_options("gmje", {"rate": 0.25})
-        ({'likelihood': 'ema'}, {'momentum': 0.75})
-    """
-    old = {name: value for name, value in options.items() if (objective, name) in RENAMED_OPTIONS}
-    renamed = [RENAMED_OPTIONS[objective, name](value) for name, value in old.items()]
-    return {key: value for part in renamed for key, value in part.items()} | {k: v for k, v in options.items() if k not in old}
 
 
 def seen_shape(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

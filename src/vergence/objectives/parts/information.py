@@ -231,11 +231,10 @@ def likelihood_loss(
         ValueError: The loss is unknown, or the batch has no covariance (`require_spread`).
     """
     require_choice("loss", loss, ("entropy_kl", "joint_kl", "naive"))
-    Z = torch.cat([za, zb], 1)
     if loss == "naive":
-        return {"nll": -p.log_prob(Z).mean()}
+        return {"nll": -p.log_prob(torch.cat([za, zb], 1)).mean()}
     a, b = view_moments(za, zb, shrinkage)
-    nll = -p.log_prob(Z).mean()
+    nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
     if loss == "joint_kl":
         return {"nll": nll, "kl": beta * kl_views(a, b)}
     return {"mi": nll - entropy(a) - entropy(b), "kl": eta * kl_views(a, b)}
