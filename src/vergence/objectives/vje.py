@@ -5,11 +5,11 @@ Prior         p(s) = N(0, I)
 Likelihood    p(y_j | s_i, var_i) = T_nu(z_j/|z_j|; s_i/|s_i|, diag var_i)  T_nu(|z_j| - |s_i|; 0, 1)      (eq. 31)
 Loss          1/2 sum over (i, j) of E_q[-log p(y_j | s_i, var_i)] + beta KL(q_i || p)                    (eq. 37, 38)
 
-The target z_j is detached; the input z_i of g is not, which is how the encoder learns.
+The target z_j is detached; the encoder learns through the input z_i of g.
 
-The paper's eq. 9 and 10 sum the two views' KL where eq. 37, 38, 41 and algorithm 4 average them. This is the average:
-eq. 10 at beta is our loss at 2 beta. The "likelihood" is a subdensity up to a constant: T_nu's constant is that of R^D
-while its argument lies on the sphere. The later version's intrinsic construction is not implemented.
+The paper's eq. 9 and 10 sum the two views' KL, while eq. 37, 38, 41 and algorithm 4 average them. This loss averages: eq. 10 at
+beta is this loss at 2 beta. The "likelihood" is a subdensity up to a constant, because T_nu is normalized on R^D while its
+argument lies on the sphere. The intrinsic construction of the paper's later version is not implemented.
 
 Shapes: B pairs, D features, M samples. Terms: means over pairs, sums over features, in nats.
 """
@@ -55,7 +55,7 @@ def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]
 
     Args:
         nu: Degrees of freedom, > 0 or ``math.inf``.
-        dim: D.
+        dim: Number of features D.
         angle: Angle between mu_i and z_j, in radians.
 
     Example:
