@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import approx_fprime
 from tests.reference import particles as reference
 
+from vergence.densities import particles
 from vergence.mixtures import particle_mixture as pm
 from vergence.mixtures.particle_mixture import ParticleMixture
 
@@ -188,14 +189,14 @@ def test_an_undamped_weight_step_never_lowers_the_likelihood(weighted):
     x, y = pairs(50, seed=4)
     c, t = inside(weighted, x, y)
     contexts, targets, w = bank_of(weighted)
-    log_k = pm.log_kernel(torch.from_numpy(c), torch.from_numpy(contexts), 0.3)
-    log_k = log_k + pm.log_kernel(torch.from_numpy(t), torch.from_numpy(targets), 0.2)
+    log_k = particles.log_kernel(torch.from_numpy(c), torch.from_numpy(contexts), 0.3)
+    log_k = log_k + particles.log_kernel(torch.from_numpy(t), torch.from_numpy(targets), 0.2)
     last = -math.inf
     for _ in range(20):
         found = np.mean([reference.log_joint(a, b, contexts, targets, w, 0.3, 0.2) for a, b in zip(c, t, strict=True)])
         assert found >= last - 1e-9
         last, w = found, torch.as_tensor(w)
-        w = pm.reweighted(w, pm.responsibilities(w, log_k), 1.0, 0.0).clamp(min=1e-300).numpy()
+        w = particles.reweighted(w, particles.responsibilities(w, log_k), 1.0, 0.0).clamp(min=1e-300).numpy()
 
 
 def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
@@ -207,7 +208,7 @@ def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
     def left(rho, u):
         w = bank.w
         for _ in range(60):
-            w = pm.reweighted(w, model._responsibilities(bank._replace(w=w), c, t), rho, u)
+            w = particles.reweighted(w, model._responsibilities(bank._replace(w=w), c, t), rho, u)
         return float(1 / w.square().sum())
 
     assert left(1.0, 0.0) < 3 < 30 < left(0.05, 0.05)
@@ -233,8 +234,8 @@ def test_resampling_keeps_the_pools_mean_on_average(kind):
     x, y = (v[:15] for v in pairs(40, seed=2))
     base = ParticleMixture(n_particles=40, random_state=0, ess_threshold=0.0, rho=0.6, em_steps=0, **H).fit(*pairs(40))
     bank, batch = base._bank(), (torch.from_numpy(x), torch.from_numpy(y))
-    pool = pm.pooled(bank, *batch)
-    w = pm.reweighted(bank.w, base._responsibilities(bank, *batch), 0.6, 0.05)
+    pool = particles.pooled(bank, *batch)
+    w = particles.reweighted(bank.w, base._responsibilities(bank, *batch), 0.6, 0.05)
     expected = (torch.cat([w * 40, torch.ones(15)]) / 55) @ pool.t
     means = []
     for seed in range(300):

@@ -19,4 +19,4 @@ def test_names_in_square_brackets_are_no_markup(capsys):
     show_evaluation(Evaluation.from_dict(record))
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("a [/b] note", "[/x], [red]y", "[bold]z"))
-    assert "mean 0.312, CV 0.77 (the paper's trained regime: about 0.3 and 0.75)" in printed
+    assert "mean 0.312, CV 0.77 (in the objective's paper about 0.3 and 0.75)" in printed

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.float32
 
 CASES = {
     "gje": {},
-    "gje moving": {"loss": "joint_kl", "covariance": "ema"},
+    "gje moving": {"loss": "joint_kl", "likelihood": "ema"},
     "gmje": {"components": 3},
     "gmje gradient": {"fit": "gradient", "components": 3},
     "gmje_em": {"components": 3},

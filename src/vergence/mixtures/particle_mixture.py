@@ -28,17 +28,7 @@ from torch import Tensor
 from vergence.densities import resampling
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
-from vergence.densities.particles import (
-    RESAMPLING,
-    Bank,
-    log_kernel,
-    newest,
-    pooled,
-    resampled,
-    responsibilities,
-    reweighted,
-    without_lightest,
-)
+from vergence.densities.particles import RESAMPLING, Bank, Rule, log_kernel, responsibilities, step
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
 from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
 from vergence.utils.devices import as_device
@@ -259,16 +249,10 @@ class ParticleMixture(Conditional):
     def _step(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
         """Returns the bank after a batch, and counts."""
         self.n_batches_ += 1
-        if len(bank.w) + len(c) <= self.n_particles:
-            return pooled(bank, c, t)
-        if self.mode == "fifo":
-            return newest(pooled(bank, c, t), self.n_particles)
-        bank = bank._replace(w=reweighted(bank.w, self._responsibilities(bank, c, t), self.rho, self.u))
-        pool = pooled(bank, c, t)
-        if resampling.effective_sample_size(pool.w) >= self.ess_threshold * len(pool.w):
-            return without_lightest(pool, len(bank.w), self.n_particles)
-        self.n_resampled_ += 1
-        return resampled(pool, self.n_particles, self.resampling, self._generator())
+        rule = Rule(self.n_particles, self.mode, self.rho, self.u, self.ess_threshold, self.resampling)
+        bank, resampled = step(bank, c, t, partial(self._responsibilities, bank, c, t), rule, self._generator())
+        self.n_resampled_ += resampled
+        return bank
 
     def _responsibilities(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
         """Returns the responsibilities of the particles for pairs, (B, M)."""

@@ -5,7 +5,7 @@ import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vergence.report.charts import Figure, curve
 from vergence.report.comparison import Comparison, detections, representations
@@ -13,6 +13,9 @@ from vergence.report.examples import Examples
 from vergence.report.reading import RunFiles, read
 from vergence.report.reference import Reference, reference
 from vergence.report.rendering import count, is_number, number, write
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["write_report"]
 

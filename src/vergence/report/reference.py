@@ -1,5 +1,6 @@
-"""What an objective's paper reports of its own networks, for comparison: the one place of the report that knows objectives."""
+"""What an objective's paper reports for its own networks, for comparison, as the objective declares it."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 __all__ = ["Reference", "reference"]
@@ -26,16 +27,25 @@ class Reference:
     regime: str = ""
 
 
-VJE = Reference(
-    values={"variance_mean": 0.3, "variance_cv": 0.75},
-    scale="; a variance of 1 is the prior's, so nothing was learned",
-    meanings={"variance_mean": "1 is the prior: nothing was learned about the item; 0 is false certainty"},
-    source="“The paper's” is what the VJE paper reports of its own networks; it was not measured here.",
-    hints={"variance_mean": "the prior's is 1"},
-    regime=" (the paper's trained regime: about 0.3 and 0.75)",
-)
-
-
 def reference(objective: str | None) -> Reference:
-    """Returns the reference values of an objective; empty ones where its paper reports none."""
-    return VJE if objective == "vje" else Reference()
+    """Returns what an objective declares of its paper's values; empty for objectives from outside the library."""
+    from vergence import objectives  # imports torch
+
+    kind = None if objective is None else objectives.find(objective)
+    if kind is None:
+        return Reference()
+    reported = [f"{kind.reference[key]:g}" for key in ("variance_mean", "variance_cv") if key in kind.reference]
+    about = Reference(
+        values=dict(kind.reference),
+        source="“The paper's” is what the objective's paper reports for its own networks; it was not measured here.",
+        regime=f" (in the objective's paper about {' and '.join(reported)})" if reported else "",
+    )
+    if kind.prior_variance is None:
+        return about
+    prior = f"{kind.prior_variance:g}"
+    return dataclasses.replace(
+        about,
+        scale=f"; a variance of {prior} is the prior's, so nothing was learned",
+        meanings={"variance_mean": f"{prior} is the prior: nothing was learned about the item; 0 is false certainty"},
+        hints={"variance_mean": f"the prior's is {prior}"},
+    )

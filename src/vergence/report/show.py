@@ -16,9 +16,8 @@ def show_evaluation(record: Evaluation) -> None:
     show_representations(record)
     if record.posterior is not None:
         p = record.posterior
-        print(
-            f"posterior variance: mean {p.variance_mean:.3f}, CV {p.variance_cv:.2f}{reference(record.protocol.objective).regime}"
-        )
+        regime = reference(record.protocol.objective).regime
+        print(f"posterior variance: mean {p.variance_mean:.3f}, CV {p.variance_cv:.2f}{regime}")
     if record.anomaly is not None:
         show_anomalies(record.anomaly)
 

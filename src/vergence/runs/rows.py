@@ -9,7 +9,7 @@ from torch import Tensor
 from vergence.data.items import Items
 from vergence.densities.gaussian import GaussianMixture
 from vergence.evaluation import features
-from vergence.objectives.core import ConditionalObjective, Objective
+from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.training.folder import write_skipped
 from vergence.utils.files import open_table
 from vergence.utils.terminal import bar
@@ -20,7 +20,7 @@ MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
 Columns = dict[str, Tensor]  # name -> (B,) or (B, D)
 
 
-def parts(objective: Objective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
+def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
     """Splits embeddings (N, D) so that a part's table of items by components by features stays small.
 
     Args:
@@ -34,7 +34,7 @@ def parts(objective: Objective, z: Tensor, most: int = 4096) -> tuple[Tensor, ..
     return split
 
 
-def by_parts(function: Callable[[Tensor], Columns], objective: Objective, z: Tensor) -> Columns:
+def by_parts(function: Callable[[Tensor], Columns], objective: Objective | DensityObjective, z: Tensor) -> Columns:
     """Returns the columns that a function of embeddings (N, D) gives, computed in `parts`."""
     columns = [function(part) for part in parts(objective, z)]
     return {name: torch.cat([part[name] for part in columns]) for name in columns[0]}

@@ -18,6 +18,7 @@ from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.training import loop
 from vergence.training.config import ModelConfig, RunConfig
+from vergence.training.options import current_options
 from vergence.training.records import RunMetadata
 from vergence.utils.devices import describe_device
 from vergence.utils.names import unknown
@@ -87,16 +88,16 @@ def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | 
 
 
 def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
-    kind = objectives.get(config.objective)
+    kind, options = objectives.get(config.objective), current_options(config.objective, config.options)
     known = [name for name in inspect.signature(kind).parameters if name != "dim"]
-    for name in config.options:
+    for name in options:
         if name not in known:
             raise unknown(f"option of objective '{config.objective}'", name, known)
     own = {"tied": False} if dual and "tied" in known else {}
     try:
-        return kind(dim, **{**own, **config.options})
+        return kind(dim, **{**own, **options})
     except TypeError as error:
-        raise ValueError(f"objective '{config.objective}' cannot take the options {config.options}: {error}") from error
+        raise ValueError(f"objective '{config.objective}' cannot take the options {options}: {error}") from error
 
 
 def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
