@@ -74,7 +74,7 @@ def test_detection_is_the_files_and_the_best_is_bold(full):
 def test_posterior_stands_beside_the_papers_marked_as_such(full):
     found = rows(full, "Posterior")
     assert found[0][1:3] == ["0.3125", "about 0.3"] and found[1][1:3] == ["0.7725", "about 0.75"]
-    assert "what the objective's paper reports of its own networks; it was not measured here" in plain(full)
+    assert "what the objective's paper reports for its own networks; it was not measured here" in plain(full)
 
 
 def test_another_objective_is_not_compared_with_vjes_paper(tmp_path):
