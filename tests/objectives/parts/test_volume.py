@@ -176,3 +176,13 @@ def test_information_is_not_told_of_too_few_or_of_constant_features():
     for a, b in ((flat, zb), (za, flat), (za * 0, zb * 0), (za[:1], zb[:1])):
         found = volume.diagnostics(a, b)
         assert all(math.isfinite(value) for value in found.values()), found
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_moments_of_half_precision_are_float32(dtype):
+    z = torch.randn(N, D).to(dtype)
+    for shrinkage in (0.0, None):
+        found, expected = volume.moments(z, shrinkage), volume.moments(z.float(), shrinkage)
+        assert found.S.dtype == torch.float32
+        assert torch.equal(found.mean, expected.mean) and torch.equal(found.S, expected.S)

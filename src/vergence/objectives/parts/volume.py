@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vergence.utils.linalg import upcast_half
+
 __all__ = [
     "Moments",
     "coupled",
@@ -57,13 +59,14 @@ def moments(z: Tensor, shrinkage: float | None = 0.0) -> Moments:
     """Returns mean and covariance (divided by N) of embeddings, with gradient.
 
     Args:
-        z: (N, D).
+        z: (N, D); half precision becomes float32.
         shrinkage: a in (1 - a) S + a tr(S) / D I, in [0, 1]; None takes `oas`, which grows as N falls toward D.
 
     Example:
         >>> moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()
         [[1.0]]
     """
+    z = upcast_half(z)
     mean = z.mean(0)
     x = z - mean
     S = x.mT @ x / len(z)
