@@ -99,7 +99,7 @@ def test_polish_is_em_on_that_mixture(train):
     start, end = (model(max_nodes=12, polish=n).fit(Z[:, :1], Z[:, 1]) for n in (0, 7))
     S = start.covariances_ / np.outer(Z.std(0), Z.std(0))
     arrays = (start.weights_, (start.means_ - Z.mean(0)) / Z.std(0), S)
-    weights, means, _ = em.polish(X, *(torch.from_numpy(v) for v in arrays), steps=7, reg_covar=1e-4)
+    weights, means, _ = em.refine(X, *(torch.from_numpy(v) for v in arrays), steps=7, reg_covar=1e-4)
     np.testing.assert_allclose(end.weights_, weights.numpy(), 1e-7)
     np.testing.assert_allclose(end.means_, means.numpy() * Z.std(0) + Z.mean(0), 1e-7, 1e-9)
     log_likelihood = [m.joint().log_prob(torch.from_numpy(Z)).mean() for m in (start, end)]

@@ -22,6 +22,7 @@ from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures.core import Conditional, Scale, seed_of
 from vergence.utils.devices import as_device
+from vergence.utils.terminal import late_bar
 
 __all__ = ["ConditionalMixture"]
 
@@ -104,12 +105,14 @@ class ConditionalMixture(Conditional):
         begin = self._starts(data, kind)
         how: dict[str, Any] = {"tol": self.tol, "reg": self.reg_covar, "precision": self.precision}
         most = self.max_iter
-        if len(begin.weights) > FEW and most > EARLY:
-            early = em.run(data, kind, begin, max_iter=EARLY, **how)
-            begin, most = early.mixture.of(early.order()[:FEW]), most - EARLY
-        found = em.run(data, kind, begin, max_iter=most, **how)
+        with late_bar("EM", self.max_iter, "iterations") as advance:
+            how["progress"] = lambda bound: advance(1, note=f"log-likelihood {bound:.5g}")
+            if len(begin.weights) > FEW and most > EARLY:
+                early = em.run(data, kind, begin, max_iter=EARLY, **how)
+                begin, most = early.mixture.select(early.order()[:FEW]), most - EARLY
+            found = em.run(data, kind, begin, max_iter=most, **how)
         best = found.order()[0]
-        self._keep(found.mixture.of([best]), scale)
+        self._keep(found.mixture.select([best]), scale)
         self.lower_bound_ = found.bounds[best][-1] - float(scale.std.log().sum())
         self.converged_, self.n_iter_ = found.converged[best], len(found.bounds[best]) + self.max_iter - most
         if not self.converged_:
@@ -126,7 +129,7 @@ class ConditionalMixture(Conditional):
     def _starts(self, data: em.Data, kind: Structure) -> Mixture:
         """Returns R mixtures from k-means++ seeds: half of them broad, half the partitions by the nearest seed."""
         R, K, X = (1 if self.n_components == 1 else self.n_init), self.n_components, data.X.cpu().numpy()
-        one = em.start(data, kind, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
+        one = em.initialize(data, kind, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
             return one
         drawn = np.random.default_rng(seed_of(self.random_state)).integers(2**31 - 1, size=R)
@@ -134,7 +137,7 @@ class ConditionalMixture(Conditional):
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])
         r = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), K).movedim(-1, 1).double()
-        parted = em.start(data, kind, r, self.reg_covar)
+        parted = em.initialize(data, kind, r, self.reg_covar)
         broad = Mixture(
             torch.full((half, K), 1 / K).to(one.means),
             torch.from_numpy(seeds[:half]).to(one.means),

@@ -92,7 +92,7 @@ class GMJEEM(MixtureObjective):
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # of equal embeddings there are fewer clusters: so be it
-            r = starts.responsibilities(data, K, 1, "kmeans", 0)
+            r = starts.initial_responsibilities(data, K, 1, "kmeans", 0)
         return self.bank.start(r)
 
     def joint(self) -> GaussianMixture:
