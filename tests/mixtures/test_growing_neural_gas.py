@@ -323,8 +323,8 @@ def test_growth_that_takes_long_shows_a_bar(train, monkeypatch):
         ({"reg_covar": math.nan}, "expected reg_covar > 0, found nan"),
         ({"signals": 0}, "expected signals of at least 1 or None, found 0"),
         ({"items_per_node": 0}, "expected items_per_node above 0 or None, found 0"),
-        ({"max_nodes": 1}, "expected max_nodes at least 2, found 1"),
-        ({"eps_b": 2.0}, "expected eps_b above 0 and at most 1, found 2.0"),
+        ({"max_nodes": 1}, "expected max_nodes of at least 2, found 1"),
+        ({"eps_b": 2.0}, "expected eps_b in \\(0, 1\\], found 2.0"),
     ],
 )
 def test_bad_settings_are_refused(bad, message, train):

@@ -1,6 +1,6 @@
-"""Resampling of weighted particles: (weights, n, generator) -> index; and how many particles the weights are worth.
+"""Resampling of weighted particles, (weights, n, generator) -> indices, and the effective sample size of weights.
 
-Shapes: M particles with weights (M,) that sum to 1, n draws.
+Shapes: M particles with weights (M,), n samples.
 """
 
 import torch
@@ -24,14 +24,15 @@ def effective_sample_size(weights: Tensor) -> Tensor:
 
 
 def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Returns n indices, ascending: the weights' distribution function is read at (i + u) / n with one u ~ U[0, 1).
+    """Returns n ascending indices: the inverse distribution function of the weights at (i + u) / n, with one u ~ U[0, 1).
 
-    Particle m is taken floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each once.
+    For weights of sum 1, particle m is sampled floor(n w_m) or ceil(n w_m) times, n w_m on average; n = M equal weights give
+    every index once.
 
     Args:
         weights: (M,), >= 0, not all zero.
-        n: Draws, >= 1.
-        generator: On the CPU; the global one by default.
+        n: Number of samples, >= 1.
+        generator: Generator of u, on the CPU; the global one by default.
 
     Raises:
         ValueError: A weight is negative or not finite, or all are zero.
@@ -44,12 +45,12 @@ def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None
 
 
 def stratified(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Returns n indices, ascending: as `systematic` with a u of its own for every i.
+    """Returns n ascending indices as `systematic`, with an independent u for every i.
 
     Args:
         weights: (M,), >= 0, not all zero.
-        n: Draws, >= 1.
-        generator: On the CPU; the global one by default.
+        n: Number of samples, >= 1.
+        generator: Generator of u, on the CPU; the global one by default.
 
     Raises:
         ValueError: A weight is negative or not finite, or all are zero.
@@ -64,10 +65,10 @@ def stratified(weights: Tensor, n: int, generator: torch.Generator | None = None
 def _read(weights: Tensor, u: Tensor) -> Tensor:
     w = weights.detach().double()
     if not bool((w.isfinite() & (w >= 0)).all()) or not bool(w.sum() > 0):
-        raise ValueError("expected weights that are finite, not negative and not all zero, found others")
+        raise ValueError("expected weights that are finite, not negative and not all zero, found others: check for NaN")
     n = len(u)
     below = (torch.arange(n, dtype=torch.float64) + u) / n
     cumulative = (w / w.sum()).cumsum(0)
-    last = int(w.nonzero()[-1])  # the sum may round to less than 1: what lies beyond it is the last that has weight
+    last = int(w.nonzero()[-1])  # the sum may round to less than 1: beyond it lies the last particle with weight
     index: Tensor = torch.searchsorted(cumulative, below.to(w.device), right=True)
     return index.clamp(max=last)

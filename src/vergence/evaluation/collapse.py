@@ -1,4 +1,4 @@
-"""Is the space used? Spread and rank of an embedding, and a line of advice where it shrinks to a point or a line.
+"""Spread and effective rank of an embedding, and a warning if it collapses to a point or a line.
 
 Shapes: N items, D features.
 """
@@ -13,23 +13,23 @@ from vergence.utils.linalg import require_features
 
 __all__ = ["collapse", "notices", "warning"]
 
-ROWS = 4096  # of these the spectrum is taken, so that its cost does not grow with N
+ROWS = 4096  # rows that the spectrum is computed from, so that its cost does not grow with N
 ADVICE = "try a smaller learning rate, AdamW, warm-up or a larger batch; check the views; for vje keep beta >= 1"
 
 
 def collapse(z: Tensor) -> dict[str, float]:
     """Returns how much of the space an embedding uses.
 
-    The mean squared Mahalanobis distance under the features' own covariance is left out: it is D (N - 1) / N whatever the
-    features are (covariance of divisor N - 1, invertible), so it says something only about a covariance from elsewhere.
+    The mean squared Mahalanobis distance under the features' own covariance is not included: it is D (N - 1) / N for all
+    features (with an invertible covariance of divisor N - 1).
 
     Args:
         z: Features (N, D).
 
     Returns:
-        ``std`` and ``std_min``: mean and minimum over features of `parts.spread.normalized_std` (1 even, 0 collapsed);
-        ``effective_rank``: `parts.spread.effective_rank` of at most 4096 rows, drawn with a fixed seed;
-        ``norm``: mean Euclidean norm.
+        ``std`` and ``std_min``: mean and minimum over features of `parts.spread.normalized_std` (1 uniform, 0 collapsed);
+        ``effective_rank``: `parts.spread.effective_rank` of at most 4096 rows, sampled with a fixed seed;
+        ``norm``: mean Euclidean norm of a row.
 
     Raises:
         ValueError: The features are not a finite matrix.
@@ -50,11 +50,11 @@ def collapse(z: Tensor) -> dict[str, float]:
 
 
 def warning(stats: Mapping[str, float], dim: int | None = None) -> str | None:
-    """Returns one line that names the collapse and what to try, or None where there is none.
+    """Returns one line that describes a collapse and what to try, or None if there is none.
 
     Args:
-        stats: Holds ``std`` and ``effective_rank``, as from `collapse`.
-        dim: D; below 8 a small rank is no symptom. None judges the rank as that of a wide embedding.
+        stats: ``std`` and ``effective_rank``, as from `collapse`.
+        dim: D; below 8 a small rank is not reported. By default it is.
 
     Example:
         >>> warning({"std": 0.02, "effective_rank": 5.0}, dim=256).split(":")[0]

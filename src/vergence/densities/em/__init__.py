@@ -1,4 +1,4 @@
-"""Expectation maximization of Gaussian mixtures."""
+"""Expectation maximization for Gaussian mixtures."""
 
 from vergence.densities.em.fit import (
     Data,
