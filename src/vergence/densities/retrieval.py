@@ -60,8 +60,8 @@ def retrieve(
         tensor([[1, 2]])
     """
     if za.ndim != 2 or bank.ndim != 2 or za.shape[1] != bank.shape[1] or len(za) == 0:
-        found = f"{tuple(za.shape)} and {tuple(bank.shape)}"
-        raise ValueError(f"expected contexts (N, D) and a bank (M, D) of one width, found {found}; project both")
+        shapes = f"{tuple(za.shape)} and {tuple(bank.shape)}"
+        raise ValueError(f"expected contexts (N, D) and a bank (M, D) of one width, found {shapes}: project both")
     if not 1 <= n <= len(bank) or modes < 1:
         raise ValueError(f"expected n from 1 to the bank's {len(bank)} items and modes >= 1, found {n} and {modes}")
     first = conditional(za[:1])

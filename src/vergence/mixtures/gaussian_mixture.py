@@ -19,14 +19,8 @@ from torch import Tensor
 import vergence.densities.gaussian as densities
 from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
+from vergence.densities.em import starts
 from vergence.densities.em.fit import structure
-from vergence.densities.em.starts import (
-    INITS,
-    initial_covariances,
-    initial_parameter,
-    initial_responsibilities,
-    mean_statistics,
-)
 from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots
 from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import Stored
@@ -46,9 +40,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     products (``precision``) and several processes (each passes the same data and reads its share). Differences:
 
     - Initializations are iterated as one batch.
-    - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of
-      outliers dominate this variance, without them), and the eigenvalues of its correlations to at least 1e-13.
-      scikit-learn raises an error for singular covariances.
+    - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of outliers
+      dominate this variance, without them), and singular covariances get a jitter, where scikit-learn raises an error.
     - ``tied`` covariances initialized by ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
       divides the sum over all items by K.
     - A component with less than one item's weight is moved to the item of lowest density, at most K times per
@@ -226,7 +219,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
                 warnings.simplefilter("ignore", ConvergenceWarning)  # later batches continue
                 self.fit(X, sample_weight=sample_weight)
         self.statistics_origin_ = self.weights_ @ self.means_
-        statistics = mean_statistics(
+        statistics = starts.mean_statistics(
             self._mixture(torch.from_numpy(self.statistics_origin_)), self.covariance_type, self.reg_covar
         )
         for name, value in zip(STATISTICS, statistics, strict=True):
@@ -340,7 +333,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def _require_settings(self) -> Structure:
         kind = structure(self.covariance_type, self.rank)
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
-        require_choice("init_params", self.init_params, INITS)
+        require_choice("init_params", self.init_params, starts.INITS)
         if self.verbose:
             require_count(verbose_interval=self.verbose_interval)
         require_within("(0.5, 1]", learning_decay=self.learning_decay)
@@ -367,18 +360,18 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def _initial(self, data: em.Data, kind: Structure) -> Mixture:
         """Returns n_init initial mixtures, with ``weights_init``, ``means_init`` and ``precisions_init`` where they are given."""
         K, D = self.n_components, data.X.shape[1]
-        weights = initial_parameter("weights_init", self.weights_init, (K,))
-        means = initial_parameter("means_init", self.means_init, (K, D))
+        weights = starts.initial_parameter("weights_init", self.weights_init, (K,))
+        means = starts.initial_parameter("means_init", self.means_init, (K, D))
         if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
             raise ValueError(f"expected weights_init of at least 0 with the sum 1, found {weights.tolist()}: normalize them")
         fixed = (
             weights,
             None if means is None else means - data.origin,
-            initial_covariances(self.precisions_init, self.covariance_type, K, D),
+            starts.initial_covariances(self.precisions_init, self.covariance_type, K, D),
         )
         if all(g is not None for g in fixed):
             return Mixture(*(g.to(data.device)[None] for g in fixed if g is not None))
-        r = initial_responsibilities(data, K, self.n_init, self.init_params, self.random_state)
+        r = starts.initial_responsibilities(data, K, self.n_init, self.init_params, self.random_state)
         initial = em.initialize(data, kind, r, self.reg_covar)
         parts = zip(fixed, (initial.weights, initial.means, initial.covariances), strict=True)
         return Mixture(*(part if g is None else g.to(part).expand_as(part).clone() for g, part in parts))

@@ -336,10 +336,6 @@ def _axes(means: Tensor, variances: Tensor, dtype: torch.dtype) -> Axes:
     return Axes(means.flatten(0, 1).to(dtype), (1 / variances.flatten(0, 1)).to(dtype))
 
 
-def _log_density_along_axes(axes: Axes, x: Tensor) -> Tensor:
-    return -0.5 * (squares(axes, x) - axes.w.log().sum(-1)[:, None])
-
-
 def _variances(sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
     """Returns each feature's variance in each component plus ``reg``, (R, K, D)."""
     S = unflat(sums.second / N[:, None], means) - means.square()
@@ -352,25 +348,32 @@ def squares(axes: Axes, x: Tensor) -> Tensor:
     return Q.clamp(min=0)
 
 
-class Diagonal(Structure):
-    """One variance per feature and component, with moments around the origin."""
+class _AlongAxes(Structure):
+    """Covariances that are diagonal, with moments around the origin."""
 
     shared, around_means, initial_passes = False, False, 1
 
-    def unit(self, known: Mixture) -> Mixture:
-        return Mixture(known.weights, known.means, torch.ones_like(known.means))
-
-    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
-        return _axes(mixture.means, mixture.covariances, dtype)
-
     def log_density(self, prepared: Axes, x: Tensor) -> Tensor:
-        return _log_density_along_axes(prepared, x)
+        return -0.5 * (squares(prepared, x) - prepared.w.log().sum(-1)[:, None])
 
     def second(self, prepared: Axes, x: Tensor, r: Tensor) -> Tensor:
         return r @ x.square()
 
     def zeros(self, prepared: Axes) -> Tensor:
         return torch.zeros_like(prepared.mu, dtype=torch.float64)
+
+    def cells(self, F: int, D: int) -> int:
+        return F + D
+
+
+class Diagonal(_AlongAxes):
+    """One variance per feature and component."""
+
+    def unit(self, known: Mixture) -> Mixture:
+        return Mixture(known.weights, known.means, torch.ones_like(known.means))
+
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
+        return _axes(mixture.means, mixture.covariances, dtype)
 
     def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         return _variances(sums, N, means, reg)
@@ -384,29 +387,15 @@ class Diagonal(Structure):
     def parameters(self, K: int, D: int) -> int:
         return K * D
 
-    def cells(self, F: int, D: int) -> int:
-        return F + D
 
-
-class Spherical(Structure):
-    """One variance per component, with moments around the origin."""
-
-    shared, around_means, initial_passes = False, False, 1
+class Spherical(_AlongAxes):
+    """One variance per component."""
 
     def unit(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.ones_like(known.weights))
 
     def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
         return _axes(mixture.means, self._per_feature(mixture), dtype)
-
-    def log_density(self, prepared: Axes, x: Tensor) -> Tensor:
-        return _log_density_along_axes(prepared, x)
-
-    def second(self, prepared: Axes, x: Tensor, r: Tensor) -> Tensor:
-        return r @ x.square()
-
-    def zeros(self, prepared: Axes) -> Tensor:
-        return torch.zeros_like(prepared.mu, dtype=torch.float64)
 
     def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         return _variances(sums, N, means, reg).mean(-1)
@@ -419,9 +408,6 @@ class Spherical(Structure):
 
     def parameters(self, K: int, D: int) -> int:
         return K
-
-    def cells(self, F: int, D: int) -> int:
-        return F + D
 
     @staticmethod
     def _per_feature(mixture: Mixture) -> Tensor:
