@@ -99,7 +99,7 @@ def test_polish_is_em_on_that_mixture(train):
     start, end = (model(max_nodes=12, polish=n).fit(Z[:, :1], Z[:, 1]) for n in (0, 7))
     S = start.covariances_ / np.outer(Z.std(0), Z.std(0))
     arrays = (start.weights_, (start.means_ - Z.mean(0)) / Z.std(0), S)
-    weights, means, _ = em.polish(X, *(torch.from_numpy(v) for v in arrays), steps=7, reg_covar=1e-4)
+    weights, means, _ = em.refine(X, *(torch.from_numpy(v) for v in arrays), steps=7, reg_covar=1e-4)
     np.testing.assert_allclose(end.weights_, weights.numpy(), 1e-7)
     np.testing.assert_allclose(end.means_, means.numpy() * Z.std(0) + Z.mean(0), 1e-7, 1e-9)
     log_likelihood = [m.joint().log_prob(torch.from_numpy(Z)).mean() for m in (start, end)]
@@ -323,8 +323,8 @@ def test_long_growth_shows_a_progress_bar(train, monkeypatch):
         ({"reg_covar": math.nan}, "expected reg_covar > 0, found nan"),
         ({"signals": 0}, "expected signals to be a whole number of at least 1, found 0"),
         ({"items_per_node": 0}, "expected items_per_node > 0, found 0"),
-        ({"max_nodes": 1}, "expected max_nodes at least 2, found 1"),
-        ({"eps_b": 2.0}, "expected eps_b above 0 and at most 1, found 2.0"),
+        ({"max_nodes": 1}, "expected max_nodes of at least 2, found 1"),
+        ({"eps_b": 2.0}, "expected eps_b in \\(0, 1\\], found 2.0"),
     ],
 )
 def test_bad_settings_are_refused(bad, message, train):

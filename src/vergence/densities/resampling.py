@@ -12,16 +12,17 @@ __all__ = ["effective_sample_size", "stratified", "systematic"]
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:
-    """Returns 1 / sum_m w_m^2, from 1 (one particle has all the weight) to M (all are alike).
+    """Returns (sum_m w_m)^2 / sum_m w_m^2, from 1 (one particle has all the weight) to M (equal weights).
 
     Args:
-        weights: (..., M), >= 0, not all zero; they need not sum to 1.
+        weights: (..., M), >= 0, not all zero, of any scale.
 
     Example:
         >>> effective_sample_size(torch.tensor([0.5, 0.5, 0.0])).item()
         2.0
     """
-    return weights.sum(-1).square() / weights.square().sum(-1)
+    relative = weights / weights.amax(-1, keepdim=True)  # squares of tiny weights would underflow
+    return relative.sum(-1).square() / relative.square().sum(-1)
 
 
 def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""How an embedding uses its space: spread and rank, and a warning where it collapses to a point or a line.
+"""Spread and effective rank of an embedding, and a warning if it collapses to a point or a line.
 
 Shapes: N items, D features.
 """
@@ -13,23 +13,23 @@ from vergence.utils.linalg import require_features
 
 __all__ = ["collapse", "warning"]
 
-ROWS = 4096  # rows of which the spectrum is computed, so that its cost does not grow with N
+ROWS = 4096  # rows that the spectrum is computed from, so that its cost does not grow with N
 ADVICE = "try a smaller learning rate, AdamW, warm-up or a larger batch; check the views"
 
 
 def collapse(z: Tensor) -> dict[str, float]:
     """Returns how much of the space an embedding uses.
 
-    The mean squared Mahalanobis distance under the features' own covariance is left out, because it is D (N - 1) / N for any
-    features (divisor N - 1, invertible covariance).
+    The mean squared Mahalanobis distance under the features' own covariance is not included: it is D (N - 1) / N for all
+    features (with an invertible covariance of divisor N - 1).
 
     Args:
         z: Features (N, D).
 
     Returns:
-        ``std`` and ``std_min``: mean and minimum over features of `parts.spread.normalized_std` (1 even, 0 collapsed);
+        ``std`` and ``std_min``: mean and minimum over features of `parts.spread.normalized_std` (1 uniform, 0 collapsed);
         ``effective_rank``: `parts.spread.effective_rank` of at most 4096 rows, sampled with a fixed seed;
-        ``norm``: mean Euclidean norm.
+        ``norm``: mean Euclidean norm of a row.
 
     Raises:
         ValueError: The features are not a finite matrix.

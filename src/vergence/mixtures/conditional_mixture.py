@@ -23,6 +23,7 @@ from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
 from vergence.utils.checks import require_choice
 from vergence.utils.devices import as_device
+from vergence.utils.terminal import late_bar
 
 __all__ = ["ConditionalMixture"]
 
@@ -105,20 +106,29 @@ class ConditionalMixture(Conditional):
         scale, structure = Scale.of(Z), em.structure(self.covariance_type, self.rank)
         data = em.Data(scale.to(Z), None, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
         initial, iterations = self._initial(data, structure), self.max_iter
-        if len(initial.weights) > FINALISTS and iterations > EARLY_ITERATIONS:
-            early = self._run_em(data, structure, initial, EARLY_ITERATIONS)
-            initial, iterations = early.mixture.of(early.order()[:FINALISTS]), iterations - EARLY_ITERATIONS
-        outcome = self._run_em(data, structure, initial, iterations)
+        with late_bar("EM", self.max_iter, "iterations") as advance:
+
+            def run(mixture: Mixture, max_iter: int) -> em.Outcome:
+                return em.run(
+                    *(data, structure, mixture),
+                    tol=self.tol,
+                    max_iter=max_iter,
+                    reg=self.reg_covar,
+                    precision=self.precision,
+                    progress=lambda bound: advance(1, note=f"log-likelihood {bound:.5g}"),
+                )
+
+            if len(initial.weights) > FINALISTS and iterations > EARLY_ITERATIONS:
+                early = run(initial, EARLY_ITERATIONS)
+                initial, iterations = early.mixture.select(early.order()[:FINALISTS]), iterations - EARLY_ITERATIONS
+            outcome = run(initial, iterations)
         best = outcome.order()[0]
-        self._keep(outcome.mixture.of([best]), scale)
+        self._keep(outcome.mixture.select([best]), scale)
         self.lower_bound_ = outcome.bounds[best][-1] - float(scale.std.log().sum())
         self.converged_, self.n_iter_ = outcome.converged[best], len(outcome.bounds[best]) + self.max_iter - iterations
         if not self.converged_:
             problem = f"EM did not converge in {self.max_iter} iterations (last gain above {self.tol:g} nats)"
             warnings.warn(f"{problem}: raise max_iter or tol", ConvergenceWarning, stacklevel=3)
-
-    def _run_em(self, data: em.Data, structure: Structure, initial: Mixture, max_iter: int) -> em.Outcome:
-        return em.run(*(data, structure, initial), tol=self.tol, max_iter=max_iter, reg=self.reg_covar, precision=self.precision)
 
     def _require_settings(self, N: int) -> None:
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision, iterations=1)
@@ -129,7 +139,7 @@ class ConditionalMixture(Conditional):
     def _initial(self, data: em.Data, structure: Structure) -> Mixture:
         """Returns R initial mixtures: half with the covariance of all items, half from partitions by the nearest seed."""
         R, K, X = (1 if self.n_components == 1 else self.n_init), self.n_components, data.X.cpu().numpy()
-        one = em.start(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
+        one = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
             return one
         random_states = np.random.default_rng(seed_of(self.random_state)).integers(2**31 - 1, size=R)
@@ -137,7 +147,7 @@ class ConditionalMixture(Conditional):
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])
         r = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), K).movedim(-1, 1).double()
-        partitioned = em.start(data, structure, r, self.reg_covar)
+        partitioned = em.initialize(data, structure, r, self.reg_covar)
         broad = Mixture(
             torch.full((half, K), 1 / K).to(one.means),
             torch.from_numpy(seeds[:half]).to(one.means),

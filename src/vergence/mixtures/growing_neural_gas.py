@@ -124,7 +124,10 @@ class GrowingNeuralGas(Conditional):
         nearest = nearest_node(gas.nodes, X.cpu().numpy())
         self._keep_graph(gas, scale, nearest)
         start = _mixture(X, torch.from_numpy(gas.nodes).to(X), torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
-        weights, means, covariances = em.polish(X, *start, steps=self.polish, reg_covar=self.reg_covar)
+        with late_bar("EM", self.polish, "iterations") as advance:
+            weights, means, covariances = em.refine(
+                X, *start, steps=self.polish, reg_covar=self.reg_covar, progress=lambda _: advance(1)
+            )
         self._keep_mixture(scale.back(GaussianMixture(weights.log(), means, covariances)))
 
     def _require_settings(self) -> None:

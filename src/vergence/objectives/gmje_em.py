@@ -113,7 +113,7 @@ class GMJEEM(ConditionalObjective):
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # equal embeddings give fewer clusters, which is fine
-            r = starts.responsibilities(data, K, 1, "kmeans", 0)
+            r = starts.initial_responsibilities(data, K, 1, "kmeans", 0)
         return self.bank.start(r)
 
     def joint(self) -> GaussianMixture:

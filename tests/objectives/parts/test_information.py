@@ -172,3 +172,13 @@ def test_settings_are_checked():
     for wrong in ({"eta": 0.0}, {"beta": 0.0}, {"eta": -1.0}, {"eta": math.nan}, {"shrinkage": 1.1}):
         with pytest.raises(ValueError, match=rf"expected {next(iter(wrong))} (> 0|in \[0, 1\]), found"):
             information.require_settings("naive", known, **(good | wrong))
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_moments_of_half_precision_are_float32(dtype):
+    z = torch.randn(N, D).to(dtype)
+    for shrinkage in (0.0, None):
+        half, single = information.moments(z, shrinkage), information.moments(z.float(), shrinkage)
+        assert half.S.dtype == torch.float32
+        assert torch.equal(half.mean, single.mean) and torch.equal(half.S, single.S)

@@ -248,7 +248,7 @@ class MixtureBank(nn.Module):
     def start(self, r: Tensor) -> em.Mixture:
         """Returns the mixture that an M step makes of responsibilities r (1, K, n) of the items."""
         data = self.data()
-        return _moved(em.start(data, self.structure, r, self.floor**2), data.origin)
+        return _moved(em.initialize(data, self.structure, r, self.floor**2), data.origin)
 
     @torch.no_grad()
     def fit(self, *starts: em.Mixture, steps: int) -> None:
@@ -269,10 +269,10 @@ class MixtureBank(nn.Module):
         structure = self.structure
         for _ in range(steps):
             sums, use = em.expectation(data, structure, mixture, self.stored.dtype)
-            mixture = em.maximization(structure, use, sums, mixture, self.floor**2, data.least)
+            mixture = em.maximization(structure, use, sums, mixture, self.floor**2, data.variance_floor)
             dead = int(sums.N.argmin())
             if len(sums.N) > 1 and float(sums.N[dead]) < 1:
-                item = data.X[sums.where[0]].to(mixture.means) - data.origin
+                item = data.X[sums.lowest_item[0]].to(mixture.means) - data.origin
                 structure.revive(mixture, 0, dead, item, 1 / len(data.X))
         return mixture
 
