@@ -40,7 +40,7 @@ CASES = {
     "covariance": lambda: JointEmbedding(2, augmentation=SIGMA).fit(X),
     "callable": lambda: sampled(JointEmbedding, 2).fit(X),
     "reconstruction": lambda: sampled(Reconstruction, 2).fit(X),
-    "uncenterd": lambda: sampled(Reconstruction, 2, center=False).fit(X),
+    "uncentered": lambda: sampled(Reconstruction, 2, center=False).fit(X),
     "items": lambda: sampled(Reconstruction, 2).fit(ArrayItems(X)),
     "iterable": lambda: sampled(Reconstruction, 2).fit(batches(X)),
     "supervised": lambda: sampled(Supervised).fit(X, Y),

@@ -406,5 +406,9 @@ def test_a_singular_covariance_of_features_in_different_units(units):
     close(found.spectrum_[:4], once.spectrum_, rtol=1e-6)
     with pytest.warns(UserWarning, match="S is singular"):
         fitted = Supervised(augmentation=variances).fit(x, y)
-    close(fitted.components_[0, 2:] * units[2:], Supervised(augmentation=variances[1:]).fit(x[:, 1:], y).components_[0, 1:] * units[2:], rtol=1e-6)
+    close(
+        fitted.components_[0, 2:] * units[2:],
+        Supervised(augmentation=variances[1:]).fit(x[:, 1:], y).components_[0, 1:] * units[2:],
+        rtol=1e-6,
+    )
     close(fitted.transform(x), Supervised(augmentation=variances[1:]).fit(x[:, 1:], y).transform(x[:, 1:]), rtol=1e-5, atol=1e-6)

@@ -47,7 +47,7 @@ def noisy(x, generator):
 
 def seen_as(x, y, outcomes, center):
     """Items, targets and outcomes, less their means where there is an intercept."""
-    rows, views = reference.centerd(x, outcomes) if center else (x, outcomes)
+    rows, views = reference.centered(x, outcomes) if center else (x, outcomes)
     return rows, y - y.mean(0) * center, views
 
 
@@ -140,7 +140,7 @@ def test_sampled_solutions_are_those_of_their_draws():
 
     model = Reconstruction(2, augmentation=recorded, n_draws=3).fit(x)
     draws = list(torch.stack(seen[:3], 1).numpy())
-    rows, views = reference.centerd(x, draws)
+    rows, views = reference.centered(x, draws)
     G, S, M, _ = reference.sampled(rows, views)
     G, S = reference.unbiased_around_means(G, S, len(x), 3)
     close(model.spectrum_, reference.reconstruction(M, S)[2])

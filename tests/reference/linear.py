@@ -43,7 +43,7 @@ def additive(x, C):
     return affine(x, np.eye(len(C)), np.zeros(len(C)), C)
 
 
-def centerd(x, outcomes):
+def centered(x, outcomes):
     """Returns items and outcomes, each less its own mean over all items."""
     middle, seen = mean(list(x)), mean([mean(o) for o in outcomes])
     return [row - middle for row in x], [[v - seen for v in o] for o in outcomes]

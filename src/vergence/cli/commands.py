@@ -339,7 +339,7 @@ def _advise(command: Advise) -> None:
     )
     show_advice(advice.to_dict())
     skipped = (
-        f"; {advice.facts['skipped']} files could not be read: {command.out / 'skipped.csv'}" if advice.facts["skipped"] else ""
+        f"; {advice.facts.skipped} files could not be read: {command.out / 'skipped.csv'}" if advice.facts.skipped else ""
     )
     print(f"wrote {command.out / 'report.html'}{skipped}")
 

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from vergence.linear.advice.words import NAMES
+from vergence.linear.advice.summary import NAMES
 from vergence.report.parts import COLORS, SYMBOLS, assemble, chart, count, definitions, lines, missing, table
 from vergence.utils.files import replacing
 
