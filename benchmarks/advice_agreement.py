@@ -30,8 +30,8 @@ from torch.nn import functional as F
 from vergence.data.config import DataConfig
 from vergence.data.sources import open_data
 from vergence.linear import JointEmbedding, Reconstruction, advise
-from vergence.linear.advice.evidence import predicted
-from vergence.linear.advice.pipeline import Composed
+from vergence.linear.advice.augmentations import Composed
+from vergence.linear.advice.probes import predicted
 from vergence.training.build import commit
 
 ITEMS, COMPONENTS, PATTERNS = 5_000, 16, 20
@@ -129,7 +129,9 @@ def told(setting: dict, root: str) -> dict:
         a = advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
         row[basis] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval}
         if basis == "labels":
-            row["components"] = [{key: one[key] for key in ("k", "overlap", "margin", "interval")} for one in a.components]
+            row["components"] = [
+                {key: one[key] for key in ("k", "overlap", "margin", "interval")} for one in a.to_dict()["components"]
+            ]
     models = [kind(COMPONENTS, augmentation=tau, n_draws=8).fit(X) for kind in (JointEmbedding, Reconstruction)]
     right = [probed(*(torch.from_numpy(m.transform(part)) for part in (X, T)), y, ty) for m in models]
     return row | {"closed_form": judged(*right)}

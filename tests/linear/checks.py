@@ -195,7 +195,7 @@ def check_moments_are_the_loops(kind):
     x = rng(4).normal(size=(12, 3)) + np.linspace(0, 50, 12)[:, None]
     sums, draws = accumulated(kind, x, parts=3)
     for around in (True, False):
-        found = sums.statistics(centered=around)
+        found = sums.moments(centered=around)
         rows, views = reference.centered(x, draws) if around else (x, draws)
         G, S, M, _ = reference.sampled(rows, views)
         G, S = reference.unbiased_around_means(G, S, len(x), len(draws[0])) if around else (G, S)
@@ -211,7 +211,7 @@ def check_unbiased(kind, repeats=600):
     """The mean over seeds of G, S and M, around zero, is within 4.5 standard errors of the exact ones."""
     x = rng(5).normal(size=(4, 2))
     G, S, M, _ = reference.moments(x, noisy_outcomes(x))
-    found = [accumulated(kind, x, m=2, seed=seed)[0].statistics(centered=False) for seed in range(repeats)]
+    found = [accumulated(kind, x, m=2, seed=seed)[0].moments(centered=False) for seed in range(repeats)]
     for name, expected in (("G", G), ("S", S), ("M", M)):
         z = z_scores(torch.stack([getattr(f, name) for f in found]), expected)
         assert np.abs(z).max() < 4.5, (name, z)

@@ -78,7 +78,7 @@ def test_reconstruction_is_of_the_clean_items():
 
 def test_advice_samples_it():
     x, _, tau = problem(n=300)
-    assert advise(x, tau, n_draws=8).facts["draws"] == 8
+    assert advise(x, tau, n_draws=8).facts.draws == 8
 
 
 @pytest.mark.parametrize(

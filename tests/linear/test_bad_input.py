@@ -388,3 +388,27 @@ def test_transform_of_what_is_not_finite(source, bad, tmp_path):
     sources = {"tensor": torch.as_tensor, "memory map": lambda x: memory_mapped(x, tmp_path), "items": ArrayItems}
     with pytest.raises(ValueError, match=r"NaN|infinity"):
         model.transform(sources.get(source, np.asarray)(x))
+
+
+# --- features in different units
+
+
+@pytest.mark.parametrize("units", [[1e6, 1e6, 1e6, 0.1, 0.1], [1.0, 1e-7, 1e5, 1e-3, 1e4]])
+def test_a_singular_covariance_of_features_in_different_units(units):
+    """A feature that repeats another calls for jitter; in correlation units it does not reach the features of small units."""
+    x = rng(75).normal(size=(400, 5))
+    x[:, 1] = x[:, 0]
+    y = x[:, 3] + 0.5 * x[:, 4]
+    x, variances = x * units, np.array([0.0, 0.0, 0.3, 0.1, 0.9]) * np.square(units)
+    with pytest.warns(UserWarning, match="S is singular"):
+        found = JointEmbedding(augmentation=variances).fit(x)
+    once = JointEmbedding(augmentation=variances[1:]).fit(x[:, 1:])  # without the repetition there is no jitter
+    close(found.spectrum_[:4], once.spectrum_, rtol=1e-6)
+    with pytest.warns(UserWarning, match="S is singular"):
+        fitted = Supervised(augmentation=variances).fit(x, y)
+    close(
+        fitted.components_[0, 2:] * units[2:],
+        Supervised(augmentation=variances[1:]).fit(x[:, 1:], y).components_[0, 1:] * units[2:],
+        rtol=1e-6,
+    )
+    close(fitted.transform(x), Supervised(augmentation=variances[1:]).fit(x[:, 1:], y).transform(x[:, 1:]), rtol=1e-5, atol=1e-6)

@@ -26,7 +26,7 @@ from vergence.data.pixels import center_crop
 from vergence.data.sources import open_items
 from vergence.data.views import ImageViews, VectorViews
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
-from vergence.linear.moments import Moments
+from vergence.linear.moments import Sums
 
 ROWS, N, D = 256, 1003, 3  # 256 rows to a block at the least: four blocks, the last one short
 
@@ -64,28 +64,28 @@ def same(found, expected, **tolerance):
 
 
 def test_moments_are_the_loops():
-    check_moments_are_the_loops(Moments)
+    check_moments_are_the_loops(Sums)
 
 
 def test_sampled_moments_are_unbiased():
-    check_unbiased(Moments)
+    check_unbiased(Sums)
 
 
 def test_sampled_moments_around_the_means_are_unbiased(repeats=3000):
     """What `Statistics` says of G, where the means are sampled as well."""
     x = rng(5).normal(size=(3, 2))
     G, *_ = reference.moments(*reference.centered(x, noisy_outcomes(x)))
-    found = [accumulated(Moments, x, m=2, seed=seed)[0].statistics(centered=True).G for seed in range(repeats)]
+    found = [accumulated(Sums, x, m=2, seed=seed)[0].moments(centered=True).G for seed in range(repeats)]
     assert np.abs(z_scores(torch.stack(found), G)).max() < 4.5
 
 
 def test_targets_are_the_loops():
     x, y = items()[:20], targets(items())[:20]
-    draws, sums = accumulated(Moments, x)[1], Moments(D, 3)
+    draws, sums = accumulated(Sums, x)[1], Sums(D, 3)
     views = torch.as_tensor(np.array(draws))
     for part in (slice(0, 7), slice(7, 20)):
         sums.add(torch.as_tensor(x[part]), iter(views[part].unbind(1)), torch.as_tensor(y[part]))
-    plain, around = sums.statistics(centered=False), sums.statistics(centered=True)
+    plain, around = sums.moments(centered=False), sums.moments(centered=True)
     close(plain.N, reference.sampled(x, draws, y)[3])
     close(plain.power_target, reference.square(y) / 20)
     rows, seen = reference.centered(x, draws)
@@ -96,12 +96,12 @@ def test_targets_are_the_loops():
 
 def test_without_draws_what_is_seen_is_what_is():
     x = items()[:50]
-    sums = Moments(D)
+    sums = Sums(D)
     sums.add(torch.as_tensor(x))
-    found = sums.statistics(centered=False)
+    found = sums.moments(centered=False)
     for name in ("G", "S", "M"):
         close(getattr(found, name), x.T @ x / 50)
-    close(sums.statistics(centered=True).S, np.cov(x.T, bias=True))
+    close(sums.moments(centered=True).S, np.cov(x.T, bias=True))
     assert torch.equal(found.mean, found.mean_seen)
 
 
@@ -111,10 +111,10 @@ def test_constant_features_are_told_from_small_ones(value, dtype):
     x = items(dtype=dtype)
     x[:, 1] = value
     x[:, 2] = x[:, 2] * (1e-3 * abs(value) or 1e-20) + value
-    sums = Moments(D)
+    sums = Sums(D)
     for part in torch.as_tensor(x).split(100):
         sums.add(part)
-    assert sums.statistics(centered=True).constant.tolist() == [False, True, False]
+    assert sums.moments(centered=True).constant.tolist() == [False, True, False]
 
 
 def test_float32_far_from_zero_keeps_its_digits():

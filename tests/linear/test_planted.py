@@ -154,23 +154,23 @@ def test_thresholds_against_a_population_of_alpha():
 # --- moments
 
 
-class Biased(moments.Moments):
+class Biased(moments.Sums):
     """G as the mean of the outer products of mean draws, without m / (m - 1)."""
 
-    def statistics(self, *, centered):
-        found = super().statistics(centered=centered)
+    def moments(self, *, centered):
+        found = super().moments(centered=centered)
         return dataclasses.replace(found, G=found.S - (found.S - found.G) * (self.draws - 1) / self.draws)
 
 
-class Forgetful(moments.Moments):
+class Forgetful(moments.Sums):
     """The origin that sums were taken around is not added back."""
 
-    def statistics(self, *, centered):
+    def moments(self, *, centered):
         self.origin = torch.zeros_like(self.origin)
-        return super().statistics(centered=centered)
+        return super().moments(centered=centered)
 
 
-class Rebased(moments.Moments):
+class Rebased(moments.Sums):
     """Each part is summed around its own mean."""
 
     def add(self, x, views=(), y=None):
@@ -178,7 +178,7 @@ class Rebased(moments.Moments):
         super().add(x, views, y)
 
 
-class OneDraw(moments.Moments):
+class OneDraw(moments.Sums):
     """Of the draws the last one alone counts in S."""
 
     def _add_views(self, x, views):
@@ -189,24 +189,24 @@ class OneDraw(moments.Moments):
         return found
 
 
-class SeenTwice(moments.Moments):
+class SeenTwice(moments.Sums):
     """What is reconstructed is the augmented item: M = G."""
 
-    def statistics(self, *, centered):
-        found = super().statistics(centered=centered)
+    def moments(self, *, centered):
+        found = super().moments(centered=centered)
         return dataclasses.replace(found, M=found.G)
 
 
 @pytest.mark.parametrize("planted", [Biased, Forgetful, Rebased, OneDraw, SeenTwice], ids=named)
 def test_moments(planted):
-    checks.check_moments_are_the_loops(moments.Moments)
+    checks.check_moments_are_the_loops(moments.Sums)
     with pytest.raises(AssertionError):
         checks.check_moments_are_the_loops(planted)
 
 
 @pytest.mark.parametrize("planted", [Biased, Forgetful], ids=named)
 def test_unbiasedness(planted):
-    checks.check_unbiased(moments.Moments)
+    checks.check_unbiased(moments.Sums)
     with pytest.raises(AssertionError):
         checks.check_unbiased(planted)
 

@@ -58,7 +58,7 @@ def advise(command: Advise) -> None:
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
     show_advice(advice.to_dict())
-    skipped = advice.facts["skipped"]
+    skipped = advice.facts.skipped
     listed = f"; {skipped} files could not be read: {command.out / 'skipped.csv'}" if skipped else ""
     print(f"wrote {command.out / 'report.html'}{listed}")
 

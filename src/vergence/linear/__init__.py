@@ -1,6 +1,6 @@
 """Joint embedding or reconstruction? The closed forms, the thresholds, and advice on one's own data (arXiv:2505.12477)."""
 
-from vergence.linear.advice.advise import Advice, advise
+from vergence.linear.advice import Advice, advise
 from vergence.linear.base import Affine
 from vergence.linear.estimators import JointEmbedding, Reconstruction, Supervised
 from vergence.linear.thresholds import Thresholds, alignment_thresholds

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from vergence.data.items import Items, PairItems
-from vergence.linear.moments import Moments, Statistics
+from vergence.linear.moments import Moments, Sums
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
 from vergence.utils.devices import as_device
 
@@ -32,7 +32,7 @@ class State:
 
     Attributes:
         seed: Of the draws.
-        moments: Sums; None before the first item.
+        sums: None before the first item.
         kept: Some items and their targets, for the Monte Carlo error.
         stride: Every which item is kept.
         block: Number of the next block.
@@ -41,7 +41,7 @@ class State:
     """
 
     seed: int
-    moments: Moments | None = None
+    sums: Sums | None = None
     kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
     stride: int = 1
     block: int = 0
@@ -80,7 +80,7 @@ class Affine:
             raise ValueError(f"expected A ({D}, {D}) or ({D},) and b ({D},), found shapes {tuple(A.shape)} and {tuple(b.shape)}")
         return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
 
-    def moved(self, found: Statistics, *, centered: bool) -> Statistics:
+    def moved(self, found: Moments, *, centered: bool) -> Moments:
         """Returns the moments with xbar = A x + b in place of x; S is left to the caller."""
         A, b = self.parts(found.G)
         seen, b = A @ found.mean + b, (torch.zeros_like(found.mean) if centered else b)
@@ -163,13 +163,13 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     def _fitted(self, state: State, X: Any, y: Any) -> "Linear":
         X, y = self._checked(X, y)
         self._absorb(state, X, y)
-        moments = state.moments
-        if moments is None:
+        sums = state.sums
+        if sums is None:
             raise ValueError("expected items, found none: the iterable is empty, or was used up; make a new one")
-        moments.reduce(state.width)
-        if moments.n < 2:
-            raise ValueError(f"expected at least 2 items, found n_samples = {moments.n}; one item has no covariance")
-        found = self._augmented(moments.statistics(centered=self.center))
+        sums.reduce(state.width)
+        if sums.n < 2:
+            raise ValueError(f"expected at least 2 items, found n_samples = {sums.n}; one item has no covariance")
+        found = self._augmented(sums.moments(centered=self.center))
         self.augmentation_covariance_ = (found.S - found.G).cpu().numpy()
         self._state, self.n_features_in_ = state, len(found.mean)
         self.n_samples_seen_, self.mean_ = found.n, found.mean_seen.cpu().numpy() * self.center
@@ -253,15 +253,15 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         for b, items, targets in blocks(X, y):
             raw = items.to(device)
             x, t = flat(raw, sampler), self._targets(state, targets)
-            if state.moments is None:
-                state.moments = Moments(x.shape[1], self.n_draws if sampler else 0, device, x.double().mean(0))
-            self._require_width(x, len(state.moments.x))
+            if state.sums is None:
+                state.sums = Sums(x.shape[1], self.n_draws if sampler else 0, device, x.double().mean(0))
+            self._require_width(x, len(state.sums.x))
             if sampler is not None and not indexed:
                 self._keep(state, raw, t)
             if b < 0:
                 continue
             views = draw(raw, sampler, self.n_draws, state.seed, start + b) if sampler is not None else ()
-            state.moments.add(x, views, None if t is None else t.to(device))
+            state.sums.add(x, views, None if t is None else t.to(device))
             state.block = start + b + 1
 
     def _targets(self, state: State, targets: Any) -> Tensor | None:
@@ -275,10 +275,10 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     # Solving
 
     @abc.abstractmethod
-    def _solve(self, found: Statistics) -> None:
+    def _solve(self, found: Moments) -> None:
         """Sets the fitted attributes that the moments give."""
 
-    def _augmented(self, found: Statistics) -> Statistics:
+    def _augmented(self, found: Moments) -> Moments:
         """Returns the moments under the augmentation: as sampled, or those that its numbers give."""
         if self._sampler is None:
             affine = self.augmentation if isinstance(self.augmentation, Affine) else None
@@ -319,7 +319,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         while len(state.kept) > 2 * RESERVOIR:
             state.kept, state.stride = state.kept[::2], 2 * state.stride
 
-    def _error(self, contribution: Callable[[Tensor, Tensor], Tensor], found: Statistics) -> float:
+    def _error(self, contribution: Callable[[Tensor, Tensor], Tensor], found: Moments) -> float:
         """Returns the standard error that sampling the augmentation leaves in the objective, given the items; 0 without.
 
         The objective is a mean over items of ``contribution`` (items (B, D), their m views (m, B, D)) -> (B,), to first order and
@@ -334,7 +334,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         a, b = (contribution(x, self._views(raw, found, state.seed, number)) for number in (2**40, 2**40 + 1))
         return float(((a - b).square().mean() / 2 / found.n).sqrt())
 
-    def _views(self, raw: Tensor, found: Statistics, seed: int, number: int) -> Tensor:
+    def _views(self, raw: Tensor, found: Moments, seed: int, number: int) -> Tensor:
         assert self._sampler is not None
         views = torch.stack(list(draw(raw, self._sampler, self.n_draws, seed, number))).double()
         return views - found.mean_seen if self.center else views

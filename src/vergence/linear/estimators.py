@@ -14,7 +14,7 @@ from torch import Tensor
 import vergence.linear.solutions as solutions
 from vergence.data.items import Items
 from vergence.linear.base import RANK, Linear, State, warn_jitter
-from vergence.linear.moments import Statistics
+from vergence.linear.moments import Moments
 
 __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]
 
@@ -81,7 +81,7 @@ class JointEmbedding(Components):
         (1000, 1)
     """
 
-    def _solve(self, found: Statistics) -> None:
+    def _solve(self, found: Moments) -> None:
         if found.unchanged():
             raise ValueError(
                 "joint embedding is a tie: the augmentation changes nothing (S = G), so every direction is perfectly invariant; "
@@ -144,7 +144,7 @@ class Reconstruction(Components):
         ([[0.1, 0.0, 0.0]], (1000, 3))
     """
 
-    def _solve(self, found: Statistics) -> None:
+    def _solve(self, found: Moments) -> None:
         E, D, phi, jitter = solutions.reconstruction(found.M, found.S)
         warn_jitter(jitter)
         k = self._number(int((phi > 1e3 * RANK * phi[0]).sum()))
@@ -253,7 +253,7 @@ class Supervised(Linear):
         column = {c: i for i, c in enumerate(state.classes)}
         return torch.nn.functional.one_hot(torch.tensor([column[c] for c in y.tolist()]), state.width).double()
 
-    def _solve(self, found: Statistics) -> None:
+    def _solve(self, found: Moments) -> None:
         V, jitter = solutions.supervised(found.N, found.S)
         warn_jitter(jitter)
         assert self._state is not None
@@ -265,7 +265,7 @@ class Supervised(Linear):
         self.objective_ = float(found.power_target - (V * found.N).sum())
         self.objective_se_ = self._error(lambda x, v: self._loss(v, V, found), found)
 
-    def _loss(self, v: Tensor, V: Tensor, found: Statistics) -> Tensor:
+    def _loss(self, v: Tensor, V: Tensor, found: Moments) -> Tensor:
         assert self._state is not None
         y = V.new_zeros(len(self._state.kept), len(V))
         for row, (_, t) in zip(y, self._state.kept, strict=True):

@@ -18,12 +18,12 @@ from vergence.utils.distributed import several
 
 __all__ = [
     "Moments",
-    "Statistics",
+    "Sums",
 ]
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Moments:
     """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``.
 
     Attributes:
@@ -63,7 +63,7 @@ class Statistics:
         return bool(((self.S - self.G).diagonal() <= 64 * self.eps * self.S.diagonal()).all())
 
 
-class Moments:
+class Sums:
     """Sums over items, their augmentations and targets; add blocks, or other sums, in any order.
 
     Args:
@@ -74,9 +74,9 @@ class Moments:
 
     Example:
         >>> x = torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64)
-        >>> moments = Moments(2)
-        >>> moments.add(x)
-        >>> moments.statistics(centered=True).G.tolist()
+        >>> sums = Sums(2)
+        >>> sums.add(x)
+        >>> sums.moments(centered=True).G.tolist()
         [[1.0, 2.0], [2.0, 4.0]]
     """
 
@@ -148,16 +148,16 @@ class Moments:
         self.eps = float(eps)
 
     @classmethod
-    def weighted(cls, parts: Sequence["Moments"], weights: Sequence[float]) -> "Moments":
-        """Returns the weighted sum of moments that share their origin, their draws and their numbers of targets."""
+    def weighted(cls, parts: Sequence["Sums"], weights: Sequence[float]) -> "Sums":
+        """Returns the weighted total of sums that share their origin, their draws and their numbers of targets."""
         whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device, parts[0].origin)
         whole.eps = max(part.eps for part in parts)
         whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
         for name in ("x", "xx", "y", "yy", "yv", "v", "vv", "tt", "xv"):
-            setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True)))
+            setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True) if w))
         return whole
 
-    def statistics(self, *, centered: bool) -> Statistics:
+    def moments(self, *, centered: bool) -> Moments:
         """Returns the moments, around the means or around zero.
 
         Raises:
@@ -179,7 +179,7 @@ class Moments:
             return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
 
         clean = moved(xx, mx, mx, a, a)
-        found = Statistics(
+        found = Moments(
             n=n,
             mean=c + mx,
             mean_seen=c + mv,
@@ -199,7 +199,7 @@ class Moments:
         return found
 
 
-def _require_finite(found: Statistics) -> None:
+def _require_finite(found: Moments) -> None:
     bad = ~(found.mean.isfinite() & found.S.diagonal().isfinite() & found.G.diagonal().isfinite())
     if bool(bad.any()):
         where = bad.nonzero().flatten().tolist()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vergence.linear.advice.words import NAMES
+from vergence.linear.advice.summary import NAMES
 from vergence.report.charts import COLORS, SYMBOLS, Figure, lines
 from vergence.report.rendering import count, percent, write
 

@@ -1,4 +1,4 @@
-"""Advice on a source of data, from opening it to the page: what ``vergence advise`` does."""
+"""Advice on a source of data, from opening it to writing the page: ``vergence advise``."""
 
 import dataclasses
 import json
@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.data.sources import open_data
-from vergence.linear.advice.advise import Advice, advise
-from vergence.linear.advice.pipeline import VECTORS
+from vergence.data.sources import Data, open_data
+from vergence.data.views import Views
+from vergence.linear.advice import Advice, advise
+from vergence.linear.advice.augmentations import VECTORS
+from vergence.linear.advice.records import Facts
 from vergence.report.advice import write_page
 from vergence.training import build
 from vergence.training.folder import write_skipped
@@ -33,7 +35,7 @@ def advise_on(
     device: str = "auto",
     command: str = "",
 ) -> Advice:
-    """Advises on a source's training part and writes ``advice.json`` and ``report.html``.
+    """Advises on the training part of a source and writes ``advice.json`` and ``report.html``.
 
     Args:
         data: The source and how it is read.
@@ -42,9 +44,12 @@ def advise_on(
         labels: Whether the source's labels are used.
         n_components: See `vergence.linear.advise`.
         n_draws: See `vergence.linear.advise`.
-        seed: Of everything that is random.
+        seed: Seed of everything that is random.
         device: ``auto``, ``cpu`` or ``cuda``.
-        command: What repeats it; it stands on the page.
+        command: Command line that reproduces the advice, for the page.
+
+    Returns:
+        The advice; `docs/advice.md` lists the fields of ``advice.json``.
 
     Raises:
         ValueError: The source or the settings are not usable, or ``out`` holds a run.
@@ -52,42 +57,62 @@ def advise_on(
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp()) / "advice"
-        >>> advise_on(DataConfig(source="digits"), ViewConfig(), out=folder, device="cpu").facts["items"]
+        >>> advise_on(DataConfig(source="digits"), ViewConfig(), out=folder, device="cpu").facts.items
         1438
         >>> sorted(path.name for path in folder.iterdir())
         ['advice.json', 'report.html']
     """
     if (out / "config.json").exists():
-        raise ValueError(f"{out} holds a trained run: choose another --out for the advice")
+        raise ValueError(f"expected a folder for the advice, found that {out} holds a trained run: choose another --out")
     on = str(as_device(device))
-    out.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
-    opened = open_data(data)
-    if opened.kind == "pairs":
-        raise ValueError(f"expected single items, found pairs in {data.source}: they are two views already; train on them")
-    _require_fitting(views, opened.kind)
-    mean, std = build.statistics(opened.train)
-    made = build.make_views(opened, views, build.input_shapes(opened)[0], mean, std)
+    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is reported before the work
+    opened = _opened(data, views)
     known = None if labels else torch.full((len(opened.train),), -1)
-    advice = advise(opened.train, made, labels=known, n_components=n_components, n_draws=n_draws, random_state=seed, device=on)
-    facts = advice.facts | {"part": opened.note, "skipped": len(opened.skipped)}
-    if labels and opened.classes and advice.facts["classes"]:
-        facts["classes"] = [opened.classes[int(c)] for c in advice.facts["classes"]]
-    advice = dataclasses.replace(advice, facts=facts)
+    augmentation = _augmentation(opened, views)
+    advice = advise(
+        opened.train,
+        augmentation,
+        labels=known,
+        n_components=n_components,
+        n_draws=n_draws,
+        random_state=seed,
+        device=on,
+    )
+    advice = dataclasses.replace(advice, facts=_facts(advice, opened))
     write_skipped(out / "skipped.csv", opened.skipped)
-    record = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
-    _write(out, {**advice.to_dict(), **record})
+    settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
+    _write(out / "advice.json", advice.to_dict() | settings)
     write_page(advice.to_dict(), out / "report.html", name=opened.name, command=command)
     return advice
 
 
-def _require_fitting(views: ViewConfig, kind: str) -> None:
-    """Refuses strengths that would silently do nothing."""
+def _opened(data: DataConfig, views: ViewConfig) -> Data:
+    opened = open_data(data)
+    if opened.kind == "pairs":
+        raise ValueError(f"expected single items, found pairs in {data.source}: they are two views already; train on them")
     changed = {f.name for f in dataclasses.fields(views) if getattr(views, f.name) != getattr(ViewConfig(), f.name)}
-    idle = sorted(changed & VECTORS.keys() if kind == "image" else changed - VECTORS.keys())
+    idle = sorted(changed & VECTORS.keys() if opened.kind == "image" else changed - VECTORS.keys())
     if idle:
-        raise ValueError(f"{', '.join(idle)}: no operation on {kind}s; leave out, or set one of those that are")
+        names = ", ".join(idle)
+        raise ValueError(
+            f"expected operations on {opened.kind}s, found {names}, which is no operation on {opened.kind}s: leave it out"
+        )
+    return opened
 
 
-def _write(out: Path, record: dict[str, Any]) -> None:
-    with replacing(out / "advice.json") as part:
+def _augmentation(opened: Data, views: ViewConfig) -> Views | None:
+    mean, std = build.statistics(opened.train)
+    return build.make_views(opened, views, build.input_shapes(opened)[0], mean, std)
+
+
+def _facts(advice: Advice, opened: Data) -> Facts:
+    """Returns the facts with the source's test part, its unreadable files, and its own names of the classes."""
+    facts = dataclasses.replace(advice.facts, part=opened.note, skipped=len(opened.skipped))
+    if opened.classes and facts.classes:
+        facts = dataclasses.replace(facts, classes=tuple(opened.classes[int(c)] for c in facts.classes))
+    return facts
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    with replacing(path) as part:
         part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

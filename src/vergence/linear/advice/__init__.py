@@ -1,5 +1,6 @@
-"""Joint embedding or reconstruction, before training: evidence, verdict and words."""
+"""Joint embedding or reconstruction, before training: measurements, verdict and summary."""
 
-from vergence.linear.advice.advise import Advice, advise
+from vergence.linear.advice.advise import advise
+from vergence.linear.advice.records import Advice
 
 __all__ = ["Advice", "advise"]
