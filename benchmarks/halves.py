@@ -126,7 +126,7 @@ def run_all(a: argparse.Namespace) -> None:
                     began = time.monotonic()
                     run = trained(path, Path(place) / f"{data}-{seed}-{setting}", setting, seed, a.epochs)
                     values = measured(run, path) | {"seconds": round(time.monotonic() - began, 1)}
-                    ledger.add(a.out, ledger.row(key | values, seed=seed, device=run.folder.facts["device"]), shown=PRINTED)
+                    ledger.add(a.out, ledger.row(key | values, seed=seed, device=run.folder.metadata.device), shown=PRINTED)
 
 
 DRAWN_SETTINGS = ("deterministic predictor (jepa)", "K = 1 (gje)", "gmje_em", "gmje_mdn, floor 0.05")

@@ -90,7 +90,7 @@ def _part(items: Items, limit: int) -> Items:
 @torch.no_grad()
 def _views(run: vergence.Run, opened: Data, items: Items) -> Tensor:
     """Returns the embeddings of one view of each item in the objective's space."""
-    views = build.make_views(opened, run.folder.config, run.folder.facts["shape"], torch.zeros(1), torch.ones(1))
+    views = build.make_views(opened, run.folder.config.views, run.folder.metadata.shape, torch.zeros(1), torch.ones(1))
     net, g = run.method.branch("context").eval(), torch.Generator().manual_seed(0)
     parts = [net(views(x.to(run.device), g)).cpu() for _, x in items.stream(iter(torch.arange(len(items)).split(500)))]
     return torch.cat(parts)
@@ -168,8 +168,8 @@ def run_one(a: argparse.Namespace, data: str, name: str, seed: int) -> None:
         seconds = {"train_seconds": round(time.monotonic() - began, 1)}
         values = measured(run, seed)
         extra = {"controls": pixel_controls(run) if name == "untrained" and seed == a.seeds[0] else {}}
-    seconds |= {"seconds": round(time.monotonic() - began, 1), "precision": run.folder.facts["precision"]}
-    row = ledger.row(key | values | extra | seconds, seed=seed, peers=("lightly",), device=run.folder.facts["device"])
+    seconds |= {"seconds": round(time.monotonic() - began, 1), "precision": run.folder.metadata.precision}
+    row = ledger.row(key | values | extra | seconds, seed=seed, peers=("lightly",), device=run.folder.metadata.device)
     ledger.add(a.out, row, shown=("data", "setting", "seed", "knn", "probe", "own_coverage", "mixture_coverage", "seconds"))
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from vergence.utils.devices import described
-from vergence.utils.provenance import environment
+from vergence.utils.devices import describe_device
+from vergence.utils.version import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -56,7 +56,7 @@ def row(values: Row, *, seed: int | list[int], peers: tuple[str, ...] = (), devi
         peers: Distributions that the library is compared with; their versions are recorded.
         device: What computed, in words; the CPU by default.
     """
-    where = described(torch.device("cpu")) if device is None else device
+    where = describe_device(torch.device("cpu")) if device is None else device
     origin = {**START, "versions": environment(*peers)["versions"]}
     return {**values, **origin, "device": where, "threads": torch.get_num_threads(), "seed": seed}
 

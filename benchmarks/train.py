@@ -71,7 +71,7 @@ def main() -> None:
         settings |= TINY
     for seed in a.seeds[: 1 if a.tiny else None]:
         run, seconds = trained(a, settings, seed)
-        record = vergence.evaluate(run)
+        record = vergence.evaluate(run).to_dict()
         config = run.folder.config.to_dict()
         values = {
             "measurement": "training",
@@ -79,14 +79,14 @@ def main() -> None:
             "recipe": a.recipe,
             "note": a.note,
             "config": config | {"data": {**config["data"], "root": None}},
-            **{k: run.folder.facts[k] for k in ("n_train", "n_test", "precision")},
-            "trained_at": run.folder.facts["commit"],
+            **{k: getattr(run.folder.metadata, k) for k in ("n_train", "n_test", "precision")},
+            "trained_at": run.folder.metadata.commit,
             "seconds": seconds,
             "representations": readings(record),
             "posterior": record["posterior"],
             "anomaly": record["anomaly"],
         }
-        ledger.add(a.out, ledger.row(values, seed=seed, device=run.folder.facts["device"]), shown=("seed", "seconds"))
+        ledger.add(a.out, ledger.row(values, seed=seed, device=run.folder.metadata.device), shown=("seed", "seconds"))
         print(json.dumps({name: values["representations"][name] for name in ("z", "pixels", "untrained")}), flush=True)
 
 

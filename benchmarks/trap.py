@@ -30,8 +30,8 @@ from vergence.evaluation import collapse, features, knn, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.objectives.parts import volume
-from vergence.training.build import labeled
-from vergence.utils.devices import as_device, described
+from vergence.training.monitor import labeled
+from vergence.utils.devices import as_device, describe_device
 
 SHOWN = ("setting", "seed", "variance", "effective_rank", "probe", "seconds")
 STEPS, BATCH, LATENT, SEEN, WIDTH = 3000, 256, 4, 20, 4
@@ -222,7 +222,7 @@ def main() -> None:
             values = toy(name, seed, steps) if a.what == "toy" else fashion(name, seed, a.data_root, a.epochs, a.limit)
             values = {k: float(np.round(v, 8)) for k, v in values.items()} | {"predicted_variance": PREDICTED.get(name)}
             values |= {"seconds": round(time.monotonic() - began, 1)}
-            where = described(as_device("auto" if a.what == "fashion" else "cpu"))
+            where = describe_device(as_device("auto" if a.what == "fashion" else "cpu"))
             ledger.add(a.out, ledger.row(key | values, seed=seed, device=where), shown=SHOWN)
 
 

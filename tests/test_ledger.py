@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vergence.utils import provenance
+from vergence.utils import version
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -96,15 +96,15 @@ def test_a_tiny_run_does_not_write_into_the_ledger(monkeypatch, capsys):
 
 def test_command_lines_name_no_folder_of_this_machine():
     given = ["/usr/bin/vergence", "bench", "step", "--out=/tmp/x", "--rounds", "3"]
-    assert provenance.command_line(given) == "vergence bench step --rounds 3"
+    assert version.command_line(given) == "vergence bench step --rounds 3"
     given = ["/a/benchmarks/joint.py", "--data-root=/data", "--only", "gmje, K = 3", "--runs", "/tmp/runs"]
-    assert provenance.command_line(given) == "python benchmarks/joint.py --data-root DATA --only 'gmje, K = 3'"
+    assert version.command_line(given) == "python benchmarks/joint.py --data-root DATA --only 'gmje, K = 3'"
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A checkout with one source file that stands for the library's, and a ledger."""
-    source, results = tmp_path / "src" / "provenance.py", tmp_path / "benchmarks" / "results"
+    source, results = tmp_path / "src" / "version.py", tmp_path / "benchmarks" / "results"
     source.parent.mkdir()
     results.mkdir(parents=True)
     source.write_text("x = 1\n")
@@ -117,28 +117,28 @@ def checkout(tmp_path, monkeypatch):
     git("init")
     git("add", ".")
     git("commit", "-m", "one")
-    monkeypatch.setattr(provenance, "__file__", str(source))
-    provenance.checkout.cache_clear()
+    monkeypatch.setattr(version, "__file__", str(source))
+    version.checkout.cache_clear()
     yield tmp_path
-    provenance.checkout.cache_clear()
+    version.checkout.cache_clear()
 
 
 def test_results_do_not_make_a_checkout_dirty(checkout):
     (checkout / "benchmarks" / "results" / "rows.jsonl").write_text("{}\n")
-    commit, dirty = provenance.checkout()
-    assert len(commit) == 12 and dirty is False and provenance.commit() == commit
+    commit, dirty = version.checkout()
+    assert len(commit) == 12 and dirty is False and version.commit() == commit
 
 
 def test_changed_code_makes_a_checkout_dirty(checkout):
-    (checkout / "src" / "provenance.py").write_text("x = 2\n")
-    commit, dirty = provenance.checkout()
-    assert dirty is True and provenance.commit() == f"{commit}+"
+    (checkout / "src" / "version.py").write_text("x = 2\n")
+    commit, dirty = version.checkout()
+    assert dirty is True and version.commit() == f"{commit}+"
 
 
 def test_a_wheel_inside_another_checkout_names_no_commit(checkout, monkeypatch):
     """A library that is installed in a user's project must not take the project's commit for its own."""
-    installed = checkout / "src" / "site-packages" / "provenance.py"
+    installed = checkout / "src" / "site-packages" / "version.py"
     installed.parent.mkdir()
     installed.write_text("x = 1\n")
-    monkeypatch.setattr(provenance, "__file__", str(installed))
-    assert provenance.checkout() == (None, None) and provenance.commit() is None
+    monkeypatch.setattr(version, "__file__", str(installed))
+    assert version.checkout() == (None, None) and version.commit() is None

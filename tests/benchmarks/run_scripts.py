@@ -19,7 +19,7 @@ def run(words, root):
         import vergence.runs.bench
         from vergence.cli.commands import main
 
-        vergence.runs.bench.STEPS_SECONDS = 0.01
+        vergence.runs.bench.ROUND_SECONDS = 0.01
         sys.argv = words
         main(words[1:])
     else:

@@ -164,7 +164,7 @@ def test_corrupt_images_are_skipped_listed_and_refused_under_strict(tmp_path):
     assert found.returncode == 0, found.stderr
     with (tmp_path / "run" / "skipped.csv").open(newline="") as file:
         assert sorted(r["name"] for r in csv.DictReader(file)) == ["cats/broken.png", "dogs/words.jpg"]
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["facts"]["skipped"] == 2
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["metadata"]["skipped"] == 2
     found = call("embed", tmp_path / "run", folder, "--out", tmp_path / "e.csv")
     assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "e.csv.skipped.csv" in found.stdout
 
@@ -214,7 +214,7 @@ def test_unusable_data(tmp_path):
         (["--set", "epochs=5"], "given twice"),
         (["--set", "options=5"], "NAME=VALUE"),
         (["--set", "nu={[]:1}"], "nu"),
-        (["--set", "no_such=1"], "no option 'no_such'"),
+        (["--set", "no_such=1"], "found 'no_such'"),
         (["--lr", "-1"], "lr of at least 0"),
         (["--size", "0"], "size of at least 1"),
         (["--devices", "3"], "3 processes can share evenly"),
@@ -233,7 +233,7 @@ def test_run_folders_that_are_no_runs(run, tmp_path):
     shutil.copytree(run, broken)
     (broken / "model.safetensors").unlink()
     refused("embed", broken, "digits", "--out", tmp_path / "e.npz", words="--resume")
-    (broken / "config.json").write_text((broken / "config.json").read_text().replace('"format": 1', '"format": 99'))
+    (broken / "config.json").write_text((broken / "config.json").read_text().replace('"format": 2', '"format": 99'))
     refused("score", broken, "digits", "--out", tmp_path / "s.csv", words="upgrade")
     refused("train", "digits", "--out", run, *QUICK, words="--resume")
 

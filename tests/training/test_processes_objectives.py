@@ -84,7 +84,7 @@ def largest_difference(a, b):
 def test_two_processes_are_one(name, two, tmp_path):
     assert not (two / f"{name}.txt").exists(), (two / f"{name}.txt").read_text()
     trained(name, tmp_path, devices=1)
-    assert json.loads((two / name / "config.json").read_text())["facts"]["processes"] == 2
+    assert json.loads((two / name / "config.json").read_text())["metadata"]["processes"] == 2
     assert largest_difference(tmp_path, two / name) < 1e-9
     assert losses(tmp_path) == pytest.approx(losses(two / name), abs=1e-9)
 

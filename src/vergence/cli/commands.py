@@ -279,7 +279,7 @@ def _evaluate(command: Evaluate) -> None:
     from vergence.runs.evaluate import evaluate
     from vergence.runs.run import load
 
-    show_evaluation(evaluate(load(command.run, device=command.device), probes=command.probes))
+    show_evaluation(evaluate(load(command.run, device=command.device), probes=command.probes).to_dict())
 
 
 def _embed(command: Embed) -> None:

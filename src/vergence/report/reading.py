@@ -68,6 +68,7 @@ def _config(run: Path) -> dict[str, Any]:
         config = _json(file)
     except ValueError as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore it from a copy") from None
+    config.setdefault("facts", config.pop("metadata", None))  # "facts" until format 1
     for part in ("data", "views", "model", "fit", "facts"):
         if not isinstance(config.get(part), dict):
             raise ValueError(f"{file} is damaged (no '{part}'); train again, or restore it from a copy")

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
-from vergence.training import build
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.training.config import RunConfig
 from vergence.data.sources import open_data
-from vergence.utils.devices import as_device
-from vergence.utils.files import replacing
 from vergence.linear.advice.advise import Advice, advise
 from vergence.linear.advice.pipeline import VECTORS
 from vergence.report.advice import write_page
+from vergence.training import build
+from vergence.training.folder import write_skipped
+from vergence.utils.devices import as_device
+from vergence.utils.files import replacing
+from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
 
@@ -65,15 +66,15 @@ def advise_on(
         raise ValueError(f"expected single items, found pairs in {data.source}: they are two views already; train on them")
     _require_fitting(views, opened.kind)
     mean, std = build.statistics(opened.train)
-    made = build.make_views(opened, RunConfig(data=data, views=views), build.seen_shape(opened)[0], mean, std)
+    made = build.make_views(opened, views, build.input_shapes(opened)[0], mean, std)
     known = None if labels else torch.full((len(opened.train),), -1)
     advice = advise(opened.train, made, labels=known, n_components=n_components, n_draws=n_draws, random_state=seed, device=on)
     facts = advice.facts | {"part": opened.note, "skipped": len(opened.skipped)}
     if labels and opened.classes and advice.facts["classes"]:
         facts["classes"] = [opened.classes[int(c)] for c in advice.facts["classes"]]
     advice = dataclasses.replace(advice, facts=facts)
-    build.write_skipped(out / "skipped.csv", opened.skipped)
-    record = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": build.commit()}
+    write_skipped(out / "skipped.csv", opened.skipped)
+    record = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     _write(out, {**advice.to_dict(), **record})
     write_page(advice.to_dict(), out / "report.html", name=opened.name, command=command)
     return advice

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: bars and tables on stderr and stdout; quiet where nobody looks."""
+"""Progress bars on stderr and tables on stdout; bars appear in a terminal only."""
 
 import contextlib
 import time
@@ -38,7 +38,7 @@ def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., N
 
 @contextlib.contextmanager
 def late_bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., None]]:
-    """As `bar`, for work that may be short: it appears only when some seconds have passed; yields ``advance(n, note="")``."""
+    """Shows a `bar` once some seconds have passed, for work that may be short; yields ``advance(n, note="")``."""
     began, waiting, shown = time.monotonic(), 0, None
     with contextlib.ExitStack() as stack:
 
