@@ -152,7 +152,7 @@ def test_functions_stay_small():
 
 
 def test_the_length_of_a_function_is_that_of_its_body():
-    code = "def f(\n    x,\n):\n    \"\"\"Returns.\n\n    More.\n    \"\"\"\n    y = x\n\n    return (\n        y\n    )\n"
+    code = 'def f(\n    x,\n):\n    """Returns.\n\n    More.\n    """\n    y = x\n\n    return (\n        y\n    )\n'
     assert [n for _, n in functions(ast.parse(code))] == [5]
 
 
