@@ -22,7 +22,7 @@ wheel:  ## builds the wheel, installs it into a new environment outside the chec
 	$(PYTHON) -m venv dist/venv
 	dist/venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	dist/venv/bin/python -m pip install --quiet dist/*.whl
-	cd dist && OMP_NUM_THREADS=1 timeout 300 venv/bin/vergence demo --out demo
+	cd dist && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
 	rm -rf dist/venv
 
 .venv/installed: pyproject.toml
