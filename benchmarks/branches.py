@@ -222,7 +222,7 @@ def answers(name: str, model: Any, test: Set) -> dict:
 
 
 def elbow(c: np.ndarray, side: int) -> np.ndarray:
-    """Returns whether the arm can reach c with its elbow on one side, well within its range."""
+    """Returns whether the arm reaches c with its elbow on one side, well within its range."""
     a, b = LINKS
     cosine = ((c**2).sum(1) - a**2 - b**2) / (2 * a * b)
     bend = side * np.arccos(np.clip(cosine, -1, 1))

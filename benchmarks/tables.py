@@ -120,7 +120,7 @@ REFERENCES = {
 
 
 def agreement_table() -> str:
-    """How often a verdict and what it is held against agree, where both are clear; with constant answers as controls."""
+    """How often a verdict and its reference agree, where both are clear; constant answers are the controls."""
     settings = advice_rows()
     bases = {
         "advice, with labels": lambda row: row["labels"]["verdict"],
@@ -132,16 +132,16 @@ def agreement_table() -> str:
     for reference, title in REFERENCES.items():
         clear = [row for row in settings if row[reference]["ahead"] != "tie"]
         for i, (name, verdict) in enumerate(bases.items()):
-            told = [row for row in clear if verdict(row) != "cannot_tell"]
-            agreed = sum(verdict(row) == row[reference]["ahead"] for row in told)
-            rate = f"{100 * agreed / len(told):.0f} %" if told else "-"
+            given = [row for row in clear if verdict(row) != "cannot_tell"]
+            agreed = sum(verdict(row) == row[reference]["ahead"] for row in given)
+            rate = f"{100 * agreed / len(given):.0f} %" if given else "-"
             first = f"{title}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
-            body.append([first, name, str(len(told)), str(agreed), rate])
+            body.append([first, name, str(len(given)), str(agreed), rate])
     return grid(["held against", "answer", "verdicts given", "right", "rate"], body)
 
 
 def ties_table() -> str:
-    """What is told where there is no clear difference to find."""
+    """How often the advice cannot tell in settings without a clear difference."""
     settings = advice_rows()
     body = []
     for reference, title in REFERENCES.items():
@@ -166,14 +166,14 @@ def failures_table() -> str:
                 f"{100 * row[name]['joint_embedding']:.1f} / {100 * row[name]['reconstruction']:.1f}" for name in REFERENCES
             ]
             setting = [row["data"], row["kind"], f"{row['strength']:g}", f"{row['alignment']:g}"]
-            told = f"{short[row['labels']['verdict']]} ({100 * row['labels']['margin']:+.1f})"
-            body.append([*setting, told, short[row["spectrum"]["verdict"]], *accuracies])
+            verdict = f"{short[row['labels']['verdict']]} ({100 * row['labels']['margin']:+.1f})"
+            body.append([*setting, verdict, short[row["spectrum"]["verdict"]], *accuracies])
     header = ["data", "noise", "strength", "alignment", "advice (margin, points)", "without labels"]
     return grid([*header, "closed forms, JE / RC", "VICReg / autoencoder", "VJE / autoencoder"], body)
 
 
 def overlap_table() -> str:
-    """What overlaps of two codes went with, over all settings and numbers of components."""
+    """Which method was ahead for each range of overlaps, over all settings and numbers of components."""
     found = [one for row in advice_rows() for one in row["components"]]
     body = []
     for low, high in ((0.0, 0.3), (0.3, 0.6), (0.6, 0.9), (0.9, 0.97), (0.97, 1.01)):
@@ -206,7 +206,7 @@ def linear_table() -> str:
 
 
 def branches_table(data: str) -> str:
-    """One line a model on a set of ``benchmarks/branches.py``: mean and standard deviation over seeds, beside the truth."""
+    """A line for each model on a set of ``benchmarks/branches.py``: mean and standard deviation over seeds, and the truth."""
     groups = defaultdict(dict)
     for row in rows("branches"):
         if row["data"] == data and "model" in row:
@@ -234,7 +234,7 @@ def plus_minus(values: list[float], digits: int) -> str:
 
 
 def samples_table() -> str:
-    """One line a sampler on a set of ``benchmarks/branches.py``."""
+    """A line for each sampler on a set of ``benchmarks/branches.py``."""
     groups = defaultdict(dict)
     for row in rows("branches"):
         if "sampler" in row:
@@ -281,7 +281,7 @@ def newest(name: str, **wanted: str) -> dict[str, list[dict]]:
 
 
 def trap_table(what: str) -> str:
-    """One line a setting of ``benchmarks/trap.py``: mean and standard deviation over seeds."""
+    """A line for each setting of ``benchmarks/trap.py``: mean and standard deviation over seeds."""
     keys = {"toy": {"probe": (2, 1)}, "fashion": {"probe": (1, 100), "probe_encoder": (1, 100)}}[what]
     body = []
     for setting, found in newest("trap", measurement=f"trap {what}").items():
@@ -349,7 +349,7 @@ def sampling_table(data: str) -> str:
 
 
 def answers_table(data: str) -> str:
-    """One line a setting of ``benchmarks/halves.py`` on a set."""
+    """A line for each setting of ``benchmarks/halves.py`` on a set."""
     keys = {
         "nll_less_gaussian": (2, 1),
         "answers": (1, 1),

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import DATA_ROOT
 
+pytestmark = pytest.mark.xdist_group("commands")  # in one process, so that the commands run once
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "benchmarks" / "README.md").read_text()
 COMMANDS = re.findall(r"`((?:python|vergence) [^`]+)`", PAGE.split("## Notes")[0])
