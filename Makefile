@@ -8,7 +8,7 @@ demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; wr
 	$(BIN)/vergence demo
 
 test: .venv/tested  ## all tests, doctests and the README's examples; two processes of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 lint: .venv/tested  ## ruff and mypy --strict
 	$(BIN)/ruff check .
