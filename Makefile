@@ -1,13 +1,13 @@
-# Everything runs in .venv, which is made here. PYTHON chooses the interpreter (3.10 or newer).
+# Everything runs in .venv, which is created here. PYTHON chooses the interpreter (3.10 or newer).
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint check bench clean
+.PHONY: demo test lint check wheel clean
 
 demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
 	$(BIN)/vergence demo
 
-test: .venv/tested  ## all tests, doctests and the README's example; one thread a process, for threads that fight are slow
+test: .venv/tested  ## all tests, doctests and the README's examples; two processes of one thread each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 lint: .venv/tested  ## ruff and mypy --strict
@@ -16,6 +16,14 @@ lint: .venv/tested  ## ruff and mypy --strict
 	$(BIN)/mypy
 
 check: lint test
+
+wheel:  ## builds the wheel, installs it into a new environment outside the checkout, and runs the demo from it
+	rm -rf dist && mkdir dist
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	dist/venv/bin/python -m pip install --quiet dist/*.whl
+	cd dist && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
+	rm -rf dist/venv
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vergence needs Python >= 3.10, found " + sys.version.split()[0] + "; set PYTHON=...")'
@@ -29,4 +37,4 @@ check: lint test
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,29 +1,27 @@
-"""Does the advice hold?  Real images under controlled noise: the verdict beside held-out probes and beside trained networks.
+"""Compares the advice with held-out probes and with trained networks, on real images under controlled noise.
 
-python benchmarks/advice_agreement.py --data-root DATA            # about 45 minutes on two cores; resumes where it was stopped
+python benchmarks/advice_agreement.py --data-root DATA            # about 45 minutes on two cores; continues where it was stopped
 
-Every image gets one draw of noise that stays with it (training and test alike), a mixture of fixed patterns: `smooth` (20 low
+Every image, of the training and of the test part, is corrupted once by a random combination of fixed patterns: `smooth` (20 low
 frequencies, like uneven light) or `random` (20 random directions), with ``strength`` times the images' own variance.
-The augmentation shifts the image by up to a pixel, adds a little white noise, and adds ``alignment`` times a new draw of the same
-noise. The advice sees the training part: once with its labels, once without. What it is held against, on the test part:
+The augmentation shifts the image by up to a pixel, adds weak white noise, and adds ``alignment`` times a fresh sample of the same
+noise. The advice is computed on the training part, with labels and without. It is compared, on the test part, with
 
-closed form   which of the two closed-form solutions a least-squares probe reads better
-networks      the same for two small networks of 16 outputs: joint embedding (VICReg; VJE beside it) and a denoising autoencoder
+closed form   the accuracy of a least-squares probe on each of the two closed-form solutions
+networks      the same for two small networks of 16 outputs: joint embedding (VICReg, and VJE) and a denoising autoencoder
 
-Images are halved in size; 5,000 train, 5,000 test. A difference counts where it is at least half a point and at least twice
+Images are halved in size; 5,000 train, 5,000 test. A difference counts as clear if it is at least half a point and at least twice
 its standard error.
 """
 
 import argparse
 import itertools
-import json
 import math
 import time
-from pathlib import Path
 
-import numpy as np
+import ledger
 import torch
-from denoising_autoencoder import train_autoencoder, train_vicreg, train_vje
+from denoising_autoencoder import BATCH, train_autoencoder, train_vicreg, train_vje
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,13 +30,11 @@ from vergence.data.sources import open_data
 from vergence.linear import JointEmbedding, Reconstruction, advise
 from vergence.linear.advice.augmentations import Composed
 from vergence.linear.advice.probes import predicted
-from vergence.training.build import commit
 
 ITEMS, COMPONENTS, PATTERNS = 5_000, 16, 20
 DATA = ("fashion_mnist", "cifar10")
 KINDS, STRENGTHS, ALIGNMENTS = ("smooth", "random"), (0.5, 2.0, 8.0), (0.0, 0.3, 1.0, 3.0)
 TRAINED = {"vicreg": train_vicreg, "vje": train_vje, "autoencoder": train_autoencoder}
-LEDGER = Path(__file__).parent / "results" / "advice.jsonl"
 
 
 def settings(datasets: list[str]) -> list[dict]:
@@ -48,15 +44,15 @@ def settings(datasets: list[str]) -> list[dict]:
     return clean + [dict(zip(("data", "kind", "strength", "alignment"), one, strict=True)) for one in noisy]
 
 
-def images(name: str, root: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def images(name: str, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns halved images of both parts, (N, C, H, W) in [0, 1], and their labels."""
     data = open_data(DataConfig(source=name, root=root))
-    found = []
+    arrays = []
     for part in (data.train, data.test):
-        index = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:ITEMS].sort().values
+        index = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:items].sort().values
         x = next(iter(part.stream(iter([index]))))[1].float() / 255
-        found += [F.avg_pool2d(x, 2), part.labels[index]]
-    return tuple(found)
+        arrays += [F.avg_pool2d(x, 2), part.labels[index]]
+    return tuple(arrays)
 
 
 def patterns(kind: str, shape: torch.Size) -> Tensor:
@@ -94,8 +90,8 @@ def augmentation(shape: torch.Size, scale: float, P: Tensor, amplitude: float) -
     return Composed({"shift": shift, "white": white} | ({"aligned": aligned} if amplitude > 0 else {}))
 
 
-def judged(a: Tensor, b: Tensor) -> dict:
-    """Returns accuracies of two probes on the same items, and which is ahead."""
+def compared(a: Tensor, b: Tensor) -> dict:
+    """Returns the accuracies of two probes on the same items, and which is higher."""
     d = a.double() - b.double()
     margin, se = d.mean().item(), d.flatten().std().item() / math.sqrt(d.shape[-1])
     ahead = "tie" if abs(margin) < max(0.005, 2 * se) else "joint_embedding" if margin > 0 else "reconstruction"
@@ -110,9 +106,9 @@ def probed(train: Tensor, test: Tensor, labels: Tensor, test_labels: Tensor) -> 
     return predicted(z / scale, y, torch.eye(k, dtype=torch.float64), [k], torch.arange(n), torch.arange(n, len(z)))[0]
 
 
-def problem(setting: dict, root: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Composed]:
+def problem(setting: dict, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Composed]:
     """Returns corrupted items and labels of both parts, and the augmentation."""
-    x, y, t, ty = images(setting["data"], root)
+    x, y, t, ty = images(setting["data"], root, items)
     shape, scale = x.shape[1:], x.flatten(1).var(0).mean().sqrt().item()
     P = patterns("smooth" if setting["kind"] == "none" else setting["kind"], shape)
     amplitude = scale * math.sqrt(setting["strength"] * math.prod(shape) / len(P))
@@ -121,9 +117,9 @@ def problem(setting: dict, root: str) -> tuple[Tensor, Tensor, Tensor, Tensor, C
     return X, y, T, ty, augmentation(shape, scale, P, setting["alignment"] * amplitude)
 
 
-def told(setting: dict, root: str) -> dict:
-    """Returns the advice with and without labels, and what the closed forms do on the test part."""
-    X, y, T, ty, tau = problem(setting, root)
+def advised(setting: dict, root: str, items: int) -> dict:
+    """Returns the advice with and without labels, and the closed forms' accuracies on the test part."""
+    X, y, T, ty, tau = problem(setting, root, items)
     row = {}
     for basis, labels in (("labels", y.numpy()), ("spectrum", None)):
         a = advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
@@ -134,19 +130,19 @@ def told(setting: dict, root: str) -> dict:
             ]
     models = [kind(COMPONENTS, augmentation=tau, n_draws=8).fit(X) for kind in (JointEmbedding, Reconstruction)]
     right = [probed(*(torch.from_numpy(m.transform(part)) for part in (X, T)), y, ty) for m in models]
-    return row | {"closed_form": judged(*right)}
+    return row | {"closed_form": compared(*right)}
 
 
-def trained(setting: dict, root: str, epochs: int, seeds: int) -> dict:
-    """Returns what the networks do on the test part."""
-    X, y, T, ty, tau = problem(setting, root)
+def trained(setting: dict, root: str, items: int, epochs: int, seeds: int) -> dict:
+    """Returns the networks' accuracies on the test part."""
+    X, y, T, ty, tau = problem(setting, root, items)
     nets = {name: [] for name in TRAINED}
     for seed, (name, train) in itertools.product(range(seeds), TRAINED.items()):
         encoder = train(X, tau, COMPONENTS, epochs=epochs, seed=seed)
         with torch.inference_mode():
             nets[name].append(probed(encoder(X).double(), encoder(T).double(), y, ty))
-    mean = {name: torch.stack(found).double().mean(0) for name, found in nets.items()}
-    return {"networks": judged(mean["vicreg"], mean["autoencoder"]), "vje": judged(mean["vje"], mean["autoencoder"])}
+    mean = {name: torch.stack(correct).double().mean(0) for name, correct in nets.items()}
+    return {"networks": compared(mean["vicreg"], mean["autoencoder"]), "vje": compared(mean["vje"], mean["autoencoder"])}
 
 
 def main() -> None:
@@ -156,21 +152,17 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["advice", "networks"], choices=["advice", "networks"])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=LEDGER)
-    a = parser.parse_args()
-    done = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
-    for setting, part in itertools.product(settings(a.datasets), a.parts):
-        row = {"what": part, **setting, "items": ITEMS, "k": COMPONENTS}
-        row |= {"epochs": a.epochs, "seeds": a.seeds} if part == "networks" else {}
-        if any(row.items() <= {k: v for k, v in other.items() if k in row}.items() for other in done):
+    a = ledger.parse(parser, "advice")
+    items, epochs, seeds = (BATCH, 1, 1) if a.tiny else (ITEMS, a.epochs, a.seeds)
+    for setting, part in itertools.product(settings(a.datasets)[: 1 if a.tiny else None], a.parts):
+        key = {"what": part, **setting, "items": items, "k": COMPONENTS}
+        key |= {"epochs": epochs, "seeds": seeds} if part == "networks" else {}
+        if ledger.holds(a.out, **key):
             continue
         began = time.monotonic()
-        row |= told(setting, a.data_root) if part == "advice" else trained(setting, a.data_root, a.epochs, a.seeds)
-        row |= {"seconds": time.monotonic() - began, "command": "python benchmarks/advice_agreement.py --data-root DATA"}
-        row |= {"commit": commit(), "torch": torch.__version__, "numpy": np.__version__}
-        with a.out.open("a") as ledger:
-            ledger.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
+        values = advised(setting, a.data_root, items) if part == "advice" else trained(setting, a.data_root, items, epochs, seeds)
+        values |= {"seconds": time.monotonic() - began}
+        ledger.add(a.out, ledger.row(key | values, seed=list(range(seeds)) if part == "networks" else 0))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
-"""Training throughput of lightly's loop and ours on CIFAR-10, in turn, in one run; adds a row to the ledger.
+"""Compares the training throughput of lightly's loop and ours on CIFAR-10, in turn, in one run; a row for each setting.
 
 lightly's side is its documented plain-PyTorch SimCLR loop: its transform on PIL images in a DataLoader with workers, its
-projection head and its NT-Xent loss. Ours is `loop.fit` with VJE. Same network, batch, optimizer and data; each with its
-defaults otherwise (ours takes bfloat16 where the hardware has it; ``--precision fp32`` compares like with like).
+projection head and its NT-Xent loss. Ours is `loop.fit` with VJE. Network, batch, optimizer and data are the same. Two settings:
+
+defaults   each with its defaults: ours in bfloat16 where the hardware has it and channels last, lightly's in float32, contiguous
+equal      lightly's model and images in our precision and memory layout; what differs is how views are made, loss and loop
 
     python benchmarks/against_lightly.py --data-root DATA --encoder small --steps 12
 """
 
 import argparse
-import json
+import contextlib
 import statistics
 import time
-from pathlib import Path
 
+import ledger
 import torch
 from torch import nn
 
@@ -25,9 +27,12 @@ from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
 
 MEAN, STD = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
+SETTINGS = ("defaults", "equal")
 
 
-def lightly_loop(encoder: str, dataset: object, batch_size: int, steps: int, workers: int) -> float:
+def lightly_loop(
+    encoder: str, dataset: object, batch_size: int, steps: int, workers: int, *, precision: str, layout: torch.memory_format
+) -> float:
     """Returns images per second of lightly's loop after its first two steps."""
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
@@ -37,11 +42,15 @@ def lightly_loop(encoder: str, dataset: object, batch_size: int, steps: int, wor
     loader = torch.utils.data.DataLoader(dataset, batch_size=batch_size, shuffle=True, drop_last=True, num_workers=workers)
     backbone = networks._backbone(encoder, (3, 32, 32))
     model = nn.Sequential(backbone, SimCLRProjectionHead(networks.width(backbone, (3, 32, 32)), 512, 128))
+    model = model.to(memory_format=layout)
     criterion = NTXentLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.06)
+    bf16 = torch.autocast("cpu", torch.bfloat16) if precision == "bf16-mixed" else contextlib.nullcontext()
     began = done = 0.0
     for step, ((x0, x1), _) in enumerate(loader):
-        loss = criterion(model(x0), model(x1))
+        with bf16:
+            z0, z1 = (model(x.contiguous(memory_format=layout)) for x in (x0, x1))
+        loss = criterion(z0.float(), z1.float())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -54,7 +63,7 @@ def lightly_loop(encoder: str, dataset: object, batch_size: int, steps: int, wor
 
 
 def our_loop(encoder: str, images: torch.Tensor, batch_size: int, steps: int, precision: str) -> float:
-    """Returns images per second of `loop.fit` after a warm-up run of one step."""
+    """Returns images per second of `loop.fit` after a warm-up run of two steps."""
     fit = FitConfig(epochs=1, batch_size=batch_size, precision=precision, knn_every=0, checkpoint_seconds=1e9, device="cpu")
     fabric = loop.launch(fit)
     model = ModelConfig(encoder=encoder)
@@ -67,47 +76,59 @@ def our_loop(encoder: str, images: torch.Tensor, batch_size: int, steps: int, pr
     return steps * batch_size / elapsed
 
 
+def measure(a: argparse.Namespace, dataset: object) -> dict[str, dict]:
+    """Returns a row a setting: images per second of both loops, medians over rounds in which they take turns."""
+    images = torch.from_numpy(dataset.data).permute(0, 3, 1, 2).contiguous()
+    precision = loop.precision(FitConfig(precision=a.precision), "cpu")
+    theirs = {
+        "defaults": {"precision": "32-true", "layout": torch.contiguous_format},
+        "equal": {"precision": precision, "layout": torch.channels_last},
+    }
+    rates: dict[str, list[tuple[float, float]]] = {setting: [] for setting in a.settings}
+    for _ in range(a.rounds):
+        ours = our_loop(a.encoder, images, a.batch_size, a.steps, a.precision)
+        for setting in a.settings:
+            other = lightly_loop(a.encoder, dataset, a.batch_size, a.steps, a.workers, **theirs[setting])
+            rates[setting].append((ours, other))
+            print(f"{setting}: ours {ours:.0f}  lightly {other:.0f}  ratio {ours / other:.2f}", flush=True)
+    return {
+        setting: {
+            "measurement": "training loop against lightly's SimCLR loop",
+            "setting": setting,
+            "encoder": a.encoder,
+            "batch_size": a.batch_size,
+            "our_precision": precision,
+            "our_layout": "channels last",
+            "their_precision": theirs[setting]["precision"],
+            "their_layout": "channels last" if theirs[setting]["layout"] is torch.channels_last else "contiguous",
+            "workers": a.workers,
+            "rounds": a.rounds,
+            "our_images_per_second": round(statistics.median(o for o, _ in pairs), 1),
+            "their_images_per_second": round(statistics.median(t for _, t in pairs), 1),
+            "ratio": round(statistics.median(o / t for o, t in pairs), 2),
+        }
+        for setting, pairs in rates.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--encoder", default="small")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--precision", default="auto")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "lightly.jsonl")
-    a = parser.parse_args()
+    parser.add_argument("--precision", default="auto", help="of our loop; lightly's in the setting 'equal' follows it")
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS)
+    a = ledger.parse(parser, "lightly")
+    if a.tiny:
+        a.encoder, a.batch_size, a.steps, a.rounds, a.workers = "small", 8, 1, 1, 0
 
-    import lightly
     from torchvision.datasets import CIFAR10
 
-    dataset = CIFAR10(a.data_root, train=True)
-    images = torch.from_numpy(dataset.data).permute(0, 3, 1, 2).contiguous()
-    pairs = []
-    for _ in range(a.rounds):
-        theirs = lightly_loop(a.encoder, dataset, a.batch_size, a.steps, a.workers)
-        ours = our_loop(a.encoder, images, a.batch_size, a.steps, a.precision)
-        pairs.append((ours, theirs))
-        print(f"ours {ours:.0f}  lightly {theirs:.0f}  ratio {ours / theirs:.2f}", flush=True)
-    row = {
-        "measurement": "training loop against lightly's SimCLR loop",
-        "encoder": a.encoder,
-        "batch_size": a.batch_size,
-        "our_precision": loop.precision(FitConfig(precision=a.precision), "cpu"),
-        "their_precision": "32-true",
-        "workers": a.workers,
-        "device": f"cpu, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
-        "lightly": lightly.__version__,
-        "commit": build.commit(),
-        "rounds": a.rounds,
-        "our_images_per_second": round(statistics.median(o for o, _ in pairs), 1),
-        "their_images_per_second": round(statistics.median(t for _, t in pairs), 1),
-        "ratio": round(statistics.median(o / t for o, t in pairs), 2),
-    }
-    with a.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    for values in measure(a, CIFAR10(a.data_root, train=True)).values():
+        ledger.add(a.out, ledger.row(values, seed=0, peers=("lightly", "torchvision")))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Baselines of the field as objectives of this library, on lightly's losses (``pip install 'vergence[baselines]'``)."""
+"""Published baselines as objectives of this library, with lightly's losses (``pip install 'vergence[baselines]'``)."""
 
 from lightly.loss import NegativeCosineSimilarity, VICRegLoss
 from torch import Tensor
@@ -32,7 +32,7 @@ class SimSiam(Objective):
 
 
 class Nothing(Objective):
-    """No loss worth the name: for encoders that stay as they began."""
+    """A loss that is always zero: leaves the encoder untrained."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""Conditional densities where one context has several answers: every model beside the analytic optimum.
+"""Fits conditional densities to data in which one context has several answers, and compares them with the true density.
 
 Data sets (context -> target):
     separated        x -> y, three branches 1 + .3 sin(pi x), .3 sin(2 pi x), -1 + .3 cos(pi x), noise .05
     intersecting     x -> y, three branches sin(pi x), -sin(pi x), 0 that cross, noise .05
     heteroscedastic  x -> y, one branch sin(pi x) whose noise grows from .02 to .5
     arm              hand position -> two joint angles of an arm of two links: elbow up or down; noise .02 on the position
-    halves           top half of a Fashion-MNIST image -> its bottom half, both in principal components (no optimum is known)
+    halves           top half of a Fashion-MNIST image -> its bottom half, both in principal components (true density unknown)
 
-Context and target are fixed data, as in the figure 4 of arXiv 2603.26799 that the first set follows; its formulas are ours.
+The first set follows the description of figure 4 of arXiv:2603.26799; its formulas are ours.
 
     python benchmarks/branches.py run --data-root DATA      # adds rows to results/branches.jsonl; about 25 minutes on two cores
     python benchmarks/branches.py draw                      # docs/figures/branches_*.png (needs matplotlib)
@@ -15,14 +15,15 @@ Context and target are fixed data, as in the figure 4 of arXiv 2603.26799 that t
 """
 
 import argparse
-import json
 import math
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ledger
 import numpy as np
 import torch
 from scipy.special import logsumexp
@@ -35,17 +36,15 @@ from vergence.data.sources import open_items
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
 from vergence.evaluation.sampling import maximum_mean_discrepancy, overlap, sliced_wasserstein
-from vergence.training.build import commit
 
-ROOT = Path(__file__).resolve().parents[1]
-LEDGER = ROOT / "benchmarks" / "results" / "branches.jsonl"
+FIGURES = ledger.ROOT / "docs" / "figures"
 EPS, TRAIN, TEST, SEEDS = 0.05, 3000, 5000, (0, 1, 2)
 LINKS = (1.0, 0.8)  # lengths of the arm
-DRAWS = 200  # samples a context, for the shares of branches
+DRAWS = 200  # samples for each context, from which the shares of branches are computed
 
 
 class Set(NamedTuple):
-    """A data set with what is known of it."""
+    """A data set, and its true conditional density where that is known."""
 
     context: np.ndarray
     target: np.ndarray
@@ -83,7 +82,7 @@ def branch_set(name: str, n: int, seed: int) -> Set:
 
 
 def hand(angles: np.ndarray) -> np.ndarray:
-    """Returns where the arm's hand is, (..., 2)."""
+    """Returns the position of the arm's hand, (..., 2)."""
     a, b = angles[..., 0], angles[..., 0] + angles[..., 1]
     return np.stack([LINKS[0] * np.cos(a) + LINKS[1] * np.cos(b), LINKS[0] * np.sin(a) + LINKS[1] * np.sin(b)], -1)
 
@@ -119,11 +118,11 @@ def halves_set(root: str, seed: int) -> tuple[Set, Set]:
         rows = np.random.default_rng(seed).permutation(len(items))[: 10_000 if part == "train" else TEST]
         parts.append(items.read(torch.from_numpy(rows))[:, 0].numpy().astype(np.float64) / 255)
     top, bottom = (PCA(k, random_state=0).fit(parts[0][:, where].reshape(len(parts[0]), -1)) for k, where in HALVES)
-    made = [
+    sets = [
         Set(top.transform(x[:, HALVES[0][1]].reshape(len(x), -1)), bottom.transform(x[:, HALVES[1][1]].reshape(len(x), -1)))
         for x in parts
     ]
-    return made[0], made[1]
+    return sets[0], sets[1]
 
 
 HALVES = ((16, slice(0, 14)), (8, slice(14, 28)))
@@ -201,7 +200,7 @@ def measure(name: str, label: str, seed: int, train: Set, test: Set) -> dict:
 
 
 def answers(name: str, model: Any, test: Set) -> dict:
-    """Returns how samples spread over the true answers: on which share of them, and whether each gets at least half its due."""
+    """Returns the share of samples on a true answer, and the share of true answers with at least half of their due samples."""
     if name not in (*BRANCHES, "arm"):
         return {"on_branch": None, "covered": None}
     c = test.context[:300]
@@ -223,7 +222,7 @@ def answers(name: str, model: Any, test: Set) -> dict:
 
 
 def elbow(c: np.ndarray, side: int) -> np.ndarray:
-    """Returns whether the arm can reach c with its elbow on one side, well within its range."""
+    """Returns whether the arm reaches c with its elbow on one side, well within its range."""
     a, b = LINKS
     cosine = ((c**2).sum(1) - a**2 - b**2) / (2 * a * b)
     bend = side * np.arccos(np.clip(cosine, -1, 1))
@@ -266,38 +265,35 @@ def sampling(name: str, label: str, seed: int, train: Set, test: Set) -> dict:
     return {"data": name, "sampler": label, "seed": seed, **row}
 
 
-def run(names: list[str], root: str | None, seeds: list[int], models: list[str]) -> None:
-    facts = {"commit": commit(), "torch": torch.__version__, "threads": torch.get_num_threads()}
-    with LEDGER.open("a") as ledger:
-        for name in names:
-            for seed in seeds:
-                train, test = data(name, seed, root)
-                jobs = [(measure, label) for label in MODELS if label in models]
-                jobs += [(sampling, label) for label in SAMPLERS if name in ("separated", "halves") and label in models]
-                for job, label in jobs:
-                    row = job(name, label, seed, train, test)
-                    ledger.write(
-                        json.dumps({**row, "command": f"python benchmarks/branches.py run --sets {name}", **facts}) + "\n"
-                    )
-                    ledger.flush()
-                    print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "warnings"}, flush=True)
+def run(a: argparse.Namespace) -> None:
+    """Adds a row for each set, seed and model, except those that the ledger has from this commit."""
+    for name in a.sets:
+        for seed in a.seeds:
+            train, test = data(name, seed, a.data_root)
+            if a.tiny:
+                train, test = (Set(*(v if v is None else v[:200] for v in part)) for part in (train, test))
+            jobs = [(measure, "model", label) for label in MODELS if label in a.models]
+            jobs += [(sampling, "sampler", label) for label in SAMPLERS if name in ("separated", "halves") and label in a.models]
+            for job, kind, label in jobs:
+                if not ledger.holds(a.out, **{"data": name, kind: label, "seed": seed}):
+                    ledger.add(a.out, ledger.row(job(name, label, seed, train, test), seed=seed))
 
 
-def draw() -> None:
-    """Draws all models' densities on the sets of one context and target, and the density network's parameters along x."""
+def draw(names: list[str], models: list[str], items: int, folder: Path) -> None:
+    """Draws the models' densities on sets of one context and target, and the density network's parameters along the context."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     x, y = np.linspace(-1, 1, 240), np.linspace(-1.7, 1.7, 340)
-    for name in (*BRANCHES, "heteroscedastic"):
-        train = branch_set(name, TRAIN, 0)
+    for name in names:
+        train = branch_set(name, items, 0)
         fig, axes = plt.subplots(2, 4, figsize=(14, 6.4), sharex=True, sharey=True, layout="constrained")
-        for ax, (label, make) in zip(axes.flat, MODELS.items(), strict=True):
+        for ax, label in zip(axes.flat, models, strict=False):
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                given = make(0).fit(train.context, train.target).conditional(x[:, None])
+                given = MODELS[label](0).fit(train.context, train.target).conditional(x[:, None])
                 grid = torch.from_numpy(y)[:, None, None].expand(-1, len(x), 1)
                 p = torch.cat([given.log_prob(part) for part in grid.split(20)]).exp().numpy()
                 mean = given.mean[:, 0].numpy()
@@ -308,12 +304,13 @@ def draw() -> None:
         axes[0, 0].legend(loc="lower left", fontsize=8)
         fig.supxlabel("context x")
         fig.supylabel("target y")
-        _save(fig, f"branches_{name}.png")
+        _save(fig, folder / f"branches_{name}.png")
         plt.close(fig)
-    _routing(plt, x)
+    if "density network" in models:
+        _routing(plt, x, folder)
 
 
-def _routing(plt: Any, x: np.ndarray) -> None:
+def _routing(plt: Any, x: np.ndarray, folder: Path) -> None:
     train = branch_set("separated", TRAIN, 0)
     found = mixtures.MixtureDensityNetwork(n_components=3, random_state=0).fit(train.context, train.target).routing(x[:, None])
     fig, axes = plt.subplots(1, 3, figsize=(13, 3.6), layout="constrained")
@@ -327,13 +324,12 @@ def _routing(plt: Any, x: np.ndarray) -> None:
     axes[2].axhline(EPS, color="0.4", ls=":")
     axes[0].set_ylim(0, 1)
     axes[2].set_ylim(0, 0.15)
-    _save(fig, "branches_routing.png")
+    _save(fig, folder / "branches_routing.png")
 
 
-def _save(fig: Any, name: str) -> None:
-    file = ROOT / "docs" / "figures" / name
+def _save(fig: Any, file: Path) -> None:
     fig.savefig(file, dpi=80)
-    print(f"wrote {file.relative_to(ROOT)}")
+    print(f"wrote {file.name}")
 
 
 def main() -> None:
@@ -343,11 +339,16 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=["separated", "intersecting", "heteroscedastic", "arm", "halves"])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--models", nargs="+", default=[*MODELS, *SAMPLERS])
-    a = parser.parse_args()
-    if a.what == "draw":
-        draw()
+    a = ledger.parse(parser, "branches")
+    if a.tiny:
+        a.sets, a.seeds, a.models = a.sets[:1], a.seeds[:1], ["EM, K = 1", "one Gaussian"]
+    if a.what == "run":
+        run(a)
+    elif a.tiny:
+        with tempfile.TemporaryDirectory() as place:
+            draw(a.sets, ["EM, K = 1"], 200, Path(place))
     else:
-        run(a.sets, a.data_root, a.seeds, a.models)
+        draw([*BRANCHES, "heteroscedastic"], list(MODELS), TRAIN, FIGURES)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Small networks on vectors: a denoising autoencoder in plain torch, and the same encoder trained by joint embedding.
 
 Joint embedding is VJE, or variance-invariance-covariance regularization (VICReg, arXiv:2105.04906, weights 25, 25, 1, on the
-outputs themselves), whose linear case is the linear theory's problem with a soft constraint. All see the same views of the same
-items for the same number of epochs, with the same encoder and optimizer. The autoencoder rebuilds the item from its view,
+outputs themselves), whose linear case is the linear theory's problem with a soft constraint. Items, views, number of epochs,
+encoder and optimizer are the same for all. The autoencoder reconstructs the item from its view,
 min |x - D(E(tau(x)))|^2, which is reconstruction as the linear theory states it.
 """
 
@@ -18,7 +18,7 @@ WIDTH, BATCH, RATE = 512, 250, 1e-3
 
 
 class Standardize(nn.Module):
-    """(x - mean) / sd, one number each: the features keep their proportions, which reconstruction goes by."""
+    """(x - mean) / sd with one sd for all features: reconstruction depends on the features' proportions, which are kept."""
 
     def __init__(self, X: Tensor) -> None:
         super().__init__()

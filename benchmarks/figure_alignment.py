@@ -1,4 +1,4 @@
-"""Figure 3 of arXiv:2505.12477 version 2 again: how far noise takes three linear methods from what they find without it.
+"""Reproduces figure 3 of arXiv:2505.12477 version 2: how far noise moves three linear methods from their solution without it.
 
 Items are images, reduced to their 50 principal components, with 50 components of pure noise appended. The augmentation adds
 noise of covariance Theta + alpha^2 Gamma, where Gamma is the covariance of the noise in the items and alpha says how well the
@@ -18,11 +18,13 @@ import itertools
 import json
 import re
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import ledger
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,10 +32,8 @@ from torch import Tensor
 from vergence.data.items import batches
 from vergence.data.sources import open_items
 from vergence.linear import alignment_thresholds, solutions
-from vergence.training import build
 from vergence.utils import terminal
 
-ROOT = Path(__file__).resolve().parents[1]
 K = 50  # principal components, and as many of noise
 ALPHAS = (0.1, 1.0, 10.0)
 NOISE = {"weak": 1e3, "strong": 1e6}  # the largest variance of a noise component
@@ -227,12 +227,6 @@ def prediction(method: str, largest: float, alpha: float, variances: Tensor, see
 # The ledger
 
 
-def command(dataset: str, seeds: Sequence[int], grid: Sequence[int]) -> str:
-    """Returns a call that makes a data set's rows, without this machine's folders."""
-    settings = f"--datasets {dataset} --seeds {len(seeds)} --largest {grid[-1]}"
-    return f"python benchmarks/figure_alignment.py --data-root DATA {settings}"
-
-
 def rounded(values: Sequence[float]) -> list[float]:
     return [float(f"{v:.4g}") for v in values]
 
@@ -242,15 +236,9 @@ def rows(dataset: str, root: str, seeds: Sequence[int], grid: Sequence[int], don
     began = time.monotonic()
     x, y, variances = read(dataset, root)
     found = curves(x, y, seeds, grid, done=done)
-    common = {
-        "command": command(dataset, seeds, grid),
-        "seconds": round(time.monotonic() - began, 1),
-        "device": f"cpu, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "commit": build.commit(),
-    }
-    return [row(dataset, key, values, variances, seeds) | common for key, values in found.items()]
+    seconds = {"seconds": round(time.monotonic() - began, 1)}
+    made = [row(dataset, key, values, variances, seeds) for key, values in found.items()]
+    return [ledger.row(one | seconds, seed=list(seeds)) for one in made]
 
 
 def row(dataset: str, key: tuple[str, str, float], values: list[list[float]], variances: Tensor, seeds: Sequence[int]) -> dict:
@@ -274,10 +262,9 @@ def row(dataset: str, key: tuple[str, str, float], values: list[list[float]], va
     }
 
 
-def latest(ledger: Path) -> dict[tuple[str, str, str, float], dict]:
+def latest(file: Path) -> dict[tuple[str, str, str, float], dict]:
     """Returns the newest row of each (data set, method, noise, alpha)."""
-    found = [json.loads(line) for line in ledger.read_text().splitlines()]
-    return {(r["dataset"], r["method"], r["noise"], r["alpha"]): r for r in found}
+    return {(r["dataset"], r["method"], r["noise"], r["alpha"]): r for r in ledger.rows(file)}
 
 
 # The page's tables
@@ -463,24 +450,29 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", default=["mnist", "fashion_mnist"], choices=["mnist", "fashion_mnist"])
     parser.add_argument("--seeds", type=int, default=5, help="how many, at least 2")
     parser.add_argument("--largest", type=int, default=51200, help="most items, at least 100")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures", help="folder of the figures")
-    parser.add_argument("--ledger", type=Path, default=ROOT / "benchmarks" / "results" / "figure_alignment.jsonl")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "alignment.md", help="where the tables are written")
-    a = parser.parse_args()
+    parser.add_argument("--figures", type=Path, default=ledger.ROOT / "docs" / "figures", help="folder of the figures")
+    parser.add_argument("--page", type=Path, default=ledger.ROOT / "docs" / "alignment.md", help="where the tables are written")
+    a = ledger.parse(parser, "figure_alignment")
+    if a.tiny:
+        a.datasets, a.seeds, a.largest = a.datasets[:1], 2, 100
     if a.seeds < 2 or a.largest < 100:
         parser.error("expected at least 2 seeds and 100 items")
 
     import matplotlib  # noqa: F401  before the work, not after it
 
-    with terminal.bar("seeds", a.seeds * len(a.datasets), "seeds") as advance, a.ledger.open("a") as file:
-        for dataset in a.datasets:
-            for row in rows(dataset, a.data_root, range(a.seeds), sizes(a.largest), advance):
-                file.write(json.dumps(row) + "\n")
-    found = latest(a.ledger)
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place) / "rows.jsonl" if a.out is None else a.out
+        with terminal.bar("seeds", a.seeds * len(a.datasets), "seeds") as advance, out.open("a") as file:
+            for dataset in a.datasets:
+                for one in rows(dataset, a.data_root, range(a.seeds), sizes(a.largest), advance):
+                    file.write(json.dumps(one) + "\n")
+        found = latest(out)
     for dataset in a.datasets:
         terminal.table(f"{dataset}: distance to optimality, mean over draws", *measured(found, dataset))
-        figure(found, dataset, a.out / f"alignment_{dataset}.png")
-    a.page.write_text(written(a.page.read_text(), found))
+    if not a.tiny:
+        for dataset in a.datasets:
+            figure(found, dataset, a.figures / f"alignment_{dataset}.png")
+        a.page.write_text(written(a.page.read_text(), found))
 
 
 if __name__ == "__main__":

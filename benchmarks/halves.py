@@ -1,10 +1,10 @@
-"""Several answers: the top half of an image is the context, the bottom half the target; two encoders, one for each half.
+"""Predicts the bottom half of an image from its top half, as a distribution, with two encoders that are trained together.
 
-Every objective trains two encoders (four convolutions, projector 256 -> 256 -> 16) on 3,000 pairs for 8 epochs. Read are the
-conditional negative log-likelihood of 5,000 test pairs less that of one Gaussian fitted to the embeddings of the 5,000 others
-(spaces differ, so only the difference compares) and, of 1,000 test pairs, the effective number of components that answer a
-context, the share of true targets among the 1, 5 and 20 likeliest of the 1,000, the distance of the features' PIT from uniform
-(Kolmogorov-Smirnov), and how often a feature lies in its own 50 and 90 % intervals.
+Every objective trains two encoders (four convolutions, projector 256 -> 256 -> 16) on 3,000 pairs for 8 epochs. Measured on the
+test pairs: the conditional negative log-likelihood of 5,000 pairs minus that of one Gaussian fitted to the embeddings of the
+other 5,000 (spaces differ, so only the difference can be compared); on 1,000 pairs, the effective number of components of a
+conditional, the share of true targets among the 1, 5 and 20 most likely of the 1,000, the Kolmogorov-Smirnov distance of the
+features' PIT from uniform (mean over features), and the share of features inside their 50 and 90 % intervals.
 
     python benchmarks/halves.py run --data-root DATA         # adds rows to results/halves.jsonl; about 25 minutes on two cores
     python benchmarks/halves.py draw --data-root DATA        # docs/figures/halves_*.png (needs matplotlib)
@@ -12,12 +12,12 @@ context, the share of true targets among the 1, 5 and 20 likeliest of the 1,000,
 """
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import ledger
 import numpy as np
 import torch
 from scipy.stats import kstest
@@ -31,11 +31,8 @@ from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.retrieval import retrieve
 from vergence.mixtures import ConditionalGaussian
 from vergence.objectives.core import ConditionalObjective
-from vergence.training.build import commit
 
-ROOT = Path(__file__).resolve().parents[1]
-LEDGER = ROOT / "benchmarks" / "results" / "halves.jsonl"
-TEACHER = 0.95  # of those that have one: runs of 180 steps are too short for 0.99
+TEACHER = 0.95  # momentum of objectives that have a teacher; runs of 180 steps are too short for 0.99
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "deterministic predictor (jepa)": ("jepa", {}),
     "K = 1 (gje)": ("gje", {}),
@@ -48,12 +45,12 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "contrastive": ("contrastive", {"components": "pairs"}),
 }
 NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
-COMMIT = commit()  # of the code that was loaded, whatever happens to the checkout while it runs
+PRINTED = ("data", "setting", "seed", "nll_less_gaussian", "at_1", "pit_ks", "seconds")
 RANKS, LEVELS, BANK = (1, 5, 20), (0.5, 0.9), 1000
 
 
 def halves(data: str, root: str, where: Path, limit: int) -> Path:
-    """Writes the top and bottom halves of a set's images as pairs, and returns the file."""
+    """Writes the top and bottom halves of a set's images as pairs; returns the file."""
     opened = open_data(DataConfig(source=data, root=root, limit=limit))
     parts = {}
     for suffix, items in (("", opened.train), ("_test", opened.test)):
@@ -86,7 +83,7 @@ def trained(path: Path, out: Path, setting: str, seed: int, epochs: int) -> verg
 
 
 def measured(run: vergence.Run, path: Path) -> dict[str, Any]:
-    """Returns what the conditional density is worth on the test pairs."""
+    """Returns measurements of the conditional density on the test pairs."""
     with np.load(path) as arrays:
         pairs = {key: torch.from_numpy(arrays[key]) for key in arrays}
     c, t = (run.project(pairs[f"{name}_test"], side=name).double() for name in ("context", "target"))  # type: ignore[arg-type]
@@ -97,15 +94,15 @@ def measured(run: vergence.Run, path: Path) -> dict[str, Any]:
     with torch.inference_mode():
         nll = -torch.cat([objective.log_prob(*part[::-1]) for part in zip(x.split(500), y.split(500), strict=True)]).mean().item()
         ranked = retrieve(objective.conditional, c[:BANK], t[:BANK], n=RANKS[-1], modes=1).ranked
-        found = calibration(objective, c[:BANK], t[:BANK])
-    rank = (ranked == torch.arange(BANK)[:, None]).double()
-    found |= {f"at_{n}": rank[:, :n].sum(1).mean().item() for n in RANKS}
+        row = calibration(objective, c[:BANK], t[:BANK])
+    rank = (ranked == torch.arange(len(ranked))[:, None]).double()
+    row |= {f"at_{n}": rank[:, :n].sum(1).mean().item() for n in RANKS}
     spread = {"std_context": c.std(0).mean().item(), "std_target": t.std(0).mean().item()}
-    return {"nll": nll, "nll_gaussian": alone, "nll_less_gaussian": nll - alone, **found, **spread}
+    return {"nll": nll, "nll_gaussian": alone, "nll_less_gaussian": nll - alone, **row, **spread}
 
 
 def calibration(objective: ConditionalObjective, c: Tensor, t: Tensor) -> dict[str, float]:
-    """Returns PIT and coverage, means over features, and how many components answer a context."""
+    """Returns PIT distance and interval coverage, means over features, and a conditional's effective number of components."""
     parts = [(objective.conditional(x), y) for x, y in zip(c.split(100), t.split(100), strict=True)]
     pit = torch.cat([p.marginal_cdf(y) for p, y in parts]).numpy()
     ks = float(np.mean([kstest(u, "uniform").statistic for u in pit.T]))
@@ -115,42 +112,35 @@ def calibration(objective: ConditionalObjective, c: Tensor, t: Tensor) -> dict[s
 
 
 def run_all(a: argparse.Namespace) -> None:
-    """Adds a row for each set, seed and setting."""
+    """Adds a row for each seed, set and setting, except those that the ledger has from this commit."""
     with tempfile.TemporaryDirectory() as place:
         for seed in a.seeds:
             for data in a.data:
                 path = halves(data, a.data_root, Path(place) / f"{data}.npz", a.limit)
                 for setting in a.only:
+                    kind, options = SETTINGS[setting]
+                    key = {"measurement": "halves", "data": data, "setting": setting, "objective": kind, "options": options}
+                    key |= {"seed": seed, "n_train": a.limit, "epochs": a.epochs}
+                    if ledger.holds(a.out, **key):
+                        continue
                     began = time.monotonic()
                     run = trained(path, Path(place) / f"{data}-{seed}-{setting}", setting, seed, a.epochs)
-                    row = {
-                        "measurement": "halves",
-                        "command": f"python benchmarks/halves.py run --data-root DATA --limit {a.limit} --epochs {a.epochs}",
-                        "data": data,
-                        "setting": setting,
-                        "objective": SETTINGS[setting][0],
-                        "options": SETTINGS[setting][1],
-                        "seed": seed,
-                        "n_train": a.limit,
-                        "epochs": a.epochs,
-                        **measured(run, path),
-                        "torch": torch.__version__,
-                        "commit": COMMIT,
-                        "seconds": round(time.monotonic() - began, 1),
-                    }
-                    with a.out.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-                    print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "command"}, flush=True)
+                    values = measured(run, path) | {"seconds": round(time.monotonic() - began, 1)}
+                    ledger.add(a.out, ledger.row(key | values, seed=seed, device=run.folder.metadata.device), shown=PRINTED)
 
 
-DRAWN = ("deterministic predictor (jepa)", "K = 1 (gje)", "gmje_em", "gmje_mdn, floor 0.05")
+DRAWN_SETTINGS = ("deterministic predictor (jepa)", "K = 1 (gje)", "gmje_em", "gmje_mdn, floor 0.05")
 DRAWS, SHOWN = 6, (11, 23, 42, 57, 78, 91)
 
 
 def draw(a: argparse.Namespace) -> None:
-    """Draws contexts, their true other halves, and the real training halves nearest to draws of each conditional."""
+    """Plots contexts, their true other halves, and the training halves nearest to samples of each conditional."""
+    import matplotlib
+
+    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    settings = a.only if a.tiny else DRAWN_SETTINGS
     for data in a.data:
         with tempfile.TemporaryDirectory() as place:
             path = halves(data, a.data_root, Path(place) / "pairs.npz", a.limit)
@@ -158,7 +148,7 @@ def draw(a: argparse.Namespace) -> None:
                 top, bottom = arrays["context_test"][list(SHOWN)], arrays["target_test"][list(SHOWN)]
                 bank = arrays["target"]
             columns = [np.concatenate([top, bottom], 2)]
-            for setting in DRAWN:
+            for setting in settings:
                 run = trained(path, Path(place) / setting, setting, 0, a.epochs)
                 columns += completions(run, top, bank)
         size = len(columns), len(SHOWN)
@@ -168,17 +158,16 @@ def draw(a: argparse.Namespace) -> None:
                 axes[i, j].imshow(image.transpose(1, 2, 0).squeeze(), cmap="gray")
                 axes[i, j].axis("off")
         axes[0, 0].set_title("image", fontsize=7)
-        for k, setting in enumerate(DRAWN):
+        for k, setting in enumerate(settings):
             axes[0, 1 + k * DRAWS].set_title(setting, fontsize=7, loc="left")
-        figure.suptitle(
-            f"{NAMES[data]}: the top half, completed by the real training halves nearest to {DRAWS} draws", fontsize=8
-        )
-        figure.savefig(ROOT / "docs" / "figures" / f"halves_{data}.png", dpi=130, bbox_inches="tight")
+        figure.suptitle(f"{NAMES[data]}: the top half, completed by the training halves nearest to {DRAWS} samples", fontsize=8)
+        if not a.tiny:
+            figure.savefig(ledger.ROOT / "docs" / "figures" / f"halves_{data}.png", dpi=130, bbox_inches="tight")
         plt.close(figure)
 
 
 def completions(run: vergence.Run, top: np.ndarray, bank: np.ndarray) -> list[np.ndarray]:
-    """Returns images whose bottoms are real ones, those nearest to draws of the conditional."""
+    """Returns images whose bottom halves are the training halves nearest to samples of the conditional."""
     z = run.project(torch.from_numpy(bank), side="target")
     torch.manual_seed(0)
     drawn = run.conditional(torch.from_numpy(top)).sample(torch.Size((DRAWS,))).float().cpu()
@@ -195,8 +184,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--limit", type=int, default=3000)
-    parser.add_argument("--out", type=Path, default=LEDGER)
-    a = parser.parse_args()
+    a = ledger.parse(parser, "halves")
+    if a.tiny:
+        a.data, a.only, a.seeds, a.epochs, a.limit = ["fashion_mnist"], ["K = 1 (gje)"], [0], 1, 256
     run_all(a) if a.what == "run" else draw(a)
 
 

@@ -1,16 +1,16 @@
-"""The linear estimators beside a bare matrix product, beside scikit-learn, and beside the same objective trained by SGD.
+"""Compares the linear estimators with a bare matrix product, with scikit-learn, and with SGD on the same objective.
 
 python benchmarks/linear_speed.py --scratch FOLDER --data-root DATA      # FOLDER needs 2 GB; about four minutes on two cores
 
 bare      JointEmbedding.fit on 1,000,000 x 512 float32 in a memory-mapped file / the blocked product X'X in torch on the
-          same file, taking turns; and the peak resident memory of a process that does nothing but the fit
+          same file, in turn; and the peak resident memory of a process that only fits
 others    JointEmbedding.fit, scikit-learn's PCA and CCA, and SGD on two views of the same items, each with the sine of the
-          largest principal angle between what it keeps and the population's solution
-advise    seconds for advice on CIFAR-10's 50,000 training images under the default views, next to sampling those views alone
+          largest principal angle between its solution and the population's. CCA and SGD, which see two sampled views of an
+          item, are compared with JointEmbedding on two sampled views; the median of three rounds
+advise    seconds for advice on CIFAR-10's 50,000 training images under the default views, and for sampling those views alone
 """
 
 import argparse
-import json
 import resource
 import statistics
 import subprocess
@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import ledger
 import numpy as np
 import torch
 from sklearn.cross_decomposition import CCA
@@ -30,15 +31,13 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
 from vergence.linear import JointEmbedding, advise, solutions
-from vergence.training.build import commit
 
 N, D, ROWS = 1_000_000, 512, 8192
 ITEMS, WIDTH, K = 20_000, 128, 8
-LEDGER = Path(__file__).parent / "results" / "linear.jsonl"
 
 
 def mapped(scratch: Path) -> np.memmap:
-    """Returns the file's array, written first where it is not there."""
+    """Returns the file's array; writes the file first if it does not exist."""
     file = scratch / f"linear-{N}-{D}.f32"
     if not file.exists():
         scratch.mkdir(parents=True, exist_ok=True)
@@ -46,7 +45,8 @@ def mapped(scratch: Path) -> np.memmap:
         mix = (rng.normal(size=(D, D)) / D**0.5).astype(np.float32)
         out = np.memmap(file, np.float32, "w+", shape=(N, D))
         for start in range(0, N, 50_000):
-            out[start : start + 50_000] = rng.standard_normal((50_000, D), dtype=np.float32) @ mix + 1
+            rows = out[start : start + 50_000]
+            rows[:] = rng.standard_normal(rows.shape, dtype=np.float32) @ mix + 1
         out.flush()
     return np.memmap(file, np.float32, "r", shape=(N, D))
 
@@ -68,11 +68,11 @@ def seconds(f: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def against_bare(scratch: Path, rounds: int) -> dict:
-    """Returns the ratio of times (medians of rounds in which the two take turns) and the fit's peak memory in MiB."""
+def against_bare(scratch: Path, rounds: int, tiny: bool) -> dict:
+    """Returns the ratio of times (medians of alternating rounds) and the fit's peak memory in MiB."""
     x = mapped(scratch)
-    command = [sys.executable, __file__, "--scratch", scratch, "--memory"]  # first: a child's peak is never below its parent's
-    alone = subprocess.run(command, capture_output=True, text=True, check=True)
+    memory = ["--scratch", scratch, "--memory", *["--tiny"] * tiny]  # first: a child's peak is never below its parent's
+    alone = subprocess.run([sys.executable, __file__, *memory], capture_output=True, text=True, check=True)
     bare(x)
     times = [(seconds(lambda: bare(x)), seconds(lambda: JointEmbedding(32).fit(x))) for _ in range(rounds)]
     ratio = statistics.median(fit for _, fit in times) / statistics.median(product for product, _ in times)
@@ -118,7 +118,7 @@ def sgd(a: Tensor, b: Tensor, epochs: int = 100, penalty: float = 1.0) -> Tensor
     return W.detach() / scale
 
 
-def against_others() -> list[dict]:
+def against_others(rounds: int) -> list[dict]:
     """Returns a row for each way to the same subspace."""
     X, Sigma, W = data()
     L = torch.linalg.cholesky(Sigma)
@@ -128,27 +128,35 @@ def against_others() -> list[dict]:
 
     a, b = (tau(X, torch.Generator().manual_seed(seed)) for seed in (1, 2))
     cca = CCA(K, scale=False, max_iter=2000)
-    ways = {
-        "JointEmbedding, covariance": lambda: JointEmbedding(K, augmentation=Sigma.numpy()).fit(X.numpy()).components_,
-        "JointEmbedding, 2 draws": lambda: JointEmbedding(K, augmentation=tau, n_draws=2).fit(X.numpy()).components_,
-        "scikit-learn PCA": lambda: PCA(K).fit(X.numpy()).components_,
-        "scikit-learn CCA of two views": lambda: cca.fit(a.numpy(), b.numpy()).x_rotations_.T,
-        "the same objective by SGD (Adam), 100 epochs": lambda: sgd(a, b).numpy(),
+    ways = {  # what each computes, and the sampled views of an item that it sees
+        "JointEmbedding, covariance": (lambda: JointEmbedding(K, augmentation=Sigma.numpy()).fit(X.numpy()).components_, 0),
+        "JointEmbedding, 2 draws": (lambda: JointEmbedding(K, augmentation=tau, n_draws=2).fit(X.numpy()).components_, 2),
+        "scikit-learn PCA": (lambda: PCA(K).fit(X.numpy()).components_, 0),
+        "scikit-learn CCA of two views": (lambda: cca.fit(a.numpy(), b.numpy()).x_rotations_.T, 2),
+        "the same objective by SGD (Adam), 100 epochs": (lambda: sgd(a, b).numpy(), 2),
     }
-    rows = []
-    JointEmbedding(K).fit(X[:500].numpy())  # what is loaded at the first call is not timed
+    JointEmbedding(K).fit(X[:500].numpy())  # the first call loads modules, which is not timed
     PCA(K).fit(X[:500].numpy())
-    for name, way in ways.items():
-        began = time.perf_counter()
-        found = torch.from_numpy(np.ascontiguousarray(way()))
-        row = {"measurement": "ways", "way": name, "n": ITEMS, "d": WIDTH, "k": K, "seconds": time.perf_counter() - began}
-        rows.append(row | {"sine": sine(found, W)})
-    first = rows[0]["seconds"]
-    return [row | {"ratio": row["seconds"] / first} for row in rows]
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    sines = {}
+    for _ in range(rounds):
+        for name, (way, _) in ways.items():
+            began = time.perf_counter()
+            components = torch.from_numpy(np.ascontiguousarray(way()))
+            times[name].append(time.perf_counter() - began)
+            sines[name] = sine(components, W)
+    middle = {name: statistics.median(values) for name, values in times.items()}
+    rows = []
+    for name, (_, draws) in ways.items():
+        against = "JointEmbedding, 2 draws" if draws else "JointEmbedding, covariance"
+        row = {"measurement": "ways", "way": name, "n": ITEMS, "d": WIDTH, "k": K, "draws": draws, "rounds": times[name]}
+        row |= {"seconds": middle[name], "against": against, "ratio": middle[name] / middle[against], "sine": sines[name]}
+        rows.append(row)
+    return rows
 
 
 def advice(root: str) -> dict:
-    """Returns the seconds that advice takes, and those that its views alone take: 4 of each image, and 4 of a part six times."""
+    """Returns the seconds that advice takes, and the ratio to sampling four views of each image."""
     data = open_data(DataConfig(source="cifar10", root=root))
     views, generator = ImageViews(ViewConfig(), 32), torch.Generator().manual_seed(0)
 
@@ -162,24 +170,23 @@ def advice(root: str) -> dict:
 
 
 def main() -> None:
+    global N, ITEMS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--data-root")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="fit once and print the peak resident memory in MiB")
-    parser.add_argument("--out", type=Path, default=LEDGER)
-    a = parser.parse_args()
+    a = ledger.parse(parser, "linear")
+    if a.tiny:
+        N, ITEMS, a.rounds = 10_000, 500, 1
     if a.memory:
         JointEmbedding(32).fit(mapped(a.scratch))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
-    facts = {"command": "python benchmarks/linear_speed.py --scratch FOLDER --data-root DATA", "threads": torch.get_num_threads()}
-    facts |= {"commit": commit(), "torch": torch.__version__, "numpy": np.__version__}
-    rows = [against_bare(a.scratch, a.rounds), *against_others(), *([advice(a.data_root)] if a.data_root else [])]
+    rows = [against_bare(a.scratch, a.rounds, a.tiny), *against_others(1 if a.tiny else 3)]
+    rows += [advice(a.data_root)] if a.data_root and not a.tiny else []
     for row in rows:
-        print(json.dumps(row), flush=True)
-        with a.out.open("a") as ledger:
-            ledger.write(json.dumps(row | facts) + "\n")
+        ledger.add(a.out, ledger.row(row, seed=0))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,30 @@
-"""Gaussian mixtures and conditional queries beside scikit-learn and gmr, in one run on one machine.
+"""Compares the speed of Gaussian mixtures and conditional queries with scikit-learn and gmr, in one run on one machine.
 
-python benchmarks/mixture_speed.py [em] [gmr] [--out results/mixtures.jsonl]         # about 15 minutes on two cores
+python benchmarks/mixture_speed.py [em] [gmr]         # adds rows to results/mixtures.jsonl; about 15 minutes on two cores
 
-em    GaussianMixture of ours, ``double`` and ``mixed``, and scikit-learn's: the same start, tolerance and data; taking turns.
-      50,000 x 128 with K = 10, and 100,000 x 64 with K = 32, full covariances. On a GPU besides 1,000,000 x 128, K = 100.
-gmr   10,000 queries p(target | context) of a mixture of 10 over 4 + 2 features: ours in one call, gmr's one call a query.
+em    our GaussianMixture, ``double`` and ``mixed``, and scikit-learn's: same initialization, tolerance and data; in turn.
+      50,000 x 128 with K = 10, and 100,000 x 64 with K = 32, full covariances. On a GPU also 1,000,000 x 128, K = 100.
+gmr   10,000 queries p(target | context) of a mixture of 10 over 4 + 2 features: ours in one call, gmr's one call for each.
 """
 
 import argparse
-import json
 import statistics
 import time
 import warnings
-from pathlib import Path
 
+import ledger
 import numpy as np
-import sklearn
 import torch
 from sklearn.mixture import GaussianMixture as Reference
 
 from vergence.mixtures import GaussianMixture
-from vergence.training.build import commit
 
 SIZES = ((50_000, 128, 10), (100_000, 64, 32))
-LARGE = (1_000_000, 128, 100)
+LARGE, TINY = (1_000_000, 128, 100), (300, 4, 2)
 
 
 def mixture(N: int, D: int, K: int, seed: int = 0) -> np.ndarray:
-    """Returns draws of a mixture whose components overlap."""
+    """Returns samples of a mixture whose components overlap."""
     rng = np.random.default_rng(seed)
     mu, A = 0.5 * rng.normal(size=(K, D)), rng.normal(size=(K, D, D)) / D**0.5
     label = rng.integers(K, size=N)
@@ -38,7 +35,7 @@ def mixture(N: int, D: int, K: int, seed: int = 0) -> np.ndarray:
 
 
 def start(X: np.ndarray, K: int) -> dict:
-    """Returns the constructor's arguments that fix the start: random items, unit covariances."""
+    """Returns the constructor's arguments that fix the initialization: random items, unit covariances."""
     means = X[np.random.default_rng(1).choice(len(X), K, replace=False)]
     given = {"weights_init": np.full(K, 1 / K), "means_init": means, "precisions_init": np.stack([np.eye(X.shape[1])] * K)}
     return given | {"init_params": "random_from_data", "random_state": 0, "tol": 1e-3, "max_iter": 200}
@@ -87,10 +84,10 @@ def em_on_gpu() -> dict:
     return row | {"log_likelihood": float(model.lower_bound_), "device": torch.cuda.get_device_name()}
 
 
-def queries(rounds: int, n: int = 10_000) -> dict:
+def queries(rounds: int, n: int) -> dict:
     from gmr import GMM
 
-    X = mixture(20_000, 6, 10)
+    X = mixture(2 * n, 6, 10)
     model = GaussianMixture(10, random_state=0).fit(X)
     reference = GMM(10, priors=model.weights_, means=model.means_, covariances=model.covariances_)
     c = X[:n, :4]
@@ -113,19 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["em", "gmr"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="append rows to this ledger")
-    a = parser.parse_args()
-    jobs = [lambda size=size: em(*size, a.rounds) for size in SIZES] if "em" in a.what else []
-    jobs += [em_on_gpu] if "em" in a.what and torch.cuda.is_available() else []
-    jobs += [lambda: queries(a.rounds)] if "gmr" in a.what else []
-    facts = {"command": "python benchmarks/mixture_speed.py", "commit": commit(), "threads": torch.get_num_threads()}
-    facts |= {"torch": torch.__version__, "scikit-learn": sklearn.__version__}
+    a = ledger.parse(parser, "mixtures")
+    sizes, rounds = ([TINY], 1) if a.tiny else (SIZES, a.rounds)
+    jobs = [lambda size=size: em(*size, rounds) for size in sizes] if "em" in a.what else []
+    jobs += [em_on_gpu] if "em" in a.what and torch.cuda.is_available() and not a.tiny else []
+    jobs += [lambda: queries(rounds, 200 if a.tiny else 10_000)] if "gmr" in a.what else []
     for job in jobs:
-        row = job()
-        print(json.dumps(row), flush=True)
-        if a.out:
-            with a.out.open("a") as ledger:
-                ledger.write(json.dumps(row | facts) + "\n")
+        values = job()
+        ledger.add(a.out, ledger.row(values, seed=0, peers=("gmr",), device=values.get("device")))
 
 
 if __name__ == "__main__":

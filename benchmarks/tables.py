@@ -1,7 +1,7 @@
-"""Writes the tables of the README and of docs/advice.md from the ledger (``benchmarks/results/*.jsonl``).
+"""Generates the tables of the README and the docs from the ledger (``benchmarks/results/*.jsonl``).
 
 python benchmarks/tables.py            # writes them
-python benchmarks/tables.py --check    # exits with 1 where a page says something else
+python benchmarks/tables.py --check    # exits with 1 if a page disagrees with the ledger
 """
 
 import functools
@@ -12,19 +12,12 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from pathlib import Path
+
+from ledger import ROOT, rows
 
 from vergence import objectives
 
-HERE = Path(__file__).resolve().parent
-README = HERE.parent / "README.md"
 CONTROLS = ("untrained", "pixels", "pca")
-
-
-def rows(name: str) -> list[dict]:
-    """Returns the rows of a ledger file, oldest first."""
-    file = HERE / "results" / f"{name}.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def grid(header: list[str], body: list[list[str]]) -> str:
@@ -33,13 +26,13 @@ def grid(header: list[str], body: list[list[str]]) -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Returns mean and standard deviation over seeds, in per cent; the number of seeds is in the table."""
+    """Returns mean and standard deviation over seeds, in percent; the number of seeds is in the table."""
     values = [100 * v for v in values]
     return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def objectives_table() -> str:
-    """One line an objective: from its own docstring, with what was measured."""
+    """A line for each objective: its title and source from its docstring, and how it was tested."""
     trained = {row["config"]["model"]["objective"] for row in rows("training")} | {row["objective"] for row in rows("joint")}
     body = []
     for name in objectives.names():
@@ -52,7 +45,7 @@ def objectives_table() -> str:
 
 
 def training_table() -> str:
-    """One line a setting: mean and standard deviation over its seeds."""
+    """A line for each setting and representation: mean and standard deviation over seeds."""
     groups = defaultdict(list)
     for row in rows("training"):
         config = row["config"]
@@ -66,7 +59,7 @@ def training_table() -> str:
         groups[key].append(row)
     body = []
     for (data, recipe, n, epochs, _), group in groups.items():
-        group = list({row["seed"]: row for row in group}.values())  # of a seed run twice, the later row
+        group = list({row["seed"]: row for row in group}.values())  # the last row of a seed that was run twice
         for name in ("z", "mu", *CONTROLS):
             found = [row["representations"][name] for row in group]
             if found[0]["knn30"] is None:
@@ -101,9 +94,10 @@ def speed_table() -> str:
         what = {"bench step": "whole step / bare encoder step", "bench embed": "`vergence embed` / bare forward pass"}
         setting = f"{row['encoder']}, {row['size']} px, batch {row['batch_size']}, {row['precision']}"
         body.append([what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`vergence {row['measurement']}`"])
-    last = {(row["encoder"], row["our_precision"]): row for row in rows("lightly")}
+    last = {(row["encoder"], row["our_precision"], row.get("setting")): row for row in rows("lightly")}
     for row in last.values():
-        setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}; {row['our_precision']} / {row['their_precision']}"
+        ours, theirs = (", ".join(row[k] for k in (f"{who}_precision", f"{who}_layout") if k in row) for who in ("our", "their"))
+        setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}; {ours} / {theirs}"
         body.append(
             ["our training loop / lightly's SimCLR loop", setting, f"{row['ratio']:.2f}", "`benchmarks/against_lightly.py`"]
         )
@@ -126,7 +120,7 @@ REFERENCES = {
 
 
 def agreement_table() -> str:
-    """How often a verdict and what it is held against agree, where both are clear; with constant answers as controls."""
+    """How often a verdict and its reference agree, where both are clear; constant answers are the controls."""
     settings = advice_rows()
     bases = {
         "advice, with labels": lambda row: row["labels"]["verdict"],
@@ -138,16 +132,16 @@ def agreement_table() -> str:
     for reference, title in REFERENCES.items():
         clear = [row for row in settings if row[reference]["ahead"] != "tie"]
         for i, (name, verdict) in enumerate(bases.items()):
-            told = [row for row in clear if verdict(row) != "cannot_tell"]
-            agreed = sum(verdict(row) == row[reference]["ahead"] for row in told)
-            rate = f"{100 * agreed / len(told):.0f} %" if told else "-"
+            given = [row for row in clear if verdict(row) != "cannot_tell"]
+            agreed = sum(verdict(row) == row[reference]["ahead"] for row in given)
+            rate = f"{100 * agreed / len(given):.0f} %" if given else "-"
             first = f"{title}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
-            body.append([first, name, str(len(told)), str(agreed), rate])
+            body.append([first, name, str(len(given)), str(agreed), rate])
     return grid(["held against", "answer", "verdicts given", "right", "rate"], body)
 
 
 def ties_table() -> str:
-    """What is told where there is no clear difference to find."""
+    """How often the advice cannot tell in settings without a clear difference."""
     settings = advice_rows()
     body = []
     for reference, title in REFERENCES.items():
@@ -172,14 +166,14 @@ def failures_table() -> str:
                 f"{100 * row[name]['joint_embedding']:.1f} / {100 * row[name]['reconstruction']:.1f}" for name in REFERENCES
             ]
             setting = [row["data"], row["kind"], f"{row['strength']:g}", f"{row['alignment']:g}"]
-            told = f"{short[row['labels']['verdict']]} ({100 * row['labels']['margin']:+.1f})"
-            body.append([*setting, told, short[row["spectrum"]["verdict"]], *accuracies])
+            verdict = f"{short[row['labels']['verdict']]} ({100 * row['labels']['margin']:+.1f})"
+            body.append([*setting, verdict, short[row["spectrum"]["verdict"]], *accuracies])
     header = ["data", "noise", "strength", "alignment", "advice (margin, points)", "without labels"]
     return grid([*header, "closed forms, JE / RC", "VICReg / autoencoder", "VJE / autoencoder"], body)
 
 
 def overlap_table() -> str:
-    """What overlaps of two codes went with, over all settings and numbers of components."""
+    """Which method was ahead for each range of overlaps, over all settings and numbers of components."""
     found = [one for row in advice_rows() for one in row["components"]]
     body = []
     for low, high in ((0.0, 0.3), (0.3, 0.6), (0.6, 0.9), (0.9, 0.97), (0.97, 1.01)):
@@ -205,17 +199,18 @@ def linear_table() -> str:
             what = f"advice on {row['n']:,} CIFAR-10 images / sampling four views of each"
             body.append([what, f"{row['ratio']:.1f}", f"{row['seconds']:.0f} s"])
         else:
-            what = f"{name}: {row['n']:,} x {row['d']}, k = {row['k']}"
+            against = f" / {row['against']}" if row.get("against", name) != name else ""
+            what = f"{name}{against}: {row['n']:,} x {row['d']}, k = {row['k']}"
             body.append([what, f"{row['ratio']:.1f}", f"sine of the angle to the population's solution {row['sine']:.3f}"])
     return grid(["what", "time, ratio", ""], body)
 
 
 def branches_table(data: str) -> str:
-    """One line a model on a set of ``benchmarks/branches.py``: mean and standard deviation over seeds, beside the truth."""
+    """A line for each model on a set of ``benchmarks/branches.py``: mean and standard deviation over seeds, and the truth."""
     groups = defaultdict(dict)
     for row in rows("branches"):
         if row["data"] == data and "model" in row:
-            groups[row["model"]][row["seed"]] = row  # of a seed run twice, the later row
+            groups[row["model"]][row["seed"]] = row  # the last row of a seed that was run twice
     shares = next(iter(groups.values()), {0: {"on_branch": None}})
     known = next(iter(shares.values()))["on_branch"] is not None
     body = []
@@ -239,7 +234,7 @@ def plus_minus(values: list[float], digits: int) -> str:
 
 
 def samples_table() -> str:
-    """One line a sampler on a set of ``benchmarks/branches.py``."""
+    """A line for each sampler on a set of ``benchmarks/branches.py``."""
     groups = defaultdict(dict)
     for row in rows("branches"):
         if "sampler" in row:
@@ -276,20 +271,20 @@ def mixtures_table() -> str:
     return grid(["what", "time, ratio", ""], body)
 
 
-def seeds_of(name: str, *keys: str, **wanted: str) -> dict[tuple, list[dict]]:
-    """Returns a ledger's rows by some of their fields, one a seed; of a seed run twice, the later row."""
-    groups: dict[tuple, dict] = defaultdict(dict)
+def newest(name: str, **wanted: str) -> dict[str, list[dict]]:
+    """Returns a ledger's rows by setting, one for each seed; the last row of a seed that was run twice."""
+    groups: dict[str, dict] = defaultdict(dict)
     for row in rows(name):
         if all(row[key] == value for key, value in wanted.items()):
-            groups[tuple(row[key] for key in keys)][row["seed"]] = row
-    return {key: list(found.values()) for key, found in groups.items()}
+            groups[row["setting"].replace("learnt", "learned")][row["seed"]] = row
+    return {setting: list(of_seed.values()) for setting, of_seed in groups.items()}
 
 
 def trap_table(what: str) -> str:
-    """One line a setting of ``benchmarks/trap.py``: mean and standard deviation over seeds."""
+    """A line for each setting of ``benchmarks/trap.py``: mean and standard deviation over seeds."""
     keys = {"toy": {"probe": (2, 1)}, "fashion": {"probe": (1, 100), "probe_encoder": (1, 100)}}[what]
     body = []
-    for (setting,), found in seeds_of("trap", "setting", measurement=f"trap {what}").items():
+    for setting, found in newest("trap", measurement=f"trap {what}").items():
         predicted = found[0]["predicted_variance"]
         cells = [f"{statistics.mean(row['std'] for row in found):.2g}", plus_minus([row["variance"] for row in found], 2)]
         cells += ["" if predicted is None else f"{predicted:.2f}", plus_minus([row["effective_rank"] for row in found], 1)]
@@ -299,37 +294,62 @@ def trap_table(what: str) -> str:
     return grid(["loss", "std", "mean variance", "predicted", "effective rank", *last], body)
 
 
+def protocol_rows(data: str, components: bool = False) -> dict[str, list[dict]]:
+    """Returns the rows of ``benchmarks/joint.py`` on a set with the small encoder: of all objectives, or of ``gmje`` by K."""
+    groups = newest("joint", data=data, encoder="small")
+    return {setting: group for setting, group in groups.items() if setting.startswith("gmje, K = ") == components}
+
+
 def joint_table(data: str) -> str:
-    """One line a setting of ``benchmarks/joint.py`` on a set: what the frozen encoder is worth, beside its controls."""
+    """A line for each setting of ``benchmarks/joint.py`` on a set: accuracy of the frozen encoder, and its controls."""
     body = []
-    for (setting,), found in seeds_of("joint", "setting", data=data, encoder="small").items():
+    for setting, found in protocol_rows(data).items():
         cells = [plus_minus([100 * row[key] for row in found], 1) for key in ("knn", "probe")]
         rank = plus_minus([row["effective_rank"] for row in found], 1)
         body.append([f"{setting} (control)" if setting == "untrained" else setting, str(len(found)), *cells, rank])
         for name, values in {k: v for row in found for k, v in row["controls"].items()}.items():
-            body.append([f"{name} (control)", "1", *(f"{100 * values[key]:.1f}" for key in ("knn", "probe")), ""])
+            title = "pca, 256 components" if name == "pca" else name  # the only size that the first rows tried
+            body.append([f"{title} (control)", "1", *(f"{100 * values[key]:.1f}" for key in ("knn", "probe")), ""])
     return grid(["objective", "seeds", "kNN (30), %", "linear probe, %", "effective rank of 32"], body)
 
 
+def components_table(data: str) -> str:
+    """A line for each number of components of ``gmje``; says so where it was not measured yet."""
+    body = []
+    groups = protocol_rows(data, components=True)
+    for setting, found in sorted(groups.items(), key=lambda one: one[1][0]["options"]["components"]):
+        cells = [plus_minus([100 * row[key] for row in found], 1) for key in ("knn", "probe")]
+        cells += [plus_minus([row[f"{name}_coverage"] for row in found], 2) for name in ("own", "gaussian", "mixture")]
+        body.append([setting.removeprefix("gmje, "), str(len(found)), *cells])
+    head = ["components", "seeds", "kNN (30), %", "linear probe, %"]
+    head += [f"coverage, {name}" for name in ("its own density", "a Gaussian afterwards", "a mixture afterwards")]
+    return grid(head, body) if body else "Not measured yet."
+
+
+SAMPLED = {
+    "own": "its own density",
+    "gaussian": "a Gaussian afterwards",
+    "mixture": "a mixture afterwards, K = 10",
+    "real": "held-out embeddings (limit)",
+}
+
+
 def sampling_table(data: str) -> str:
-    """One line a density of ``benchmarks/joint.py``: how its samples compare with a Gaussian fitted afterwards."""
+    """A line for each density of ``benchmarks/joint.py``: its samples, and those of densities fitted after training."""
     keys = {"mmd": 4, "wasserstein": 3, "precision": 2, "recall": 2, "coverage": 2}
     body = []
-    for (setting,), found in seeds_of("joint", "setting", data=data, encoder="small").items():
-        for name, label in {
-            "own": "its own density",
-            "gaussian": "a Gaussian afterwards",
-            "real": "real (the best there is)",
-        }.items():
+    for setting, found in protocol_rows(data).items():
+        for name, label in SAMPLED.items():
             having = [row for row in found if f"{name}_mmd" in row]
             if setting != "untrained" and having and (name != "real" or setting == "gje"):
                 cells = [plus_minus([row[f"{name}_{key}"] for row in having], digits) for key, digits in keys.items()]
-                body.append([setting, label, *cells])
+                seeds = f" ({len(having)} seed)" if len(having) == 1 else ""
+                body.append([setting, label + seeds, *cells])
     return grid(["objective", "samples of", "MMD²", "sliced Wasserstein", "precision", "recall", "coverage"], body)
 
 
 def answers_table(data: str) -> str:
-    """One line a setting of ``benchmarks/halves.py`` on a set."""
+    """A line for each setting of ``benchmarks/halves.py`` on a set."""
     keys = {
         "nll_less_gaussian": (2, 1),
         "answers": (1, 1),
@@ -340,7 +360,7 @@ def answers_table(data: str) -> str:
     }
     keys |= {"inside_50": (0, 100), "inside_90": (0, 100)}
     body = []
-    for (setting,), found in seeds_of("halves", "setting", data=data).items():
+    for setting, found in newest("halves", data=data).items():
         cells = [plus_minus([scale * row[key] for row in found], digits) for key, (digits, scale) in keys.items()]
         body.append([setting, str(len(found)), *cells])
     head = [
@@ -364,33 +384,45 @@ def cost_table() -> str:
     names = sorted({name for row in last.values() for name in row["share"]})
     body = [[f"`{name}`", *(f"{100 * row['share'].get(name, math.nan):.2f}" for row in last.values())] for name in names]
     head = [f"{e}, batch {b}, D = {d}, % of a step" for e, b, d, _ in last]
-    return grid(["objective", *head], body)
+    rounds = [f"{row['rounds']} at {row['commit']}" for row in last.values()]
+    return grid(["objective", *head], [*body, ["rounds, commit", *rounds]])
+
+
+def notes_table() -> str:
+    """A line for each note on old rows."""
+    body = []
+    for one in rows("notes"):
+        lines = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in one["lines"])
+        body.append([f"`{one['ledger']}.jsonl`", lines, one["note"]])
+    return grid(["ledger", "lines", "note"], body)
 
 
 PAGES = {
-    HERE.parent / "docs" / "joint_embeddings.md": {
+    ROOT / "docs" / "joint_embeddings.md": {
         "trap-toy": functools.partial(trap_table, "toy"),
         "trap-fashion": functools.partial(trap_table, "fashion"),
         **{f"joint-{data}": functools.partial(joint_table, data) for data in ("fashion_mnist", "cifar10")},
         **{f"sampling-{data}": functools.partial(sampling_table, data) for data in ("fashion_mnist", "cifar10")},
         **{f"answers-{data}": functools.partial(answers_table, data) for data in ("mnist", "fashion_mnist", "cifar10")},
+        **{f"components-{data}": functools.partial(components_table, data) for data in ("fashion_mnist", "cifar10")},
         "cost": cost_table,
     },
-    README: {
+    ROOT / "benchmarks" / "README.md": {"notes": notes_table},
+    ROOT / "README.md": {
         "objectives": objectives_table,
         "training": training_table,
         "speed": speed_table,
         "linear": linear_table,
         "mixtures": mixtures_table,
     },
-    HERE.parent / "docs" / "branches.md": {
+    ROOT / "docs" / "branches.md": {
         **{
             name: functools.partial(branches_table, name)
             for name in ("separated", "intersecting", "heteroscedastic", "arm", "halves")
         },
         "samples": samples_table,
     },
-    HERE.parent / "docs" / "advice.md": {
+    ROOT / "docs" / "advice.md": {
         "agreement": agreement_table,
         "ties": ties_table,
         "overlaps": overlap_table,
@@ -400,11 +432,11 @@ PAGES = {
 
 
 def written(text: str, tables: dict) -> str:
-    """Returns a page's text with its tables made anew."""
+    """Returns a page's text with its tables generated again."""
     for name, make in tables.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
         text, count = re.subn(pattern, lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text, flags=re.S)
-        assert count == 1, f"there is no one table '{name}'"
+        assert count == 1, f"expected one table '{name}' in the page, found {count}"
     return text
 
 
@@ -415,7 +447,7 @@ def main() -> None:
         if "--check" not in sys.argv:
             page.write_text(new)
         elif new != text:
-            sys.exit(f"{page.name} does not say what the ledger says: run python benchmarks/tables.py")
+            sys.exit(f"{page.name} disagrees with the ledger: run python benchmarks/tables.py")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Which losses collapse when encoders learn: likelihoods under every remedy that has a name, and what prevents collapse.
+"""Shows which losses collapse when encoders learn: likelihoods with each published remedy, and losses with a volume term.
 
-Toy: 20-d views of a 4-d latent, a signal, a nuisance of its own in each view and noise; MLP encoder, 4-d embedding, 3,000 Adam
+Toy: 20-d views of a 4-d latent signal, an independent nuisance in each view, and noise; MLP encoder, 4-d embedding, 3,000 Adam
 steps. Fashion: two views of Fashion-MNIST images at 16 pixels, four convolutions, 32-d embedding, 5,000 images, 5 epochs.
 
     python benchmarks/trap.py toy                            # adds rows to results/trap.jsonl; about 15 minutes on two cores
@@ -9,13 +9,13 @@ steps. Fashion: two views of Fashion-MNIST images at 16 pixels, four convolution
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ledger
 import numpy as np
 import torch
 from sklearn.linear_model import Ridge
@@ -26,21 +26,19 @@ import vergence
 from vergence import objectives
 from vergence.data.sources import open_data
 from vergence.densities.gaussian import JointGaussian
-from vergence.evaluation import features, probe
+from vergence.evaluation import collapse, features, knn, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.objectives.parts.information import Moments
-from vergence.training.monitor import labeled, online_knn
-from vergence.utils import linalg
-from vergence.utils.version import commit
+from vergence.training.monitor import labeled
+from vergence.utils.devices import as_device, describe_device
 
-LEDGER = Path(__file__).parent / "results" / "trap.jsonl"
-COMMIT = commit()  # of the code that was loaded, whatever happens to the checkout while it runs
+SHOWN = ("setting", "seed", "variance", "effective_rank", "probe", "seconds")
 STEPS, BATCH, LATENT, SEEN, WIDTH = 3000, 256, 4, 20, 4
 
 
 class RidgeGJE(GJE):
-    """The naive loss with S + lambda I for S: for this study alone."""
+    """The naive loss with S + lambda I in place of S; used by this study only."""
 
     def __init__(self, dim: int, ridge: float = 1e-3) -> None:
         super().__init__(dim, loss="naive", shrinkage=0.0)
@@ -51,7 +49,7 @@ class RidgeGJE(GJE):
 
 
 class OnTheSphere(GJE):
-    """The naive loss on embeddings of unit norm: for this study alone."""
+    """The naive loss on embeddings of unit norm; used by this study only."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim, loss="naive", shrinkage=0.0)
@@ -99,7 +97,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "InfoNCE": ("contrastive", {}),
     "predictor (JEPA)": ("jepa", {}),
 }
-PREDICTED = {  # mean variance at rest, from the losses' behavior under scaling
+PREDICTED = {  # stationary mean variance, from the losses' behavior under scaling
     **{f"joint + KL, beta {b}": 1 - 1 / b for b in (1, 2, 5)},
     **{f"conditional + KL, beta {b}": 1 - 1 / (2 * b) for b in (1, 2)},
     **{f"information + KL, eta {e}": 1.0 for e in ("0.1", "0.5", "1")},
@@ -107,7 +105,7 @@ PREDICTED = {  # mean variance at rest, from the losses' behavior under scaling
 
 
 def setting(name: str) -> tuple[str, dict[str, Any]]:
-    """Returns objective and options of a setting, or of words ``objective NAME=VALUE ...``; GJE's of any other name."""
+    """Returns objective and options of a named setting, or of words ``objective NAME=VALUE ...``; any other name gives GJE's."""
     kind, *options = name.split()
     if name not in SETTINGS and options:
         from vergence.cli.options import parse_settings
@@ -128,8 +126,8 @@ def batches(seed: int, n: int, mix: Tensor, nuisance: Tensor) -> Iterator[tuple[
         yield s, views[0], views[1]
 
 
-def toy(name: str, seed: int) -> dict[str, Any]:
-    """Trains one setting on the toy; returns what became of the embedding."""
+def toy(name: str, seed: int, steps: int) -> dict[str, Any]:
+    """Trains one setting on the toy; returns measurements of the embedding."""
     g = torch.Generator().manual_seed(1000 + seed)
     mix, nuisance = (torch.randn(LATENT, SEEN, generator=g) * scale for scale in (0.7, 0.7))
     torch.manual_seed(seed)
@@ -139,7 +137,7 @@ def toy(name: str, seed: int) -> dict[str, Any]:
     method = PairedMethod(encoder, cls(WIDTH, **options), teacher=cls.teacher)
     optimizer = torch.optim.Adam([p for p in method.parameters() if p.requires_grad], lr=1e-3)
     stream = batches(seed, BATCH, mix, nuisance)
-    for _ in range(0 if name == "untrained" else STEPS):
+    for _ in range(0 if name == "untrained" else steps):
         _, a, b = next(stream)
         loss = torch.stack(list(method((a, b), gather=lambda z: z).values())).sum()
         loss.backward()
@@ -150,21 +148,21 @@ def toy(name: str, seed: int) -> dict[str, Any]:
     with torch.no_grad():
         s, a, _ = next(batches(10_000 + seed, 4000, mix, nuisance))
         z = encoder(a)
-    fitted = z.double() - z.double().mean(0)
-    fitted = (fitted / fitted.std().clamp(min=1e-12)).numpy()
+    scaled = z.double() - z.double().mean(0)
+    scaled = (scaled / scaled.std().clamp(min=1e-12)).numpy()
     target = s.numpy()
-    r2 = Ridge(1e-3).fit(fitted[:2000], target[:2000]).score(fitted[2000:], target[2000:])
+    r2 = Ridge(1e-3).fit(scaled[:2000], target[:2000]).score(scaled[2000:], target[2000:])
     variance = z.double().var(0, correction=0).mean().item()
     return {
         "std": variance**0.5,
         "variance": variance,
-        "effective_rank": linalg.effective_rank(z).item(),
+        "effective_rank": collapse.effective_rank(z).item(),
         "probe": float(r2),
     }
 
 
 def fashion(name: str, seed: int, root: str, epochs: int, limit: int) -> dict[str, Any]:
-    """Trains one setting on Fashion-MNIST by the library's own loop; returns what became of the embedding."""
+    """Trains one setting on Fashion-MNIST with the library's loop; returns measurements of the embedding."""
     kind, options = setting(name)
     with tempfile.TemporaryDirectory() as place:
         run = vergence.train(
@@ -190,15 +188,14 @@ def fashion(name: str, seed: int, root: str, epochs: int, limit: int) -> dict[st
     (h, i), (t, j) = (features.collect(run.method.encoder, part, size=run.size, device=run.device) for part in (train, test))
     z, y = (features.collect(net, part, size=run.size, device=run.device)[0] for part in (train, test))
     variance = y.double().var(0, correction=0).mean().item()
-    knn = online_knn(opened, run.size, run.device)
-    assert knn is not None
+    near = knn.knn_accuracy(h, train.labels[i], t, test.labels[j], ks=(min(30, len(h)),))
     return {
         "std": variance**0.5,
         "variance": variance,
-        "effective_rank": linalg.effective_rank(y).item(),
+        "effective_rank": collapse.effective_rank(y).item(),
         "probe": probe.linear_probe(z, train.labels[i], y, test.labels[j])["accuracy"],
         "probe_encoder": probe.linear_probe(h, train.labels[i], t, test.labels[j])["accuracy"],
-        "knn_encoder": knn(run.method.encoder)["knn"],
+        "knn_encoder": next(iter(near.values()))["majority"],
     }
 
 
@@ -210,30 +207,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--limit", type=int, default=5000)
-    parser.add_argument("--out", type=Path, default=LEDGER)
-    a = parser.parse_args()
+    a = ledger.parse(parser, "trap")
+    steps = STEPS
+    if a.tiny:
+        a.only, a.seeds, a.epochs, a.limit, steps = ["naive, ridge 1e-3"], [0], 1, 256, 3
     for name in a.only:
         for seed in a.seeds:
-            began = time.monotonic()
-            found = toy(name, seed) if a.what == "toy" else fashion(name, seed, a.data_root, a.epochs, a.limit)
             kind, options = setting(name)
-            row = {
-                "measurement": f"trap {a.what}",
-                "command": f"python benchmarks/trap.py {a.what}" + (" --data-root DATA" if a.what == "fashion" else ""),
-                "setting": name,
-                "objective": kind,
-                "options": options,
-                "seed": seed,
-                "predicted_variance": PREDICTED.get(name),
-                **({"epochs": a.epochs, "n_train": a.limit} if a.what == "fashion" else {"steps": STEPS}),
-                **{k: float(np.round(v, 8)) for k, v in found.items()},
-                "torch": torch.__version__,
-                "commit": COMMIT,
-                "seconds": round(time.monotonic() - began, 1),
-            }
-            with a.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(name, seed, {k: round(v, 4) for k, v in found.items()}, row["seconds"], flush=True)
+            key = {"measurement": f"trap {a.what}", "setting": name, "objective": kind, "options": options, "seed": seed}
+            key |= {"epochs": a.epochs, "n_train": a.limit} if a.what == "fashion" else {"steps": steps}
+            if ledger.holds(a.out, **key):
+                continue
+            began = time.monotonic()
+            values = toy(name, seed, steps) if a.what == "toy" else fashion(name, seed, a.data_root, a.epochs, a.limit)
+            values = {k: float(np.round(v, 8)) for k, v in values.items()} | {"predicted_variance": PREDICTED.get(name)}
+            values |= {"seconds": round(time.monotonic() - began, 1)}
+            where = describe_device(as_device("auto" if a.what == "fashion" else "cpu"))
+            ledger.add(a.out, ledger.row(key | values, seed=seed, device=where), shown=SHOWN)
 
 
 if __name__ == "__main__":

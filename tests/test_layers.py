@@ -1,6 +1,7 @@
 """The rules of import, read from the source: lower layers only, siblings apart, no cycles, torch where it is needed."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +19,18 @@ APART = {"objectives", "mixtures", "evaluation", "detection"}  # siblings do not
 SHARED = ("core", "parts", "storage")
 
 
+@functools.cache
 def modules():
+    """Returns the path and the name of every module."""
+    found = []
     for path in sorted(SRC.rglob("*.py")):
         parts = path.relative_to(SRC.parent).with_suffix("").parts
-        yield path, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found.append((path, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)))
+    return found
 
 
 def imports(path):
-    """Yields every module of the package that a file imports at its top level, and names imported from packages."""
+    """Yields every module that a file imports at its top level, and names imported from packages."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -37,6 +42,7 @@ def imports(path):
                 yield node.module
 
 
+@functools.cache
 def known_modules():
     return {name for _, name in modules()}
 
@@ -118,15 +124,36 @@ def test_every_mixture_has_its_test():
     assert [n for n in names if not (tests / f"test_{n}.py").exists()] == []
 
 
-def test_files_and_functions_stay_small():
-    long = []
-    for path, name in modules():
-        text = path.read_text()
-        if text.count("\n") > 430:
-            long.append(f"{name}: {text.count(chr(10))} lines")
-        if name.startswith("vergence.objectives.") and text.count("\n") > 350:
-            long.append(f"{name}: an objective of {text.count(chr(10))} lines")
+LONGEST_FILE, LONGEST_OBJECTIVE, LONGEST_BODY = 430, 350, 40  # lines; a body is counted without its docstring
+
+
+def functions(tree):
+    """Yields every function and method of a module with the number of lines of its body, docstring left out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            yield node, body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def test_files_stay_small():
+    lines = {name: path.read_text().count("\n") for path, name in modules()}
+    most = {name: LONGEST_OBJECTIVE if name.startswith("vergence.objectives.") else LONGEST_FILE for name in lines}
+    assert [f"{name}: {n} lines" for name, n in lines.items() if n > most[name]] == []
+
+
+def test_functions_stay_small():
+    long = [
+        f"{name}.{node.name}, line {node.lineno}: {n} lines"
+        for path, name in modules()
+        for node, n in functions(ast.parse(path.read_text()))
+        if n > LONGEST_BODY
+    ]
     assert long == []
+
+
+def test_the_length_of_a_function_is_that_of_its_body():
+    code = 'def f(\n    x,\n):\n    """Returns.\n\n    More.\n    """\n    y = x\n\n    return (\n        y\n    )\n'
+    assert [n for _, n in functions(ast.parse(code))] == [5]
 
 
 HEAVY = ("torch", "numpy", "sklearn", "torchvision", "plotly", "lightning_fabric")

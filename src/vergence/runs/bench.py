@@ -26,7 +26,7 @@ from vergence.training.metrics import MemoryRecorder
 from vergence.utils.checks import require_choice
 from vergence.utils.devices import describe_device
 from vergence.utils.terminal import bar, table
-from vergence.utils.version import commit
+from vergence.utils.version import environment
 
 __all__ = ["bench"]
 
@@ -114,7 +114,7 @@ def _ratio_row(what: str, model: ModelConfig, size: int, rounds: int, fit: FitCo
 
 
 def _machine(fabric: Any) -> dict[str, Any]:
-    return {"device": describe_device(fabric.device), "torch": torch.__version__, "commit": commit()}
+    return {**environment(), "device": describe_device(fabric.device), "threads": torch.get_num_threads(), "seed": 0}
 
 
 def _step(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[Measurement, Measurement]:

@@ -71,7 +71,7 @@ class FitConfig(Checked):
         nodes: Machines.
         workers: Processes that decode images of folders that do not fit into memory.
         seed: Seed of the initialization, the order of the data, the views and the samples.
-        knn_every: Epochs between online kNN checks on at most 10,000 items; 0 for none.
+        knn_every: Epochs between online kNN checks on at most 10,000 training items; 0 for none.
         checkpoint_seconds: Least time between two checkpoints, in seconds.
         strict: Whether the run stops when the embedding collapses.
     """

@@ -1,4 +1,4 @@
-"""The check of an encoder while it trains: nearest neighbors on part of the labeled data."""
+"""The check of an encoder while it trains: nearest neighbors among part of the labeled training items."""
 
 import torch
 from torch import nn
@@ -10,27 +10,39 @@ from vergence.training.metrics import Monitor
 
 __all__ = ["labeled", "online_knn"]
 
-BANK, TEST = 10_000, 2_000  # items of the check
+ITEMS, QUERIES = 10_000, 2_000  # most items of the check, and most queries among them
+SHARE = 5  # one item of so many is a query
 NEIGHBORS = 30
 
 
 def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor | None:
-    """Returns a function that classifies test items by kNN on an encoder's embeddings; None without labels of two classes.
+    """Returns a function that classifies held-out training items by kNN on an encoder's embeddings.
+
+    A fifth of at most 10,000 labeled training items are queries, the others their neighbors. The test part is never read, so that
+    settings may be chosen by this number and the test part stays blind to the choice. The encoder has been trained on the
+    queries' inputs, without their labels: the number is for comparisons between runs, not for reports.
 
     Args:
-        opened: The data; at most 10,000 training items and 2,000 test items are used.
+        opened: The data.
         size: Side of the central crop that the encoder sees; None for vectors.
         device: Device of the encoder.
+
+    Returns:
+        The function; None for fewer than five labeled items or fewer than two classes.
     """
-    train, test = labeled(opened.train, BANK), labeled(opened.test, TEST)
-    if train is None or test is None:
+    items = labeled(opened.train, ITEMS)
+    count = 0 if items is None else min(QUERIES, len(items) // SHARE)
+    if items is None or count == 0:
         return None
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(1))
+    queries, bank = (items.subset(index.sort().values) for index in order.split([count, len(items) - count]))
 
     def check(encoder: nn.Module) -> dict[str, float]:
-        (z, index), (z_test, index_test) = (features.collect(encoder, part, size=size, device=device) for part in (train, test))
-        assert train.labels is not None and test.labels is not None
-        found = knn.knn_accuracy(z, train.labels[index], z_test, test.labels[index_test], ks=(min(NEIGHBORS, len(z)),))
-        return {"knn": next(iter(found.values()))["majority"]}
+        (z, index), (q, index_q) = (features.collect(encoder, part, size=size, device=device) for part in (bank, queries))
+        assert bank.labels is not None and queries.labels is not None
+        k = min(NEIGHBORS, len(z))
+        accuracy = knn.knn_accuracy(z, bank.labels[index], q, queries.labels[index_q], ks=(k,))
+        return {"knn": accuracy[k]["majority"]}
 
     return check
 

@@ -1,0 +1,87 @@
+"""Adds rows to the ledger with their origin, reads them, and holds the options that all benchmarks share.
+
+Rows are only added, never edited. What is known to be wrong or missing in old rows is in ``results/notes.jsonl``, a note a line:
+the ledger's name, the first and last lines that the note applies to, and the note.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vergence.utils.devices import describe_device
+from vergence.utils.version import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+FIELDS = ("date", "command", "commit", "dirty", "device", "threads", "versions", "seed")  # of every row from now on
+START = environment()  # of the code that was loaded, whatever happens to the checkout while it runs
+
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))  # objectives of the benchmarks are named benchmarks.MODULE:CLASS, and found from any folder
+
+
+def parse(parser: argparse.ArgumentParser, name: str | None = None) -> argparse.Namespace:
+    """Adds the options that all benchmarks share, and reads the command line.
+
+    Args:
+        parser: With the benchmark's own options.
+        name: Ledger that rows go to where ``--out`` is left out; None for none.
+
+    Returns:
+        The options; ``out`` is None where nothing is to be written, as by default with ``--tiny``.
+    """
+    parser.add_argument("--out", type=Path, help="ledger that the rows are added to")
+    parser.add_argument("--tiny", action="store_true", help="a few seconds on little data: shows that the command runs")
+    options = parser.parse_args()
+    if options.tiny and options.out is not None and options.out.resolve().parent == RESULTS:
+        parser.error(f"expected --tiny to write outside {RESULTS.relative_to(ROOT)}: its rows measure nothing")
+    if options.out is None and name is not None and not options.tiny:
+        options.out = RESULTS / f"{name}.jsonl"
+    return options
+
+
+Row = dict[str, Any]
+
+
+def row(values: Row, *, seed: int | list[int], peers: tuple[str, ...] = (), device: str | None = None) -> Row:
+    """Returns a row: the values, and where they come from.
+
+    Args:
+        values: What was measured, and the settings.
+        seed: Seed, or seeds that the values are taken over.
+        peers: Distributions that the library is compared with; their versions are recorded.
+        device: What computed, in words; the CPU by default.
+    """
+    where = describe_device(torch.device("cpu")) if device is None else device
+    origin = {**START, "versions": environment(*peers)["versions"]}
+    return {**values, **origin, "device": where, "threads": torch.get_num_threads(), "seed": seed}
+
+
+def add(out: Path | None, one: Row, *, shown: tuple[str, ...] | None = None) -> None:
+    """Adds a row to a ledger and prints it.
+
+    Args:
+        out: File; None writes nothing.
+        one: The row.
+        shown: Fields to print; all by default.
+    """
+    if out is not None:
+        with out.open("a") as file:
+            file.write(json.dumps(one) + "\n")
+    print(json.dumps(one if shown is None else {name: one[name] for name in shown if name in one}), flush=True)
+
+
+def rows(file: Path | str) -> list[Row]:
+    """Returns the rows of a file, or of the ledger of a name, oldest first; none where there is no file."""
+    file = RESULTS / f"{file}.jsonl" if isinstance(file, str) else file
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def holds(out: Path | None, **fields: Any) -> bool:
+    """Returns whether a ledger has a row of this commit with the given fields, so that a benchmark can continue after a stop."""
+    wanted = json.loads(json.dumps({**fields, "commit": START["commit"], "dirty": START["dirty"]}))
+    return out is not None and any(wanted.items() <= {k: v for k, v in one.items() if k in wanted}.items() for one in rows(out))
