@@ -9,8 +9,8 @@ X are the items (N, D), tau an augmentation, xbar_i = E tau(x_i), Y the targets 
     reconstruction   min_{E,D}  1/n sum_i E|x_i - D E tau(x_i)|^2                                    (eq. 5, theorem 3.1)
     joint embedding  min_W      1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2  with  W S W^T = I        (theorem 3.2)
 
-The theorems write a symmetric root S^{1/2}. Here L, the Cholesky factor S = L L^T, stands in its place: the two differ by an
-orthogonal matrix that leaves R, Phi and E, and Omega and W, as they are. The optimal values and the two relations
+The theorems use the symmetric root S^{1/2}. Here the Cholesky factor L, S = L L^T, replaces it: the two differ by an
+orthogonal matrix that changes neither R, Phi and E nor Omega and W. The optimal values and the two relations
 
     G w = omega S w        G^2 e = phi^2 S e   (xbar_i = x_i)        so that  phi_i^2 = g_i omega_i  where G and S commute
 
@@ -71,7 +71,7 @@ def units(S: Tensor) -> Tensor:
 def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
     r"""Returns W = Q^T S^{-1/2} and omega, S^{-1/2} G S^{-1/2} = Q Omega Q^T, the most invariant direction first (theorem 3.2).
 
-    The first k rows solve the problem in k dimensions; U W for any orthogonal U does as well. Each row's entry of largest
+    The first k rows solve the problem in k dimensions; so does U W for any orthogonal U. Each row's entry of largest
     size is positive.
 
     Args:
@@ -79,7 +79,7 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
         S: (D, D), S - G positive semidefinite.
 
     Returns:
-        W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter that S needed.
+        W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter of `factor`.
 
     Raises:
         ValueError: S is not positive semidefinite.
@@ -103,17 +103,17 @@ def joint_embedding_objective(W: Tensor, G: Tensor, S: Tensor) -> Tensor:
 
 
 def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-    r"""Returns E, D and phi of theorem 3.1, the strongest first: M S^{-1/2} = R Phi P^T, E = P^T S^{-1/2}, D = R Phi.
+    r"""Returns E, D and phi of theorem 3.1, in descending order of phi: M S^{-1/2} = R Phi P^T, E = P^T S^{-1/2}, D = R Phi.
 
-    The first k rows of E and columns of D solve the problem in k dimensions; T E and D T^{-1} for any invertible T do as
-    well. P holds the *right* singular vectors. Each row of E has its entry of largest size positive.
+    The first k rows of E and columns of D solve the problem in k dimensions; so do T E and D T^{-1} for any invertible
+    T. P holds the *right* singular vectors. Each row of E has its entry of largest size positive.
 
     Args:
-        M: (D, D), rows for what is reconstructed, columns for what is seen.
+        M: (D, D), rows for the items that are reconstructed, columns for their mean views.
         S: (D, D).
 
     Returns:
-        E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter that S needed.
+        E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter of `factor`.
 
     Raises:
         ValueError: S is not positive semidefinite.
@@ -136,7 +136,7 @@ def reconstruction_objective(E: Tensor, D: Tensor, M: Tensor, S: Tensor, power: 
 
 
 def supervised(N: Tensor, S: Tensor) -> tuple[Tensor, float]:
-    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter that S needed.
+    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter of `factor`.
 
     Example:
         >>> supervised(torch.tensor([[2.0, 1.0]]), torch.diag(torch.tensor([4.0, 1.0])))[0]
@@ -158,6 +158,6 @@ def _whiten(L: Tensor, a: Tensor) -> Tensor:
 
 
 def _oriented(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the rows with their largest entries positive, and the signs that did it: one answer on every machine."""
+    """Returns the rows with their largest entries positive, and the signs applied, so that all machines give one answer."""
     sign = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()[:, 0]
     return rows * sign[:, None], sign
