@@ -92,7 +92,7 @@ class Draw(NamedTuple):
 
 
 def principal(x: Tensor, k: int = K) -> tuple[Tensor, Tensor]:
-    """Returns the first k principal components of centerd items (N, k), and their variances (k,), the largest first."""
+    """Returns the first k principal components of centered items (N, k), and their variances (k,), the largest first."""
     x = x.flatten(1).double()
     x -= x.mean(0)
     variances, Q = torch.linalg.eigh(x.T @ x / len(x))
@@ -183,7 +183,7 @@ def curves(
     """Returns for each (method, noise, alpha) a list over seeds of the distances at each n of the grid.
 
     Args:
-        x: (N, K), centerd, in the coordinates of its principal components.
+        x: (N, K), centered, in the coordinates of its principal components.
         y: (N, L), one-hot.
         seeds: Each draws its items (without replacement), noise, Gamma and Theta; weak and strong noise differ in scale only.
         grid: Numbers of items, ascending.

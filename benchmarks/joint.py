@@ -72,7 +72,7 @@ def measured(run: vergence.Run, seed: int) -> dict[str, Any]:
 @torch.no_grad()
 def _views(run: vergence.Run, opened: Data, items: Items) -> Tensor:
     """Returns the embeddings of one view of each item in the objective's space."""
-    views = build.make_views(opened, run.folder.config, run.folder.facts["shape"], torch.zeros(1), torch.ones(1))
+    views = build.make_views(opened, run.folder.config.views, run.folder.metadata.shape, torch.zeros(1), torch.ones(1))
     net, g = run.method.branch("context").eval(), torch.Generator().manual_seed(0)
     parts = [net(views(x.to(run.device), g)).cpu() for _, x in items.stream(iter(torch.arange(len(items)).split(500)))]
     return torch.cat(parts)
@@ -128,9 +128,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the run or of every objective")
     parser.add_argument("--out", type=Path, default=LEDGER)
     a = parser.parse_args()
-    from vergence.cli.commands import _settings
+    from vergence.cli.options import parse_settings
 
-    also = _settings(a.set)
+    also = parse_settings(a.set)
     options_too = also.pop("options", {})
     for seed in a.seeds:
         for data in a.data:
@@ -174,8 +174,8 @@ def main() -> None:
                     "controls": extra,
                     "train_seconds": round(trained, 1),
                     "seconds": round(time.monotonic() - began, 1),
-                    "device": run.folder.facts["device"],
-                    "precision": run.folder.facts["precision"],
+                    "device": run.folder.metadata.device,
+                    "precision": run.folder.metadata.precision,
                     "torch": torch.__version__,
                     "commit": COMMIT,
                 }

@@ -39,10 +39,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "training.jsonl")
     a = parser.parse_args()
 
-    from vergence.cli.commands import _settings
+    from vergence.cli.options import parse_settings
 
     settings = {"root": a.data_root, "limit": a.limit, "epochs": a.epochs}
-    settings = {name: value for name, value in settings.items() if value is not None} | _settings(a.set)
+    settings = {name: value for name, value in settings.items() if value is not None} | parse_settings(a.set)
     for seed in a.seeds:
         name = f"{a.data}-{a.recipe}-{'-'.join(f'{k}={v}' for k, v in settings.items() if k != 'root')}-seed{seed}"
         folder = a.runs / name.replace("/", "_").replace(" ", "")
@@ -60,7 +60,7 @@ def main() -> None:
             )
         )
         seconds = time.monotonic() - began
-        record = vergence.evaluate(run)
+        record = vergence.evaluate(run).to_dict()
         kept = {
             name: {
                 "knn1": r["knn"] and r["knn"]["1"]["majority"],
@@ -79,7 +79,7 @@ def main() -> None:
             "seed": seed,
             "note": a.note,
             "config": run.folder.config.to_dict() | {"data": {**run.folder.config.to_dict()["data"], "root": None}},
-            **{k: run.folder.facts[k] for k in ("n_train", "n_test", "device", "precision", "torch", "commit")},
+            **{k: getattr(run.folder.metadata, k) for k in ("n_train", "n_test", "device", "precision", "torch", "commit")},
             "seconds": None if finished else round(seconds, 1),
             "representations": kept,
             "posterior": record["posterior"],

@@ -1,4 +1,4 @@
-"""Which losses collapse when encoders learn: likelihoods under every remedy that has a name, and what pays for volume.
+"""Which losses collapse when encoders learn: likelihoods under every remedy that has a name, and what prevents collapse.
 
 Toy: 20-d views of a 4-d latent, a signal, a nuisance of its own in each view and noise; MLP encoder, 4-d embedding, 3,000 Adam
 steps. Fashion: two views of Fashion-MNIST images at 16 pixels, four convolutions, 32-d embedding, 5,000 images, 5 epochs.
@@ -29,9 +29,10 @@ from vergence.densities.gaussian import JointGaussian
 from vergence.evaluation import features, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
-from vergence.objectives.parts import volume
-from vergence.training.build import commit, labeled, online_knn
+from vergence.objectives.parts.information import Moments
+from vergence.training.monitor import labeled, online_knn
 from vergence.utils import linalg
+from vergence.utils.version import commit
 
 LEDGER = Path(__file__).parent / "results" / "trap.jsonl"
 COMMIT = commit()  # of the code that was loaded, whatever happens to the checkout while it runs
@@ -45,8 +46,8 @@ class RidgeGJE(GJE):
         super().__init__(dim, loss="naive", shrinkage=0.0)
         self.ridge = ridge
 
-    def _likelihood(self, m: volume.Moments) -> JointGaussian:
-        return super()._likelihood(volume.Moments(m.mean, m.S + self.ridge * torch.eye(len(m.mean)).to(m.S)))
+    def _likelihood(self, m: Moments) -> JointGaussian:
+        return super()._likelihood(Moments(m.mean, m.S + self.ridge * torch.eye(len(m.mean)).to(m.S)))
 
 
 class OnTheSphere(GJE):
@@ -66,8 +67,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "naive": ("gje", {"loss": "naive", **NONE}),
     "naive, ridge 1e-3": (f"{HERE}:RidgeGJE", {}),
     "naive, stop-gradient": ("gje", {"loss": "naive", "stop_gradient": True, **NONE}),
-    "naive, moving covariance": ("gje", {"loss": "naive", "covariance": "ema", **NONE}),
-    "naive, learned covariance": ("gje", {"loss": "naive", "covariance": "learned", **NONE}),
+    "naive, moving covariance": ("gje", {"loss": "naive", "likelihood": "ema", **NONE}),
+    "naive, learned covariance": ("gje", {"loss": "naive", "likelihood": "learned", **NONE}),
     "naive, learned covariance, floor 0.3": ("gmje", {**LEARNED, "components": 1}),
     "naive, 8 prototypes, floor 0.05": ("gmje", {**LEARNED, "components": 8, "floor": 0.05}),
     "naive, EM on a bank": ("gmje_em", {"loss": "naive", "components": 8, "floor": 0.05, "covariance": "full"}),
@@ -78,8 +79,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "joint + KL, beta 1": ("gje", {"loss": "joint_kl", "beta": 1.0, **NONE}),
     "joint + KL, beta 2": ("gje", {"loss": "joint_kl", "beta": 2.0, **NONE}),
     "joint + KL, beta 5": ("gje", {"loss": "joint_kl", "beta": 5.0, **NONE}),
-    "joint + KL, beta 2, moving covariance": ("gje", {"loss": "joint_kl", "beta": 2.0, "covariance": "ema", **NONE}),
-    "joint + KL, beta 2, learned covariance": ("gje", {"loss": "joint_kl", "beta": 2.0, "covariance": "learned", **NONE}),
+    "joint + KL, beta 2, moving covariance": ("gje", {"loss": "joint_kl", "beta": 2.0, "likelihood": "ema", **NONE}),
+    "joint + KL, beta 2, learned covariance": ("gje", {"loss": "joint_kl", "beta": 2.0, "likelihood": "learned", **NONE}),
     "conditional + KL, beta 1": ("gje", {"loss": "conditional_kl", "beta": 1.0, **NONE}),
     "conditional + KL, beta 2": ("gje", {"loss": "conditional_kl", "beta": 2.0, **NONE}),
     "information + KL, eta 0.1": ("gje", {"eta": 0.1, **NONE}),
@@ -109,9 +110,9 @@ def setting(name: str) -> tuple[str, dict[str, Any]]:
     """Returns objective and options of a setting, or of words ``objective NAME=VALUE ...``; GJE's of any other name."""
     kind, *options = name.split()
     if name not in SETTINGS and options:
-        from vergence.cli.commands import _settings
+        from vergence.cli.options import parse_settings
 
-        return kind, _settings(options).get("options", {})
+        return kind, parse_settings(options).get("options", {})
     return SETTINGS.get(name, ("gje", {}))
 
 
@@ -189,7 +190,7 @@ def fashion(name: str, seed: int, root: str, epochs: int, limit: int) -> dict[st
     (h, i), (t, j) = (features.collect(run.method.encoder, part, size=run.size, device=run.device) for part in (train, test))
     z, y = (features.collect(net, part, size=run.size, device=run.device)[0] for part in (train, test))
     variance = y.double().var(0, correction=0).mean().item()
-    knn = online_knn(opened, run.folder.config.fit, run.size, run.device)
+    knn = online_knn(opened, run.size, run.device)
     assert knn is not None
     return {
         "std": variance**0.5,

@@ -9,7 +9,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as V
 
 from vergence.data.config import ViewConfig
-from vergence.data.views import ImageViews, VectorViews, Views, _boxes, center_crop
+from vergence.data.pixels import center_crop
+from vergence.data.views import ImageViews, VectorViews, Views, _boxes
 
 NOTHING = ViewConfig(
     crop=(1.0, 1.0), flip=0.0, jitter_p=0.0, grayscale=0.0, blur=0.0, solarize=0.0, noise=0.0, mask=0.0, scale=0.0

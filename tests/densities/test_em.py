@@ -61,7 +61,7 @@ def iterate(kind, data, mixture, steps, reg=0.0, made=None):
     for _ in range(steps):
         sums, use = em.expectation(data, made, mixture)
         bounds.append((sums.log_likelihood / data.total()).tolist())
-        mixture = em.maximization(made, use, sums, mixture, reg, data.least)
+        mixture = em.maximization(made, use, sums, mixture, reg, data.variance_floor)
     return mixture, bounds
 
 
@@ -87,7 +87,7 @@ def check_reference(kind, data, steps, reg=0.0, tol=1e-10, made=None):
     after, bounds = iterate(kind, data, start, steps, reg, made)
     S = structure(kind, RANK).dense(after)
     for r in range(R):
-        pi, mu, expected, bound = by_loops(kind, data, start.of([r]), steps, reg)
+        pi, mu, expected, bound = by_loops(kind, data, start.select([r]), steps, reg)
         close(after.weights[r], pi, tol)
         close(after.means[r] + data.origin, mu, tol)
         close(S[r], np.stack(expected), tol)
@@ -125,7 +125,7 @@ def test_weights_blocks_and_origin(kind, weighted, small_blocks):
 def test_the_start_is_the_m_step_of_its_responsibilities(kind, weighted):
     r = torch.rand(R, K, N)
     r /= r.sum(1, keepdim=True)
-    found = em.start(weighted, structure(kind), r, 0.1)
+    found = em.initialize(weighted, structure(kind), r, 0.1)
     S = structure(kind).dense(found)
     for i in range(R):
         pi, mu, expected = reference.maximization(weighted.X.numpy(), weighted.weights.numpy(), r[i].T.numpy(), kind, 0.1)
@@ -139,7 +139,7 @@ def test_log_densities_are_torchs(kind):
     data = items(clusters())
     mixture, made = begin(kind, data), structure(kind, RANK)
     x = data.X[:20] - data.origin
-    found = em.log_joint(made, mixture, x, made.use(mixture, torch.float64))
+    found = em.log_joint(made, mixture, x, made.prepare(mixture, torch.float64))
     oracle = MultivariateNormal(mixture.means, made.dense(mixture)).log_prob(x[:, None, None]) + mixture.weights.log()
     close(found, oracle.movedim(0, -1), 1e-11)
 
@@ -165,7 +165,7 @@ def test_weighted_mahalanobis_after_an_m_step_is_d_n_k(kind, weighted):
 
 
 def check_trap(kind, data, made=None):
-    start = begin(kind, data).of([0])
+    start = begin(kind, data).select([0])
     X, w = data.X.numpy(), data.weights.numpy()
     mu, S = (start.means[0] + data.origin).numpy(), structure(kind).dense(start)[0].numpy()
     r, _ = reference.expectation(X, w, start.weights[0].numpy(), mu, S)
@@ -198,7 +198,7 @@ def test_components_have_no_order(kind):
     close(bounds, again, 1e-12)
     close(a.means[:, order], b.means, 1e-12)
     x = data.X[:9] - data.origin
-    p, q = (em.log_joint(made, m, x, made.use(m, torch.float64)).logsumexp(1) for m in (a, b))
+    p, q = (em.log_joint(made, m, x, made.prepare(m, torch.float64)).logsumexp(1) for m in (a, b))
     close(p, q, 1e-12)
 
 
@@ -210,7 +210,7 @@ def test_affine_maps_of_the_items_are_maps_of_the_solution(kind):
     r /= r.sum(1, keepdim=True)
     for a, b, tol in ((scale, 0.0, 1e-8), (np.ones(3), 1e6, 1e-6)):
         one, other = (
-            em.run(data, made, em.start(data, made, r, 0.0), tol=0.0, max_iter=5, reg=0.0)
+            em.run(data, made, em.initialize(data, made, r, 0.0), tol=0.0, max_iter=5, reg=0.0)
             for data, made in ((items(X), structure(kind, RANK)), (items(X * a + b), structure(kind, RANK)))
         )
         if kind == "low_rank":  # its start looks for directions in the units of the data
@@ -232,7 +232,7 @@ def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
     together = em.run(data, made, begun, **options)
     tol = 1e-9 if precision == "double" else 1e-5
     for r in range(4):
-        alone = em.run(data, made, begun.of([r]), **options)
+        alone = em.run(data, made, begun.select([r]), **options)
         assert alone.converged == [together.converged[r]]
         if precision == "double":
             assert len(alone.bounds[0]) == len(together.bounds[r])
@@ -245,7 +245,7 @@ def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
 def test_a_run_that_goes_on_counts_its_gain_from_before():
     data, made = items(clusters()), structure("full")
     first = em.run(data, made, begin("full", data, r=1), tol=1e-4, max_iter=200)
-    again = em.run(data, made, first.mixture, tol=1e-4, max_iter=200, before=first.bounds[0][-1])
+    again = em.run(data, made, first.mixture, tol=1e-4, max_iter=200, previous_bound=first.bounds[0][-1])
     assert first.converged == [True] and again.converged == [True]
     assert len(again.bounds[0]) == 1
 
@@ -278,7 +278,7 @@ def factors():
 @pytest.mark.parametrize("rank", [1, 2])
 def test_one_component_is_factor_analysis(factors, rank):
     data, made = items(factors), LowRank(rank)
-    begun = em.start(data, made, torch.ones(1, 1, len(factors)), 0.0)
+    begun = em.initialize(data, made, torch.ones(1, 1, len(factors)), 0.0)
     found = em.run(data, made, begun, tol=1e-9, max_iter=2000, reg=0.0)
     oracle = FactorAnalysis(rank, tol=1e-10, max_iter=2000, svd_method="lapack").fit(factors)
     assert found.converged == [True]
@@ -290,7 +290,7 @@ def test_one_component_is_factor_analysis(factors, rank):
 def test_a_rank_of_d_and_above_is_cut(rank):
     data, made = items(clusters()), LowRank(rank)
     r = torch.rand(R, K, N)
-    begun = em.start(data, made, r / r.sum(1, keepdim=True), 1e-6)
+    begun = em.initialize(data, made, r / r.sum(1, keepdim=True), 1e-6)
     assert begun.covariances.shape == (R, K, D, 1 + D)
     found = em.run(data, made, begun, max_iter=50, tol=0.0, reg=0.0, reseed=False)
     assert torch.tensor(found.bounds).diff(dim=1).min() > -1e-9
@@ -304,7 +304,7 @@ def test_low_rank_never_makes_a_square_of_the_features():
     wide = 200_000
     X = torch.randn(20, 2) @ torch.randn(2, wide) + 0.1 * torch.randn(20, wide)
     data, made = em.Data(X, None, X.mean(0), X.device), LowRank(2)
-    found = em.run(data, made, em.start(data, made, torch.ones(1, 1, 20), 1e-6), max_iter=2, tol=0.0)
+    found = em.run(data, made, em.initialize(data, made, torch.ones(1, 1, 20), 1e-6), max_iter=2, tol=0.0)
     assert found.mixture.covariances.shape == (1, 1, wide, 3) and np.isfinite(found.bounds[0]).all()
     assert found.bounds[0][1] > found.bounds[0][0]
 
@@ -357,7 +357,7 @@ def test_float32_does_not_wait_for_a_gain_that_it_cannot_see():
 def test_what_float32_cannot_hold_is_taken_in_double(kind, scale, monkeypatch):
     data, made = items(scale * clusters()), structure(kind, RANK)
     r = torch.rand(1, K, N)
-    begun = em.start(data, made, r / r.sum(1, keepdim=True), 0.0)
+    begun = em.initialize(data, made, r / r.sum(1, keepdim=True), 0.0)
     double, mixed = (em.run(data, made, begun, reg=0.0, max_iter=9, precision=p) for p in ("double", "mixed"))
     assert double.bounds == mixed.bounds and np.isfinite(mixed.bounds[0]).all()
 
@@ -371,7 +371,7 @@ def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
     X = centers[labels] + 1e-4 * g.normal(size=(240, 3))
     data, made = items(X), structure(kind, RANK)
     r = torch.nn.functional.one_hot(torch.from_numpy(labels), 3).T[None].double()
-    found = em.run(data, made, em.start(data, made, r, 0.0), tol=1e-6, reg=0.0, precision="mixed", max_iter=300)
+    found = em.run(data, made, em.initialize(data, made, r, 0.0), tol=1e-6, reg=0.0, precision="mixed", max_iter=300)
     S = made.dense(found.mixture)[0]
     close(found.mixture.weights[0], torch.full((3,), 1 / 3), 1e-9)
     for k in range(3):
@@ -409,7 +409,7 @@ def test_a_revival_is_no_convergence():
     begun.means[0, 1] = 1e4
     first = em.run(data, Full(), begun, max_iter=1, reseed=False).bounds[0][0]
     for reseed in (True, False):
-        found = em.run(data, Full(), begun, max_iter=1, tol=1.0, before=first, reseed=reseed)
+        found = em.run(data, Full(), begun, max_iter=1, tol=1.0, previous_bound=first, reseed=reseed)
         assert found.converged == [not reseed] and found.reseeded == [int(reseed)]
 
 
@@ -454,7 +454,7 @@ def test_singular_items_end_finite(kind, scale, precision):
         for k in (1, 5):
             r = torch.rand(2, k, len(X))
             found = em.run(
-                data, made, em.start(data, made, r / r.sum(1, keepdim=True), 0.0), max_iter=20, reg=0.0, precision=precision
+                data, made, em.initialize(data, made, r / r.sum(1, keepdim=True), 0.0), max_iter=20, reg=0.0, precision=precision
             )
             for part in (found.mixture.weights, found.mixture.means, found.mixture.covariances, torch.tensor(found.bounds[0])):
                 assert part.isfinite().all(), (name, k)
@@ -475,11 +475,11 @@ def test_an_outlier_leaves_covariances_definite():
 def test_variances_stop_at_rounding():
     data = items(np.c_[clusters()[:, :2], np.full(N, 7.0)])
     variance = data.X.var(0, correction=0)
-    close(data.least, 1e-13 * torch.where(variance > 0, variance, 1.0), 1e-20)
+    close(data.variance_floor, 1e-13 * torch.where(variance > 0, variance, 1.0), 1e-20)
     data = items(1e6 + clusters(), np.arange(N) / 9.0)
     spread = torch.from_numpy(np.cov(data.X.numpy().T, aweights=np.arange(N), ddof=0)).diagonal()
     data = items(data.X.numpy(), data.weights.numpy(), origin=np.average(data.X.numpy(), axis=0, weights=np.arange(N)))
-    close(data.least / (1e-13 * spread), torch.ones(D), 1e-6)
+    close(data.variance_floor / (1e-13 * spread), torch.ones(D), 1e-6)
 
 
 @pytest.mark.parametrize("kind", [Full(), Tied(), Diagonal(), Spherical(), LowRank(2)])
@@ -545,14 +545,14 @@ def test_polish_is_the_run():
     X = torch.from_numpy(clusters() + 1e7)
     data = items(X.numpy())
     begun = begin("full", data, r=1)
-    weights, means, S = em.polish(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=6)
+    weights, means, S = em.refine(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=6)
     found = em.run(data, Full(), begun, tol=0.0, max_iter=6).mixture
     close(weights, found.weights[0])
     close(means, found.means[0] + data.origin, 1e-12)
     close(S, found.covariances[0])
-    near = em.polish(X - 1e7, begun.weights[0], begun.means[0] + data.origin - 1e7, begun.covariances[0], steps=6)
+    near = em.refine(X - 1e7, begun.weights[0], begun.means[0] + data.origin - 1e7, begun.covariances[0], steps=6)
     close(S, near[2], 1e-6)
-    still = em.polish(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=0)
+    still = em.refine(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=0)
     close(still[1], begun.means[0] + data.origin, 1e-12)
     assert torch.equal(still[2], begun.covariances[0])
 
@@ -568,7 +568,7 @@ def test_unknown_structures(name, message):
 
 @pytest.mark.parametrize("rank", [0, -1, 1.5, True, "2"])
 def test_ranks_are_whole_numbers(rank):
-    with pytest.raises(ValueError, match=f"rank of at least 1, a whole number, found {rank}"):
+    with pytest.raises(ValueError, match=f"rank to be a whole number of at least 1, found {rank!r}"):
         structure("low_rank", rank)
 
 
@@ -597,18 +597,21 @@ def test_settings_out_of_range(bad):
 # --- planted errors: each is seen by a check above
 
 
-class Centerd(Full):
+class Centered(Full):
     """Moments around the means of before, and the step of the mean forgotten."""
 
-    def estimate(self, use, sums, N, means, reg):
+    def estimate(self, use, sums, N, means, reg, *, initial=False):
         return structures.unflat(sums.second / N[:, None, None], means)
 
 
 class Unbiased(Full):
     """Divided by N_k - 1."""
 
-    def estimate(self, use, sums, N, means, reg):
-        return super().estimate(use, sums, N, means, reg) * (N / (N - 1)).unflatten(0, means.shape[:2])[..., None, None]
+    def estimate(self, use, sums, N, means, reg, *, initial=False):
+        return (
+            super().estimate(use, sums, N, means, reg, initial=initial)
+            * (N / (N - 1)).unflatten(0, means.shape[:2])[..., None, None]
+        )
 
 
 class NoDeterminant(Full):
@@ -621,24 +624,24 @@ class SquaredWeights(Diagonal):
         return super().second(use, x, r.square())
 
 
-class Uncenterd(Tied):
+class Uncentered(Tied):
     """Moments around the origin, and the means forgotten."""
 
-    def estimate(self, use, sums, N, means, reg):
+    def estimate(self, use, sums, N, means, reg, *, initial=False):
         return super().estimate(use, sums, N, torch.zeros_like(means), reg)
 
 
 class Summed(Spherical):
     """The trace, not the mean variance."""
 
-    def estimate(self, use, sums, N, means, reg):
-        return means.shape[-1] * super().estimate(use, sums, N, means, reg)
+    def estimate(self, use, sums, N, means, reg, *, initial=False):
+        return means.shape[-1] * super().estimate(use, sums, N, means, reg, initial=initial)
 
 
 class WithoutPosterior(LowRank):
     """E[z z^T] without the posterior covariance I - beta U."""
 
-    def estimate(self, use, sums, N, means, reg):
+    def estimate(self, use, sums, N, means, reg, *, initial=False):
         diagonal, A = self._moments(use, sums, N, means)
         new = torch.linalg.solve(use.beta.mT @ A, A, left=False)
         d = (diagonal - (new * A).sum(-1)).clamp(min=1e-6)
@@ -646,11 +649,11 @@ class WithoutPosterior(LowRank):
 
 
 PLANTED = [
-    ("full", Centerd()),
+    ("full", Centered()),
     ("full", Unbiased()),
     ("full", NoDeterminant()),
     ("diag", SquaredWeights()),
-    ("tied", Uncenterd()),
+    ("tied", Uncentered()),
     ("spherical", Summed()),
     ("low_rank", WithoutPosterior(RANK)),
 ]
@@ -663,7 +666,7 @@ def test_the_loops_see_planted_errors(kind, planted, weighted):
         check_reference(kind, weighted, 1, made=planted)
 
 
-@pytest.mark.parametrize("planted", [Centerd(), Unbiased()], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("planted", [Centered(), Unbiased()], ids=lambda v: type(v).__name__)
 def test_the_trap_sees_planted_errors(planted, weighted):
     with pytest.raises(AssertionError):
         check_trap("full", weighted, made=planted)

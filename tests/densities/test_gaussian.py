@@ -49,7 +49,15 @@ def test_covariances_are_their_dense_matrix(kind, batch):
     close(S.log_det(), torch.linalg.slogdet(dense)[1])
     close(S.quadratic(x), (x * torch.linalg.solve(dense, x[..., None])[..., 0]).sum(-1))
     close(S.variance(), dense.diagonal(dim1=-2, dim2=-1))
-    for where in (slice(0, 2), slice(2, None), slice(1, 4)):
+    for where in (
+        slice(0, 2),
+        slice(2, None),
+        slice(1, 4),
+        slice(0, None, 2),
+        slice(None, 4, 3),
+        slice(-D, 3),
+        slice(1, None, 2),
+    ):
         close(S.block(where).dense(), dense[..., where, where])
     wide = S.expand(torch.Size((6, *batch)))
     assert wide.shape == (6, *batch, D)
@@ -127,7 +135,7 @@ def test_polar_student_t_is_vjes_likelihood():
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_have_the_covariance(kind):
     S = covariance(kind)
-    x = S.draw(torch.Size((200_000, D)))
+    x = S.rsample(torch.Size((200_000, D)))
     found, dense = x.T @ x / len(x), S.dense()
     spread = torch.sqrt((dense.diagonal()[:, None] * dense.diagonal() + dense.square()) / len(x))
     assert ((found - dense) / spread).abs().max() < 4.5
@@ -279,7 +287,110 @@ def test_what_cannot_be_is_refused(call):
         call()
 
 
+def test_asymmetric_covariances_are_refused():
+    S = torch.eye(3)
+    S[2, 0] = 0.5
+    for make in (lambda: JointGaussian(torch.zeros(3), S), lambda: GaussianMixture(torch.zeros(2), torch.zeros(2, 3), S)):
+        with pytest.raises(ValueError, match="symmetric"):
+            make()
+
+
+# --- precision and units
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_becomes_float32(dtype):
+    g = torch.Generator().manual_seed(0)
+    mean, z = torch.randn(3, 4, generator=g).to(dtype), torch.randn(6, 4, generator=g).to(dtype)
+    S = (torch.eye(4) + 0.5).to(dtype)
+    for covariance in (S, Diagonal(S.diagonal()), LowRank(S.diagonal(), S[:, :2])):
+        for p in (JointGaussian(mean[0], covariance, 2), GaussianMixture(torch.zeros(3, dtype=dtype), mean, covariance, 2)):
+            exact = type(covariance)(*(v.double() for v in vars(covariance).values())) if covariance is not S else S.double()
+            wide = mean[0].double() if isinstance(p, JointGaussian) else mean.double()
+            q = JointGaussian(wide, exact, 2) if wide.ndim == 1 else GaussianMixture(torch.zeros(3).double(), wide, exact, 2)
+            for found, expected in (
+                (p.log_prob(z), q.log_prob(z.double())),
+                (p.conditional(z[:, :2]).log_prob(z[:, 2:]), q.conditional(z[:, :2].double()).log_prob(z[:, 2:].double())),
+                (p.marginal_quantile(0.9), q.marginal_quantile(0.9)),
+            ):
+                assert found.dtype == torch.float32
+                torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
+            assert p.sample((2,)).dtype == torch.float32
+    mu, kappa = torch.nn.functional.normalize(mean.float(), dim=1), torch.tensor([0.5, 3.0, 20.0])
+    found = PowerSpherical(mu.to(dtype), kappa.to(dtype)).log_prob(mu.roll(1, 0).to(dtype))
+    assert found.dtype == torch.float32
+    expected = PowerSpherical(mu.to(dtype).double(), kappa.to(dtype).double()).log_prob(mu.roll(1, 0).to(dtype).double())
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_conditionals_of_features_in_far_units():
+    """A context twice the same, of deviation 1e6, and a target of deviation 0.1: the variance is 0.1^2 (1 - 0.5^2)."""
+    scale = torch.tensor([1e6, 1e6, 0.1])
+    S = scale[:, None] * torch.tensor([[1.0, 1.0, 0.5], [1.0, 1.0, 0.5], [0.5, 0.5, 1.0]]) * scale
+    given = JointGaussian(torch.zeros(3), S, context=2).conditional(torch.tensor([2e6, 2e6]))
+    close(given.variance, torch.tensor([0.0075]), 1e-9)
+    close(given.mean, torch.tensor([0.1]), 1e-9)
+
+
+@pytest.mark.float32
+def test_the_block_of_an_ill_conditioned_target_is_finite_in_float32():
+    g = torch.Generator().manual_seed(1)
+    t = torch.randn(6, 3, generator=g).double()
+    t = torch.cat([t, t + 1e-5 * torch.randn(6, 3, generator=g).double()], 1)  # six nearly dependent features
+    S = torch.block_diag(torch.eye(2).double(), t.T @ t)
+    p = JointGaussian(torch.zeros(8), Dense(Dense.of(S).L.float()), context=2)
+    exact = torch.linalg.slogdet(S[2:, 2:])[1].float()
+    block = p.marginal("target")
+    assert block.S.log_det().isfinite() and block.log_prob(torch.zeros(6)).isfinite()
+    torch.testing.assert_close(block.S.log_det(), exact, rtol=0.02, atol=0)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("make", ["low rank", "paired"])
+def test_quadratic_forms_of_low_rank_are_right_in_float32(make):
+    """Shared directions a thousand times the own deviations: x^T x / d is 1e6 times what is left of it."""
+    g = torch.Generator().manual_seed(0)
+    d, U = torch.rand(8, generator=g) + 0.5, 1e3 * torch.randn(8, 3, generator=g)
+    S = LowRank(d, U) if make == "low rank" else PairedLowRank(d[:4], d[4:], 0.3 * torch.ones(4), U)
+    x = torch.randn(500, 3, generator=g) @ U.T + torch.randn(500, 8, generator=g)
+    exact = type(S)(*(v.double() for v in vars(S).values())).quadratic(x.double())
+    found = S.quadratic(x)
+    assert (found >= 0).all()
+    torch.testing.assert_close(found, exact.float(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("p", [2e-8, 1 - 2e-8, 1 - 1e-12, 1e-30])
+def test_quantiles_far_in_the_tails_are_finite_in_float32(p):
+    one = JointGaussian(torch.zeros(2), torch.eye(2))
+    torch.testing.assert_close(one.marginal_quantile(p), torch.full((2,), float(stats.norm.ppf(p))))
+    mixture = GaussianMixture(torch.zeros(2), torch.tensor([[0.0], [3.0]]), Diagonal(torch.ones(1)))
+    found = mixture.marginal_quantile(p).double()
+    exact = GaussianMixture(torch.zeros(2).double(), torch.tensor([[0.0], [3.0]]).double(), Diagonal(torch.ones(1).double()))
+    torch.testing.assert_close(found, exact.marginal_quantile(p), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.1, math.nan])
+def test_quantiles_are_of_probabilities_between_0_and_1(p):
+    for density in (joint("dense"), mixture("dense")):
+        with pytest.raises(ValueError, match=r"expected p in \(0, 1\)"):
+            density.marginal_quantile(p)
+
+
 # --- the power spherical
+
+
+def test_power_spherical_at_the_antipode():
+    mu = torch.tensor([0.6, 0.8])
+    uniform, peaked = (PowerSpherical(mu, torch.tensor(kappa)).log_prob(-mu) for kappa in (0.0, 2.0))
+    close(uniform, torch.tensor(-math.log(2 * math.pi)))
+    assert peaked == -math.inf
+    beyond = PowerSpherical(mu * (1 + 1e-12), torch.tensor([0.0, 2.0])).log_prob(-mu)  # rounding beyond the sphere
+    assert not beyond.isnan().any()
+    kappa = torch.zeros((), requires_grad=True)
+    PowerSpherical(mu, kappa).log_prob(torch.tensor([1.0, 0.0])).backward()
+    assert kappa.grad.isfinite()
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.7, 30.0])
@@ -349,7 +460,7 @@ def test_covariances_of_pairs_are_their_dense_form(batch):
 
 def test_covariances_of_pairs_are_drawn_picked_and_turned():
     S = paired(4)
-    z = S.index_components(torch.tensor([2])).draw(torch.Size((200_000, 1, 6)))[:, 0]
+    z = S.index_components(torch.tensor([2])).rsample(torch.Size((200_000, 1, 6)))[:, 0]
     error = (torch.cov(z.T) - S.dense()[2]) / (torch.outer(S.variance()[2], S.variance()[2]) * 2 / len(z)).sqrt()
     assert error.abs().max() < 5
     d, U = torch.rand(6) + 0.1, torch.randn(6, 2)

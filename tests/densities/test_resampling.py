@@ -75,3 +75,9 @@ def test_effective_sample_size():
     assert effective_sample_size(torch.tensor([0.0, 5.0])).item() == 1
     found = effective_sample_size(torch.stack([weights(9, s) for s in range(5)]))
     assert found.shape == (5,) and ((found >= 1) & (found <= 9)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-320, 1.0, 1e300])
+def test_effective_sample_size_does_not_depend_on_the_scale_of_weights(scale):
+    w = torch.tensor([[1.0, 1.0, 0.0, 2.0], [1.0, 1.0, 1.0, 1.0]])
+    torch.testing.assert_close(effective_sample_size(w * scale), torch.tensor([16 / 6, 4.0]), rtol=1e-3, atol=0)

@@ -73,9 +73,9 @@ def test_building_an_encoder_leaves_it_trainable_and_batch_statistics_untouched(
     [
         ("resnet81", (3, 32, 32), "did you mean 'resnet18'"),
         ("smal", (3, 32, 32), "did you mean 'small'"),
-        ("resnet18-cifra", (3, 32, 32), "unknown encoder"),
+        ("resnet18-cifra", (3, 32, 32), "expected an encoder among small, .*, found 'resnet18-cifra'"),
         ("small", (12,), "use --encoder mlp"),
-        ("timm:no_such_model", (3, 32, 32), "timm knows no model"),
+        ("timm:no_such_model", (3, 32, 32), "expected a model of timm, found 'no_such_model'"),
         ("timm:vit_tiny_patch16_224", (3, 8, 8), "try another --size"),
     ],
 )

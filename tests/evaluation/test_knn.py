@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
+from vergence.evaluation.anomaly import knn_distance
 from vergence.evaluation.knn import knn_accuracy, nearest
 
 
@@ -119,3 +120,40 @@ def test_refusals():
             knn_accuracy(train, y, train, y, ks=(k, 5))
     with pytest.raises(ValueError, match="NaN or infinity in 10 of 10"):
         knn_accuracy(train * math.nan, y, train, y)
+
+
+def tight(n, spread, clusters=1, d=16):
+    """Returns unit-size clusters of a small spread in float32, with classes along their first direction."""
+    g = torch.Generator().manual_seed(n)
+    z = torch.randn(n, d, generator=g, dtype=torch.float64)
+    centers = torch.randn(clusters, d, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    return (centers[torch.arange(n) % clusters] + spread * z).float(), (z[:, 1] > 0).long()
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("clusters", [1, 5])
+@pytest.mark.parametrize("spread", [1e-3, 1e-4, 1e-5])
+def test_tight_clusters_in_float32_have_the_neighbors_of_float64(spread, clusters):
+    (train, y), (test, truth) = tight(400, spread, clusters), tight(101, spread, clusters)
+    exact = nearest(train.double(), test.double(), 20)
+    similarity, index = nearest(train, test, 20)
+    assert similarity.dtype == torch.float32
+    assert (index == exact[1]).double().mean() > 0.999
+    found, expected = (knn_accuracy(a, y, b, truth, ks=(5, 20)) for a, b in ((train, test), (train.double(), test.double())))
+    assert all(found[k]["majority"] == expected[k]["majority"] for k in (5, 20))
+    distance = knn_distance(train, test, k=5)
+    assert distance.dtype == torch.float32
+    torch.testing.assert_close(distance.double(), knn_distance(train.double(), test.double(), k=5), rtol=1e-4, atol=0)
+
+
+@pytest.mark.float32
+def test_ordinary_features_are_searched_in_their_own_precision():
+    """The result of float32 to the bit, as products of normalized features give it."""
+    train, test = torch.randn(500, 16), torch.randn(64, 16)
+    unit, query = (torch.nn.functional.normalize(z, dim=1) for z in (train, test))
+    similarity, index = (query @ unit.T).topk(20)
+    found = nearest(train, test, 20)
+    assert torch.equal(found[0], similarity) and torch.equal(found[1], index)
+    assert torch.equal(knn_distance(train, test, k=20), 1 - similarity.mean(1)) or torch.equal(
+        knn_distance(train, test, k=20), (1 - similarity).mean(1)
+    )

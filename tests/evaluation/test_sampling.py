@@ -76,3 +76,24 @@ def test_bad_input(f):
         f(x[:0], y)
     with pytest.raises(ValueError, match="k from 1"):
         overlap(x, y, 40)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("spread", [1e-3, 1e-6, 1e-30])
+def test_tight_embeddings_in_float32_are_those_of_float64(spread):
+    """Clouds of a small spread around a point of norm 1 (or of 1e-30 around 0), which products of float32 cannot tell apart."""
+    x, y = (spread * cloud.float() for cloud in clouds(60, 80, 8))
+    if spread > 1e-10:
+        x, y = x + 1 / 8**0.5, y + 1 / 8**0.5
+    exact = overlap(x.double(), y.double())
+    assert overlap(x, y) == exact and 0 < exact["coverage"] < 1
+    assert maximum_mean_discrepancy(x, y) == pytest.approx(maximum_mean_discrepancy(x.double(), y.double()), abs=1e-9)
+
+
+def test_a_bandwidth_is_positive():
+    x, y = clouds()
+    for h in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="bandwidth > 0"):
+            maximum_mean_discrepancy(x, y, h)
+    with pytest.raises(ValueError, match="points that differ"):
+        maximum_mean_discrepancy(torch.ones(5, 2), torch.ones(6, 2))

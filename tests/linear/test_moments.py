@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
+from vergence.data.pixels import center_crop
 from vergence.data.sources import open_items
-from vergence.data.views import ImageViews, VectorViews, center_crop
+from vergence.data.views import ImageViews, VectorViews
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
 from vergence.linear.moments import Sums
 

@@ -283,9 +283,7 @@ def test_the_factor_does_not_depend_on_units():
 
 @pytest.mark.parametrize("solve", [solutions.joint_embedding, solutions.reconstruction, solutions.supervised])
 def test_what_is_no_second_moment_is_refused(solve):
-    with pytest.raises(
-        ValueError, match=r"expected a positive semidefinite matrix, found the eigenvalue -1: it is no covariance"
-    ):
+    with pytest.raises(ValueError, match=r"not positive semidefinite \(smallest eigenvalue -1\)"):
         solve(torch.eye(2), torch.diag(torch.tensor([3.0, -1.0])))
     with pytest.raises(ValueError, match=r"found NaN or infinity"):
         solve(torch.eye(2), torch.full((2, 2), torch.nan))

@@ -61,7 +61,7 @@ def test_the_joint_is_the_maximum_of_the_likelihood():
 
 
 def test_the_mean_mahalanobis_of_the_items_is_the_number_of_features():
-    """T1, and half of it falls to each side of the chain rule by their widths."""
+    """T1, and the two terms of the chain rule share it in proportion to their numbers of features."""
     joint, Z = MODEL.joint(), torch.from_numpy(np.c_[X, Y])
     close(joint.S.quadratic(Z - joint.mean).mean(), C + T, 1e-9)
     context = joint.marginal("context")
@@ -123,7 +123,7 @@ def test_items_have_no_order():
     close(ConditionalGaussian().fit(X[order], Y[order]).covariances_, MODEL.covariances_, 1e-12)
 
 
-# --- answers
+# --- predictions
 
 
 def test_shapes_follow_the_target():
@@ -141,7 +141,7 @@ def test_intervals_and_ranks_are_the_normals():
     close(MODEL.pit(XX, YY), stats.norm.cdf((YY - given.mean.numpy()) / given.variance.sqrt().numpy()))
 
 
-def test_on_its_own_draws_ranks_are_uniform():
+def test_ranks_of_its_own_samples_are_uniform():
     x = np.random.default_rng(5).normal(size=(2000, C)) @ np.linalg.cholesky(MODEL.covariances_[:C, :C]).T + MODEL.means_[:C]
     y = MODEL.sample(x, 1, random_state=0)[:, 0]
     for d in range(T):
@@ -181,8 +181,8 @@ def test_context_columns_that_add_nothing_change_nothing(name, scale):
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 7.0])
 @pytest.mark.parametrize("make", [ConditionalGaussian, lambda: ConditionalMixture(1, reg_covar=0.0)], ids=["one", "mixture"])
-def test_a_constant_column_tells_nothing_where_it_changes_either(value, make):
-    """The mean of 120 times 0.1 is not 0.1: what is left is rounding, and no slope may be taken from it."""
+def test_a_constant_column_has_no_effect_when_it_changes_later(value, make):
+    """The mean of 120 times 0.1 is not exactly 0.1: the difference is rounding and must not enter the regression."""
     constant = np.full((N, 1), value)
     model = make().fit(np.c_[X, constant], Y)
     close(model.predict(np.c_[X, constant + 1]), MODEL.predict(X), 1e-8)
@@ -222,14 +222,14 @@ def test_files_hold_the_model(tmp_path):
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_ridges_out_of_range(value):
-    with pytest.raises(ValueError, match=f"reg_covar >= 0, found {value}"):
+    with pytest.raises(ValueError, match=f"reg_covar of at least 0, found {value}"):
         ConditionalGaussian(reg_covar=value).fit(X, Y)
 
 
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (X, Y[:-1], "as many targets as contexts, found inconsistent numbers: 119 and 120"),
+        (X, Y[:-1], "one target per context, found inconsistent numbers: 119 targets and 120 contexts"),
         (X * np.nan, Y, "NaN"),
         (X, np.where(Y > 0, np.inf, Y), "infinity"),
         (X, np.c_[Y, np.ones(N)], r"target column 2 is constant \(1\)"),
@@ -251,7 +251,7 @@ def test_queries_out_of_range():
         MODEL.predict(X[:, :2])
     with pytest.raises(ValueError, match=r"contexts \(B, 3\), found shape \(120, 2\)"):
         MODEL.conditional(torch.from_numpy(X[:, :2]))
-    with pytest.raises(ValueError, match=r"level between 0 and 1, found 1\.5"):
+    with pytest.raises(ValueError, match=r"level in \(0, 1\), found 1\.5"):
         MODEL.intervals(X, level=1.5)
     with pytest.raises(ValueError, match="device such as cpu or cuda, found 'abacus'"):
         ConditionalGaussian(device="abacus").fit(X, Y)

@@ -10,8 +10,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from vergence import mixtures
 from vergence.densities.gaussian import GaussianMixture
-from vergence.mixtures import gaussian_mixture
+from vergence.mixtures import core, gaussian_mixture
 from vergence.mixtures.conditional_mixture import ConditionalMixture
+from vergence.utils import linalg
 
 EPS = 0.05
 
@@ -21,7 +22,7 @@ def close(found, expected, tol=1e-10):
 
 
 def pairs(n=240, seed=0, c=2, t=2):
-    """Three linear answers, one chosen at random."""
+    """Three linear branches, one chosen at random."""
     g, w = np.random.default_rng(seed), np.random.default_rng(99)
     A, b = w.normal(size=(3, c, t)), 6 * w.normal(size=(3, t))
     x, k = g.normal(size=(n, c)), g.integers(0, 3, n)
@@ -38,7 +39,7 @@ def fit(x=X, y=Y, **options):
 
 @pytest.fixture(scope="module")
 def models():
-    return {"full": fit(), "low_rank": fit(covariance="low_rank", rank=2, tol=1e-4)}
+    return {"full": fit(), "low_rank": fit(covariance_type="low_rank", rank=2, tol=1e-4)}
 
 
 # --- the density
@@ -73,14 +74,14 @@ def test_the_conditional_is_bayes_rule_component_by_component(models):
 
 @pytest.mark.parametrize("kind", ["full", "low_rank"])
 def test_mass_is_1(kind):
-    model = fit(X, Y[:, 0], **({} if kind == "full" else {"covariance": kind, "rank": 1, "tol": 1e-3}))
+    model = fit(X, Y[:, 0], **({} if kind == "full" else {"covariance_type": kind, "rank": 1, "tol": 1e-3}))
     given = model.conditional(XX[:5])
     t = torch.linspace(-60, 60, 24_001)
     mass = torch.trapezoid(given.log_prob(t[:, None, None].expand(-1, 5, 1)).exp(), t, dim=0)
     close(mass, np.ones(5), 1e-4)
 
 
-def test_draws_have_the_total_covariance(models):
+def test_samples_have_the_total_covariance(models):
     """T13: sum_k gamma_k (C_k + m_k m_k^T) - m m^T."""
     model, n = models["full"], 40_000
     given = model.conditional(XX[:3])
@@ -107,7 +108,7 @@ def test_predictions(models):
     close(given.marginal_cdf(torch.from_numpy(ends[..., 0])), np.full((40, 2), 0.05), 1e-9)
 
 
-def test_answers_are_those_of_the_mixture_over_both():
+def test_it_equals_the_condition_of_a_gaussian_mixture():
     """The other estimator's condition() with this one's parameters."""
     model = fit()
     other = gaussian_mixture.GaussianMixture(3)
@@ -142,19 +143,19 @@ def test_units_and_origins_do_not_matter(models):
 
 
 def test_context_and_target_have_the_same_role():
-    """T22: the same joint, from one start."""
+    """T22: the same joint density, from one initialization."""
     one, other = fit(n_components=1), fit(Y, X, n_components=1)
     close(one.joint().log_prob(torch.from_numpy(np.c_[XX, YY])), other.joint().log_prob(torch.from_numpy(np.c_[YY, XX])))
 
 
-def test_the_seed_alone_decides(models):
+def test_the_seed_determines_the_fit(models):
     before = np.random.get_state()[1].copy(), torch.random.get_rng_state()
     again = fit()
     assert np.array_equal(again.means_, models["full"].means_)
     assert np.array_equal(before[0], np.random.get_state()[1]) and torch.equal(before[1], torch.random.get_rng_state())
 
 
-# --- what was planted is found
+# --- known mixtures are recovered
 
 
 def test_components_are_those_that_made_the_data(models):
@@ -211,14 +212,14 @@ def test_dataset_a(options, low, high, dataset):
         assert model.lower_bound_ > -1.70
 
 
-def test_more_starts_are_never_worse_and_the_likeliest_is_kept(dataset):
+def test_more_initializations_are_never_worse_and_the_best_is_kept(dataset):
     (x, y), _ = dataset
     few, more = (ConditionalMixture(3, n_init=n, random_state=0, tol=1e-4).fit(x[:600], y[:600]) for n in (1, 5))
     assert more.lower_bound_ >= few.lower_bound_ - 1e-3
 
 
-def test_several_components_share_what_one_covers():
-    """Nine components on data of one Gaussian: still a density, near the one of one."""
+def test_several_components_fit_one_gaussian():
+    """Nine components on data of one Gaussian give nearly its density."""
     g = np.random.default_rng(2)
     x = g.normal(size=(600, 1))
     y = x[:, 0] + g.normal(size=600)
@@ -227,12 +228,12 @@ def test_several_components_share_what_one_covers():
     close(nine.weights_.sum(), 1.0)
 
 
-# --- repairs
+# --- degenerate data
 
 
-@pytest.mark.parametrize("covariance", ["full", "low_rank"])
+@pytest.mark.parametrize("covariance_type", ["full", "low_rank"])
 @pytest.mark.parametrize("reg_covar", [0.0, 1e-6])
-def test_singular_pairs_end_finite(covariance, reg_covar):
+def test_singular_pairs_end_finite(covariance_type, reg_covar):
     g = np.random.default_rng(3)
     base = g.normal(size=(30, 2))
     cases = {
@@ -243,7 +244,9 @@ def test_singular_pairs_end_finite(covariance, reg_covar):
     }
     for name, (x, y) in cases.items():
         for k in (1, 2):
-            model = ConditionalMixture(k, covariance=covariance, rank=2, n_init=2, reg_covar=reg_covar, tol=1e-2, random_state=0)
+            model = ConditionalMixture(
+                k, covariance_type=covariance_type, rank=2, n_init=2, reg_covar=reg_covar, tol=1e-2, random_state=0
+            )
             model.fit(x, y)
             assert np.isfinite(model.score_samples(x, y)).all(), (name, k)
             assert np.isfinite(model.sample(x, 3, random_state=0)).all() and np.isfinite(model.predict(x)).all()
@@ -252,6 +255,19 @@ def test_singular_pairs_end_finite(covariance, reg_covar):
 def test_a_constant_context_adds_nothing(models):
     wide = fit(np.c_[X, np.full(len(X), 3.0)])
     close(wide.score_samples(np.c_[XX, np.full(40, 3.0)], YY), models["full"].score_samples(XX, YY), 1e-6)
+
+
+def test_a_query_of_many_blocks_factors_the_covariances_once(models, monkeypatch):
+    expected, real, calls = models["full"].score_samples(XX, YY), linalg.covariance_cholesky, []
+
+    def counted(S):
+        calls.append(S.shape)
+        return real(S)
+
+    monkeypatch.setattr(linalg, "covariance_cholesky", counted)
+    monkeypatch.setattr(core, "BLOCK", 1)  # a block for each row
+    close(models["full"].score_samples(XX, YY), expected, 1e-10)
+    assert len(calls) == 1
 
 
 # --- files and messages
@@ -269,15 +285,15 @@ def test_files_hold_the_model(kind, models, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 0}, "n_components of at least 1, a whole number, found 0"),
-        ({"n_components": 2.0}, "n_components of at least 1, a whole number, found 2.0"),
-        ({"n_components": True}, "a whole number, found True"),
+        ({"n_components": 0}, "n_components to be a whole number of at least 1, found 0"),
+        ({"n_components": 2.0}, "n_components to be a whole number of at least 1, found 2.0"),
+        ({"n_components": True}, "a whole number of at least 1, found True"),
         ({"n_components": 241}, "n_components from 1 to the 240 items, found 241"),
-        ({"covariance": "diag"}, "covariance 'full' or 'low_rank', found 'diag'"),
-        ({"covariance": "low_rank", "rank": 0}, "rank of at least 1"),
-        ({"precision": "single"}, "precision 'double' or 'mixed', found 'single'"),
-        ({"n_init": 0}, "n_init of at least 1"),
-        ({"max_iter": 0}, "max_iter of at least 1"),
+        ({"covariance_type": "diag"}, "covariance_type among full, low_rank, found 'diag'"),
+        ({"covariance_type": "low_rank", "rank": 0}, "rank to be a whole number of at least 1"),
+        ({"precision": "single"}, "precision among double, mixed, found 'single'"),
+        ({"n_init": 0}, "n_init to be a whole number of at least 1"),
+        ({"max_iter": 0}, "max_iter to be a whole number of at least 1"),
         ({"tol": float("nan")}, "tol of at least 0, found nan"),
         ({"reg_covar": -1.0}, "reg_covar of at least 0"),
         ({"device": "abacus"}, "a device such as cpu or cuda"),
@@ -314,14 +330,18 @@ def test_mixed_precision_and_auto(models):
 
 def test_the_chain_rule_sees_planted_errors(models, monkeypatch):
     check_chain_rule(models["full"])
-    real = ConditionalMixture._conditional
+    real = ConditionalMixture._predictive
 
-    def unweighted(self, c):
+    def unweighted(self):
         """The prior weights, whatever the context."""
-        given = real(self, c)
-        parts = given.component_distribution
-        return GaussianMixture(torch.from_numpy(self.weights_).log(), parts.loc, parts.S)
+        predictive, log_w = real(self), torch.from_numpy(self.weights_).log()
 
-    monkeypatch.setattr(ConditionalMixture, "_conditional", unweighted)
+        def planted(c):
+            parts = predictive(c).component_distribution
+            return GaussianMixture(log_w, parts.loc, parts.S)
+
+        return planted
+
+    monkeypatch.setattr(ConditionalMixture, "_predictive", unweighted)
     with pytest.raises(AssertionError):
         check_chain_rule(models["full"])

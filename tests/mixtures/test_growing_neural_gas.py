@@ -43,7 +43,7 @@ def test():
 
 @pytest.fixture(scope="module")
 def raw(train):
-    """60 nodes as growth left them."""
+    """60 nodes after growth, without EM."""
     return model(max_nodes=60, polish=0).fit(*train[:2])
 
 
@@ -55,7 +55,7 @@ def polished(train):
 # --- from nodes to a mixture
 
 
-def in_loops(X, nodes, covariance, reg):
+def in_loops(X, nodes, covariance_type, reg):
     D = X.shape[1]
     near = [min(range(len(nodes)), key=lambda k: sum((x - nodes[k]) ** 2)) for x in X]
     s2 = sum(sum((x - nodes[k]) ** 2) for x, k in zip(X, near, strict=True)) / len(X) / D
@@ -64,20 +64,20 @@ def in_loops(X, nodes, covariance, reg):
         cell = [x for x, j in zip(X, near, strict=True) if j == k]
         weights.append((len(cell) + 1e-3) / (len(X) + 1e-3 * len(nodes)))
         means.append(sum(cell) / len(cell) if cell else node)
-        local = covariance == "local" and cell
-        spread = sum(np.outer(x - means[-1], x - means[-1]) for x in cell) / len(cell) if local else s2 * np.eye(D)
+        full = covariance_type == "full" and cell
+        spread = sum(np.outer(x - means[-1], x - means[-1]) for x in cell) / len(cell) if full else s2 * np.eye(D)
         S.append(spread + reg * np.eye(D))
     return near, np.array(weights), np.array(means), np.array(S)
 
 
-@pytest.mark.parametrize("covariance", ["local", "isotropic"])
+@pytest.mark.parametrize("covariance_type", ["full", "spherical"])
 @pytest.mark.parametrize("d", [1, 3])
-def test_nodes_become_a_mixture_as_in_loops(covariance, d):
+def test_nodes_become_a_mixture_as_in_loops(covariance_type, d):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, d))
     nodes = np.concatenate([rng.normal(size=(12, d)), X[:1], np.full((1, d), 50.0)])  # one at an item, one far from all
-    near, *expected = in_loops(X, nodes, covariance, 1e-3)
-    found = _mixture(*(torch.as_tensor(v) for v in (X, nodes, near)), covariance, 1e-3)
+    near, *expected = in_loops(X, nodes, covariance_type, 1e-3)
+    found = _mixture(*(torch.as_tensor(v) for v in (X, nodes, near)), covariance_type, 1e-3)
     assert 13 not in near and near.count(12) > 0 and found[0].sum().item() == pytest.approx(1)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a.numpy(), b, 1e-12, 1e-12)
@@ -86,7 +86,7 @@ def test_nodes_become_a_mixture_as_in_loops(covariance, d):
 def test_a_fit_without_polish_is_the_mixture_of_its_nodes(raw, train):
     Z = np.column_stack(train[:2])
     X, nodes = ((v - Z.mean(0)) / Z.std(0) for v in (Z, raw.nodes_))
-    near, weights, means, S = in_loops(X, nodes, "local", 1e-4)
+    near, weights, means, S = in_loops(X, nodes, "full", 1e-4)
     np.testing.assert_allclose(raw.weights_, weights, 1e-10)
     np.testing.assert_allclose(raw.means_, means * Z.std(0) + Z.mean(0), 1e-8, 1e-10)
     np.testing.assert_allclose(raw.covariances_, S * np.outer(Z.std(0), Z.std(0)), 1e-8, 1e-12)
@@ -99,7 +99,7 @@ def test_polish_is_em_on_that_mixture(train):
     start, end = (model(max_nodes=12, polish=n).fit(Z[:, :1], Z[:, 1]) for n in (0, 7))
     S = start.covariances_ / np.outer(Z.std(0), Z.std(0))
     arrays = (start.weights_, (start.means_ - Z.mean(0)) / Z.std(0), S)
-    weights, means, _ = em.polish(X, *(torch.from_numpy(v) for v in arrays), steps=7, reg_covar=1e-4)
+    weights, means, _ = em.refine(X, *(torch.from_numpy(v) for v in arrays), steps=7, reg_covar=1e-4)
     np.testing.assert_allclose(end.weights_, weights.numpy(), 1e-7)
     np.testing.assert_allclose(end.means_, means.numpy() * Z.std(0) + Z.mean(0), 1e-7, 1e-9)
     log_likelihood = [m.joint().log_prob(torch.from_numpy(Z)).mean() for m in (start, end)]
@@ -148,25 +148,25 @@ def test_components_of_the_items_fitted_are_the_labels(raw, train):
 # --- the density
 
 
-def test_how_well_branches_are_told(raw, polished, train, test):
-    """The ordering and the values of the surrogate: -0.48 is the truth, +1.21 the best single Gaussian at each context."""
-    nll = {"local": -raw.score(*test[:2]), "polished, 30 nodes": -polished.score(*test[:2])}
-    isotropic = model(max_nodes=60, covariance="isotropic", polish=0).fit(*train[:2])
-    nll["isotropic"] = -isotropic.score(*test[:2])
-    scale = np.diag(isotropic.scale_**2)
-    s2 = isotropic.covariances_[0, 0, 0] / scale[0, 0]
-    parts = [torch.from_numpy(v) for v in (np.log(isotropic.weights_), isotropic.nodes_, s2 * scale)]
+def test_likelihoods_on_the_branches(raw, polished, train, test):
+    """NLL on the branches: -0.48 nats for the true density, +1.21 for the best single Gaussian at each context."""
+    nll = {"full": -raw.score(*test[:2]), "polished, 30 nodes": -polished.score(*test[:2])}
+    spherical = model(max_nodes=60, covariance_type="spherical", polish=0).fit(*train[:2])
+    nll["spherical"] = -spherical.score(*test[:2])
+    scale = np.diag(spherical.scale_**2)
+    s2 = spherical.covariances_[0, 0, 0] / scale[0, 0]
+    parts = [torch.from_numpy(v) for v in (np.log(spherical.weights_), spherical.nodes_, s2 * scale)]
     given = GaussianMixture(*parts, context=1).conditional(torch.from_numpy(test[0]))
-    nll["isotropic, at the nodes"] = -given.log_prob(torch.from_numpy(test[1])[:, None]).mean().item()
+    nll["spherical, at the nodes"] = -given.log_prob(torch.from_numpy(test[1])[:, None]).mean().item()
     truth = math.log(3) + 0.5 * math.log(2 * math.pi * math.e * NOISE**2)
     assert truth - 0.02 < nll["polished, 30 nodes"] <= -0.40
-    assert -0.44 < nll["local"] < -0.37
-    assert -0.42 < nll["isotropic"] < -0.32
-    assert -0.36 < nll["isotropic, at the nodes"] < -0.24
-    assert nll["polished, 30 nodes"] < nll["isotropic"] < UNIMODAL < -ConditionalGaussian().fit(*train[:2]).score(*test[:2])
+    assert -0.44 < nll["full"] < -0.37
+    assert -0.42 < nll["spherical"] < -0.32
+    assert -0.36 < nll["spherical, at the nodes"] < -0.24
+    assert nll["polished, 30 nodes"] < nll["spherical"] < UNIMODAL < -ConditionalGaussian().fit(*train[:2]).score(*test[:2])
 
 
-def test_draws_fall_on_the_branches(polished):
+def test_samples_fall_on_the_branches(polished):
     c = np.linspace(-0.95, 0.95, 40)[:, None]
     t = polished.sample(c, 100)
     off = np.abs(t[..., None] - branches(c[:, 0]).T[:, None])
@@ -175,15 +175,15 @@ def test_draws_fall_on_the_branches(polished):
     assert np.abs(share - 1 / 3).max() < 0.05
 
 
-def test_isotropic_means_one_variance_in_standardized_units(train):
-    m = model(max_nodes=20, covariance="isotropic", polish=0).fit(*train[:2])
+def test_spherical_means_one_variance_in_standardized_units(train):
+    m = model(max_nodes=20, covariance_type="spherical", polish=0).fit(*train[:2])
     S = m.covariances_ / np.outer(m.scale_, m.scale_)
     np.testing.assert_allclose(S, np.broadcast_to(S[0, 0, 0] * np.eye(2), S.shape), 1e-10, 1e-15)
     np.testing.assert_allclose(S[0, 0, 0], 1e-4 + ((quantized(m, train) / m.scale_) ** 2).mean(), 1e-10)
 
 
 def quantized(m, data):
-    """Returns items less their nearest nodes, (N, D)."""
+    """Returns items minus their nearest nodes, (N, D)."""
     Z = np.column_stack(data[:2])
     delta = Z[:, None] - m.nodes_
     return delta[np.arange(len(Z)), ((delta / m.scale_) ** 2).sum(-1).argmin(1)]
@@ -199,7 +199,7 @@ def test_the_joint_is_marginal_and_conditional(polished, test):
 # --- seeds, order, units, files
 
 
-def test_the_seed_decides_and_nothing_else_is_disturbed(train):
+def test_the_seed_determines_the_fit_and_other_generators_are_untouched(train):
     c, t = train[0][:500], train[1][:500]
     torch.manual_seed(5), np.random.seed(5)
     expected = torch.rand(3), np.random.rand(3)
@@ -236,13 +236,13 @@ def test_a_file_keeps_everything(polished, test, tmp_path):
     assert again.n_components_ == polished.n_components_ and (again.labels_ == polished.labels_).all()
 
 
-def test_blocks_of_queries_do_not_show(polished, test, monkeypatch):
+def test_blocks_of_queries_change_nothing(polished, test, monkeypatch):
     whole = polished.score_samples(*test[:2])
     monkeypatch.setattr("vergence.mixtures.core.BLOCK", 7 * 60)
     np.testing.assert_allclose(polished.score_samples(test[0][:100], test[1][:100]), whole[:100], 1e-10)
 
 
-def test_the_device_may_be_chosen_by_the_machine(train):
+def test_the_device_may_be_automatic(train):
     c, t = train[0][:200], train[1][:200]
     one, other = model().fit(c, t), model(device="auto").fit(c, t)
     np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
@@ -288,7 +288,7 @@ def test_several_targets():
     assert np.abs(np.abs(m.predict_mode(np.zeros((1, 2)))) - 4).max() < 1
 
 
-def test_growth_that_takes_long_shows_a_bar(train, monkeypatch):
+def test_long_growth_shows_a_progress_bar(train, monkeypatch):
     c, t = train[0][:400], train[1][:400]
 
     def grown():  # without EM, which shows a bar of its own
@@ -317,14 +317,14 @@ def test_growth_that_takes_long_shows_a_bar(train, monkeypatch):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"covariance": "full"}, "expected covariance 'local' or 'isotropic', found 'full'"),
-        ({"polish": -1}, "expected polish of at least 0 EM steps, found -1"),
-        ({"reg_covar": 0.0}, "expected reg_covar > 0, found 0.0: a cell of one item has no spread"),
+        ({"covariance_type": "tied"}, "expected covariance_type among full, spherical, found 'tied'"),
+        ({"polish": -1}, "expected polish to be a whole number of at least 0, found -1"),
+        ({"reg_covar": 0.0}, "expected reg_covar > 0, found 0.0"),
         ({"reg_covar": math.nan}, "expected reg_covar > 0, found nan"),
-        ({"signals": 0}, "expected signals of at least 1 or None, found 0"),
-        ({"items_per_node": 0}, "expected items_per_node above 0 or None, found 0"),
-        ({"max_nodes": 1}, "expected max_nodes at least 2, found 1"),
-        ({"eps_b": 2.0}, "expected eps_b above 0 and at most 1, found 2.0"),
+        ({"signals": 0}, "expected signals to be a whole number of at least 1, found 0"),
+        ({"items_per_node": 0}, "expected items_per_node > 0, found 0"),
+        ({"max_nodes": 1}, "expected max_nodes of at least 2, found 1"),
+        ({"eps_b": 2.0}, "expected eps_b in \\(0, 1\\], found 2.0"),
     ],
 )
 def test_bad_settings_are_refused(bad, message, train):

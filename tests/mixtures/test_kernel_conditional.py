@@ -96,7 +96,7 @@ def test_primal_is_dual():
 
 
 def test_a_long_length_scale_is_linear_regression():
-    """T14 of the model: s_f = l and l -> infinity is the linear kernel (and a constant, of which centerd targets need none)."""
+    """T14 of the model: s_f = l and l -> infinity is the linear kernel plus a constant, which centered targets do not need."""
     (x, y), (new, _) = curve(50), curve(6, seed=1)
     model = KernelConditional(length_scale=3e3, signal=3e3, noise=0.5).fit(x, y)
     c, t = standardized(x), standardized(y)
@@ -122,7 +122,7 @@ def test_the_search_finds_the_most_likely():
     assert one.log_marginal_likelihood_ >= oracle.log_marginal_likelihood_value_ - 80 * math.log(y[:, 0].std()) - 1e-5
 
 
-def test_what_is_given_stays_and_the_rest_is_fitted():
+def test_given_hyper_parameters_stay_and_the_others_are_fitted():
     x, y = curve(60)
     free = KernelConditional(random_state=0, tol=1e-7).fit(x, y)
     some = KernelConditional(random_state=0, tol=1e-7, noise=free.noise_).fit(x, y)
@@ -131,7 +131,7 @@ def test_what_is_given_stays_and_the_rest_is_fitted():
     assert KernelConditional(random_state=0, length_scale=0.05).fit(x, y).log_marginal_likelihood_ < free.log_marginal_likelihood_
 
 
-def test_a_signal_that_the_first_items_do_not_show_is_found(monkeypatch):
+def test_a_signal_that_a_subset_hides_is_found(monkeypatch):
     rng = np.random.default_rng(1)
     x = rng.uniform(-2, 2, (400, 1))
     y = 0.5 * np.sin(4 * x[:, 0]) + rng.normal(size=400)
@@ -143,8 +143,8 @@ def test_a_signal_that_the_first_items_do_not_show_is_found(monkeypatch):
     close(in_two.log_marginal_likelihood_, all_at_once.log_marginal_likelihood_, 1e-4)
 
 
-def test_a_drawn_processs_hyperparameters_are_recovered():
-    """Of 60 lengths, so that standardizing the draws changes their scale but little."""
+def test_hyper_parameters_of_a_sampled_process_are_recovered():
+    """The range is 60 length scales, so that standardizing the samples hardly changes their scale."""
     rng = np.random.default_rng(3)
     x = standardized(rng.uniform(-2, 2, (400, 1)))
     K = reference.kernel(x, x, 0.06, 1.0) + 0.2**2 * np.eye(400)
@@ -211,7 +211,7 @@ def test_few_points_are_close_to_exact_on_many_items():
     assert sparse.log_marginal_likelihood_ <= exact.log_marginal_likelihood_
 
 
-def test_the_sparse_form_searches_on_a_subset_and_leaves_points_that_tell_nothing():
+def test_the_sparse_form_searches_on_a_subset_and_omits_redundant_points():
     x, y = surrogate(3000, 0)
     model = KernelConditional(search_limit=700, exact_limit=1000, random_state=0, n_init=2).fit(x, y)
     assert len(model.points_) < 60  # one smooth dimension: 512 would be singular
@@ -276,7 +276,7 @@ def test_data_without_noise_are_interpolated():
     assert np.isfinite(model.score(x, y))
 
 
-def test_draws_are_those_of_the_predictive():
+def test_samples_have_the_predictive_moments():
     x, y = curve(40)
     model = KernelConditional(**H, random_state=0).fit(x, y)
     draws, given = model.sample(x[:4], 20_000), model.conditional(x[:4])
@@ -288,7 +288,7 @@ def test_draws_are_those_of_the_predictive():
 
 
 def test_noise_absorbs_the_branches(on_a):
-    """T18: one broad band, as wide as all branches together; by far not the NLL of what has three modes."""
+    """T18: one broad band, as wide as all branches together, with the NLL of one mode."""
     x, y = surrogate(5000, 1)
     std = on_a.conditional(x[:500]).stddev.numpy()[:, 0]
     across = math.sqrt(branches(np.linspace(-1, 1, 2001)).var(0).mean() + EPS**2)
@@ -314,19 +314,19 @@ def test_the_mean_is_the_average_branch(on_a):
         ({"signal": -1.0}, "expected signal > 0"),
         ({"noise": math.nan}, "expected noise > 0, found nan"),
         ({"tol": 0}, "expected tol > 0"),
-        ({"n_inducing": 0}, "expected n_inducing of at least 1"),
-        ({"search_limit": 1}, "expected search_limit of at least 2"),
-        ({"exact_limit": -1}, "expected exact_limit of at least 0"),
-        ({"n_init": 0}, "expected n_init of at least 1"),
-        ({"max_iter": 0}, "expected max_iter of at least 1"),
+        ({"n_inducing": 0}, "expected n_inducing to be a whole number of at least 1"),
+        ({"search_limit": 1}, "expected search_limit to be a whole number of at least 2"),
+        ({"exact_limit": -1}, "expected exact_limit to be a whole number of at least 0"),
+        ({"n_init": 0}, "expected n_init to be a whole number of at least 1"),
+        ({"max_iter": 0}, "expected max_iter to be a whole number of at least 1"),
     ],
 )
-def test_what_cannot_be_is_refused(setting, message):
+def test_invalid_settings_are_refused(setting, message):
     with pytest.raises(ValueError, match=message):
         KernelConditional(**setting).fit(*curve(10))
 
 
-def test_an_unfinished_search_is_told():
+def test_an_unfinished_search_warns():
     from sklearn.exceptions import ConvergenceWarning
 
     with pytest.warns(ConvergenceWarning, match="hyper-parameters did not converge in 1 iterations"):

@@ -25,7 +25,7 @@ def branches(x):
 
 
 def separated(n, seed):
-    """Data A: three branches of equal mass, and noise."""
+    """Dataset A: three branches of equal weight, with noise."""
     rng = np.random.default_rng(seed)
     x, k = rng.uniform(-1, 1, n), rng.integers(0, 3, n)
     return x[:, None], branches(x)[np.arange(n), k] + EPS * rng.normal(size=n)
@@ -115,16 +115,16 @@ def test_the_network_is_the_loops():
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_adam_is_torchs(decay):
+def test_the_step_is_torchs_adamw(decay):
     ours, theirs = torch.randn(7), torch.nn.Parameter(torch.zeros(7))
     theirs.data = ours.clone()
     optimizer = torch.optim.AdamW([theirs], lr=0.1, weight_decay=decay)
-    moments = torch.zeros(7), torch.zeros(7)
-    for k in range(1, 30):
+    moments, steps = (torch.zeros(7), torch.zeros(7)), torch.zeros(())
+    for _ in range(1, 30):
         slope = torch.randn(7)
         theirs.grad = slope.clone()
         optimizer.step()
-        mdn.adam(ours, slope, *moments, k, 0.1, decay)
+        mdn.adamw_step(ours, slope, moments, steps, 0.1, decay)
     torch.testing.assert_close(ours, theirs.detach(), rtol=1e-10, atol=1e-12)
 
 
@@ -143,13 +143,13 @@ def test_annealing_keeps_the_sum_of_rates():
 
 def test_restarts_in_a_batch_are_restarts_alone():
     model = small(n_init=3, steps=60, folds=0).fit(*separated(300, 1))
-    model._x, model._z = torch.randn(300, 1), torch.randn(300, 1)
-    starts, rows = model._starts(3, torch.Generator().manual_seed(1)), torch.arange(300).expand(3, -1)
+    pairs, rows = mdn.Pairs(torch.randn(300, 1), torch.randn(300, 1)), torch.arange(300).expand(3, -1)
+    starts = model._initialized(pairs.z, 3, torch.Generator().manual_seed(1))
     assert not torch.allclose(starts[0], starts[1])
 
     def trained(which):
         theta = starts[which].clone()
-        model._descend(theta, rows[which], rows[which][:, :9], torch.Generator().manual_seed(2), "", 60)
+        model._train(pairs, theta, rows[which], rows[which][:, :9], torch.Generator().manual_seed(2), "", 60)
         return theta.detach()
 
     together = trained(slice(None))
@@ -160,25 +160,25 @@ def test_restarts_in_a_batch_are_restarts_alone():
 
 def test_an_epoch_takes_every_item_once():
     rows = torch.stack([torch.arange(10), torch.arange(10, 20)])
-    drawn = mdn.batches(rows, 5, torch.Generator().manual_seed(0))
-    epoch = torch.cat([next(drawn), next(drawn)], 1)
+    batches = mdn.minibatches(rows, 5, torch.Generator().manual_seed(0))
+    epoch = torch.cat([next(batches), next(batches)], 1)
     assert torch.equal(epoch.sort(1).values, rows) and torch.equal(epoch[1], epoch[0] + 10)
-    assert next(mdn.batches(rows, 99, torch.Generator())).shape == (2, 10)
+    assert next(mdn.minibatches(rows, 99, torch.Generator())).shape == (2, 10)
 
 
-def test_folds_leave_out_what_they_are_judged_on(monkeypatch):
+def test_folds_are_evaluated_on_held_out_items(monkeypatch):
     seen = []
 
-    def descend(self, theta, rows, probe, g, label, steps, patient=False):
+    def train(self, pairs, theta, rows, probe, g, label, steps, early_stopping=False):
         seen.append((rows, probe))
-        return [np.array([1.0]), np.array([np.nan]), np.array([0.5]), np.array([0.7])]
+        return np.array([[1.0], [np.nan], [0.5], [0.7]])
 
     model = small(folds=5)
     model.n_features_in_, model.n_targets_ = 1, 1
-    monkeypatch.setattr(MixtureDensityNetwork, "_descend", descend)
+    monkeypatch.setattr(MixtureDensityNetwork, "_train", train)
     for N, nets, held in ((23, 5, 4), (3000, 2, 600), (20_000, 1, 1000), (3, 3, 1)):
-        model._x, model._z = torch.randn(N, 1), torch.randn(N, 1)
-        assert model._on_folds(torch.Generator()).argmin() == 2  # a diverged look is no minimum
+        pairs = mdn.Pairs(torch.randn(N, 1), torch.randn(N, 1))
+        assert model._on_folds(pairs, torch.Generator()).argmin() == 2  # NaN is not a minimum
         rows, probe = seen[-1]
         assert rows.shape == (nets, N - held) and probe.shape == (nets, held)
         for r, p in zip(rows.tolist(), probe.tolist(), strict=True):
@@ -191,10 +191,10 @@ def test_the_kept_restart_has_the_least_training_loss():
     model = small(n_init=4, folds=0).fit(c, t)
     assert model.best_ == model.train_nll_.argmin() and model.train_nll_.shape == (4,)
     assert -model.score(c, t) == pytest.approx(model.train_nll_[model.best_], abs=1e-5)
-    assert model.loss_curve_.shape == (4, 4) and model.validation_curve_.shape == (0,)  # looks at 0, 20, 40, 60
+    assert model.loss_curve_.shape == (4, 4) and model.validation_curve_.shape == (0,)  # evaluated at steps 0, 20, 40, 60
 
 
-def test_a_bar_comes_only_after_a_while(monkeypatch):
+def test_a_progress_bar_appears_only_in_long_fits(monkeypatch):
     shown = []
 
     @contextlib.contextmanager
@@ -246,7 +246,7 @@ def test_data_a_is_calibrated(on_branches):
     u = on_branches.pit(*separated(5000, 1))
     assert kstest(u, "uniform").statistic < 0.03
     shifted = on_branches.pit(separated(5000, 1)[0], separated(5000, 1)[1] + 0.03)
-    assert kstest(shifted, "uniform").statistic > 0.05  # the test sees half a noise's shift
+    assert kstest(shifted, "uniform").statistic > 0.05  # a shift of 0.6 noise deviations is detected
 
 
 def test_the_mode_is_on_a_branch_and_the_mean_is_not(on_branches):
@@ -275,7 +275,7 @@ def test_noise_that_depends_on_the_context_is_found():
     assert np.sqrt(((found / spread(x) - 1) ** 2).mean()) < 0.12
 
 
-def test_folds_keep_small_data_from_being_learned_by_heart():
+def test_folds_prevent_overfitting_of_small_data():
     (c, t), (held_c, held_t) = widening(100, 2), widening(4000, 2)
     truth = float((0.5 * ((held_t - np.sin(3 * held_c[:, 0])) / spread(held_c[:, 0])) ** 2 + np.log(spread(held_c[:, 0]))).mean())
     truth += LOG_SQRT_2PI
@@ -287,8 +287,8 @@ def test_folds_keep_small_data_from_being_learned_by_heart():
     assert model.validation_curve_.argmin() * mdn.EVERY <= model.steps_
 
 
-def test_quantiles_find_branches_that_a_plain_start_misses():
-    """Of seeds 0 to 9, quantiles come within 0.06 nats of the truth at nine, a plain start at one."""
+def test_quantile_initialization_finds_branches_that_the_plain_one_misses():
+    """Of seeds 0 to 9, nine come within 0.06 nats of the truth with quantiles, and one with the plain initialization."""
     (c, t), (held_c, held_t) = separated(1500, 0), separated(2000, 1)
     truth = true_nll(held_c, held_t)
     found = {}
@@ -299,7 +299,7 @@ def test_quantiles_find_branches_that_a_plain_start_misses():
     assert found["quantile"] < 0.06
 
 
-def test_starts_lie_where_the_targets_are():
+def test_initial_means_are_quantiles_or_cluster_centers():
     z = torch.randn(4000, 1)
     np.testing.assert_allclose(mdn.centers(z, 4, 0)[:, 0], z.quantile(torch.tensor([0.125, 0.375, 0.625, 0.875]), 0)[:, 0])
     corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [0.0, 2.0]])
@@ -307,7 +307,7 @@ def test_starts_lie_where_the_targets_are():
     found = mdn.centers(clouds, 3, 0)
     assert torch.cdist(corners, found).min(1).values.max() < 0.05
     layers = mdn.shapes(1, (8,), 3, 2)
-    out = mdn.network(mdn.start(layers, clouds, 3, "quantile", 0)[None], torch.zeros(1, 1, 1), layers)[0, 0]
+    out = mdn.network(mdn.initialized(layers, clouds, 3, "quantile", 0)[None], torch.zeros(1, 1, 1), layers)[0, 0]
     a, m, s = mdn.split(out, 3)
     assert a.abs().max() < 0.1 and (m - found).abs().max() < 0.1 and (s + math.log(3)).abs().max() < 0.1
 
@@ -337,7 +337,7 @@ def test_save_and_load(tmp_path):
     assert np.array_equal(again.fit(c, t).parameters_, model.parameters_)  # settings came along
 
 
-def test_the_seed_settles_the_fit_and_leaves_torchs_alone():
+def test_the_seed_determines_the_fit_and_leaves_the_global_generator_alone():
     c, t = separated(200, 6)
     before = torch.get_rng_state()
     one, two, other = (small(random_state=s, folds=0).fit(c, t).parameters_ for s in (1, 1, 2))
@@ -363,14 +363,14 @@ def test_duplicates_and_units():
     [
         ({"n_components": 0}, "n_components from 1 to the 20 items, found 0"),
         ({"n_components": 21}, "n_components from 1 to the 20 items, found 21"),
-        ({"init": "kmeans"}, "init 'quantile' or 'plain', found 'kmeans'"),
+        ({"init": "kmeans"}, "init among quantile, plain, found 'kmeans'"),
         ({"hidden": ()}, "hidden to be one or more widths"),
         ({"hidden": (16, 0)}, "hidden to be one or more widths"),
         ({"hidden": "128"}, "hidden to be one or more widths"),
         ({"n_components": 2.5}, "n_components from 1 to the 20 items, found 2.5"),
         ({"hidden": 16}, "hidden to be one or more widths"),
         ({"lr": 0.0}, "lr > 0"),
-        ({"weight_decay": -1.0}, "weight_decay >= 0"),
+        ({"weight_decay": -1.0}, "weight_decay of at least 0"),
         ({"steps": 0}, "steps to be a whole number of at least 1, found 0"),
         ({"batch_size": 0}, "batch_size to be a whole number"),
         ({"n_init": 0}, "n_init to be a whole number"),

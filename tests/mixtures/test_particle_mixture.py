@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import approx_fprime
 from tests.reference import particles as reference
 
+from vergence.densities import particles
 from vergence.mixtures import particle_mixture as pm
 from vergence.mixtures.particle_mixture import ParticleMixture
 
@@ -82,7 +83,7 @@ def test_with_no_more_items_than_particles_it_is_the_kernel_estimate_of_all():
     assert (model.weights_ == 1 / 40).all() and model.n_batches_ == 0 and (model.ages_ == 0).all()
 
 
-def test_narrow_kernels_give_back_the_items():
+def test_narrow_kernels_reproduce_the_items():
     x, y = pairs(40)
     model = ParticleMixture(context_bandwidth=1e-4, target_bandwidth=0.1).fit(x, y)
     close(model.predict(x), y)
@@ -90,7 +91,7 @@ def test_narrow_kernels_give_back_the_items():
     close(model.conditional(x).variance, np.tile(0.01 * y.var(0), (40, 1)), 1e-8)
 
 
-def test_wide_kernels_forget_the_context():
+def test_wide_kernels_ignore_the_context():
     x, y = pairs(40)
     model = ParticleMixture(context_bandwidth=1e5, target_bandwidth=0.1).fit(x, y)
     close(model.predict(x), np.tile(y.mean(0), (40, 1)), 1e-6)
@@ -102,7 +103,7 @@ def test_far_queries_stay_finite(weighted):
     assert np.isfinite(weighted.score_samples(x, np.full((3, 3), 1e3))).all()
 
 
-def test_many_queries_are_answered_in_blocks():
+def test_many_queries_are_computed_in_blocks():
     x, y = pairs(2000)
     model = ParticleMixture(n_particles=1000, random_state=0, **H).fit(x, y)
     new, _ = pairs(5000, seed=1)
@@ -188,18 +189,18 @@ def test_an_undamped_weight_step_never_lowers_the_likelihood(weighted):
     x, y = pairs(50, seed=4)
     c, t = inside(weighted, x, y)
     contexts, targets, w = bank_of(weighted)
-    log_k = pm.log_kernel(torch.from_numpy(c), torch.from_numpy(contexts), 0.3)
-    log_k = log_k + pm.log_kernel(torch.from_numpy(t), torch.from_numpy(targets), 0.2)
+    log_k = particles.log_kernel(torch.from_numpy(c), torch.from_numpy(contexts), 0.3)
+    log_k = log_k + particles.log_kernel(torch.from_numpy(t), torch.from_numpy(targets), 0.2)
     last = -math.inf
     for _ in range(20):
         found = np.mean([reference.log_joint(a, b, contexts, targets, w, 0.3, 0.2) for a, b in zip(c, t, strict=True)])
         assert found >= last - 1e-9
         last, w = found, torch.as_tensor(w)
-        w = pm.reweighted(w, pm.responsibilities(w, log_k), 1.0, 0.0).clamp(min=1e-300).numpy()
+        w = particles.reweighted(w, particles.responsibilities(w, log_k), 1.0, 0.0).clamp(min=1e-300).numpy()
 
 
 def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
-    """The warning of the specification: few particles come to have all the weight."""
+    """The specification's warning: the weight concentrates on a few particles."""
     model = ParticleMixture(n_particles=64, random_state=0, context_bandwidth=1.0, target_bandwidth=1.0).fit(*pairs(64))
     c, t = (torch.from_numpy(v) for v in pairs(64, seed=4))
     bank = model._bank()
@@ -207,13 +208,13 @@ def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
     def left(rho, u):
         w = bank.w
         for _ in range(60):
-            w = pm.reweighted(w, model._responsibilities(bank._replace(w=w), c, t), rho, u)
+            w = particles.reweighted(w, model._responsibilities(bank._replace(w=w), c, t), rho, u)
         return float(1 / w.square().sum())
 
     assert left(1.0, 0.0) < 3 < 30 < left(0.05, 0.05)
 
 
-def test_resampling_draws_from_the_pool_and_makes_weights_equal():
+def test_resampling_takes_particles_of_the_pool_with_equal_weights():
     model = ParticleMixture(n_particles=50, random_state=0, ess_threshold=1.1, em_steps=0, **H).fit(*pairs(50))
     (x0, _), (x, y) = pairs(50), pairs(20, seed=1)
     model.partial_fit(x, y)
@@ -233,8 +234,8 @@ def test_resampling_keeps_the_pools_mean_on_average(kind):
     x, y = (v[:15] for v in pairs(40, seed=2))
     base = ParticleMixture(n_particles=40, random_state=0, ess_threshold=0.0, rho=0.6, em_steps=0, **H).fit(*pairs(40))
     bank, batch = base._bank(), (torch.from_numpy(x), torch.from_numpy(y))
-    pool = pm.pooled(bank, *batch)
-    w = pm.reweighted(bank.w, base._responsibilities(bank, *batch), 0.6, 0.05)
+    pool = particles.pooled(bank, *batch)
+    w = particles.reweighted(bank.w, base._responsibilities(bank, *batch), 0.6, 0.05)
     expected = (torch.cat([w * 40, torch.ones(15)]) / 55) @ pool.t
     means = []
     for seed in range(300):
@@ -260,7 +261,7 @@ def test_a_queue_keeps_the_last_items_in_order():
     assert (model.target_particles_ == pairs(200, seed=2)[1][-30:]).all()
 
 
-def test_weights_that_stay_make_the_bank_a_queue():
+def test_constant_weights_make_the_bank_a_queue():
     settings = {"n_particles": 30, "batch_size": 7, "em_steps": 0, "ess_threshold": 0.0, "random_state": 0, **H}
     bank = ParticleMixture(rho=0.0, u=0.0, **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
     queue = ParticleMixture(mode="fifo", **settings).fit(*pairs(30)).partial_fit(*pairs(100, seed=1))
@@ -271,7 +272,7 @@ def test_weights_that_stay_make_the_bank_a_queue():
 # --- streams
 
 
-def test_a_stream_goes_on_as_if_it_had_never_paused():
+def test_a_resumed_stream_equals_an_uninterrupted_one():
     first, (x, y) = pairs(60), pairs(90, seed=1)
     settings = {"n_particles": 40, "batch_size": 15, "ess_threshold": 0.9, "rho": 0.4, "random_state": 3}
     one, two = (ParticleMixture(**settings).fit(*first) for _ in range(2))
@@ -309,7 +310,7 @@ def test_a_drifting_relation_is_followed():
     assert model.score(x, after) > 0.3 > 0 > model.score(x, before)
 
 
-def test_a_seed_repeats_the_fit():
+def test_the_seed_determines_the_fit():
     x, y = surrogate(700, 0)
     one, two, other = (ParticleMixture(n_particles=100, random_state=seed).fit(x, y) for seed in (1, 1, 2))
     assert (one.weights_ == two.weights_).all() and (one.context_particles_ == two.context_particles_).all()
@@ -344,7 +345,7 @@ def test_branches_have_their_mass(on_a):
     assert np.quantile(distance, 0.95) < 5 * EPS
 
 
-def test_it_is_far_better_than_one_mode(on_a):
+def test_the_likelihood_exceeds_that_of_one_mode(on_a):
     x, y = surrogate(5000, 1)
     nll = -on_a.score(x, y)
     assert -0.4835 < nll < -0.38  # the truth; the best unimodal has 1.2112
@@ -358,20 +359,20 @@ def test_it_is_far_better_than_one_mode(on_a):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"n_particles": 0}, "expected n_particles of at least 1, found 0"),
-        ({"batch_size": 0}, "expected batch_size of at least 1"),
-        ({"em_steps": -1}, "expected em_steps of at least 0"),
-        ({"rho": 1.5}, "expected rho from 0 to 1, found 1.5"),
-        ({"rho": -0.1}, "expected rho from 0 to 1"),
-        ({"u": math.nan}, "expected u from 0 to 1"),
-        ({"ess_threshold": -1}, "expected ess_threshold >= 0"),
-        ({"resampling": "residual"}, "expected resampling systematic or stratified, found 'residual'"),
-        ({"mode": "lifo"}, "expected mode smc or fifo, found 'lifo'"),
+        ({"n_particles": 0}, "expected n_particles to be a whole number of at least 1, found 0"),
+        ({"batch_size": 0}, "expected batch_size to be a whole number of at least 1"),
+        ({"em_steps": -1}, "expected em_steps to be a whole number of at least 0"),
+        ({"rho": 1.5}, r"expected rho in \[0, 1\], found 1.5"),
+        ({"rho": -0.1}, r"expected rho in \[0, 1\]"),
+        ({"u": math.nan}, r"expected u in \[0, 1\]"),
+        ({"ess_threshold": -1}, "expected ess_threshold of at least 0"),
+        ({"resampling": "residual"}, "expected resampling among systematic, stratified, found 'residual'"),
+        ({"mode": "lifo"}, "expected mode among smc, fifo, found 'lifo'"),
         ({"context_bandwidth": 0}, "expected context_bandwidth > 0"),
         ({"target_bandwidth": -1.0}, "expected target_bandwidth > 0"),
     ],
 )
-def test_what_cannot_be_is_refused(setting, message):
+def test_invalid_settings_are_refused(setting, message):
     with pytest.raises(ValueError, match=message):
         ParticleMixture(**setting).fit(*pairs(10))
     with pytest.raises(ValueError, match=message):

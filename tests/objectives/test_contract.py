@@ -2,6 +2,7 @@
 
 import importlib.resources
 import math
+import typing
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_class_is_concrete_and_final(name):
 
 
 def test_unknown_name_suggests_the_nearest():
-    with pytest.raises(ValueError, match=r"unknown objective 'vjee'.*did you mean 'vje'"):
+    with pytest.raises(ValueError, match=r"expected an objective among .*found 'vjee'.*did you mean 'vje'"):
         objectives.get("vjee")
     with pytest.raises(ValueError, match=r"package\.module:Class"):
         objectives.get("nothing like it")
@@ -166,6 +167,41 @@ def test_precision_follows_the_input(name, dtype):
     found = outputs(objective.to(dtype), za.to(dtype), zb.to(dtype))
     for value, reference in zip(found, exact, strict=True):
         assert value.dtype == dtype and value.shape == reference.shape and torch.isfinite(value).all()
+
+
+@every
+@pytest.mark.parametrize("views", [lambda: (torch.randn(1, D), torch.randn(1, D)), lambda: (torch.ones(B, D), torch.ones(B, D))])
+def test_a_batch_without_spread_has_a_finite_loss_or_is_refused(name, views):
+    """A batch of one, and one of equal embeddings: where a loss has no value, the error says what was expected."""
+    cls, (za, zb) = objectives.get(name), views()
+    refused = []
+    for options in settings(cls):
+        objective = cls(D, **options)
+        try:
+            terms = objective(za, zb)
+        except ValueError as error:
+            assert "expected a batch of at least 2 embeddings that differ, found" in str(error) and "\n" not in str(error)
+            refused.append(options)
+        else:
+            assert all(torch.isfinite(value) for value in terms.values()), options
+    assert ({} in refused) == (name in ("gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn"))
+
+
+def settings(cls):
+    """Returns the options that choose between losses, one setting each."""
+    hints = typing.get_type_hints(cls.__init__)
+    chosen = [name for name in ("loss", "likelihood", "marginal") if name in hints]
+    return [{}, *({name: value} for name in chosen for value in typing.get_args(hints[name]))]
+
+
+def test_declarations():
+    """What a report and a training loop read off the class."""
+    for name in NAMES:
+        cls = objectives.get(name)
+        assert cls.prior_variance is None or cls.prior_variance > 0
+        assert all(callable(notice) and notice({}) == {} for notice in cls.notices)
+        assert all(isinstance(value, float) for value in cls.reference.values()) and "\n" not in cls.advice
+    assert objectives.get("vje").reference == {"variance_mean": 0.3, "variance_cv": 0.75}
 
 
 # --- the state ------------------------------------------------------------------------------------------------------------

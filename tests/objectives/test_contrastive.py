@@ -349,9 +349,9 @@ def test_bad_input():
         ({"temperature": 0.0}, "temperature > 0"),
         ({"temperature": math.inf}, "temperature"),
         ({"temperature": FLOOR, "covariance": "diagonal"}, r"> 0\.01 with covariance diagonal, found 0\.01: raise it"),
-        ({"covariance": "full"}, "expected covariance isotropic or diagonal, found 'full'"),
-        ({"weights": "learned"}, "expected weights equal or norm"),
-        ({"components": "bank"}, "expected components views or pairs"),
+        ({"covariance": "full"}, "expected covariance among isotropic, diagonal, found 'full'"),
+        ({"weights": "learned"}, "expected weights among equal, norm"),
+        ({"components": "bank"}, "expected components among views, pairs"),
         ({"momentum": 1.0}, "momentum"),
     ]
     for settings, message in wrong:

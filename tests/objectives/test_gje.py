@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from vergence.objectives.gje import GJE
-from vergence.objectives.parts import volume
+from vergence.objectives.parts import information
 
 B, D = 80, 3
 
@@ -33,7 +33,7 @@ def slow(za, zb):
     Z = torch.cat([za, zb], 1)
     mean = sum(Z) / len(Z)
     S = sum(torch.outer(z - mean, z - mean) for z in Z) / len(Z)
-    S = S + volume.JITTER[torch.float64] * S.diagonal().mean() * torch.eye(2 * D)
+    S = S + information.JITTER[torch.float64] * S.diagonal().mean() * torch.eye(2 * D)
     joint = MultivariateNormal(mean, S)
     views = [MultivariateNormal(mean[w], S[w, w]) for w in (slice(0, D), slice(D, None))]
     nll = -sum(joint.log_prob(z) for z in Z) / len(Z)
@@ -85,11 +85,13 @@ def test_symmetry():
         assert all(abs(a[name] - b[name]) < 1e-10 for name in a)
 
 
-@pytest.mark.parametrize("covariance", ["batch", "learned", "low_rank"])
+@pytest.mark.parametrize(
+    "likelihood", [{}, {"likelihood": "learned"}, {"likelihood": "learned", "covariance": "low_rank"}], ids=str
+)
 @pytest.mark.parametrize("loss", ["joint_kl", "conditional_kl", "mi_kl", "naive"])
-def test_gradients(loss, covariance):
+def test_gradients(loss, likelihood):
     za, zb = (z[:12].clone().requires_grad_() for z in pair())
-    objective = exact(loss=loss, covariance=covariance)
+    objective = exact(loss=loss, **likelihood)
     assert torch.autograd.gradcheck(lambda a, b: sum(objective(a, b).values()), (za, zb))
 
 
@@ -130,7 +132,7 @@ def trained(steps=600, **settings):
     [
         {"loss": "naive"},
         {"loss": "naive", "stop_gradient": True},
-        {"loss": "naive", "covariance": "ema"},
+        {"loss": "naive", "likelihood": "ema"},
         {"loss": "joint_kl", "beta": 0.5},
     ],
     ids=["naive", "stop-gradient", "moving average", "beta below one"],
@@ -191,7 +193,7 @@ def test_small_batches_are_shrunk():
     terms = objective(za, za + 0.1 * torch.randn(20, 16, generator=g))
     assert all(torch.isfinite(v) for v in terms.values())
     S = torch.diag(torch.linspace(1, 5, 8))
-    assert volume.oas(S, 10) > volume.oas(S, 100) > volume.oas(S, 1000) > 0
+    assert information.oas(S, 10) > information.oas(S, 100) > information.oas(S, 1000) > 0
 
 
 def test_diagnostics_show_the_trap():
@@ -204,7 +206,16 @@ def test_diagnostics_show_the_trap():
 
 
 def test_bad_input():
-    for wrong in ({"loss": "mi"}, {"covariance": "full"}, {"eta": 0.0}, {"beta": -1.0}, {"momentum": 1.0}, {"shrinkage": 2.0}):
+    for wrong in (
+        {"loss": "mi"},
+        {"covariance": "diagonal"},
+        {"likelihood": "full"},
+        {"covariance": "low_rank"},
+        {"eta": 0.0},
+        {"beta": -1.0},
+        {"momentum": 1.0},
+        {"shrinkage": 2.0},
+    ):
         with pytest.raises(ValueError, match="expected"):
             GJE(D, **wrong)
     with pytest.raises(ValueError, match="expected two"):
@@ -214,7 +225,7 @@ def test_bad_input():
 def test_the_low_rank_form_is_a_density_of_few_numbers():
     """It fits views that agree in every feature, which a diagonal plus low rank of [z_a; z_b] could not."""
     wide, g = 40, torch.Generator().manual_seed(0)
-    objective = GJE(wide, loss="joint_kl", covariance="low_rank", rank=2)
+    objective = GJE(wide, loss="joint_kl", likelihood="learned", covariance="low_rank", rank=2)
     assert sum(p.numel() for p in objective.parameters() if p.requires_grad) == 2 * wide * (1 + 1 + 2)
     optimizer = torch.optim.Adam(objective.parameters(), lr=0.05)
     for _ in range(200):

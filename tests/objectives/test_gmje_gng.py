@@ -233,15 +233,15 @@ def test_diagnostics_of_a_mixture_that_fits():
     ("settings", "words"),
     [
         ({"loss": "mi"}, "expected loss among mi_kl, entropy_kl, joint_kl, naive, found 'mi'"),
-        ({"beta": 0.0}, "expected eta, beta > 0"),
+        ({"beta": 0.0}, "expected beta > 0, found 0.0"),
         ({"max_nodes": 1}, "max_nodes"),
         ({"insert_every": 0}, "insert_every"),
-        ({"items_per_node": 0.0}, "expected steps >= 0 and items_per_node > 0, found steps=5, items_per_node=0.0"),
-        ({"steps": -1}, "found steps=-1"),
+        ({"items_per_node": 0.0}, "expected items_per_node > 0, found 0.0"),
+        ({"steps": -1}, "expected steps to be a whole number of at least 0, found -1"),
         ({"floor": -0.1}, "floor > 0"),
-        ({"bank": 59}, "expected a bank of at least two items a component, 60, found 59"),
-        ({"covariance": "tied"}, "expected covariance auto, full or low_rank, found 'tied'"),
-        ({"shrinkage": 1.1}, r"expected shrinkage in \[0, 1\] or None, found 1.1"),
+        ({"bank": 59}, "expected a bank of at least 60 items, two per component, found 59"),
+        ({"covariance": "tied"}, "expected covariance among auto, full, low_rank, found 'tied'"),
+        ({"shrinkage": 1.1}, r"expected shrinkage in \[0, 1\], found 1.1"),
     ],
 )
 def test_bad_settings(settings, words):

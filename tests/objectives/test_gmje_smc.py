@@ -1,6 +1,7 @@
 """The bank of weighted pairs: MoCo where weights are equal (T10), the theorem of its weights (T11), its state and density."""
 
 import copy
+import dataclasses
 import itertools
 import math
 
@@ -17,7 +18,6 @@ from vergence.densities.gaussian import GaussianMixture
 from vergence.evaluation.parts.spread import normalized_std
 from vergence.methods.paired import PairedMethod
 from vergence.objectives import gmje_smc
-from vergence.objectives.core import ConditionalObjective
 from vergence.objectives.gmje_smc import GMJESMC
 
 B, D, M = 8, 5, 32
@@ -40,7 +40,7 @@ def filled(steps=6, spread=0.3, **settings):
     smc = GMJESMC(D, bank=M, **settings)
     for seed in range(steps):
         smc.update(*pair(seed=seed))
-    if spread and smc.mode == "smc":
+    if spread and smc.rule.mode == "smc":
         smc.weights.copy_((spread * torch.randn(M, generator=torch.Generator().manual_seed(9))).softmax(0))
     return smc
 
@@ -168,7 +168,7 @@ def test_symmetry_and_length():
 
 @pytest.mark.parametrize(("rho", "u"), [(0.05, 0.05), (1.0, 0.0), (0.0, 0.0), (0.3, 1.0)])
 def test_a_step_is_the_reference(rho, u):
-    smc = filled(rho=rho, u=u, ess_threshold=0.0)
+    smc = filled(momentum=1 - rho, u=u, ess_threshold=0.0)
     bank = list(zip(*listed(smc), strict=True))
     for seed in (11, 12, 13, 14, 15):
         za, zb = pair(seed=seed)
@@ -184,7 +184,7 @@ def test_a_step_is_the_reference(rho, u):
 @pytest.mark.parametrize("kind", ["systematic", "stratified"])
 @pytest.mark.parametrize("mode", ["smc", "fifo"])
 def test_invariants(mode, kind, dtype):
-    smc = GMJESMC(D, bank=M, mode=mode, resampling=kind, rho=0.5, ess_threshold=0.8, max_age=6).to(dtype)
+    smc = GMJESMC(D, bank=M, mode=mode, resampling=kind, momentum=0.5, ess_threshold=0.8, max_age=6).to(dtype)
     tol = 1e-6 if dtype == torch.float32 else 1e-14
     for seed in range(40):
         smc.update(*(z.to(dtype) for z in pair(5 + seed % 9, seed=seed)))
@@ -227,7 +227,7 @@ def test_undamped_steps_on_one_batch_collapse_and_damped_ones_do_not():
 
 
 def test_resampling_draws_from_the_pool_and_makes_weights_equal():
-    smc, (za, zb) = filled(ess_threshold=0.95, rho=0.0, u=0.0, spread=1.5), pair(seed=20)
+    smc, (za, zb) = filled(ess_threshold=0.95, momentum=1.0, u=0.0, spread=1.5), pair(seed=20)
     before, resampled = copy.deepcopy(smc), int(smc.resamplings)
     smc.update(za, zb)
     assert int(smc.resamplings) == resampled + 1
@@ -237,7 +237,7 @@ def test_resampling_draws_from_the_pool_and_makes_weights_equal():
     counts = (smc.bank_a[:, None] == pool).all(-1).sum(0)
     assert counts.sum() == M and ((counts - M * w).abs() < 1).all()  # systematic: floor or ceil of M w
     assert ((smc.bank_b[:, None] == torch.cat([before.bank_b, zb])).all(-1).sum(0) == counts).all(), "pairs stay pairs"
-    before.ess_threshold = 0.1
+    before.rule = dataclasses.replace(before.rule, ess_threshold=0.1)
     before.update(za, zb)
     assert int(before.resamplings) == resampled and ess(before.weights) < 0.9 * M
 
@@ -258,7 +258,7 @@ def test_draws_differ_from_step_to_step_and_leave_the_global_generator_alone():
 
 
 def test_the_lightest_leave_and_the_oldest_of_equals():
-    smc = filled(rho=0.0, u=0.0, ess_threshold=0.0, spread=0.0)
+    smc = filled(momentum=1.0, u=0.0, ess_threshold=0.0, spread=0.0)
     smc.weights.fill_(1.0)
     smc.weights[:4] = 3.0  # the oldest are heavy
     smc.weights[10:13] = 0.5
@@ -277,7 +277,7 @@ def test_weights_that_differ_by_rounding_are_equal(dtype):
 
 
 def test_an_age_may_be_bounded():
-    settings = {"rho": 0.0, "u": 0.0, "ess_threshold": 0.0, "spread": 0.0}
+    settings = {"momentum": 1.0, "u": 0.0, "ess_threshold": 0.0, "spread": 0.0}
     bounded, free = filled(max_age=3, **settings), filled(**settings)
     for smc in (bounded, free):
         smc.weights[:B] = 5 / M  # of age 3
@@ -305,8 +305,8 @@ def test_a_queue_keeps_the_last_pairs_in_order():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_that_stay_make_the_bank_a_queue(dtype):
-    """T10: with rho = u = 0 and no resampling; loss and bank, also while the first vectors leave."""
-    smc, queue = (GMJESMC(D, bank=M, mode=mode, rho=0.0, u=0.0, ess_threshold=0.0).to(dtype) for mode in ("smc", "fifo"))
+    """T10: with momentum 1, u = 0 and no resampling; loss and bank, also while the first vectors leave."""
+    smc, queue = (GMJESMC(D, bank=M, mode=mode, momentum=1.0, u=0.0, ess_threshold=0.0).to(dtype) for mode in ("smc", "fifo"))
     tol = 1e-6 if dtype == torch.float32 else 4e-15
     for seed in range(10):
         za, zb = (z.to(dtype) for z in pair(7, seed=seed))
@@ -318,7 +318,7 @@ def test_weights_that_stay_make_the_bank_a_queue(dtype):
 
 @pytest.mark.parametrize("mode", ["smc", "fifo"])
 def test_the_first_vectors_leave_before_any_pair(mode):
-    smc = GMJESMC(D, bank=M, mode=mode, rho=0.9, u=0.0, ess_threshold=2.0)
+    smc = GMJESMC(D, bank=M, mode=mode, momentum=0.1, u=0.0, ess_threshold=2.0)
     close(smc.bank_a.norm(dim=1), torch.ones(M))
     start, seen = smc.bank_a.clone(), []
     for seed in range(4):
@@ -347,7 +347,7 @@ def test_a_batch_of_more_than_the_bank_leaves_its_last(mode):
 
 @pytest.mark.parametrize("kind", ["systematic", "stratified"])
 def test_a_run_goes_on_as_if_it_had_never_paused(kind, tmp_path):
-    settings = {"bank": M, "resampling": kind, "rho": 0.5, "ess_threshold": 0.85}
+    settings = {"bank": M, "resampling": kind, "momentum": 0.5, "ess_threshold": 0.85}
     one, two = GMJESMC(D, **settings), GMJESMC(D, **settings)
     for seed in range(12):
         one.update(*pair(seed=seed))
@@ -369,7 +369,9 @@ def test_a_run_goes_on_as_if_it_had_never_paused(kind, tmp_path):
 
 def generic(smc, zb, za):
     """Returns log p(z_b | z_a) and -log p(z_a) by the library's general path."""
-    return ConditionalObjective.log_prob(smc, zb, za), ConditionalObjective.score(smc, za)
+    kernel = Diagonal(smc.h2.expand(2 * za.shape[1]))
+    joint = GaussianMixture(smc.weights.log(), torch.cat([smc.bank_a, smc.bank_b], 1), kernel, context=za.shape[1])
+    return joint.conditional(za).log_prob(zb), -joint.marginal("context").log_prob(za)
 
 
 def as_wide_as_the_loss(smc):
@@ -382,7 +384,7 @@ def as_wide_as_the_loss(smc):
 def test_the_width_is_that_of_the_likeliest_kernels():
     """On a stream that does not drift it goes to where the likelihood of new pairs is largest."""
     g = torch.Generator().manual_seed(0)
-    centers, smc = 5 * torch.randn(20, 2 * D, generator=g), GMJESMC(D, bank=400, u=0.0, rho=0.0)
+    centers, smc = 5 * torch.randn(20, 2 * D, generator=g), GMJESMC(D, bank=400, u=0.0, momentum=1.0)
 
     def batch(n=50):
         return (centers[torch.randint(20, (n,), generator=g)] + 0.3 * torch.randn(n, 2 * D, generator=g)).split(D, 1)
@@ -524,7 +526,7 @@ def test_extreme_input(kind, tau, dtype, normalize):
 
 
 def test_weights_of_zero():
-    smc, (za, zb) = filled(rho=1.0, u=0.0), (z.requires_grad_() for z in pair(seed=20))
+    smc, (za, zb) = filled(momentum=0.0, u=0.0), (z.requires_grad_() for z in pair(seed=20))
     smc.weights[: M // 2] = 0
     smc.weights /= smc.weights.sum()
     loss = smc(za, zb)["nce"]
@@ -537,15 +539,15 @@ def test_weights_of_zero():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"mode": "lifo"}, "expected mode smc or fifo .* found lifo"),
-        ({"resampling": "residual"}, "resampling systematic or stratified, found smc, residual"),
-        ({"bank": 0}, "expected bank >= 1"),
-        ({"max_age": 0}, "max_age >= 1 or None"),
+        ({"mode": "lifo"}, "expected mode among smc, fifo, found 'lifo'"),
+        ({"resampling": "residual"}, "expected resampling among systematic, stratified, found 'residual'"),
+        ({"bank": 0}, "expected bank to be a whole number of at least 1, found 0"),
+        ({"max_age": 0}, "expected max_age to be a whole number of at least 1, found 0"),
         ({"temperature": 0.0}, "expected temperature > 0"),
         ({"temperature": math.nan}, "expected temperature > 0"),
-        ({"ess_threshold": -0.1}, "ess_threshold >= 0"),
-        ({"rho": 1.5}, "rho and u from 0 to 1"),
-        ({"u": -0.1}, "rho and u from 0 to 1"),
+        ({"ess_threshold": -0.1}, "expected ess_threshold of at least 0"),
+        ({"momentum": 1.5}, r"expected momentum in \[0, 1\]"),
+        ({"u": -0.1}, r"expected u in \[0, 1\]"),
     ],
 )
 def test_bad_input(setting, message):

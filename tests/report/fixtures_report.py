@@ -28,7 +28,7 @@ def config(**changes):
     facts = {"classes": CLASSES, "n_train": 1293, "n_test": 360, "shape": [1, 16, 16], "kind": "image"}
     facts |= {"note": "20 % held out, stratified, seed 0", "parameters": 1234567, "device": "cpu, 2 threads"}
     facts |= {"precision": "bf16-mixed", "commit": "0123456789ab"}
-    return parts | {"facts": facts} | changes
+    return parts | {"metadata": facts} | changes
 
 
 def metrics():
@@ -43,10 +43,13 @@ def metrics():
     return [*rows, {"step": 50, "epoch": 10.0, "knn": 0.8125}, {"step": 150, "epoch": 30.0, "knn": 0.9375}]
 
 
+PROBE = {"train_accuracy": 1.0, "iterations": 40, "converged": True}
+
+
 def representation(kind, dim, base, probe):
     knn = {k: {"majority": base - 0.004 * i, "weighted": base - 0.003 * i} for i, k in enumerate(["1", "5", "20", "30", "200"])}
-    collapse = {"std": 0.9, "effective_rank": 31.0, "norm": 16.0}
-    return {"kind": kind, "dim": dim, "knn": knn, "probe": {"accuracy": probe, "converged": True}, "collapse": collapse}
+    collapse = {"std": 0.9, "std_min": 0.4, "effective_rank": 31.0, "norm": 16.0}
+    return {"kind": kind, "dim": dim, "knn": knn, "probe": PROBE | {"accuracy": probe}, "collapse": collapse}
 
 
 def evaluation(**changes):
@@ -82,12 +85,12 @@ def evaluation(**changes):
 def examples(n=240, queries=4):
     """Principal components and nearest neighbors of the pixels; the score is the distance to the mean of the inliers."""
     x, label, thumbnail = digits(n)
-    centerd = x - x.mean(0)
+    centered = x - x.mean(0)
     anomalous = label == 9
     score = np.linalg.norm(x - x[~anomalous].mean(0), axis=1).astype(np.float32) + 8 * anomalous
     distance = np.linalg.norm(x[:queries, None] - x[None], axis=2)
     return {
-        "xy": centerd @ np.linalg.svd(centerd, full_matrices=False)[2][:2].T,
+        "xy": centered @ np.linalg.svd(centered, full_matrices=False)[2][:2].T,
         "label": label,
         "score": score.astype(np.float32),
         "anomalous": anomalous,

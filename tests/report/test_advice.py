@@ -37,7 +37,7 @@ def test_words_numbers_and_names(advice, known, tmp_path):
     text = page(advice[known], tmp_path)
     assert "mine &amp; &lt;yours&gt;" in text and "<yours>" not in text and "<b>shake" not in text
     for sentence in advice[known]["words"]:
-        assert html.escape(sentence.split(":")[0]) in text
+        assert sentence.split(":")[0] in html.unescape(text)
     for row in advice[known]["components"]:
         assert f"<td>{100 * row['overlap']:.1f}</td>" in text
     assert ("margin, points" in text) == known

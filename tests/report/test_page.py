@@ -74,7 +74,7 @@ def test_detection_is_the_files_and_the_best_is_bold(full):
 def test_posterior_stands_beside_the_papers_marked_as_such(full):
     found = rows(full, "Posterior")
     assert found[0][1:3] == ["0.3125", "about 0.3"] and found[1][1:3] == ["0.7725", "about 0.75"]
-    assert "what the VJE paper reports of its own networks; it was not measured here" in plain(full)
+    assert "what the objective's paper reports for its own networks; it was not measured here" in plain(full)
 
 
 def test_another_objective_is_not_compared_with_vjes_paper(tmp_path):
@@ -176,7 +176,7 @@ def test_where_no_control_wins_none_is_said_to(tmp_path):
 
 def test_names_are_data_not_markup(tmp_path):
     config = fixtures.config(data={"source": HOSTILE, "keep_classes": None}, model={"encoder": HOSTILE, "objective": HOSTILE})
-    config["facts"] |= {"classes": [HOSTILE] * 10, "note": HOSTILE, "device": HOSTILE}
+    config["metadata"] |= {"classes": [HOSTILE] * 10, "note": HOSTILE, "device": HOSTILE}
     evaluation = fixtures.evaluation()
     evaluation["protocol"]["note"] = HOSTILE
     evaluation["representations"][HOSTILE] = fixtures.representation("control", 3, 0.999, 0.999)
@@ -218,7 +218,7 @@ def test_pictures_have_words(full):
 ABSENT = {
     "rows": "There are no training curves",
     "evaluation": "was not evaluated yet",
-    "examples": "There are no example items to draw",
+    "examples": "There are no examples to show",
 }
 
 
@@ -247,7 +247,7 @@ def test_no_labels_no_accuracies_but_the_reason(tmp_path):
     text = page(whole(tmp_path / "run", evaluation=evaluation, examples=data))
     assert "There are no accuracies: the data has no labels." in plain(text)
     assert "No class was held out as an anomaly" in plain(text)
-    assert "There are no rows of neighbors" in plain(text)
+    assert "There are no nearest neighbors" in plain(text)
     assert [t["name"] for t in figures(text)["map"]["data"] if t["meta"] == "label"] == ["no label"]
 
 
@@ -261,7 +261,7 @@ def test_vectors_have_no_pictures(tmp_path):
 def test_probe_that_did_not_converge_is_named(tmp_path):
     evaluation = fixtures.evaluation()
     evaluation["representations"]["mu"]["probe"]["converged"] = False
-    assert "The probe had not converged on mu." in plain(page(whole(tmp_path / "run", evaluation=evaluation)))
+    assert "The probe did not converge on mu." in plain(page(whole(tmp_path / "run", evaluation=evaluation)))
 
 
 def test_half_a_line_of_metrics_is_tolerated_and_said(tmp_path):
@@ -312,7 +312,7 @@ def test_skipped_items_are_counted_and_listed(tmp_path):
 
 def test_every_setting_is_listed(full):
     listed = dict(rows(full, "Settings"))
-    for part in ("data", "views", "model", "fit", "facts"):
+    for part in ("data", "views", "model", "fit", "metadata"):
         for key, value in fixtures.config()[part].items():
             assert json.loads(listed[f"{part}: {key}"]) == value
 
@@ -371,7 +371,7 @@ def test_a_browser_draws_every_chart(tmp_path):
     data = fixtures.examples(120)
     data["name"][0] = HOSTILE
     config = fixtures.config()
-    config["facts"]["classes"] = ["<b>zero</b><img src=x onerror=alert(1)>", *fixtures.CLASSES[1:]]
+    config["metadata"]["classes"] = ["<b>zero</b><img src=x onerror=alert(1)>", *fixtures.CLASSES[1:]]
     file = write_report(whole(tmp_path / "run", config=config, examples=data))
     found = browse(file, tmp_path / "profile", "--dump-dom", "--virtual-time-budget=8000", "--enable-logging=stderr")
     assert re.search(r'<html[^>]* data-drawn="13"', found.stdout)  # the scores, the map, and eleven curves

@@ -10,15 +10,16 @@ from torch import Tensor, nn
 import vergence
 from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
+from vergence.data.items import ArrayItems, PairItems
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.retrieval import retrieve
+from vergence.objectives.core import Objective
+from vergence.objectives.gje import GJE
+from vergence.runs import rows
 from vergence.training import build as building
 from vergence.training.build import build_method
 from vergence.training.config import ModelConfig, RunConfig
-from vergence.data.items import ArrayItems, PairItems
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
-from vergence.densities.covariance import Diagonal
-from vergence.objectives.core import Objective
-from vergence.objectives.gje import GJE
-from vergence.densities.retrieval import retrieve
 
 pytestmark = pytest.mark.float32
 
@@ -118,12 +119,12 @@ def test_encoders_of_unlike_kinds(pairs):
 
 
 def test_pairs_are_evaluated_embedded_and_reported(pairs, tmp_path):
-    from vergence.runs.evaluate import evaluate
     from vergence.report.page import write_report
+    from vergence.runs.evaluate import evaluate
 
     run, source = pairs
     record = evaluate(run, probes=False)
-    assert record["representations"]["z"]["knn"]["1"]["majority"] > 0.5
+    assert record.representations["z"].knn[1].majority > 0.5
     assert write_report(run.folder.path).stat().st_size > 10_000
     run.write_embeddings(source, tmp_path / "e.npz")
     with np.load(tmp_path / "e.npz") as e:
@@ -167,7 +168,7 @@ def test_an_encoder_that_cannot_take_the_target_gives_way_unless_it_was_named():
     assert build((1, 8, 8), (5,), encoder="small", objective="gje").target_encoder(torch.zeros(2, 5)).shape == (2, 256)
     with pytest.raises(ValueError, match="use --encoder mlp"):
         build((1, 8, 8), (5,), encoder="mlp", target_encoder="small")
-    with pytest.raises(ValueError, match="unknown encoder 'smal'"):
+    with pytest.raises(ValueError, match=r"expected an encoder among .*, found 'smal'"):
         build(target_encoder="smal")
 
 
@@ -268,7 +269,7 @@ def test_mixtures_of_many_components_are_taken_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(run.method.objective, "conditional", conditional)
     sizes, expected = [], (run.embed(images(9)).mean, run.score(images(9)))
     monkeypatch.setattr(run.method.objective, "conditional", lambda z: sizes.append(len(z)) or conditional(z))
-    monkeypatch.setattr(building, "NUMBERS", 4 * 7 * 8)
+    monkeypatch.setattr(rows, "MAX_NUMBERS", 4 * 7 * 8)
     run.write_embeddings(images(9), tmp_path / "e.npz")
     assert max(sizes) == 4 and sizes.count(4) == 4  # beliefs and log-densities of 4, 4 and 1
     with np.load(tmp_path / "e.npz") as e:
@@ -287,8 +288,9 @@ def test_banks_of_every_form_are_one_thing(pairs):
     with np.load(source) as arrays:
         context, target = arrays["context"][:6], arrays["target"]
     found = run.retrieve(context, target, 4)
-    for bank in (source, run.project(source, side="target"), run.items(source, side="target")):
-        again = run.retrieve(context, bank, 4)
+    embedded = {"bank_embeddings": run.project(source, side="target")}
+    for bank in ({"bank": source}, {"bank": run.items(source, side="target")}, {"bank": torch.from_numpy(target)}, embedded):
+        again = run.retrieve(context, n=4, **bank)
         assert torch.equal(found.ranked, again.ranked) and torch.equal(found.index, again.index)
     assert found.index.shape == found.log_prob.shape == (6, 1, 4) and found.weight.tolist() == [[1.0]] * 6
     expected = run.conditional(context).log_prob(run.project(target, side="target")[:, None]).T
@@ -299,11 +301,17 @@ def test_banks_of_every_form_are_one_thing(pairs):
 
 def test_what_cannot_be_retrieved(run):
     with pytest.raises(ValueError, match="of one width"):
-        run.retrieve(images(), torch.zeros(3, 5), 1)
+        run.retrieve(images(), bank_embeddings=torch.zeros(3, 5))
     with pytest.raises(ValueError, match="n from 1 to the bank's 3 items"):
-        run.retrieve(images(), torch.zeros(3, 8), 4)
+        run.retrieve(images(), bank_embeddings=torch.zeros(3, 8), n=4)
     with pytest.raises(ValueError, match="modes of at least 1"):
-        run.retrieve(images(), torch.zeros(3, 8), 1, modes=0)
+        run.retrieve(images(), bank_embeddings=torch.zeros(3, 8), modes=0)
+    with pytest.raises(ValueError, match="found neither"):
+        run.retrieve(images(), n=1)
+    with pytest.raises(ValueError, match="found both"):
+        run.retrieve(images(), images(), bank_embeddings=torch.zeros(3, 8))
+    with pytest.raises(ValueError, match="pass raw items as bank"):
+        run.retrieve(images(), bank_embeddings=images())
 
 
 def test_trained_encoders_find_the_other_half_of_what_is_held_out(tmp_path):
@@ -314,7 +322,9 @@ def test_trained_encoders_find_the_other_half_of_what_is_held_out(tmp_path):
     context, target = np.tanh(hidden @ rng.normal(size=(4, 12))), hidden @ rng.normal(size=(4, 9)) + noise
     np.savez(tmp_path / "p.npz", context=context[:1900].astype(np.float32), target=target[:1900].astype(np.float32))
     settings = {**QUICK, "limit": None, "epochs": 12, "optimizer": "adamw", "lr": 2e-3}
-    run = vergence.train(str(tmp_path / "p.npz"), out=tmp_path / "run", objective="gje", encoder="mlp", projector=(4,), **settings)
+    run = vergence.train(
+        str(tmp_path / "p.npz"), out=tmp_path / "run", objective="gje", encoder="mlp", projector=(4,), **settings
+    )
     found = run.retrieve(context[1900:].astype(np.float32), target[1900:].astype(np.float32), 5)
     right = found.ranked == torch.arange(100)[:, None]
     assert right[:, 0].float().mean() > 0.5 and right.any(1).float().mean() > 0.9
@@ -442,4 +452,4 @@ def test_targets_are_embedded_by_the_teacher_that_the_density_knows(tmp_path, du
     assert (expected - other).abs().max() > 1e-3
     torch.testing.assert_close(run.project(x), run.method.branch("context").eval()(x).detach())
     found = run.retrieve(x[:3], x, n=2).ranked
-    assert torch.equal(found, run.retrieve(x[:3], run.project(x, side="target"), n=2).ranked)
+    assert torch.equal(found, run.retrieve(x[:3], bank_embeddings=run.project(x, side="target"), n=2).ranked)

@@ -7,6 +7,7 @@ import pytest
 from tests.cli.test_cli import call, refused
 
 from vergence import mixtures
+from vergence.data.tables import Pairs
 from vergence.runs import density
 
 pytestmark = pytest.mark.float32
@@ -61,7 +62,7 @@ def test_predict_sample_and_score(folder):
 
 def test_numbers_of_the_fit_are_true(tmp_path):
     c, t = two_answers(2000)
-    pairs = density.Pairs(c, t, (["context_0"], ["target_0"]))
+    pairs = Pairs(c, t, (["context_0"], ["target_0"]))
     found = density.fit(pairs, "mixture", tmp_path / "m.safetensors", settings={"n_components": 2}, holdout=0.25, seed=3)
     assert (found["train"], found["test"]) == (1500, 500)
     ours, linear, alone = found["scores"].values()
@@ -83,13 +84,16 @@ def test_tables_by_the_names_of_their_columns(folder):
     assert model.columns_ == [["speed", "number"], ["drag"]]
     lines = (folder / "pairs.csv").read_text().splitlines()
     other = [",".join([c, "x", a, b][i] for i in (0, 2, 3)) for a, b, c in (line.split(",") for line in lines)]
-    (folder / "turned.csv").write_text("\n".join(other) + "\n")  # columns in another order
-    for source in ("pairs.csv", "turned.csv"):
+    (folder / "rotated.csv").write_text("\n".join(other) + "\n")  # columns in another order
+    swapped = [",".join([b, "0" if i else "rest", c, a]) for i, (a, b, c) in enumerate(line.split(",") for line in lines)]
+    (folder / "swapped.csv").write_text("\n".join(swapped) + "\n")  # contexts too, and one column more
+    for source in ("pairs.csv", "rotated.csv", "swapped.csv"):
         assert (
             call("density", "score", folder / "g.safetensors", folder / source, "--out", folder / f"{source}.out.csv").returncode
             == 0
         )
-    assert (folder / "pairs.csv.out.csv").read_text() == (folder / "turned.csv.out.csv").read_text()
+    written = [(folder / f"{name}.csv.out.csv").read_text() for name in ("pairs", "rotated", "swapped")]
+    assert written[0] == written[1] == written[2]
 
 
 def test_wrong_calls_are_one_line(folder, tmp_path):
@@ -118,17 +122,19 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="line 3")
     refused(*fit, tmp_path / "empty.csv", "--target", "b", *out, words="found 0 lines")
     refused(*fit, folder / "pairs.csv", *out, words="--target NAME")
-    refused(*fit, folder / "pairs.csv", "--target", "drug", *out, words="did you mean drag?")
+    refused(*fit, folder / "pairs.csv", "--target", "drug", *out, words="did you mean 'drag'?")
     refused(*fit, folder / "pairs.npz", "--target", "drag", *out, words=".csv")
-    refused(*fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_component=2", *out, words="did you mean n_components?")
+    refused(
+        *fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_component=2", *out, words="did you mean 'n_components'?"
+    )
     refused(*fit, folder / "pairs.npz", "--model", "mixture", "--set", "n_components=9999", *out, words="9999")
     refused(*fit, folder / "pairs.npz", "--holdout", "1", *out, words="holdout")
     refused(*fit, folder / "pairs.npz", "--out", tmp_path / "m.npz", words=".safetensors")
     refused(*fit, folder / "pairs.npz", "--out", tmp_path / "no" / "m.safetensors", words="folder")
     use = [folder / "m.safetensors", folder / "pairs.npz", "--out", tmp_path / "o.csv"]
-    refused("density", "predict", tmp_path / "none", *use[1:], words="no model file")
+    refused("density", "predict", tmp_path / "none", *use[1:], words="found no file")
     refused("density", "predict", *use, "--level", "2", words="level")
-    refused("density", "sample", *use, "--n", "0", words="at least 1 draw")
+    refused("density", "sample", *use, "--n", "0", words="--n of at least 1")
     np.savez(tmp_path / "wide.npz", context=np.ones((3, 4)), target=np.ones(3))
     refused("density", "score", use[0], tmp_path / "wide.npz", *use[2:], words="4 features")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 import vergence
-from vergence.runs import pictures
 from vergence.data.sources import open_data
+from vergence.runs import pictures
 
 pytestmark = pytest.mark.float32
 

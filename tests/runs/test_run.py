@@ -97,20 +97,20 @@ def test_an_objective_from_outside_has_no_density_to_score_with(plain, tmp_path)
 
 
 def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):
-    from vergence.runs.evaluate import evaluate
     from vergence.report.page import write_report
     from vergence.report.show import show_evaluation
+    from vergence.runs.evaluate import evaluate
 
     plain.write_embeddings(images(), tmp_path / "e.npz")
     with np.load(tmp_path / "e.npz") as e:
         assert set(e.files) == {"name", "z"} and np.allclose(e["z"], plain.encode(images()))
     record = evaluate(plain, probes=False)
-    assert set(record["representations"]) == {"z", "untrained", "pixels", "pca"} and record["posterior"] is None
-    assert {score["kind"] for score in record["anomaly"]["scores"].values()} == {"control"}
+    assert set(record.representations) == {"z", "untrained", "pixels", "pca"} and record.posterior is None
+    assert {score.kind for score in record.anomaly.scores.values()} == {"control"}
     show_evaluation(record)
     assert "mu" not in capsys.readouterr().out.split()
     page = write_report(plain.folder.path).read_text()
-    assert "is no density" in page and "its objective keeps no posterior" in page
+    assert "defines no density" in page and "its objective defines no posterior" in page
 
 
 def test_projected_runs_embed_what_the_objective_saw(tmp_path):

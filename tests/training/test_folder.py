@@ -1,29 +1,38 @@
+import errno
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from vergence.data.config import DataConfig
 from vergence.training.config import ModelConfig, RunConfig
-from vergence.training.folder import FORMAT, RunFolder
+from vergence.training.folder import FORMAT, RunFolder, run_lock
+from vergence.training.records import RunMetadata
 from vergence.utils.version import __version__
 
 CONFIG = RunConfig(data=DataConfig(source="digits", keep_classes=(1, 2)), model=ModelConfig(options={"nu": float("inf")}))
 
+METADATA = RunMetadata(kind="image", n_train=3, n_test=1, read_shape=(1, 8, 8), shape=(1, 8, 8), classes=("a", "b"))
+
 
 def make(tmp_path):
-    return RunFolder.create(tmp_path / "run", CONFIG, {"n_train": 3})
+    return RunFolder.create(tmp_path / "run", CONFIG, METADATA)
 
 
 def test_config_comes_back_whole_with_tuples_and_infinities(tmp_path):
     make(tmp_path)
     found = RunFolder.open(tmp_path / "run")
-    assert found.config == CONFIG and found.facts == {"n_train": 3}
+    assert found.config == CONFIG and found.metadata == METADATA
     json.loads((tmp_path / "run" / "config.json").read_text(), parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path):
-    make(tmp_path)
+    make(tmp_path).save_checkpoint({"model": {}, "optimizer": {}, "step": 1})
     with pytest.raises(ValueError, match="already holds a run"):
         make(tmp_path)
 
@@ -31,7 +40,7 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
 def test_checkpoints_come_back_bit_for_bit(tmp_path):
     run = make(tmp_path)
     assert run.load_checkpoint() is None
-    state = {"model": {"w": torch.randn(3, 4)}, "step": 7}
+    state = {"model": {"w": torch.randn(3, 4)}, "optimizer": {}, "step": 7}
     run.save_checkpoint(state)
     found = run.load_checkpoint()
     assert found["step"] == 7 and torch.equal(found["model"]["w"], state["model"]["w"])
@@ -66,7 +75,7 @@ def test_metrics_survive_a_half_written_line(tmp_path):
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')
     assert run.metrics() == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]
-    run.forget_after(1)
+    run.drop_rows_after(1)
     run.append({"step": 2, "loss": 1.0})
     assert [r["step"] for r in run.metrics()] == [1, 2]
 
@@ -81,7 +90,7 @@ def damage(run, **changes):
     ("changes", "words"),
     [
         ({"format": FORMAT + 1, "vergence": "99.0"}, "written by vergence 99.0"),
-        ({"facts": None}, "damaged"),
+        ({"metadata": None}, "damaged"),
         ({"fit": {"epochs": 3, "no_such": 1}}, "damaged|not a run description"),
         ({"model": None}, "damaged|not a run description"),
     ],
@@ -107,7 +116,7 @@ def test_missing_and_unfinished_runs_are_named(tmp_path):
 def test_truncated_tensors_are_named(tmp_path, name):
     run = make(tmp_path)
     run.save_model({"w": torch.randn(100)})
-    run.save_checkpoint({"step": 1, "model": {"w": torch.randn(100)}})
+    run.save_checkpoint({"step": 1, "model": {"w": torch.randn(100)}, "optimizer": {}})
     file = run.path / name
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(ValueError, match="damaged"):
@@ -117,9 +126,117 @@ def test_truncated_tensors_are_named(tmp_path, name):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot write"):
-        RunFolder.create(tmp_path / "file" / "run", CONFIG, {})
+        RunFolder.create(tmp_path / "file" / "run", CONFIG, METADATA)
 
 
 def test_version_is_written(tmp_path):
     record = json.loads((make(tmp_path).path / "config.json").read_text())
     assert record["vergence"] == __version__ and record["format"] == FORMAT
+
+
+def test_a_flipped_bit_is_found(tmp_path):
+    run = make(tmp_path)
+    run.save_model({"w": torch.randn(100)})
+    run.save_checkpoint({"step": 1, "model": {"w": torch.randn(100)}, "optimizer": {}})
+    for name, load in (("model.safetensors", run.load_model), ("checkpoints/last.pt", run.load_checkpoint)):
+        file = run.path / name
+        whole = bytearray(file.read_bytes())
+        whole[len(whole) // 2] ^= 1
+        file.write_bytes(whole)
+        with pytest.raises(ValueError, match="SHA-256 differs") as caught:
+            load()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_kill_between_checksum_and_file_loses_nothing(tmp_path, monkeypatch):
+    run = make(tmp_path)
+    run.save_checkpoint({"step": 1, "model": {}, "optimizer": {}})
+
+    def dies(self, content):
+        if "last.pt" in self.name:
+            raise KeyboardInterrupt
+        return write(self, content)
+
+    write = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", dies)
+    for step in (2, 3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            run.save_checkpoint({"step": step, "model": {}, "optimizer": {}})
+        assert run.load_checkpoint()["step"] == 1
+    monkeypatch.undo()
+    run.save_checkpoint({"step": 5, "model": {}, "optimizer": {}})
+    run.save_model({"w": torch.zeros(1)})
+    assert {len(v) for v in json.loads((run.path / "checksums.json").read_text()).values()} == {1}
+
+
+@pytest.mark.parametrize("state", [[], 3, {"step": "1", "model": {}, "optimizer": {}}, {"step": 1}])
+def test_a_checkpoint_of_wrong_content_is_named(tmp_path, state):
+    run = make(tmp_path)
+    run.save_checkpoint(state)
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        run.load_checkpoint()
+
+
+def test_a_run_that_died_before_its_first_checkpoint_does_not_block_its_folder(tmp_path):
+    make(tmp_path).append({"step": 1, "loss": 2.0})
+    run = make(tmp_path)
+    assert run.metrics() == [] and RunFolder.open(run.path).metadata == METADATA
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from vergence.training.folder import run_lock
+with run_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_in_use_is_refused_until_its_process_ends(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=f"in use by process {holder.pid} on ") as caught, run_lock(tmp_path / "run"):
+            pass
+        assert "\n" not in str(caught.value)
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert (tmp_path / "run" / "lock").exists()
+    with run_lock(tmp_path / "run"):
+        assert f"process {os.getpid()} on " in (tmp_path / "run" / "lock").read_text()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_without_locks_the_training_runs_and_says_what_it_cannot_know(tmp_path, monkeypatch, capsys):
+    import fcntl
+
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with run_lock(tmp_path / "run"):
+        pass
+    assert "cannot know whether another process writes" in capsys.readouterr().err
+
+
+def test_a_folder_removed_while_training_is_one_line(tmp_path):
+    run = make(tmp_path)
+    shutil.rmtree(run.path)
+    with pytest.raises(ValueError, match="was removed, and nothing of it is left: train again"):
+        run.append({"step": 1})
+
+
+def test_a_full_disk_names_what_is_safe(tmp_path, monkeypatch):
+    run = make(tmp_path)
+    run.save_checkpoint({"step": 1, "model": {}, "optimizer": {}})
+
+    def full(self, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ValueError, match=r"No space left on device; the last checkpoint is safe: .*--resume"):
+        run.save_checkpoint({"step": 2, "model": {}, "optimizer": {}})
+    assert run.load_checkpoint()["step"] == 1

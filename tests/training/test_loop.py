@@ -140,7 +140,7 @@ def test_two_processes_are_one(tmp_path):
     train(tmp_path / "one", *settings)
     train(tmp_path / "two", *settings, "--devices", "2")
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert json.loads((tmp_path / "two" / "config.json").read_text())["facts"]["processes"] == 2
+    assert json.loads((tmp_path / "two" / "config.json").read_text())["metadata"]["processes"] == 2
     assert largest_difference(one, two) < 1e-9
     train(tmp_path / "other", *settings, "--seed", "1")
     assert largest_difference(one, weights(tmp_path / "other")) > 1e-3, "the check could not tell runs apart"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.float32
 
 CASES = {
     "gje": {},
-    "gje moving": {"loss": "joint_kl", "covariance": "ema"},
+    "gje moving": {"loss": "joint_kl", "likelihood": "ema"},
     "gmje": {"components": 3},
     "gmje gradient": {"fit": "gradient", "components": 3},
     "gmje_em": {"components": 3},
@@ -84,7 +84,7 @@ def largest_difference(a, b):
 def test_two_processes_are_one(name, two, tmp_path):
     assert not (two / f"{name}.txt").exists(), (two / f"{name}.txt").read_text()
     trained(name, tmp_path, devices=1)
-    assert json.loads((two / name / "config.json").read_text())["facts"]["processes"] == 2
+    assert json.loads((two / name / "config.json").read_text())["metadata"]["processes"] == 2
     assert largest_difference(tmp_path, two / name) < 1e-9
     assert losses(tmp_path) == pytest.approx(losses(two / name), abs=1e-9)
 

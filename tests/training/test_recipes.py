@@ -40,6 +40,21 @@ def test_recipes_hold_the_papers_settings():
     assert (imagenet.fit.epochs, imagenet.fit.warmup_epochs, imagenet.model.encoder) == (100, 10, "resnet50-imagenet")
 
 
+def test_every_public_recipe_of_the_file_is_listed_whatever_its_name(monkeypatch):
+    def other(source: str = "digits") -> RunConfig:
+        return recipes.vje_small(source)
+
+    other.__module__ = recipes.__name__
+    monkeypatch.setattr(recipes, "gje_other", other, raising=False)
+    assert "gje_other" in recipes.names() and recipes.get("gje_other")().data.source == "digits"
+    assert {"override", "get", "names"}.isdisjoint(recipes.names())
+
+
+def test_unknown_recipes_are_refused():
+    with pytest.raises(ValueError, match=r"expected a recipe among .*vje_small.*found 'vje_smal'; did you mean 'vje_small'?"):
+        recipes.get("vje_smal")
+
+
 def test_overrides_change_what_they_name_and_nothing_else():
     base = recipes.vje_small()
     found = recipes.override(base, epochs=3, source="digits", blur=0.5)
@@ -64,7 +79,9 @@ def test_options_are_merged_and_go_with_their_objective():
     assert recipes.override(base, objective="package.module:Other", options={"k": 3}).model.options == {"k": 3}
 
 
-@pytest.mark.parametrize(("name", "words"), [("epoch", "did you mean 'epochs'"), ("zzz", "known:")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("epoch", "did you mean 'epochs'"), ("zzz", "expected a setting among .*epochs.*found 'zzz'")]
+)
 def test_unknown_settings_are_refused(name, words):
     with pytest.raises(ValueError, match=words):
         recipes.override(recipes.vje_small(), **{name: 1})

@@ -1,12 +1,14 @@
 import csv
+import os
 import resource
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from vergence.utils.files import open_table, replacing
+from vergence.utils.files import HOST, open_table, remove_leftovers, replacing
 
 
 def parts():
@@ -94,3 +96,39 @@ except ValueError as error:
     assert len(kept) > 500 and kept[0].startswith("name,z_0")
     assert not (tmp_path / "t.csv").exists()
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 200_000
+
+
+def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = [tmp_path / f".a.json.{HOST}.{dead.pid}.part", tmp_path / f".t.npz.{HOST}.{dead.pid}.parts"]
+    left[0].write_text("half")
+    left[1].mkdir()
+    other = [tmp_path / f".b.json.{HOST}.{dead.pid}.part", tmp_path / f".a.json.another-host.{dead.pid}.part"]
+    other += [tmp_path / f".a.json.{HOST}.{os.getppid()}.part", tmp_path / ".a.json.part"]
+    for file in other:
+        file.write_text("half")
+    with replacing(tmp_path / "a.json") as part:
+        part.write_text("whole")
+    assert not left[0].exists() and left[1].exists() and all(file.exists() for file in other)
+    remove_leftovers(tmp_path)
+    assert not left[1].exists() and [file.exists() for file in other] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.npz"])
+def test_sigterm_removes_temporary_files_at_once(tmp_path, name):
+    code = f"""
+import time, numpy as np
+from pathlib import Path
+from vergence.utils.files import open_table
+with open_table(Path({str(tmp_path / name)!r})) as table:
+    table.append({{"z": np.zeros((100, 8))}})
+    print("open", flush=True)
+    time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "open\n" and list(tmp_path.iterdir())
+    process.terminate()
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM and said == ""
+    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ import torch
 
 from vergence.evaluation.parts.neighbors import nearest
 from vergence.evaluation.parts.spread import effective_rank, normalized_std
-from vergence.utils.linalg import cholesky, require_features
+from vergence.utils.linalg import cholesky, covariance_cholesky, require_features, require_symmetric
 
 
 def slow_rank(z):
@@ -195,8 +195,11 @@ def test_cholesky_of_a_batch_shares_one_rung():
 @pytest.mark.parametrize(
     ("a", "message"),
     [
-        ([[1.0, 2.0], [2.0, 1.0]], r"positive semidefinite matrix, found the eigenvalue -1: it is no covariance"),
-        ([[1.0, 0.0], [0.0, -0.01]], r"positive semidefinite matrix, found the eigenvalue -0.01"),
+        (
+            [[1.0, 2.0], [2.0, 1.0]],
+            r"expected a covariance, found a matrix that is not positive semidefinite \(smallest eigenvalue -1\)",
+        ),
+        ([[1.0, 0.0], [0.0, -0.01]], r"not positive semidefinite \(smallest eigenvalue -0.01\)"),
         ([[1.0, math.nan], [math.nan, 1.0]], r"finite matrix to factorize, found NaN or infinity"),
         ([[1.0, 0.0], [0.0, math.inf]], r"finite matrix to factorize, found NaN or infinity"),
         ([[0.0, 0.0], [0.0, 0.0]], r"positive diagonal to factorize, found zeros: nothing varies"),
@@ -207,3 +210,53 @@ def test_cholesky_refuses(a, message):
         cholesky(torch.tensor(a))
     with pytest.raises(ValueError, match=message):
         cholesky(torch.stack([torch.eye(2), torch.tensor(a)]))
+
+
+def test_the_jitter_of_a_covariance_is_relative_to_each_variance():
+    """Features of deviation 1e6 and 0.1, the first two equal: a jitter in units of the mean variance would be 3 times 0.1^2."""
+    scale = torch.tensor([1e6, 1e6, 0.1])
+    S = scale[:, None] * torch.tensor([[1.0, 1.0, 0.5], [1.0, 1.0, 0.5], [0.5, 0.5, 1.0]]) * scale
+    assert cholesky(S)[1] > 0.1**2
+    factor, jitter = covariance_cholesky(S)
+    assert 0 < jitter < 1e-12
+    torch.testing.assert_close(factor @ factor.T, S + jitter * torch.diag(S.diagonal()), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (3, 4, 4)])
+def test_a_covariance_that_needs_no_jitter_has_its_own_factor(shape):
+    a = torch.randn(shape) + torch.eye(shape[-1])
+    a = a @ a.mT + torch.eye(shape[-1])
+    factor, jitter = covariance_cholesky(a)
+    assert jitter == 0 and torch.equal(factor, cholesky(a)[0])
+
+
+def test_the_jitter_of_a_covariance_does_not_depend_on_units():
+    z = torch.randn(20, 3)
+    S = torch.cat([z, z[:, :2]], 1)
+    S, scale = S.T @ S, torch.tensor([1e8, 1e-8, 1.0, 1e4, 1e-3])
+    factor, jitter = covariance_cholesky(S)
+    other, same = covariance_cholesky(scale[:, None] * S * scale)
+    assert jitter == same > 0
+    torch.testing.assert_close(other @ other.T, scale[:, None] * (factor @ factor.T) * scale, rtol=1e-9, atol=0)
+
+
+def test_covariances_with_a_constant_feature_and_without_any():
+    factor, jitter = covariance_cholesky(torch.diag(torch.tensor([4.0, 0.0])))
+    torch.testing.assert_close(factor.diagonal().square(), torch.tensor([4.0, 2.0 * jitter]), rtol=1e-9, atol=0)
+    for bad, message in ((torch.zeros(2, 2), "nothing varies"), (-torch.eye(2), "positive"), (torch.eye(2) * math.nan, "finite")):
+        with pytest.raises(ValueError, match=message):
+            covariance_cholesky(bad)
+    with pytest.raises(ValueError, match="not positive semidefinite"):
+        covariance_cholesky(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_symmetry_is_judged_in_the_units_of_the_features(dtype):
+    x = torch.randn(50, 6, dtype=dtype) * torch.tensor([1e6, 1.0, 1.0, 1e-3, 1.0, 1.0], dtype=dtype)
+    require_symmetric(x.T @ x)
+    S = x.T @ x
+    S[3, 4] += 0.01 * (S[3, 3] * S[4, 4]).sqrt()
+    with pytest.raises(ValueError, match="symmetric"):
+        require_symmetric(S)
+    with pytest.raises(ValueError, match="square"):
+        require_symmetric(x)

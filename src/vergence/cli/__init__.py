@@ -1,5 +1,1 @@
-"""The command line: options and printing."""
-
-from vergence.cli.commands import main
-
-__all__ = ["main"]
+"""The command line: options and printing. `vergence.cli.commands.main` is its entry point."""

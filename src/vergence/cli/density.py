@@ -1,4 +1,4 @@
-"""The options of ``vergence density``: fit, predict, sample, score."""
+"""``vergence density``: fit, predict, sample, score."""
 
 import os
 import shlex
@@ -9,69 +9,70 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
-__all__ = ["RUN", "Density"]
+from vergence import mixtures
+from vergence.cli import options
+
+__all__ = ["RUN", "Density", "run"]
 
 Device = Literal["cpu", "cuda"]
+MODELS = f"Model to fit: {', '.join(mixtures.short_names())}; see vergence.mixtures."
 
 
 @dataclass(kw_only=True)
 class DensityFit:
-    """Fit p(target | context) to pairs, and measure it on pairs held out."""
+    """Fit p(target | context) to pairs and evaluate it on held-out pairs."""
 
     pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
     """A .npz file with the arrays context and target, or a .csv file."""
-    model: Literal["gaussian", "mixture", "gng", "mdn", "kernel", "particles"] = "mdn"
-    """What is fitted; see vergence.mixtures."""
+    model: Annotated[str, arg(metavar="NAME", help=MODELS)] = "mdn"
     out: Path = Path("density.safetensors")
     """File to write."""
     target: Annotated[UseAppendAction[list[str]], arg(metavar="COLUMN")] = field(default_factory=list)
-    """Of a .csv file a column to predict; all others are the context."""
+    """Column of a .csv file to predict; all other columns are the context."""
     holdout: float = 0.2
-    """Share of the pairs that measure; 0 fits to all."""
-    set: Annotated[UseAppendAction[list[str]], arg(metavar="NAME=VALUE")] = field(default_factory=list)
-    """A setting of the model, NAME=VALUE (n_components=5)."""
-    seed: int = 0
-    """Seed of everything that is random."""
+    """Share of the pairs that is held out for evaluation; 0 fits to all."""
+    set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
+    """Setting of the model, NAME=VALUE (n_components=5)."""
+    seed: options.Seed = 0
     device: Device = "cpu"
-    """Where to compute."""
+    """Device to compute on."""
 
 
 @dataclass(kw_only=True)
 class _Use:
     model: Annotated[Positional[Path], arg(metavar="MODEL")]
-    """File that fit has written."""
+    """File that fit wrote."""
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
-    """A .npz file with the array context (score: target too), or a .csv file with the columns of the fit."""
+    """A .npz file with the array context (and target for score), or a .csv file with the columns used in fit."""
     out: Path
     """File to write: .npz, .csv or .parquet."""
 
 
 @dataclass(kw_only=True)
 class DensityPredict(_Use):
-    """Write mean, mode and interval of each context's targets, and how many answers there are."""
+    """Write the mean, mode, interval and effective number of modes of each context's targets."""
 
     level: float = 0.9
-    """Probability that the interval holds."""
+    """Probability of the interval."""
 
 
 @dataclass(kw_only=True)
 class DensitySample(_Use):
-    """Write draws of each context's targets."""
+    """Write samples of each context's targets."""
 
     n: int = 10
-    """Draws for each context."""
-    seed: int = 0
-    """Seed of the draws."""
+    """Samples per context."""
+    seed: options.Seed = 0
 
 
 @dataclass(kw_only=True)
 class DensityScore(_Use):
-    """Write the log-density (nats) of each pair, and where in its distribution the target lies (PIT)."""
+    """Write the log-density (nats) of each pair and the target's probability integral transform (PIT)."""
 
 
 @dataclass(kw_only=True)
 class Density:
-    """Fit a density of targets given contexts, p(target | context), and use it."""
+    """Fit a conditional density p(target | context), predict, sample and score with it."""
 
     do: OmitSubcommandPrefixes[
         Annotated[DensityFit, subcommand("fit", prefix_name=False)]
@@ -81,62 +82,66 @@ class Density:
     ]
 
 
-def _fit(command: DensityFit, value: Callable[[str], Any]) -> None:
+def run(command: Density) -> None:
+    """Runs ``vergence density``."""
+    options.check(command.do)
+    RUN[type(command.do)](command.do)
+
+
+def _fit(command: DensityFit) -> None:
+    from vergence.data.tables import read_pairs
     from vergence.runs import density
     from vergence.utils.terminal import table
 
-    settings: dict[str, Any] = {"device": command.device}
-    for pair in command.set:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"expected --set NAME=VALUE, found '{pair}'")
-        settings[name] = value(text)
-    pairs = density.read_pairs(command.pairs, command.target)
-    found = density.fit(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
-    print(f"{found['model']}: {found['train']} pairs in {found['seconds']:.1f} s")
-    if found["scores"]:
-        rows = [[name, *scores.values()] for name, scores in found["scores"].items()]
-        head = ["", *next(iter(found["scores"].values()))]
-        table(f"{found['test']} pairs held out; log-density in nats, larger is better", head, rows)
+    settings = {"device": command.device, **dict(map(options.parse, command.set))}
+    pairs = read_pairs(command.pairs, command.target)
+    result = density.fit(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
+    print(f"{result['model']}: {result['train']} pairs in {result['seconds']:.1f} s")
+    if result["scores"]:
+        rows = [[name, *scores.values()] for name, scores in result["scores"].items()]
+        head = ["", *next(iter(result["scores"].values()))]
+        table(f"{result['test']} pairs held out; log-density in nats, larger is better", head, rows)
     print(f"wrote {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
 
 
-def _loaded(command: _Use) -> tuple[Any, list[str], list[str]]:
-    from vergence import mixtures
-
+def _load(command: _Use) -> tuple[Any, list[str], list[str]]:
     model = mixtures.load(command.model)
     context, target = getattr(model, "columns_", ([], []))
     return model, context, target
 
 
-def _predict(command: DensityPredict, _: Any) -> None:
+def _predict(command: DensityPredict) -> None:
+    from vergence.data.tables import read_contexts
     from vergence.runs import density
 
-    model, columns, _ = _loaded(command)
-    _say(command, density.predict(model, density.read_contexts(command.source, columns), command.out, level=command.level))
+    model, columns, _ = _load(command)
+    rows = density.predict(model, read_contexts(command.source, columns), command.out, level=command.level)
+    _print_rows(command, rows)
 
 
-def _sample(command: DensitySample, _: Any) -> None:
+def _sample(command: DensitySample) -> None:
+    from vergence.data.tables import read_contexts
     from vergence.runs import density
 
-    model, columns, _ = _loaded(command)
-    contexts = density.read_contexts(command.source, columns)
-    _say(command, density.sample(model, contexts, command.out, n=command.n, seed=command.seed))
+    model, columns, _ = _load(command)
+    contexts = read_contexts(command.source, columns)
+    _print_rows(command, density.sample(model, contexts, command.out, n=command.n, seed=command.seed))
 
 
-def _score(command: DensityScore, _: Any) -> None:
+def _score(command: DensityScore) -> None:
+    from vergence.data.tables import read_pairs
     from vergence.runs import density
 
-    model, _, target = _loaded(command)
-    pairs = density.read_pairs(command.source, target if command.source.suffix == ".csv" else ())
-    _say(command, density.score(model, pairs, command.out))
+    model, context, target = _load(command)
+    pairs = read_pairs(command.source, *((target, context) if command.source.suffix.lower() == ".csv" else ()))
+    _print_rows(command, density.score(model, pairs, command.out))
 
 
-def _say(command: _Use, rows: int) -> None:
+def _print_rows(command: _Use, rows: int) -> None:
     print(f"wrote {rows} rows to {os.fspath(command.out)}")
 
 
-RUN: dict[type, Callable[[Any, Callable[[str], Any]], None]] = {
+RUN: dict[type, Callable[[Any], None]] = {
     DensityFit: _fit,
     DensityPredict: _predict,
     DensitySample: _sample,

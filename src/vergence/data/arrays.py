@@ -1,51 +1,35 @@
-"""What lies in a folder of images or in a NumPy file, read, checked and with its labels."""
+"""Arrays and NumPy files: read, checked and with their labels."""
 
+import lzma
+import os
+import struct
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, batches
+from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches
 from vergence.data.loading import rows_in_chunk
 
-__all__ = [
-    "Source",
-    "channels_first",
-    "from_array",
-    "open_arrays",
-]
+__all__ = ["PAIR_KEYS", "channels_first", "from_array", "open_arrays", "read_arrays"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
 PART_KEYS = ("x_train", "y_train", "x_test", "y_test")
 PAIR_KEYS = ("context", "target")
-
-
-@dataclass(frozen=True)
-class Source:
-    """All items of a source.
-
-    Attributes:
-        items: Every item, in order.
-        classes: Name of each label; empty where there are none.
-        test: (N,) bool, the source's own test part; None where it has none.
-        note: What that part is.
-        size: Side of the square images that the encoder sees, in pixels; None where there is none.
-    """
-
-    items: Items
-    classes: tuple[str, ...] = ()
-    test: Tensor | None = None
-    note: str = ""
-    size: int | None = None
-
-
-# Folders
+TEST_KEYS = tuple(f"{key}_test" for key in (*PAIR_KEYS, *LABEL_KEYS))
+MOST_CLASSES = 100_000
+MAGIC = b"\x93NUMPY"
+# What numpy and zipfile raise for files that are damaged, encrypted or too large.
+DAMAGE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError)
+DAMAGE += (MemoryError, OverflowError, NotImplementedError, RuntimeError)
+DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 
 
 # Arrays
@@ -56,11 +40,11 @@ def from_array(array: Array | Tensor, name: str = "the array") -> ArrayItems:
 
     Args:
         array: Vectors (N, D) of numbers; or images (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3 (channels last
-            where both would do), in uint8 or as floats in [0, 1].
-        name: What errors call it.
+            if both are possible), in uint8 or as floats in [0, 1].
+        name: Name of the array in error messages.
 
     Raises:
-        ValueError: The rank, type or values are others than these, or a row holds NaN or infinity.
+        ValueError: The array has another rank or type, other values or no rows, or a row holds NaN or infinity.
 
     Example:
         >>> from_array(np.zeros((5, 28, 28), dtype=np.uint8)).shape
@@ -74,7 +58,7 @@ def from_array(array: Array | Tensor, name: str = "the array") -> ArrayItems:
         raise ValueError(f"expected images in {name} as uint8, or as floats in [0, 1], found type {array.dtype}; {hint}")
     items = ArrayItems(channels_first(array, name))
     if items.dtype != torch.uint8:
-        _check_values(items, name)
+        _require_values(items, name)
     return items
 
 
@@ -82,11 +66,13 @@ def channels_first(array: Array, name: str) -> Array:
     """Returns a view of vectors as they are, or of images as (N, C, H, W).
 
     Raises:
-        ValueError: The shape is neither's.
+        ValueError: The shape is that of neither, or there are no rows.
     """
     shape = array.shape
     if array.ndim not in (2, 3, 4) or min(shape[1:]) < 1:
         raise ValueError(f"expected {name} as (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W), found {shape}; reshape it")
+    if shape[0] < 1:
+        raise ValueError(f"expected at least 1 row in {name}, found shape {shape}; give some data")
     if array.ndim == 3 and shape[2] in (1, 3):
         raise ValueError(f"expected several images in {name}, found {shape}, which looks like one; give (N, H, W, C)")
     if array.ndim == 3:
@@ -96,28 +82,31 @@ def channels_first(array: Array, name: str) -> Array:
     return np.moveaxis(array, 3, 1) if array.ndim == 4 and shape[3] in (1, 3) else array
 
 
-def _check_values(items: ArrayItems, name: str) -> None:
+def _require_values(items: ArrayItems, name: str) -> None:
     for index, x in items.stream(batches(len(items), rows_in_chunk(items))):
         bad = ~x.flatten(1).isfinite().all(1)
         if bad.any():
-            found = f"found NaN or infinity in row {int(index[bad][0])}"
-            raise ValueError(f"expected finite numbers in {name}, {found}; repair or drop such rows")
+            row = int(index[bad][0])
+            raise ValueError(f"expected finite numbers in {name}, found NaN or infinity in row {row}; repair or drop such rows")
         if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
             found = f"found {x.min():.4g} to {x.max():.4g}"
             raise ValueError(f"expected float images in [0, 1] in {name}, {found}; rescale them, or give uint8 (0 to 255)")
+
+
+# NumPy files
 
 
 def open_arrays(path: Path, memory: int) -> Source:
     """Opens a ``.npy`` file, on disk if it has more bytes than ``memory``, or a ``.npz`` file of arrays with known keys.
 
     Keys: ``images`` (or x, data, X, arr_0) and ``labels`` (y, label); x_train, y_train, x_test, y_test (train comes first);
-    ``context`` and ``target`` with labels, and the same with ``_test`` behind for a test part of their own. Labels are
+    ``context`` and ``target`` with labels, and the same followed by ``_test`` for a test part of their own. Labels are
     integers >= -1 (-1: unknown) or strings.
 
     Raises:
         ValueError: The file cannot be read without running code, or holds something else.
     """
-    arrays = _read(path, memory)
+    arrays, names = read_arrays(path, (*ARRAY_KEYS, *LABEL_KEYS, *PART_KEYS, *PAIR_KEYS, *TEST_KEYS), memory)
     if all(key in arrays for key in PAIR_KEYS):
         return _pairs(arrays, path.name)
     if all(key in arrays for key in PART_KEYS[::2]):
@@ -125,37 +114,77 @@ def open_arrays(path: Path, memory: int) -> Source:
     key = next((key for key in ARRAY_KEYS if key in arrays), None)
     if key is None:
         expected = "images (or x), x_train and x_test, or context and target"
-        raise ValueError(f"expected {expected} in {path.name}, found {', '.join(arrays) or 'nothing'}; rename its arrays")
+        raise ValueError(f"expected {expected} in {path.name}, found {', '.join(names) or 'nothing'}; rename its arrays")
     items = from_array(arrays[key], path.name)
     items.labels, classes = _labels(arrays, LABEL_KEYS, len(items), path.name)
     return Source(items, classes)
 
 
-def _read(path: Path, memory: int) -> dict[str, Array]:
-    large = path.suffix.lower() == ".npy" and path.stat().st_size > memory
+def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str, Array], list[str]]:
+    """Reads the arrays of a NumPy file.
+
+    Args:
+        path: A ``.npy`` file, whose array is called ``arr_0``, or a ``.npz`` file.
+        keys: Names of the arrays to read, where the file has them.
+        memory: A ``.npy`` file of more bytes is memory-mapped.
+
+    Returns:
+        The arrays by name, and the names of all arrays in the file.
+
+    Raises:
+        ValueError: The file is damaged, would need more memory than the machine has, or holds Python objects.
+    """
     try:
-        loaded = np.load(path, mmap_mode="r" if large else None, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"arr_0": loaded}
-        with loaded:
-            return {key: loaded[key] for key in loaded.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's about headers of old or odd files
+            with path.open("rb") as file:
+                single = file.read(len(MAGIC)) == MAGIC
+            if not single:
+                return _read_archive(path, keys)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            return {"arr_0": array if path.stat().st_size > memory else np.array(array)}, ["arr_0"]
+    except DAMAGE as error:
         reason = str(error).split("\n", 1)[0].removesuffix(".") or type(error).__name__
         hint = "save numbers (no Python objects) with numpy.save or numpy.savez"
         raise ValueError(f"expected a NumPy file at {path}, found one that cannot be read ({reason}); {hint}") from None
 
 
+def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], list[str]]:
+    arrays: dict[str, Array] = {}
+    if not zipfile.is_zipfile(path):
+        raise ValueError("neither one array nor an archive of arrays")
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
+        for key in (key for key in keys if key in members):
+            if members[key].file_size > _physical_memory():
+                size = f"{members[key].file_size / 2**30:.0f} GiB"
+                raise ValueError(f"{key} needs {size} of memory, more than there is: a .npy file is read from the disk")
+            with archive.open(members[key]) as file:
+                arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays, list(members)
+
+
+def _physical_memory() -> int:
+    """Returns the bytes of memory of this machine; a number beyond any file where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
+
+
 def _pairs(arrays: dict[str, Array], name: str) -> Source:
-    n = (*arrays["context"].shape, 0)[0]
+    for key in PAIR_KEYS:
+        channels_first(arrays[key], f"{key} of {name}")
+    n = len(arrays["context"])
     tests = [f"{key}_test" for key in PAIR_KEYS if f"{key}_test" in arrays]
     if len(tests) == 1:
         raise ValueError(f"expected context_test and target_test in {name}, found {tests[0]} alone; give both or neither")
     label = next((key for key in LABEL_KEYS if key in arrays), None)
     if label is not None and (f"{label}_test" in arrays) != bool(tests):
-        raise ValueError(f"expected {label}_test in {name} where there is context_test, and only there; give both or neither")
+        raise ValueError(f"expected {label}_test in {name} if it has context_test, and only then; give both or neither")
     if tests:
         keys = (*PAIR_KEYS, *((label,) if label else ()))
-        arrays = {key: np.concatenate([arrays[key], arrays[f"{key}_test"]]) for key in keys}
+        arrays = {key: _joined(arrays[key], arrays[f"{key}_test"], key, name) for key in keys}
     context, target = (from_array(arrays[key], f"{key} of {name}") for key in PAIR_KEYS)
     context.labels, classes = _labels(arrays, LABEL_KEYS, len(context), name)
     pairs = PairItems(context, target)
@@ -163,17 +192,23 @@ def _pairs(arrays: dict[str, Array], name: str) -> Source:
 
 
 def _two_parts(arrays: dict[str, Array], name: str) -> Source:
-    train, test = (arrays[key] for key in PART_KEYS[::2])
-    if train.shape[1:] != test.shape[1:]:
-        found = f"found {train.shape} and {test.shape}"
-        raise ValueError(f"expected x_train and x_test of {name} with items of one shape, {found}; reshape one")
     y = [key for key in PART_KEYS[1::2] if key in arrays]
     if len(y) == 1:
         raise ValueError(f"expected y_train and y_test in {name}, found {y[0]} alone; give both or neither")
-    items = from_array(np.concatenate([train, test]), name)
-    items.names = RowNames(torch.cat([torch.arange(len(train)), torch.arange(len(test))]))
-    items.labels, classes = _labels({"y": np.concatenate([arrays[key] for key in y])} if y else {}, ("y",), len(items), name)
-    return Source(items, classes, torch.arange(len(items)) >= len(train), "x_test of the file")
+    n = len(channels_first(arrays["x_train"], f"x_train of {name}"))
+    items = from_array(_joined(arrays["x_train"], arrays["x_test"], "x", name), name)
+    items.names = RowNames(torch.cat([torch.arange(n), torch.arange(len(items) - n)]))
+    labels = {"y": _joined(arrays["y_train"], arrays["y_test"], "y", name)} if y else {}
+    items.labels, classes = _labels(labels, ("y",), len(items), name)
+    return Source(items, classes, torch.arange(len(items)) >= n, "x_test of the file")
+
+
+def _joined(train: Array, test: Array, key: str, name: str) -> Array:
+    """Returns the rows of the training part and of the test part below each other."""
+    if train.shape[1:] != test.shape[1:] or 0 in (train.ndim, test.ndim):
+        found = f"found {train.shape} and {test.shape}"
+        raise ValueError(f"expected both parts of {key} in {name} with items of one shape, {found}; reshape one")
+    return np.concatenate([train, test])
 
 
 def _labels(arrays: dict[str, Array], keys: Sequence[str], n: int, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
@@ -182,11 +217,11 @@ def _labels(arrays: dict[str, Array], keys: Sequence[str], n: int, name: str) ->
         return None, ()
     y = arrays[key]
     if y.shape not in ((n,), (n, 1)):
-        raise ValueError(f"expected {n} labels in {key} of {name}, one an item, found shape {y.shape}")
+        raise ValueError(f"expected {n} labels in {key} of {name}, one per item, found shape {y.shape}")
     if y.dtype.kind in "US":
         classes, y = np.unique(y.reshape(n).astype(str), return_inverse=True)
         return torch.from_numpy(y.astype(np.int64)), tuple(str(one) for one in classes)
-    if y.dtype.kind not in "iub" or y.min() < -1 or y.max() >= 100_000:
+    if y.dtype.kind not in "iub" or y.min() < -1 or y.max() >= MOST_CLASSES:
         hint = "number the classes 0, 1, ... (-1 for unknown), or give their names"
         raise ValueError(f"expected labels as whole numbers or strings in {key} of {name}, found type {y.dtype}; {hint}")
     return torch.from_numpy(y.reshape(n).astype(np.int64)), tuple(str(i) for i in range(int(y.max()) + 1))

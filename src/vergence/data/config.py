@@ -1,4 +1,4 @@
-"""Which data is read and how its views are sampled: plain dataclasses that need no torch."""
+"""Settings of the data and of its random views, as plain dataclasses that do not import torch."""
 
 import typing
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ __all__ = ["DataConfig", "ViewConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Checked):
-    """Which data, and how it is read.
+    """Settings of a data source.
 
     Attributes:
-        source: A built-in name (``digits``, ``mnist``, ...), or a path to a folder of images, a ``.npy`` or a ``.npz`` file.
+        source: A built-in name (``digits``, ``mnist``, ...), or the path of a folder of images, a ``.npy`` or a ``.npz`` file.
         root: Folder that holds torchvision's data sets.
-        download: Whether torchvision may download what is missing.
+        download: Whether torchvision may download a missing set.
         size: Side of the square images that the encoder sees, in pixels; ``None`` keeps an array's own (64 for folders).
-        holdout: Share of the items held out for evaluation where the source has no test part, in (0, 1).
-        keep_classes: Train on these labels only; the others become the anomalies of the evaluation.
-        limit: Train on at most so many items, drawn with a fixed seed.
-        strict: Refuse unreadable images instead of skipping and listing them.
+        holdout: Share of the items held out for evaluation if the source has no test part, in (0, 1).
+        keep_classes: Labels to train on; the others are the anomalies of the evaluation. All by default.
+        limit: Largest number of training items, sampled with a fixed seed; no limit by default.
+        strict: Whether to refuse unreadable images instead of skipping and listing them.
     """
 
     least: typing.ClassVar[dict[str, float]] = {"size": 1, "limit": 2}
@@ -40,7 +40,7 @@ class ViewConfig(Checked):
     """Strengths of the random views; the defaults are MoCo v2's for images.
 
     Attributes:
-        crop: Range of the area of the random resized crop, as shares of the image.
+        crop: Range of the area of the random resized crop, as shares of the image in (0, 1].
         flip: Probability of a horizontal flip.
         jitter: Strengths of brightness, contrast, saturation and hue.
         jitter_p: Probability of the color jitter.
@@ -50,7 +50,7 @@ class ViewConfig(Checked):
         solarize: Probability of solarization (threshold 0.5).
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
-        scale: Vectors: standard deviation of the log of a per-sample factor.
+        scale: Vectors: standard deviation of the logarithm of a factor per sample.
     """
 
     crop: tuple[float, float] = (0.2, 1.0)

@@ -1,12 +1,19 @@
 """Image files: decoded when they are read, by this process or by workers."""
 
+import contextlib
 import os
 import signal
+import stat
+import string
 import struct
+import threading
+import time
+import urllib.parse
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,42 +22,83 @@ from torch.utils.data import DataLoader, Dataset
 
 from vergence.data.items import Array, Items, Skipped, at, pick
 
-__all__ = ["ImageFiles", "decode", "image_mode"]
+__all__ = ["ImageFiles", "decode", "file_name", "image_mode", "written_name"]
 
-# Only these decoders run: other formats of Pillow start outside programs or read what is no image file.
+# Only these decoders run: other formats of Pillow start outside programs or read files that are not images.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 ORIENTATION = 0x0112  # EXIF's tag
+MAX_PIXELS = 178_956_970  # of a picture that is decoded, Pillow's own limit: 0.7 GB while it is converted
+DECODE_SECONDS = 30.0  # for one picture; see `_time_limit`
+BYTES = "bytes:"
+
+
+def written_name(name: str) -> str:
+    r"""Returns a file's name as text that every format can hold.
+
+    A name that is valid Unicode stays as it is. One that is not (on Linux a name is any bytes) becomes ``bytes:`` and its
+    bytes in percent form, and so does a name that begins with ``bytes:``; `file_name` undoes it, so nothing is lost.
+
+    Example:
+        >>> written_name("ä 10%.png"), written_name("caf\udce9.png")
+        ('ä 10%.png', 'bytes:caf%E9.png')
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        if not name.startswith(BYTES):
+            return name
+    return BYTES + urllib.parse.quote(os.fsencode(name), safe=" " + string.punctuation.replace("%", ""))
+
+
+def file_name(written: str) -> str:
+    r"""Returns the file's name that `written_name` wrote.
+
+    Example:
+        >>> file_name("bytes:caf%E9.png") == "caf\udce9.png"
+        True
+    """
+    return os.fsdecode(urllib.parse.unquote_to_bytes(written.removeprefix(BYTES))) if written.startswith(BYTES) else written
 
 
 class ImageFiles(Items):
-    """Images decoded when they are read, by this process or by workers: uint8 (C, H, W) as `decode` gives them.
+    """Images decoded when they are read, by this process or by workers: uint8 (C, H, W) as `decode` returns them.
 
     Args:
-        folder: Where the files are.
-        names: Their paths relative to the folder.
+        folder: The folder that holds the files.
+        names: Paths relative to the folder, as `written_name` writes them.
         shape: (C, H, W) of the decoded images, C = 1 (gray) or 3.
         labels: (N,) int64.
+        skipped: Files that were left out before.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], shape: tuple[int, ...], labels: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        shape: tuple[int, ...],
+        labels: Tensor | None = None,
+        skipped: Iterable[Skipped] = (),
+    ) -> None:
         self.folder = folder
         self.names = names
         self.shape = shape
         self.dtype = torch.uint8
         self.labels = labels
-        self.skipped = []
+        self.skipped = list(skipped)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
-        """Returns (index, images) of what could be decoded, and what could not."""
+        """Returns (index, images) of the files that could be decoded, and the others with the reason."""
         from PIL import Image
 
         kept, images, skipped = [], [], []
         for i in index.tolist():
             try:
-                images.append(decode(self.folder / self.names[i], self.shape))
+                images.append(decode(self.folder / file_name(self.names[i]), self.shape))
                 kept.append(i)
             except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
                 skipped.append(Skipped(self.names[i], _reason(error)))
@@ -58,10 +106,11 @@ class ImageFiles(Items):
         return np.array(kept, dtype=np.int64), pixels, skipped
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (index, images) for each index tensor; a batch is one worker's task. See `Items.stream`."""
+        """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
+        known = set(self.skipped)
         for kept, images, skipped in map(self.read, batches) if workers == 0 else _parallel(self, batches, workers):
-            if skipped:
-                self.skipped[:] = dict.fromkeys([*self.skipped, *skipped])
+            self.skipped += [one for one in dict.fromkeys(skipped) if one not in known]
+            known.update(skipped)
             yield torch.from_numpy(kept), torch.from_numpy(images)
 
     def subset(self, index: Tensor) -> "ImageFiles":
@@ -87,7 +136,7 @@ def _parallel(files: ImageFiles, batches: Iterable[Tensor], workers: int) -> Ite
         num_workers=min(workers, cores),
         collate_fn=_unchanged,
         worker_init_fn=_ignore_interrupt,
-        # Its own: the loader would draw from the global generator, and a run would depend on the number of workers.
+        # With the global generator, the results would depend on the number of workers.
         generator=torch.Generator(),
     )
     with warnings.catch_warnings():
@@ -107,31 +156,76 @@ def _ignore_interrupt(worker: int) -> None:
 
 
 def decode(path: Path, shape: tuple[int, ...]) -> Array:
-    """Returns an image file as uint8 (C, H, W): the largest centerd part of H to W, resized with antialiasing.
+    """Returns an image file as uint8 (C, H, W): the largest central part with the aspect of H to W, resized with antialiasing.
 
     EXIF's orientation is applied, 16-bit grays are reduced to their upper 8 bits, transparency is dropped, and only the
-    first frame of several is read. JPEG files are decoded at a reduced scale, of at least twice the result's.
+    first of several frames is read. JPEG files are decoded at a reduced scale, at least twice the size of the result.
 
     Args:
-        path: A JPEG, PNG, BMP, GIF, TIFF, WebP or PPM file.
+        path: A JPEG, PNG, BMP, GIF, TIFF, WebP or PPM file of at most `MAX_PIXELS` pixels.
         shape: (C, H, W) with C = 1 (gray) or 3 (RGB).
 
     Raises:
-        OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image.
+        OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image, is too
+            large, or takes longer than `DECODE_SECONDS`.
     """
     from PIL import Image, ImageOps
 
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
-    # Pillow warns of odd metadata once a file; an image that decodes is used, one that does not is listed.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with Image.open(path, formats=FORMATS) as image:
-            image.draft(mode, (2 * max(height, width),) * 2)
-            orientation = _loaded(image)
-            plain = _upright(_eight_bit(image), orientation).convert(mode)
-    pixels = np.asarray(ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR))
+    with _time_limit(DECODE_SECONDS), _opened(path) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(_too_large())
+        image.draft(mode, (2 * max(height, width),) * 2)
+        orientation = _loaded(image)
+        plain = _upright(_eight_bit(image), orientation).convert(mode)
+        pixels = np.asarray(ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR))
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Opens an image file and reads its header. Pillow's warnings are ignored: an image that decodes is used."""
+    from PIL import Image
+
+    with _regular(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(file, formats=FORMATS) as image:
+            yield image
+
+
+def _regular(path: Path) -> IO[bytes]:
+    """Opens a regular file; a pipe or a device, which could block or never end, is refused."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    number = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise ValueError("not a regular file")
+    return os.fdopen(number, "rb")
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raises a ValueError when the block takes longer; without effect outside the main thread, and on Windows.
+
+    The block is interrupted when a system call or a step of the decoder returns; Pillow decodes in steps of some KiB.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(number: int, frame: FrameType | None) -> None:
+        raise ValueError(f"decoding took longer than {seconds:g} s")
+
+    handler, start = signal.signal(signal.SIGALRM, expired), time.monotonic()
+    pending, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if pending:  # somebody else's timer continues
+            signal.setitimer(signal.ITIMER_REAL, max(1e-6, pending - (time.monotonic() - start)), interval)
 
 
 def _loaded(image: Any) -> Any:
@@ -140,7 +234,7 @@ def _loaded(image: Any) -> Any:
         image.load()
         return image.getexif().get(ORIENTATION)
     except (IndexError, TypeError, struct.error) as error:
-        # Pillow takes these for a broken header when it opens a file, but lets them pass when it loads one.
+        # Pillow reports these as a broken header when it opens a file, but not when it loads one.
         raise OSError(f"broken image data: {error}") from None
 
 
@@ -155,12 +249,12 @@ def _eight_bit(image: Any) -> Any:
 
 
 def _upright(image: Any, orientation: Any) -> Any:
-    # Pillow's own function also writes the EXIF data back, and fails where other tags are broken.
+    # Pillow's own function also writes the EXIF data back, and fails if other tags are broken.
     from PIL.Image import Transpose
 
-    turns = {2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE}
-    turns |= {6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90}
-    return image.transpose(turns[orientation]) if orientation in turns else image
+    rotations = {2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE}
+    rotations |= {6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90}
+    return image.transpose(rotations[orientation]) if orientation in rotations else image
 
 
 def image_mode(path: Path) -> str | None:
@@ -168,18 +262,22 @@ def image_mode(path: Path) -> str | None:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as image:
-                return str(image.mode)
+        with _time_limit(DECODE_SECONDS), _opened(path) as image:
+            return str(image.mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
 
 
 def _reason(error: Exception) -> str:
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
         return "not an image in a known format"
+    if isinstance(error, Image.DecompressionBombError):
+        return _too_large()
     text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     return text.splitlines()[0]
+
+
+def _too_large() -> str:
+    return f"more than {MAX_PIXELS:,} pixels; scale it down"

@@ -1,6 +1,7 @@
 """Items read by index: the contract, arrays in memory or on disk, and pairs of arrays."""
 
 import abc
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -9,23 +10,38 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-__all__ = ["Array", "ArrayItems", "Items", "PairItems", "RowNames", "Skipped", "at", "batches", "fit", "pick"]
+from vergence.data.pixels import fit
+
+__all__ = [
+    "Array",
+    "ArrayItems",
+    "Items",
+    "PairItems",
+    "RowNames",
+    "Skipped",
+    "Source",
+    "at",
+    "batches",
+    "pick",
+    "release_pages",
+]
 
 Array = npt.NDArray[Any]
+
+HELD = 16 << 20  # bytes read from a memory map before its pages are released
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """An item that could not be read, and why."""
+    """The name of an item that was left out, and the reason."""
 
     name: str
     reason: str
 
 
 class RowNames(Sequence[str]):
-    """Row numbers as names, made when asked for.
+    """Row numbers as names, written out one at a time.
 
     Example:
         >>> names = RowNames(range(10**12))
@@ -51,11 +67,11 @@ class Items(abc.ABC):
     """Items of one part of a data set, read by their index 0 .. N-1.
 
     Attributes:
-        shape: Of one item as read: (C, H, W) for images, (D,) for vectors; of the context for pairs.
-        dtype: Of the items as read: uint8 (0 to 255) or float32 (images: 0 to 1).
-        labels: (N,) int64, -1 where unknown, or None where there are none. They serve evaluation only.
-        names: A file's path relative to the data's folder, or a row's number.
-        skipped: What `stream` could not read, each once.
+        shape: Shape of one item as it is read: (C, H, W) for images, (D,) for vectors; the context's shape for pairs.
+        dtype: Type of the items as they are read: uint8 (0 to 255) or float32 (images: 0 to 1).
+        labels: (N,) int64, -1 where unknown; None without labels. Only evaluation uses them.
+        names: Path of each file relative to the folder (see `vergence.data.folders`), or the number of each row.
+        skipped: Items that were left out, each once: files that `stream` could not read, and repeated links.
         in_memory: Whether all items are one tensor, which `ArrayItems.to` can move to a device.
     """
 
@@ -74,12 +90,12 @@ class Items(abc.ABC):
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Any]]:
         """Yields (index, items) for each index tensor of ``batches``, in their order.
 
-        Items are (B, *shape); for `PairItems` a tuple of two such tensors. What cannot be read is missing from the index and
-        the items, and is listed in ``skipped``; a batch of which nothing can be read comes empty.
+        Items are (B, *shape); for `PairItems` a tuple of two such tensors. Files that cannot be read are missing from the
+        index and the items, and are listed in ``skipped``; a batch without a readable file is empty.
 
         Args:
-            batches: int64 tensors (B,), on the CPU or where the items are; taken a few ahead where there are workers.
-            workers: Processes that decode; arrays need none.
+            batches: int64 tensors (B,), on the CPU or on the items' device; workers take a few of them ahead.
+            workers: Number of processes that decode images; arrays are read in this process.
         """
 
     @abc.abstractmethod
@@ -90,13 +106,14 @@ class Items(abc.ABC):
 class ArrayItems(Items):
     """Rows of an array: images (N, C, H, W) in uint8 or float, or vectors (N, D).
 
-    A ``np.memmap`` stays on disk and only the rows asked for are read; anything else becomes one tensor.
+    A ``np.memmap`` stays on disk, and only the rows of a batch are read; any other array becomes one tensor.
 
     Args:
         array: The rows. Floats and vectors of integers are read as float32.
         labels: (N,) int64.
-        shape: Shape (C, H, W) that images are brought to on read (see `fit`); the array's own by default.
-        names: Of the items; the row's numbers by default.
+        shape: Shape (C, H, W) that images are resized to when they are read (see `vergence.data.pixels.fit`); the array's
+            own by default.
+        names: Names of the items; the rows' numbers by default.
         rows: int64 (M,), the rows of ``array`` that are the items; all by default.
 
     Example:
@@ -120,6 +137,7 @@ class ArrayItems(Items):
             array = array.to(self.dtype)
         self.array = array if isinstance(array, Tensor | np.memmap) else _tensor(array, self.dtype)
         self.in_memory = isinstance(self.array, Tensor)
+        self.unreleased = 0  # bytes
         self.shape = tuple(array.shape[1:]) if shape is None else shape
         self.rows = rows
         self.labels = labels
@@ -132,12 +150,19 @@ class ArrayItems(Items):
     def read(self, index: Tensor) -> Tensor:
         """Returns the items of an index (B,), shape (B, *shape)."""
         rows = index if self.rows is None else self.rows[index]
-        x = (
-            self.array.index_select(0, rows.to(self.array.device))
-            if isinstance(self.array, Tensor)
-            else _tensor(self.array[rows.numpy()], self.dtype)
-        )
+        if isinstance(self.array, Tensor):
+            x = self.array.index_select(0, rows.to(self.array.device))
+        else:
+            x = self._read_from_disk(self.array, rows.numpy())
         return x if x.shape[1:] == self.shape else fit(x, self.shape)
+
+    def _read_from_disk(self, array: Array, rows: Array) -> Tensor:
+        part = array[rows]
+        self.unreleased += part.nbytes
+        if self.unreleased > HELD:
+            release_pages(array)
+            self.unreleased = 0
+        return _tensor(part, self.dtype)
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields (index, items) for each index tensor, read in this process; see `Items.stream`."""
@@ -150,11 +175,11 @@ class ArrayItems(Items):
         return ArrayItems(self.array, at(self.labels, index), shape=self.shape, names=pick(self.names, index), rows=rows)
 
     def shaped(self, shape: tuple[int, ...]) -> "ArrayItems":
-        """Returns the same images, brought to ``shape`` (C, H, W) on read."""
+        """Returns the same images, resized to ``shape`` (C, H, W) when they are read."""
         return ArrayItems(self.array, self.labels, shape=shape, names=self.names, rows=self.rows)
 
     def to(self, device: str | torch.device) -> "ArrayItems":
-        """Returns the items on ``device``, a tensor of these rows alone; an array on disk stays where it is."""
+        """Returns the items on ``device``, as a tensor of these rows alone; an array on disk stays on disk."""
         if not isinstance(self.array, Tensor) or self.array.device == torch.device(device):
             return self
         array = self.array if self.rows is None else self.array[self.rows]
@@ -162,7 +187,7 @@ class ArrayItems(Items):
 
 
 class PairItems(Items):
-    """Two arrays whose rows belong together; `shape`, `labels` and `names` are the context's.
+    """Two arrays whose rows are pairs; `shape`, `labels` and `names` are the context's.
 
     Raises:
         ValueError: The lengths differ.
@@ -176,8 +201,7 @@ class PairItems(Items):
 
     def __init__(self, context: ArrayItems, target: ArrayItems) -> None:
         if len(context) != len(target):
-            found = f"found {len(context)} contexts and {len(target)} targets"
-            raise ValueError(f"expected pairs, {found}; give as many of both")
+            raise ValueError(f"expected pairs, found {len(context)} contexts and {len(target)} targets; give as many of both")
         self.context, self.target = context, target
         self.shape, self.target_shape = context.shape, target.shape
         self.dtype, self.labels, self.names = context.dtype, context.labels, context.names
@@ -201,6 +225,25 @@ class PairItems(Items):
         return PairItems(self.context.to(device), self.target.to(device))
 
 
+@dataclass(frozen=True)
+class Source:
+    """All items of a source.
+
+    Attributes:
+        items: Every item, in order.
+        classes: Name of each label; empty without labels.
+        test: (N,) bool, the source's own test part; None if it has none.
+        note: Description of that part.
+        size: Side of the square images that the encoder sees, in pixels; None for other items.
+    """
+
+    items: Items
+    classes: tuple[str, ...] = ()
+    test: Tensor | None = None
+    note: str = ""
+    size: int | None = None
+
+
 def batches(n: int, size: int) -> Iterator[Tensor]:
     """Yields consecutive index tensors of at most ``size`` that together are 0 .. n-1.
 
@@ -212,34 +255,21 @@ def batches(n: int, size: int) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, n))
 
 
-def fit(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns images (B, C, H, W) brought to ``shape``: the largest centerd part of its aspect, antialiased; the type stays.
-
-    Color becomes gray by luma = 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), gray becomes three equal channels.
-
-    Example:
-        >>> fit(torch.full((2, 3, 20, 30), 7, dtype=torch.uint8), (1, 8, 8)).unique()
-        tensor([7], dtype=torch.uint8)
-    """
-    channels, height, width = shape
-    h = min(x.shape[2], max(1, round(x.shape[3] * height / width)))
-    w = min(x.shape[3], max(1, round(x.shape[2] * width / height)))
-    top, left = (x.shape[2] - h) // 2, (x.shape[3] - w) // 2
-    y = x[:, :, top : top + h, left : left + w].float()
-    if channels == 1 and x.shape[1] == 3:
-        y = torch.einsum("bchw,c->bhw", y, y.new_tensor([0.299, 0.587, 0.114]))[:, None]
-    y = F.interpolate(y, size=(height, width), mode="bilinear", antialias=True).expand(-1, channels, -1, -1)
-    return (y.round() if x.dtype == torch.uint8 else y).to(x.dtype)
-
-
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:
     with np.errstate(over="ignore"):
         kind = np.uint8 if dtype == torch.uint8 else np.float32
         return torch.from_numpy(np.require(np.asarray(array), dtype=kind, requirements=["C", "W"]))
 
 
+def release_pages(array: Array) -> None:
+    """Drops the pages of a memory-mapped file that were read, which would otherwise count as memory of this process."""
+    pages = getattr(array, "_mmap", None)
+    if getattr(array, "mode", "") in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED") and isinstance(pages, mmap.mmap):
+        pages.madvise(mmap.MADV_DONTNEED)
+
+
 def at(labels: Tensor | None, index: Tensor) -> Tensor | None:
-    """Returns the labels of an index, where there are labels."""
+    """Returns the labels of an index; None without labels."""
     return None if labels is None else labels[index]
 
 

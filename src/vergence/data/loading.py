@@ -1,4 +1,4 @@
-"""Reads every item of a source once, with a progress bar where that takes long."""
+"""Reading every item of a source once, with a progress bar if that takes long."""
 
 import math
 import sys
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 2.0
 
 
 def load(items: Items, workers: int = 0) -> tuple[ArrayItems, Tensor]:
-    """Reads single items (no pairs) into one tensor; returns them and the int64 index of those that could be read."""
+    """Reads items (not pairs) into one tensor; returns them, and the int64 index of those that could be read."""
     x = torch.empty((len(items), *items.shape), dtype=items.dtype)
     kept, n = [], 0
     for index, part in watched(items, workers):
@@ -35,7 +35,7 @@ def load(items: Items, workers: int = 0) -> tuple[ArrayItems, Tensor]:
 
 
 def watched(items: Items, workers: int) -> Iterator[tuple[Tensor, Any]]:
-    """Streams all items, with a progress bar on a terminal once that takes long."""
+    """Yields (index, items) of all items, with a progress bar on a terminal if that takes long."""
     from rich.console import Console
     from rich.progress import Progress
 

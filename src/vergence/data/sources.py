@@ -1,23 +1,24 @@
-"""Where the items come from: built-in sets, folders of images, arrays and pairs. The only place that knows data sets."""
+"""Opens a data set by its name or path and splits it; the only room that knows data sets."""
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.arrays import Source, channels_first, from_array, open_arrays
+from vergence.data.arrays import from_array, open_arrays
+from vergence.data.builtin import BUILT_IN, built_in, part_named
 from vergence.data.config import DataConfig
 from vergence.data.folders import ENDINGS, base, channels, listing, readable
-from vergence.data.images import ImageFiles
-from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches
+from vergence.data.images import ImageFiles, written_name
+from vergence.data.items import ArrayItems, Items, PairItems, Skipped, Source, batches
 from vergence.data.loading import load
+from vergence.utils.checks import require_within
+from vergence.utils.names import did_you_mean
 
 __all__ = [
     "BUILT_IN",
@@ -33,14 +34,7 @@ __all__ = [
     "open_items",
 ]
 
-TORCHVISION = {
-    "mnist": "MNIST",
-    "fashion_mnist": "FashionMNIST",
-    "cifar10": "CIFAR10",
-    "cifar100": "CIFAR100",
-    "stl10": "STL10",
-}
-BUILT_IN = ("digits", *TORCHVISION)
+ARRAYS = (".npy", ".npz")
 FOLDER_SIZE = 64
 Kind = Literal["image", "vector", "pairs"]
 
@@ -50,13 +44,13 @@ class Data:
     """The two parts of a data set.
 
     Attributes:
-        name: What the source is called.
+        name: Name of the source.
         kind: ``image``, ``vector`` or ``pairs``.
-        train: What the model learns from.
-        test: What it is evaluated on.
-        classes: Name of each label 0, 1, ...; empty where there are no labels.
-        skipped: What could not be read.
-        note: How the test part was made.
+        train: Items that the model learns from.
+        test: Items that it is evaluated on.
+        classes: Name of each label 0, 1, ...; empty without labels.
+        skipped: Items that were left out.
+        note: Description of how the test part was made.
         size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
             None for vectors, and for images that are not square.
     """
@@ -76,35 +70,33 @@ def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) ->
 
     A folder whose decoded images fit into ``memory`` is decoded once into one array; a larger one is decoded once to check
     it and then streamed. A ``.npy`` file larger than ``memory`` stays on disk; every other array is held whole. A source
-    without a test part of its own is split at random with seed 0, each label in the same shares.
+    without a test part of its own is split at random with seed 0, each label in the same proportions.
 
     Args:
         config: The source and how it is read.
-        memory: Most bytes for decoded items.
-        workers: Processes that decode.
+        memory: Largest number of bytes of decoded items that are held.
+        workers: Number of processes that decode images.
 
     Raises:
-        ValueError: The source is missing, empty, of an unknown kind or holds what cannot be used, or the settings ask for
-            what it does not have.
+        ValueError: The source is missing, empty, of an unknown kind or cannot be used, or the settings do not fit it.
 
     Example:
         >>> data = open_data(DataConfig(source="digits"))
         >>> len(data.train), len(data.test), data.train.shape, data.note
         (1438, 359, (1, 8, 8), '20 % held out at random, seed 0, stratified by label')
     """
-    _check_settings(config)
+    require_within("(0, 1)", holdout=config.holdout)
     source = _open(config, memory, workers)
-    items, n = source.items, len(source.items)
-    if n < 4:
-        raise ValueError(f"expected at least 4 items in {config.source}, found {n}; give more data")
+    items = source.items
+    if len(items) < 4:
+        raise ValueError(f"expected at least 4 items in {config.source}, found {len(items)}; give more data")
     test, note = _holdout(items, config.holdout) if source.test is None else (source.test, source.note)
-    train = _limited(_kept(items.subset(_where(~test)), source.classes, config.keep_classes), config.limit)
+    train = _limited(_of_classes(items.subset(_where(~test)), source.classes, config.keep_classes), config.limit)
     held_out = items.subset(_where(test))
     if len(train) < 2 or len(held_out) < 1:
         found = f"found {len(train)} and {len(held_out)}; give more data, or change holdout, limit or classes"
         raise ValueError(f"expected at least 2 items to train on and 1 to test, {found}")
-    name = config.source if config.source in BUILT_IN else Path(config.source).resolve().name
-    return Data(name, _kind(items), train, held_out, source.classes, tuple(items.skipped), note, source.size)
+    return Data(_name(config.source), _kind(items), train, held_out, source.classes, tuple(items.skipped), note, source.size)
 
 
 def open_items(
@@ -115,47 +107,45 @@ def open_items(
     download: bool = False,
     holdout: float = 0.2,
     strict: bool = False,
-    memory: int = 2 << 30,
+    memory: int = 64 << 20,
     workers: int = 2,
 ) -> Items:
-    """Opens every item of a source in its order, as a model reads them that was trained on items of ``shape``.
+    """Opens every item of a source, in order, for a model that was trained on items of ``shape``.
 
-    Images are brought to the shape's channels and size on read. Files that cannot be read are skipped while streaming.
-    A built-in name gives its test part (as `open_data` with this ``holdout`` makes it), ``NAME:train`` the other.
+    Images are converted to the shape's channels and size when they are read. Files that cannot be read are skipped while
+    streaming. A built-in name means its test part (as `open_data` with this ``holdout`` makes it), ``NAME:train`` the other.
 
     Args:
         source: A built-in name, or the path of a folder of images, of one image, of a ``.npy`` or a ``.npz`` file.
-        shape: Of one item as read: ``data.train.shape``. Of pairs it is the context's.
+        shape: Shape of one item as it is read: ``data.train.shape``. For pairs it is the context's.
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download what is missing.
-        holdout: Share of ``digits`` that is its test part.
-        strict: Decode every file first, and refuse unreadable ones.
-        memory: A ``.npy`` file of more bytes stays on disk.
-        workers: Processes that decode in the check of ``strict``.
+        holdout: Share of ``digits`` that is its test part, in (0, 1).
+        strict: Whether to decode every file first, and to refuse unreadable ones.
+        memory: Bytes of a ``.npy`` file above which it stays on disk.
+        workers: Number of processes that decode images in the check of ``strict``.
 
     Raises:
-        ValueError: As `open_data`; or the items are not of a kind that the model takes.
+        ValueError: As `open_data`; or the model takes items of another kind.
 
     Example:
         >>> open_items("digits", shape=(3, 16, 16)).shape, len(open_items("digits:train", shape=(1, 8, 8)))
         ((3, 16, 16), 1438)
     """
-    name, _, part = source.partition(":")
-    if name in BUILT_IN:
-        return _shaped(_built_in_part(name, part or "test", root, download, holdout), shape, source)
+    require_within("(0, 1)", holdout=holdout)
+    if (named := part_named(source)) is not None:
+        name, part = named
+        opened = built_in(name, root, download, (part,))
+        test = _holdout(opened.items, holdout)[0] if opened.test is None else opened.test
+        return _shaped(opened.items.subset(_where(test if part == "test" else ~test)), shape, source)
     path = _existing(source)
     if _is_array(path):
         return _shaped(open_arrays(path, memory).items, shape, source)
     return _image_files(path, shape, strict, workers)
 
 
-def _check_settings(config: DataConfig) -> None:
-    if not 0 < config.holdout < 1:
-        raise ValueError(f"expected a holdout in (0, 1), found {config.holdout}")
-    if config.limit is not None and config.limit < 2:
-        raise ValueError(f"expected a limit of at least 2 items, found {config.limit}")
-    if config.size is not None and config.size < 1:
-        raise ValueError(f"expected a size of at least 1 pixel, found {config.size}")
+def _name(source: str) -> str:
+    return source if source in BUILT_IN else written_name(Path(source).resolve().name)
 
 
 def _kind(items: Items) -> Kind:
@@ -169,7 +159,7 @@ def _kind(items: Items) -> Kind:
 
 def _open(config: DataConfig, memory: int, workers: int) -> Source:
     if config.source in BUILT_IN:
-        return _sized(_built_in(config.source, config.root, config.download, ("train", "test")), config.size, memory)
+        return _sized(built_in(config.source, config.root, config.download), config.size, memory)
     path = _existing(config.source)
     if _is_array(path):
         return _sized(open_arrays(path, memory), config.size, memory)
@@ -177,19 +167,33 @@ def _open(config: DataConfig, memory: int, workers: int) -> Source:
 
 
 def _existing(source: str) -> Path:
-    path = Path(source).expanduser()
-    if path.exists():
+    """Returns the path of an existing file or folder.
+
+    Raises:
+        ValueError: There is none, or the text cannot be a path.
+    """
+    known = ", ".join(BUILT_IN)
+    if not source.strip():
+        raise ValueError(f"expected the path of the data, or one of {known}, found an empty name; name the data")
+    try:
+        path = Path(source).expanduser()
+        exists = path.exists()
+    except (OSError, ValueError, RuntimeError):
+        exists = False
+    if exists:
         return path
-    near = difflib.get_close_matches(source.lower(), BUILT_IN, 1) if Path(source).name == source else []
-    hint = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(BUILT_IN)}"
-    raise ValueError(f"expected data at {source}, found no such file or folder; {hint}")
+    if len(source) > 200 or "\n" in source:
+        hint = "save an array with numpy.save and give the file's path"
+        raise ValueError(f"expected the path of the data, or one of {known}, found a text of {len(source)} characters; {hint}")
+    near = did_you_mean(source.lower(), BUILT_IN) if Path(source).name == source else ""
+    raise ValueError(f"expected data at {source}, found no such file or folder; {near or f'give a path, or one of {known}'}")
 
 
 def _is_array(path: Path) -> bool:
-    arrays = (".npy", ".npz")
-    if path.is_file() and path.suffix.lower() not in (*arrays, *ENDINGS):
-        raise ValueError(f"expected a folder, or a file ending in {' '.join(arrays + ENDINGS)}, found {path}")
-    return path.is_file() and path.suffix.lower() in arrays
+    ending = path.suffix.lower()
+    if not (path.is_dir() or (path.is_file() and ending in (*ARRAYS, *ENDINGS))):
+        raise ValueError(f"expected a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}, found {path}")
+    return path.is_file() and ending in ARRAYS
 
 
 def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source:
@@ -197,23 +201,21 @@ def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source
     size = config.size or FOLDER_SIZE
     canvas = math.ceil(size * 8 / 7)
     shape = (channels(base(path), found.names), canvas, canvas)
-    files = ImageFiles(base(path), found.names, shape, found.labels)
+    files = ImageFiles(base(path), found.names, shape, found.labels, found.skipped)
     fits = len(files) * math.prod(shape) <= memory
     items, kept = readable(files, keep_pixels=fits, strict=config.strict, workers=workers)
     return Source(items, found.classes, None if found.test is None else found.test[kept], found.note, size)
 
 
 def _sized(source: Source, size: int | None, memory: int) -> Source:
-    """Brings images to ``size``, in memory where they fit there and on read where not."""
+    """Resizes images to ``size``: at once if the result fits into ``memory``, otherwise when they are read."""
     items = source.items
     if size is not None and isinstance(items, PairItems):
-        sized: Items = PairItems(_resized(items.context, size, memory // 2), _resized(items.target, size, memory // 2))
+        items = PairItems(_resized(items.context, size, memory // 2), _resized(items.target, size, memory // 2))
     elif size is not None and isinstance(items, ArrayItems):
-        sized = _resized(items, size, memory)
-    else:
-        sized = items
-    square = len(sized.shape) == 3 and sized.shape[1] == sized.shape[2]
-    return dataclasses.replace(source, items=sized, size=sized.shape[1] if square else None)
+        items = _resized(items, size, memory)
+    square = len(items.shape) == 3 and items.shape[1] == items.shape[2]
+    return dataclasses.replace(source, items=items, size=items.shape[1] if square else None)
 
 
 def _resized(items: ArrayItems, size: int, memory: int) -> ArrayItems:
@@ -241,7 +243,7 @@ def _image_files(path: Path, shape: tuple[int, ...], strict: bool, workers: int)
     if len(shape) != 3:
         raise ValueError(f"expected vectors of shape {shape}, as the model was trained on, found images in {path}")
     found = listing(path)
-    files = ImageFiles(base(path), found.names, shape, found.labels)
+    files = ImageFiles(base(path), found.names, shape, found.labels, found.skipped)
     return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 
 
@@ -257,7 +259,7 @@ def _permutation(n: int) -> Tensor:
 
 
 def _holdout(items: Items, share: float) -> tuple[Tensor, str]:
-    """Returns the (N,) bool mask of a systematic sample of a random order sorted by label, and the note on it."""
+    """Returns the (N,) bool mask of a systematic sample of a random order sorted by label, and its description."""
     n = len(items)
     order = _permutation(n)
     if items.labels is not None:
@@ -269,7 +271,7 @@ def _holdout(items: Items, share: float) -> tuple[Tensor, str]:
     return mask, f"{100 * share:g} % held out at random, seed 0{stratified}"
 
 
-def _kept(train: Items, classes: tuple[str, ...], keep: tuple[int, ...] | None) -> Items:
+def _of_classes(train: Items, classes: tuple[str, ...], keep: tuple[int, ...] | None) -> Items:
     if keep is None:
         return train
     if train.labels is None:
@@ -285,47 +287,3 @@ def _limited(train: Items, limit: int | None) -> Items:
     if limit is None or limit >= len(train):
         return train
     return train.subset(_permutation(len(train))[:limit].sort().values)
-
-
-# Built-in sets
-
-
-def _built_in(name: str, root: str | None, download: bool, parts: Sequence[str]) -> Source:
-    if name == "digits":
-        return _digits()
-    sets = [_torchvision(name, root or "data", download, part == "train") for part in parts]
-    x = np.concatenate([np.asarray(one.data) for one in sets])
-    labels = [torch.as_tensor(one.labels if name == "stl10" else one.targets).to(torch.int64) for one in sets]
-    rows = torch.cat([torch.arange(len(y)) for y in labels])
-    test = torch.cat([torch.full((len(y),), part == "test") for part, y in zip(parts, labels, strict=True)])
-    items = ArrayItems(channels_first(x, name), torch.cat(labels), names=RowNames(rows))
-    return Source(items, tuple(sets[0].classes), test, "official test split")
-
-
-def _built_in_part(name: str, part: str, root: str | None, download: bool, holdout: float) -> Items:
-    if part not in ("train", "test"):
-        raise ValueError(f"expected {name}:train or {name}:test, found {name}:{part}")
-    source = _built_in(name, root, download, (part,))
-    test = _holdout(source.items, holdout)[0] if source.test is None else source.test
-    return source.items.subset(_where(test if part == "test" else ~test))
-
-
-def _digits() -> Source:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    x = (digits.images * (255 / 16)).round().astype(np.uint8)
-    return Source(ArrayItems(x[:, None], torch.as_tensor(digits.target)), tuple(str(i) for i in digits.target_names))
-
-
-def _torchvision(name: str, root: str, download: bool, train: bool) -> Any:
-    from torchvision import datasets
-
-    which = {"split": "train+unlabeled" if train else "test"} if name == "stl10" else {"train": train}
-    try:
-        return getattr(datasets, TORCHVISION[name])(root, download=download, **which)
-    except (RuntimeError, OSError) as error:
-        if download:
-            raise ValueError(f"expected to download {name} into {root}, found: {error}; see connection and disk") from None
-        hint = "pass --download to fetch it, or --data-root FOLDER where torchvision's copy lies"
-        raise ValueError(f"expected {name} in the folder {root}, found it missing or incomplete; {hint}") from None

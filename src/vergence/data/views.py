@@ -1,8 +1,8 @@
 """Random views of whole batches: each sample has its own parameters, from one generator.
 
-Drawing and applying are apart. Every process draws for the global batch and applies its own part, so that several
-processes make the views of one. Nothing random happens while applying, no sample sees another one, and no result is
-waited for on the device.
+Sampling the parameters and applying them are separate steps. Every process samples for the global batch and applies its own
+part, so that several processes make the same views as one. Applying is deterministic, treats every sample by itself, and does
+not wait for the device.
 """
 
 import abc
@@ -15,17 +15,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
+from vergence.data.pixels import luma, to_unit
 
-__all__ = ["ImageViews", "VectorViews", "Views", "center_crop"]
+__all__ = ["ImageViews", "VectorViews", "Views"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
-LUMA = (0.2989, 0.587, 0.114)
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 class Views(abc.ABC):
-    """What makes a random view of each sample of a batch."""
+    """Random views of the samples of a batch."""
 
     @abc.abstractmethod
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -33,7 +33,7 @@ class Views(abc.ABC):
 
     @abc.abstractmethod
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views (B, ...) of samples (B, ...) that B drawn parameters (any part of a `draw`) describe."""
+        """Returns the views (B, ...) of samples (B, ...) that B sampled parameters (any part of a `draw`) describe."""
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Returns a new view of each sample of ``x``, shape (B, ...)."""
@@ -43,21 +43,21 @@ class Views(abc.ABC):
 class ImageViews(Views):
     """Crop, flip, color jitter, grayscale, blur and solarization of images, as torchvision (v2, floats) defines each.
 
-    In this order, each with its own parameters for each image:
+    The steps, in this order, with parameters of their own for each image:
 
     1. Random resized crop: up to 10 tries of an area uniform in ``crop`` and a log-uniform aspect ratio in [3/4, 4/3],
        then the largest central crop that has such a ratio; bilinear with antialiasing (torchvision's default; it
-       changes only crops larger than ``size``: photographs of 96 pixels brought to 32 by 0.03 root mean square).
-    2. Horizontal flip. MoCo v2 flips last: the same, as the flip commutes with all that follows.
+       changes only crops larger than ``size``: photographs of 96 pixels reduced to 32 by 0.03 root mean square).
+    2. Horizontal flip. MoCo v2 flips last, which is equivalent: the flip commutes with the steps that follow.
     3. Color jitter: brightness, contrast and saturation factors uniform in [max(0, 1 - s), 1 + s], hue uniform in
-       [-s, s] turns, in one of the 24 orders, each as likely.
+       [-s, s] turns, in one of the 24 orders with equal probability.
     4. Grayscale with the luma 0.2989 R + 0.587 G + 0.114 B.
     5. Gaussian blur, sigma uniform in ``blur_sigma`` pixels, reflected borders; the kernel is a tenth of ``size`` made
        odd, at least 3 (3 at 32 pixels; 23 at 224 pixels, as SimCLR's).
     6. Solarization: values of at least 0.5 become 1 - value.
 
-    Saturation, hue and grayscale leave images of one channel as they are. Operations of strength or probability 0 cost
-    nothing. On the CPU the views of a part of a batch are bitwise that part of the batch's views.
+    Saturation, hue and grayscale do not change images of one channel. Steps of strength or probability 0 take no time. On
+    the CPU the views of a part of a batch are bitwise equal to that part of the batch's views.
 
     Example:
         >>> views = ImageViews(ViewConfig(), size=32)
@@ -71,7 +71,7 @@ class ImageViews(Views):
     """
 
     def __init__(self, config: ViewConfig, size: int) -> None:
-        """Takes the strengths of ``config`` for views of ``size`` x ``size`` pixels.
+        """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels.
 
         Raises:
             ValueError: A strength is out of its range, or ``size`` is below 2.
@@ -83,7 +83,7 @@ class ImageViews(Views):
         self.kernel = max(3, size // 10 | 1)
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Returns the parameters of n images; which numbers are drawn does not depend on the strengths.
+        """Returns the parameters of n images; the random numbers do not depend on the strengths.
 
         Args:
             n: Number of images.
@@ -92,8 +92,8 @@ class ImageViews(Views):
         Returns:
             ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
             vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in
-            turns; ``order`` (n, 4): which of the four is done first to last; ``sigma`` (n,) in pixels; and ``flip``,
-            ``jitter``, ``grayscale``, ``blur``, ``solarize`` (n,): whether it is done.
+            turns; ``order`` (n, 4): the order of these four; ``sigma`` (n,) in pixels; and ``flip``, ``jitter``,
+            ``grayscale``, ``blur``, ``solarize`` (n,) bool: whether the step is applied.
         """
 
         def u(low: float, high: float, *shape: int) -> Tensor:
@@ -116,18 +116,18 @@ class ImageViews(Views):
 
     @torch.no_grad()
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views of images that drawn parameters describe.
+        """Returns the views of images that sampled parameters describe.
 
         Args:
-            x: Images (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (their range is verified on the CPU only:
-                elsewhere the training loop would have to wait for it).
+            x: Images (B, C, H, W), C = 1 or 3: uint8, or floats in [0, 1] (the range is checked on the CPU only:
+                on another device the training loop would have to wait for it).
             draws: Parameters of these B images, on the CPU.
 
         Returns:
-            float32 (B, C, size, size) in [0, 1] on x's device, channels_last where ``x`` is.
+            float32 (B, C, size, size) in [0, 1] on x's device, channels_last if ``x`` is.
 
         Raises:
-            ValueError: Not images as above, or parameters of another number of images.
+            ValueError: ``x`` is not as above, or the parameters are of another number of images.
         """
         _check_images(x, len(draws["flip"]))
         with _full_precision(x):
@@ -135,14 +135,14 @@ class ImageViews(Views):
             if self.config.jitter_p > 0:
                 _jitter(y.flatten(2), draws, self.config.jitter)
             if x.shape[1] == 3:
-                _change(y, draws["grayscale"], lambda part: _luma(part).expand_as(part))
+                _change(y, draws["grayscale"], lambda part: luma(part).expand_as(part))
             _change(y, draws["blur"], self._blur, draws["sigma"])
             _change(y, draws["solarize"], lambda part: torch.where(part >= 0.5, 1 - part, part))
         return y.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else y
 
     def _frame(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Crop, resize and flip: (B, C, H, W) -> new contiguous float32 (B, C, size, size) in [0, 1]."""
-        y = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+        """Crops, resizes and flips (B, C, H, W); returns new contiguous float32 (B, C, size, size) in [0, 1]."""
+        y = to_unit(x, torch.float32)
         if x.shape[2:] == (self.size, self.size) and self.config.crop == (1, 1) and self.config.flip == 0:
             return y.clone(memory_format=torch.contiguous_format)
         top, left, height, width = _boxes(draws, *x.shape[2:])
@@ -151,7 +151,7 @@ class ImageViews(Views):
         return _separable(y, rows, columns)
 
     def _blur(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Gaussian blur of (n, C, size, size) with sigma (n,) in pixels."""
+        """Returns (n, C, size, size) blurred by Gaussians of sigma (n,) in pixels."""
         radius = self.kernel // 2
         t = torch.arange(-radius, radius + 1, device=x.device)
         weight = torch.softmax(-0.5 * (t / sigma[:, None]) ** 2, dim=1)
@@ -164,8 +164,8 @@ class VectorViews(Views):
     """Masking, scaling and noise of feature vectors, on standardized features.
 
     view = mean + std * (a * m * (x - mean) / std + e), with e ~ N(0, ``noise``^2) for each feature, m = 0 with
-    probability ``mask`` for each feature (what remains is its mean, and noise), and log a ~ N(0, ``scale``^2), one for
-    each sample.
+    probability ``mask`` for each feature (which leaves its mean and the noise), and log a ~ N(0, ``scale``^2) for each
+    sample.
 
     Example:
         >>> mean, std = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 5.0])
@@ -175,7 +175,7 @@ class VectorViews(Views):
     """
 
     def __init__(self, config: ViewConfig, mean: Tensor, std: Tensor) -> None:
-        """Takes the strengths of ``config``, and the features' ``mean`` and ``std``, each (D,), in their own units.
+        """Sets the strengths of ``config``, and the features' ``mean`` and ``std``, each (D,), in the features' units.
 
         Raises:
             ValueError: A strength is out of its range, or ``mean`` and ``std`` are not two (D,) with std >= 0.
@@ -184,7 +184,7 @@ class VectorViews(Views):
         if mean.ndim != 1 or mean.shape != std.shape or not bool((std >= 0).all()):
             found = f"{tuple(mean.shape)} and {tuple(std.shape)}"
             raise ValueError(
-                f"expected mean and std of shape (D,) with std >= 0, found {found}: take them over the training items"
+                f"expected mean and std of shape (D,) with std >= 0, found {found}: compute them over the training items"
             )
         self.config, self.mean, self.std = config, mean, std
 
@@ -199,7 +199,7 @@ class VectorViews(Views):
 
     @torch.no_grad()
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views of vectors that drawn parameters describe.
+        """Returns the views of vectors that sampled parameters describe.
 
         Args:
             x: Raw features (B, D), floats.
@@ -209,65 +209,33 @@ class VectorViews(Views):
             (B, D) of x's type and device.
 
         Raises:
-            ValueError: Not vectors as above, or parameters of another number of vectors.
+            ValueError: ``x`` is not as above, or the parameters are of another number of vectors.
         """
         expected = (len(draws["scale"]), len(self.mean))
         if x.shape != expected or not x.is_floating_point():
-            raise ValueError(f"expected floats of shape {expected}, found {x.dtype} {tuple(x.shape)}: convert or draw anew")
+            found = f"found {x.dtype} {tuple(x.shape)}"
+            raise ValueError(f"expected floats of shape {expected}, {found}: convert them, or sample parameters for them")
         mean, std, e, m, a = (
             part.to(x, non_blocking=True) for part in (self.mean, self.std, draws["noise"], draws["keep"], draws["scale"])
         )
         return mean + a * m * (x - mean) + std * e
 
 
-def center_crop(x: Tensor, size: int) -> Tensor:
-    """Returns the central ``size`` x ``size`` pixels of images: what evaluation sees, with nothing random.
-
-    Args:
-        x: Images (B, C, H, W) of any number type. Where the shorter side is below ``size`` it is first brought to
-            ``size``, bilinear, in the same proportions.
-        size: Side in pixels, at least 1.
-
-    Returns:
-        (B, C, size, size) of x's type; ``x`` itself where it has that shape.
-
-    Raises:
-        ValueError: ``x`` is not of rank 4.
-
-    Example:
-        >>> center_crop(torch.arange(16).view(1, 1, 4, 4), 2)
-        tensor([[[[ 5,  6],
-                  [ 9, 10]]]])
-    """
-    if x.ndim != 4:
-        raise ValueError(f"expected images (B, C, H, W), found shape {tuple(x.shape)}: add the missing dimensions")
-    if min(x.shape[2:]) < size:
-        x = _enlarge(x, size / min(x.shape[2:]))
-    top, left = (round((side - size) / 2) for side in x.shape[2:])
-    return x if x.shape[2:] == (size, size) else x[..., top : top + size, left : left + size]
-
-
-def _enlarge(x: Tensor, factor: float) -> Tensor:
-    shape = [round(side * factor) for side in x.shape[2:]]
-    y = F.interpolate(x if x.is_floating_point() else x.float(), shape, mode="bilinear", align_corners=False)
-    return y if x.is_floating_point() else y.round_().to(x.dtype)
-
-
 def _boxes(draws: dict[str, Tensor], height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Top, left, height and width (B,) in whole pixels: the first try that fits, or else the largest central crop."""
+    """Returns top, left, height and width (B,) in whole pixels: the first try that fits, or else the largest central crop."""
     area, aspect, place = draws["area"] * height * width, draws["aspect"], draws["place"]
     w, h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-    first, found = fits.int().argmax(1, keepdim=True), fits.any(1)
-    h = torch.where(found, h.gather(1, first)[:, 0], min(height, round(width / ASPECT[0])))
-    w = torch.where(found, w.gather(1, first)[:, 0], min(width, round(height * ASPECT[1])))
-    top = torch.where(found, place[:, 0] * (height - h + 1), (height - h) / 2).floor()
-    left = torch.where(found, place[:, 1] * (width - w + 1), (width - w) / 2).floor()
+    first, any_fits = fits.int().argmax(1, keepdim=True), fits.any(1)
+    h = torch.where(any_fits, h.gather(1, first)[:, 0], min(height, round(width / ASPECT[0])))
+    w = torch.where(any_fits, w.gather(1, first)[:, 0], min(width, round(height * ASPECT[1])))
+    top = torch.where(any_fits, place[:, 0] * (height - h + 1), (height - h) / 2).floor()
+    left = torch.where(any_fits, place[:, 1] * (width - w + 1), (width - w) / 2).floor()
     return top, left, h, w
 
 
 def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, device: torch.device) -> Tensor:
-    """Weights (B, out, size) that resize pixels start .. start + length of a line by triangles, wider where it shrinks."""
+    """Returns weights (B, out, size) that resize pixels start .. start + length of a line, antialiased by triangles."""
     s, n, mirror = (_to(part.float(), device)[:, None] for part in (start, length, flip))
     i = (mirror * (out - 1) - torch.arange(out, device=device)).abs_()
     center = (s + (i + 0.5) * (n / out))[..., None]
@@ -280,14 +248,14 @@ def _resizing(start: Tensor, length: Tensor, flip: Tensor, out: int, size: int, 
 def _separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Returns rows @ x @ columns^T for each channel: (B, C, H, W), (B, R, H), (B, S, W) -> (B, C, R, S) in [0, 1]."""
     b, c, h, w = x.shape
-    # Channels ride along as columns, then as rows: one product a sample is up to 20 times faster than one a plane.
+    # Channels are further columns, then further rows: one product per sample is up to 20 times faster than one per plane.
     y = torch.bmm(rows, x.transpose(1, 2).reshape(b, h, c * w))
     y = torch.bmm(y.view(b, -1, w), columns.mT)
     return y.view(b, -1, c, columns.shape[1]).transpose(1, 2).contiguous().clamp_(0, 1)
 
 
 def _jitter(x: Tensor, draws: dict[str, Tensor], strengths: tuple[float, float, float, float]) -> None:
-    """Color jitter of planes (B, C, P), in place: blends of all images at once, the hue where its turn has come."""
+    """Applies the color jitter to planes (B, C, P), in place: one blend of all images at a time, with the hue in between."""
     color = x.shape[1] == 3
     active = [o for o in (BRIGHTNESS, CONTRAST, SATURATION) if strengths[o] > 0 and (color or o != SATURATION)]
     f = torch.where(draws["jitter"][:, None], draws["factors"], 1.0)
@@ -302,30 +270,22 @@ def _jitter(x: Tensor, draws: dict[str, Tensor], strengths: tuple[float, float, 
 
 
 def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> None:
-    """Blends planes (B, C, P) in place, x <- f x + (1 - f) base; base is black, the mean gray or the pixel's own gray."""
+    """Blends planes (B, C, P) in place, x <- f x + (1 - f) base, where base is black, the mean gray or the pixel's gray."""
     rest = 1 - factor
     f, to_mean, to_gray = (
         _to(part.float(), x.device)[:, None, None]
         for part in (factor, rest * (operation == CONTRAST), rest * (operation == SATURATION))
     )
-    gray = _luma(x)
+    gray = luma(x)
     base = (gray * to_gray).add_(gray.mean(-1, keepdim=True) * to_mean)
     x.mul_(f).add_(base).clamp_(0, 1)
 
 
-def _luma(x: Tensor) -> Tensor:
-    """Gray of (B, C, ...), shape (B, 1, ...)."""
-    if x.shape[1] == 1:
-        return x
-    r, g, b = x[:, :1], x[:, 1:2], x[:, 2:]
-    return (r * LUMA[0]).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2])
-
-
 def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turns the hue of planes (n, 3, P) by shift (n,) turns; the largest and the smallest value of a pixel stay.
+    """Returns planes (n, 3, P) with the hue rotated by shift (n,) turns; each pixel keeps its largest and smallest value.
 
     With v, u the largest and smallest value and c = v - u, the hue in sixths of a turn is t = (G - B)/c, 2 + (B - R)/c
-    or 4 + (R - G)/c where R, G or B is the largest. Once t is turned, R = u + c clamp(|t - 3| - 1),
+    or 4 + (R - G)/c where R, G or B is the largest. After the rotation of t, R = u + c clamp(|t - 3| - 1),
     G = u + c clamp(2 - |t - 2|) and B = u + c clamp(2 - |t - 4|), where clamp is to [0, 1].
     """
     r, g, b = x.unbind(1)
@@ -338,7 +298,7 @@ def _rotate_hue(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def _change(x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *parameters: Tensor) -> None:
-    """Changes the chosen samples of x in place; they are known on the CPU, so that nobody waits for the device."""
+    """Changes the chosen samples of x in place; ``chosen`` is on the CPU, so that nothing waits for the device."""
     index = chosen.nonzero()[:, 0]
     if len(index) > 0:
         where = _to(index, x.device)
@@ -350,7 +310,7 @@ def _to(x: Tensor, device: torch.device) -> Tensor:
 
 
 def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """No autocast: its bfloat16 would leave 8 bits a pixel in the matrix products."""
+    """Returns a context without autocast, whose bfloat16 would leave 8 bits per pixel in the matrix products."""
     known = torch.amp.is_autocast_available(x.device.type)
     return torch.autocast(x.device.type, enabled=False) if known else contextlib.nullcontext()
 
@@ -363,7 +323,7 @@ def _check_images(x: Tensor, n: int) -> None:
     if x.ndim != 4 or x.shape[1] not in (1, 3):
         raise ValueError(f"expected images (B, C, H, W) with C = 1 or 3, found shape {tuple(x.shape)}: reorder the dimensions")
     if len(x) != n:
-        raise ValueError(f"expected {n} images, as many as were drawn for, found {len(x)}: take the same part of the draws")
+        raise ValueError(f"expected {n} images, one for each sampled parameter, found {len(x)}: use the same part of both")
     if x.dtype == torch.uint8:
         return
     if not x.is_floating_point():

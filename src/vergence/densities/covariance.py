@@ -1,7 +1,7 @@
 """Covariances by their structure: dense, diagonal, diagonal plus low rank, and that for pairs of views.
 
-Each knows its log-determinant, its quadratic form, its draws, its blocks and its Schur complement, in its own cost; batched and
-differentiable. Shapes: batch (...), D features; r the rank.
+Each computes its log-determinant, quadratic form, samples, blocks and Schur complement at the cost of its structure. All are
+batched and differentiable. Shapes: batch (...), D features, r the rank.
 """
 
 import abc
@@ -38,8 +38,8 @@ class Covariance(abc.ABC):
         """Returns x^T S^{-1} x, (...), for x (..., D) that broadcasts against the batch."""
 
     @abc.abstractmethod
-    def draw(self, shape: torch.Size) -> Tensor:
-        """Returns draws of N(0, S), of this whole shape (..., D); differentiable."""
+    def rsample(self, shape: torch.Size) -> Tensor:
+        """Returns samples of N(0, S) of this full shape (*sample, ..., D), differentiable in the covariance's parameters."""
 
     @abc.abstractmethod
     def dense(self) -> Tensor:
@@ -51,19 +51,19 @@ class Covariance(abc.ABC):
 
     @abc.abstractmethod
     def index_components(self, k: Tensor) -> "Covariance":
-        """Returns of a batch (..., K) those of index k (*more, ...)."""
+        """Returns the covariances of a batch (..., K) at the indices k (*sample, ...)."""
 
     @abc.abstractmethod
     def scaled(self, a: Tensor) -> "Covariance":
-        """Returns the covariance of a * x, for factors a (..., D) > 0."""
+        """Returns the covariance of a * x for factors a (..., D) > 0."""
 
     @abc.abstractmethod
-    def block(self, where: slice) -> "Covariance":
-        """Returns the covariance of some of the features."""
+    def block(self, features: slice) -> "Covariance":
+        """Returns the covariance of a slice of the features."""
 
     @abc.abstractmethod
     def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Covariance"]:
-        """Returns A x (..., D - c) and the Schur complement C, for a context x (..., c) less its mean."""
+        """Returns A x (..., D - c) and the Schur complement C, for a centered context x (..., c)."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,13 @@ class Dense(Covariance):
 
     @classmethod
     def of(cls, S: Tensor) -> "Dense":
-        """Returns the factor of S, taken in float64; jitter is added where S needs it (`vergence.utils.linalg.cholesky`)."""
-        return cls(linalg.cholesky(S.double())[0].to(S.dtype))
+        """Returns the factor of a symmetric S, computed in float64 with `vergence.utils.linalg.covariance_cholesky`.
+
+        Raises:
+            ValueError: S is not symmetric, not finite or not positive semidefinite.
+        """
+        linalg.require_symmetric(S)
+        return cls(linalg.covariance_cholesky(S.double())[0].to(S.dtype))
 
     @property
     def shape(self) -> torch.Size:
@@ -99,7 +104,7 @@ class Dense(Covariance):
     def quadratic(self, x: Tensor) -> Tensor:
         return _solve(self.L, x).square().sum(-1)
 
-    def draw(self, shape: torch.Size) -> Tensor:
+    def rsample(self, shape: torch.Size) -> Tensor:
         return _apply(self.L, _standard_normal(shape, self.L.dtype, self.L.device))
 
     def dense(self) -> Tensor:
@@ -114,11 +119,13 @@ class Dense(Covariance):
     def scaled(self, a: Tensor) -> "Dense":
         return Dense(a[..., None] * self.L)
 
-    def block(self, where: slice) -> "Dense":
-        rows = self.L[..., where, :]
-        if where.start in (None, 0):
-            return Dense(rows[..., where])  # the leading block of a factor is the factor of the leading block
-        return Dense(torch.linalg.cholesky_ex(rows @ rows.mT)[0])
+    def block(self, features: slice) -> "Dense":
+        rows = self.L[..., features, :]
+        start, _, step = features.indices(self.L.shape[-1])
+        if start == 0 and step == 1:
+            return Dense(rows[..., features])  # the leading block of a factor is the factor of the leading block
+        rows = rows.double()
+        return Dense(linalg.covariance_cholesky(rows @ rows.mT)[0].to(self.L.dtype))
 
     def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Dense"]:
         shift = _apply(self.L[..., c:, :c], _solve(self.L[..., :c, :c], x))
@@ -126,28 +133,41 @@ class Dense(Covariance):
 
 
 def index_components(x: Tensor, k: Tensor, event: int) -> Tensor:
-    """Returns x[..., k, (event)] for x (..., K, (event)) and indices k (*more, ...); ``event`` counts the last axes."""
+    """Returns x[..., k, (event)] for x (..., K, (event)) and indices k (*sample, ...); ``event`` is the number of last axes."""
     shape = x.shape[x.ndim - event :]
     index = k.reshape(*k.shape, *(1,) * (event + 1)).expand(*k.shape, 1, *shape)
-    found: Tensor = x.expand(*k.shape, *x.shape[x.ndim - event - 1 :]).gather(k.ndim, index)
-    return found.squeeze(k.ndim)
+    chosen: Tensor = x.expand(*k.shape, *x.shape[x.ndim - event - 1 :]).gather(k.ndim, index)
+    return chosen.squeeze(k.ndim)
 
 
 def _solve(L: Tensor, x: Tensor) -> Tensor:
-    """Returns L^{-1} x for vectors x (*more, *batch, D) and factors L (*batch, D, D): one solve a factor for all vectors."""
+    """Returns L^{-1} x for vectors x (*sample, *batch, D) and factors L (*batch, D, D), with one solve per factor."""
     L, columns, shape = _aligned(L, x)
     solved: Tensor = torch.linalg.solve_triangular(L, columns, upper=False)
     return solved.movedim(-1, 0).reshape(*shape, L.shape[-1])
 
 
 def _apply(A: Tensor, x: Tensor) -> Tensor:
-    """Returns A x for vectors x (*more, *batch, D) and matrices A (*batch, E, D): one product a matrix."""
+    """Returns A x for vectors x (*sample, *batch, D) and matrices A (*batch, E, D), with one product per matrix."""
     A, columns, shape = _aligned(A, x)
     return (A @ columns).movedim(-1, 0).reshape(*shape, A.shape[-2])
 
 
+def _solve_both(R: Tensor, x: Tensor) -> Tensor:
+    """Returns (R R^T)^{-1} x for vectors x (*sample, *batch, r) and factors R (*batch, r, r)."""
+    R, columns, shape = _aligned(R, x)
+    return torch.cholesky_solve(columns, R).movedim(-1, 0).reshape(*shape, R.shape[-1])
+
+
+def _capacitance(U: Tensor, V: Tensor) -> Tensor:
+    """Returns R, R R^T = I + U^T V for V = B^{-1} U, both (..., D, r); in float64, where float32 would lose the I."""
+    eye = torch.eye(U.shape[-1], dtype=torch.float64, device=U.device)
+    R: Tensor = torch.linalg.cholesky_ex(eye + U.double().mT @ V.double())[0]
+    return R.to(U.dtype)
+
+
 def _aligned(A: Tensor, x: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Returns matrices (*batch, E, D), vectors as columns (*batch, D, M), and the vectors' whole batch shape (*more, *batch)."""
+    """Returns matrices (*batch, E, D), vectors as columns (*batch, D, M), and the vectors' batch shape (*sample, *batch)."""
     shape = torch.Size(np.broadcast_shapes(x.shape[:-1], A.shape[:-2]))
     batch = shape[len(shape) - A.ndim + 2 :]
     columns = x.expand(*shape, x.shape[-1]).reshape(-1, *batch, x.shape[-1]).movedim(0, -1)
@@ -177,7 +197,7 @@ class Diagonal(Covariance):
     def quadratic(self, x: Tensor) -> Tensor:
         return (x.square() / self.d).sum(-1)
 
-    def draw(self, shape: torch.Size) -> Tensor:
+    def rsample(self, shape: torch.Size) -> Tensor:
         return self.d.sqrt() * _standard_normal(shape, self.d.dtype, self.d.device)
 
     def dense(self) -> Tensor:
@@ -192,20 +212,24 @@ class Diagonal(Covariance):
     def scaled(self, a: Tensor) -> "Diagonal":
         return Diagonal(a.square() * self.d)
 
-    def block(self, where: slice) -> "Diagonal":
-        return Diagonal(self.d[..., where])
+    def block(self, features: slice) -> "Diagonal":
+        return Diagonal(self.d[..., features])
 
     def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "Diagonal"]:
         rest = self.block(slice(c, None))
-        return x.new_zeros(*x.shape[:-1], rest.shape[-1]), rest  # blocks that share nothing tell nothing
+        return x.new_zeros(*x.shape[:-1], rest.shape[-1]), rest  # independent features say nothing about each other
 
 
 @dataclass(frozen=True)
 class LowRank(Covariance):
     r"""S = diag d + U U^T, in O(D r^2) instead of O(D^3).
 
-    With K = I_r + U^T diag(d)^{-1} U = R R^T:  log |S| = sum log d + log |K|,  x^T S^{-1} x = x^T x / d - |R^{-1} U^T (x / d)|^2,
-    and of a context C = diag d_t + U_t K_c^{-1} U_t^T, which is of low rank again.
+    With K = I_r + U^T diag(d)^{-1} U = R R^T and w = K^{-1} U^T (x / d), the posterior mean of the shared directions,
+
+        log |S| = sum log d + log |K|,   x^T S^{-1} x = (x - U w)^T (x - U w) / d + |w|^2
+
+    The quadratic form is a minimum over w, so that rounding of w changes it in second order only; the usual difference
+    x^T x / d - |R^{-1} U^T (x / d)|^2 cancels. The Schur complement diag d_t + U_t K_c^{-1} U_t^T of a context has low rank too.
 
     Attributes:
         d: (..., D), > 0.
@@ -224,19 +248,16 @@ class LowRank(Covariance):
 
     def _capacitance(self) -> Tensor:
         """Returns R."""
-        eye = torch.eye(self.U.shape[-1], dtype=self.d.dtype, device=self.d.device)
-        R: Tensor = torch.linalg.cholesky_ex(eye + self.U.mT @ (self.U / self.d[..., None]))[0]
-        return R
+        return _capacitance(self.U, self.U / self.d[..., None])
 
     def log_det(self) -> Tensor:
         return self.d.log().sum(-1) + 2 * self._capacitance().diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def quadratic(self, x: Tensor) -> Tensor:
-        y = x / self.d
-        seen = _apply(self.U.mT, y)
-        return (x * y).sum(-1) - _solve(self._capacitance(), seen).square().sum(-1)
+        w = _solve_both(self._capacitance(), _apply(self.U.mT, x / self.d))
+        return ((x - _apply(self.U, w)).square() / self.d).sum(-1) + w.square().sum(-1)
 
-    def draw(self, shape: torch.Size) -> Tensor:
+    def rsample(self, shape: torch.Size) -> Tensor:
         own = self.d.sqrt() * _standard_normal(shape, self.d.dtype, self.d.device)
         shared = _standard_normal(torch.Size((*shape[:-1], self.U.shape[-1])), self.d.dtype, self.d.device)
         return own + _apply(self.U, shared)
@@ -253,27 +274,27 @@ class LowRank(Covariance):
     def scaled(self, a: Tensor) -> "LowRank":
         return LowRank(a.square() * self.d, a[..., None] * self.U)
 
-    def block(self, where: slice) -> "LowRank":
-        return LowRank(self.d[..., where], self.U[..., where, :])
+    def block(self, features: slice) -> "LowRank":
+        return LowRank(self.d[..., features], self.U[..., features, :])
 
     def conditional(self, c: int, x: Tensor) -> tuple[Tensor, "LowRank"]:
         context, rest = self.block(slice(0, c)), self.block(slice(c, None))
         R = context._capacitance()
-        seen = _apply(context.U.mT, x / context.d)
+        projected = _apply(context.U.mT, x / context.d)
         W = torch.linalg.solve_triangular(R, rest.U.mT, upper=False).mT  # U_t R^{-T}: W W^T = U_t K_c^{-1} U_t^T
-        return _apply(W, _solve(R, seen)), LowRank(rest.d, W)
+        return _apply(W, _solve(R, projected)), LowRank(rest.d, W)
 
 
 @dataclass(frozen=True)
 class PairedLowRank(Covariance):
     r"""S = [[diag p_a, diag q], [diag q, diag p_b]] + U U^T over pairs [z_a; z_b] of H features each, D = 2 H.
 
-    Two views of one thing agree feature by feature, which a diagonal plus low rank could not say. With B the first part and
-    K = I_r + U^T B^{-1} U = R R^T, still in O(D r^2):
+    Two views of one item agree feature by feature, which a diagonal plus low rank cannot express. With B the first part,
+    K = I_r + U^T B^{-1} U = R R^T and w = K^{-1} U^T B^{-1} x, still in O(D r^2):
 
-        log |S| = log |B| + log |K|,   x^T S^{-1} x = x^T B^{-1} x - |R^{-1} U^T B^{-1} x|^2
+        log |S| = log |B| + log |K|,   x^T S^{-1} x = (x - U w)^T B^{-1} (x - U w) + |w|^2
 
-    Blocks and the Schur complement of a view are diagonal plus low rank.
+    The block of a view and its Schur complement are diagonal plus low rank.
 
     Attributes:
         pa: (..., H), > 0.
@@ -292,7 +313,7 @@ class PairedLowRank(Covariance):
         """Returns the covariance of pairs whose [(a + b), (a - b)] / sqrt(2) has diag d + U U^T: d (..., D), U (..., D, r)."""
         plus, minus = d.chunk(2, -1)
         p, q = 0.5 * (plus + minus), 0.5 * (plus - minus)
-        return cls(p, p, q, torch.cat(_turned(*U.chunk(2, -2)), -2))
+        return cls(p, p, q, torch.cat(_rotated_halves(*U.chunk(2, -2)), -2))
 
     @property
     def shape(self) -> torch.Size:
@@ -310,11 +331,10 @@ class PairedLowRank(Covariance):
 
     def _scaled_factor(self) -> tuple[Tensor, Tensor]:
         """Returns B^{-1} U and R."""
-        V = self._over_columns().mT
-        eye = torch.eye(self.U.shape[-1], dtype=self.q.dtype, device=self.q.device)
-        return V, torch.linalg.cholesky_ex(eye + self.U.mT @ V)[0]
+        V = self._solved_columns().mT
+        return V, _capacitance(self.U, V)
 
-    def _over_columns(self) -> Tensor:
+    def _solved_columns(self) -> Tensor:
         one = PairedLowRank(self.pa[..., None, :], self.pb[..., None, :], self.q[..., None, :], self.U[..., None, :, :])
         return one._solved(self.U.mT)
 
@@ -324,9 +344,13 @@ class PairedLowRank(Covariance):
 
     def quadratic(self, x: Tensor) -> Tensor:
         V, R = self._scaled_factor()
-        return (x * self._solved(x)).sum(-1) - _solve(R, _apply(V.mT, x)).square().sum(-1)
+        w = _solve_both(R, _apply(V.mT, x))
+        a, b = (x - _apply(self.U, w)).chunk(2, -1)
+        slope = self.q / self.pa
+        own = a.square() / self.pa + (b - slope * a).square() / (self.pb - slope * self.q)  # (a, b)^T B^{-1} (a, b)
+        return own.sum(-1) + w.square().sum(-1)
 
-    def draw(self, shape: torch.Size) -> Tensor:
+    def rsample(self, shape: torch.Size) -> Tensor:
         first, second = _standard_normal(shape, self.q.dtype, self.q.device).chunk(2, -1)
         slope = self.q / self.pa
         a = self.pa.sqrt() * first
@@ -350,40 +374,42 @@ class PairedLowRank(Covariance):
         pa, pb, q = first.square() * self.pa, second.square() * self.pb, first * second * self.q
         return PairedLowRank(pa, pb, q, a[..., None] * self.U)
 
-    def block(self, where: slice) -> LowRank:
+    def block(self, features: slice) -> LowRank:
         """Returns the covariance of one of the two views.
 
         Raises:
-            ValueError: The slice is neither.
+            ValueError: The slice is not one of the two views.
         """
         half = self.pa.shape[-1]
-        found = where.indices(2 * half)
-        if found not in ((0, half, 1), (half, 2 * half, 1)):
-            raise ValueError(f"expected one view of {half} features of pairs, found features {found[0]} to {found[1]}")
-        return LowRank(self.pb if found[0] else self.pa, self.U[..., where, :])
+        start, stop, step = features.indices(2 * half)
+        if (start, stop, step) not in ((0, half, 1), (half, 2 * half, 1)):
+            raise ValueError(
+                f"expected one view of {half} features of pairs, found features {start} to {stop}: pass a whole view"
+            )
+        return LowRank(self.pb if start else self.pa, self.U[..., features, :])
 
     def conditional(self, c: int, x: Tensor) -> tuple[Tensor, LowRank]:
         half = self.pa.shape[-1]
         if c != half:
-            raise ValueError(f"expected the first view of {half} features of pairs for a context, found {c} features")
+            raise ValueError(f"expected the first view of {half} features as the context of pairs, found {c} features")
         first, slope = LowRank(self.pa, self.U[..., :half, :]), self.q / self.pa
         R = first._capacitance()
-        rest = self.U[..., half:, :] - slope[..., None] * first.U  # what shared directions say beyond the slope
+        rest = self.U[..., half:, :] - slope[..., None] * first.U  # of the shared directions, what the slope leaves
         W = torch.linalg.solve_triangular(R, rest.mT, upper=False).mT
-        seen = _solve(R, _apply(first.U.mT, x / self.pa))
-        return slope * x + _apply(W, seen), LowRank(self.pb - slope * self.q, W)
+        shared = _solve(R, _apply(first.U.mT, x / self.pa))
+        return slope * x + _apply(W, shared), LowRank(self.pb - slope * self.q, W)
 
 
-def _turned(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (a + b) / sqrt(2) and (a - b) / sqrt(2), which is its own inverse."""
+def _rotated_halves(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (a + b) / sqrt(2) and (a - b) / sqrt(2)."""
     return (a + b) * 0.5**0.5, (a - b) * 0.5**0.5
 
 
 def rotated(z: Tensor) -> Tensor:
-    """Returns pairs [a; b] (..., D) as [(a + b), (a - b)] / sqrt(2), and those as pairs.
+    """Returns pairs [a; b] (..., D) as [(a + b); (a - b)] / sqrt(2); this rotation is its own inverse.
 
     Example:
         >>> rotated(rotated(torch.tensor([1.0, 2.0, 3.0, 5.0]))).round(decimals=4).tolist()
         [1.0, 2.0, 3.0, 5.0]
     """
-    return torch.cat(_turned(*z.chunk(2, -1)), -1)
+    return torch.cat(_rotated_halves(*z.chunk(2, -1)), -1)

@@ -1,12 +1,14 @@
-r"""Densities that torch lacks: Gaussians and Gaussian mixtures that can be split and conditioned; those in polar form.
+r"""Gaussians and Gaussian mixtures over [context; target] that can be marginalized and conditioned.
 
 With Z = [z_c; z_t], a Gaussian of mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt has
 
     p(z_t | z_c) = N(z_t; m, C),   A = S_tc S_cc^{-1},  m = mu_t + A (z_c - mu_c),  C = S_tt - A S_ct
 
-and a mixture of K with weights pi_k has the mixture of these with weights gamma_k proportional to pi_k N(z_c; mu_ck, S_cck).
+and a mixture of K such Gaussians with weights pi_k has as its conditional the mixture of their conditionals with weights
+gamma_k proportional to pi_k N(z_c; mu_ck, S_cck).
 
-A covariance is given by its structure (`densities.covariance`) or as a dense matrix. Everything is batched and differentiable.
+A covariance is a `densities.covariance.Covariance` or a dense matrix. Half-precision parameters become float32. Everything is
+batched and differentiable.
 Shapes: batch (...), D features, of which the first C are the context; K components.
 """
 
@@ -18,26 +20,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
-from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, index_components
-from vergence.densities.polar import PolarStudentT, PowerSpherical
+from vergence.densities.covariance import Covariance, Dense, index_components
+from vergence.utils.checks import require_within
+from vergence.utils.linalg import upcast_half
 
-__all__ = [
-    "Covariance",
-    "Dense",
-    "Diagonal",
-    "GaussianMixture",
-    "JointGaussian",
-    "LowRank",
-    "PolarStudentT",
-    "PowerSpherical",
-]
+__all__ = ["LOG_2PI", "GaussianMixture", "JointGaussian"]
 
 LOG_2PI = math.log(2 * math.pi)
 
 
 def _covariance(S: Any) -> Covariance:
-    """Returns a `Covariance` from one, or from a dense matrix (..., D, D)."""
-    return S if isinstance(S, Covariance) else Dense.of(S)
+    """Returns a `Covariance` of at least float32 from one, or from a dense matrix (..., D, D)."""
+    return type(S)(*map(upcast_half, vars(S).values())) if isinstance(S, Covariance) else Dense.of(upcast_half(S))
 
 
 class JointGaussian(Distribution):
@@ -45,11 +39,11 @@ class JointGaussian(Distribution):
 
     Args:
         mean: mu (..., D).
-        covariance: A `Covariance`, or a dense matrix (..., D, D), positive semidefinite.
-        context: C, how many of the first features are the context; 0 where nothing is to be conditioned on.
+        covariance: A `Covariance`, or a dense matrix (..., D, D), symmetric positive semidefinite.
+        context: C, the number of leading features that are the context, below D; 0 for a density without a context.
 
     Raises:
-        ValueError: Mean and covariance differ in D, or C is not below D.
+        ValueError: Mean and covariance differ in D, C is not below D, or the matrix is not a covariance.
 
     Example:
         >>> joint = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), context=1)
@@ -63,12 +57,10 @@ class JointGaussian(Distribution):
     has_rsample = True
 
     def __init__(self, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
-        S = _covariance(covariance)
+        mean, S = upcast_half(mean), _covariance(covariance)
         if mean.shape[-1] != S.shape[-1] or not 0 <= context < mean.shape[-1]:
-            found = f"found D = {mean.shape[-1]} and {S.shape[-1]}, context {context}"
-            raise ValueError(
-                f"expected a mean and a covariance over the same D features, of which the context leaves some; {found}"
-            )
+            sizes = f"D = {mean.shape[-1]} and {S.shape[-1]}, context {context}"
+            raise ValueError(f"expected a mean and a covariance over the same D features and a context below D, found {sizes}")
         batch = torch.Size(np.broadcast_shapes(mean.shape[:-1], S.shape[:-1]))
         self.loc, self.S, self.context = mean.expand(*batch, mean.shape[-1]), S, context
         super().__init__(batch, mean.shape[-1:], validate_args=False)
@@ -99,8 +91,8 @@ class JointGaussian(Distribution):
         return -0.5 * (self.S.quadratic(value - self.loc) + self.S.log_det() + D * LOG_2PI)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Returns draws (*sample_shape, ..., D), differentiable in mean and covariance."""
-        return self.loc + self.S.draw(self._extended_shape(torch.Size(sample_shape)))
+        """Returns samples (*sample_shape, ..., D), differentiable in mean and covariance."""
+        return self.loc + self.S.rsample(self._extended_shape(torch.Size(sample_shape)))
 
     def entropy(self) -> Tensor:
         """Returns 1/2 log |2 pi e S| in nats, (...); exact."""
@@ -114,8 +106,8 @@ class JointGaussian(Distribution):
 
     def marginal(self, block: str | slice) -> "JointGaussian":
         """Returns the distribution of the ``context``, of the ``target``, or of a slice of the features."""
-        where = _where(block, self.context)
-        return JointGaussian(self.loc[..., where], self.S.block(where))
+        features = _features(block, self.context)
+        return JointGaussian(self.loc[..., features], self.S.block(features))
 
     def conditional(self, z_c: Tensor) -> "JointGaussian":
         """Returns p(z_t | z_c) for contexts (..., C) that broadcast against the batch."""
@@ -124,43 +116,51 @@ class JointGaussian(Distribution):
         return JointGaussian(self.loc[..., self.context :] + shift, S)
 
     def affine(self, scale: Tensor, shift: Tensor) -> "JointGaussian":
-        """Returns the distribution of scale * z + shift, for (..., D) each, scale > 0: a change of units."""
+        """Returns the distribution of scale * z + shift, for (..., D) each, scale > 0 (a change of units)."""
         return JointGaussian(scale * self.loc + shift, self.S.scaled(scale), self.context)
 
     def marginal_cdf(self, value: Tensor) -> Tensor:
-        """Returns P(z_d <= value_d) of each feature by itself, (..., D)."""
-        below: Tensor = torch.special.ndtr((value - self.loc) / self.S.variance().sqrt())
-        return below
+        """Returns the marginal probabilities P(z_d <= value_d), (..., D)."""
+        probability: Tensor = torch.special.ndtr((value - self.loc) / self.S.variance().sqrt())
+        return probability
 
     def marginal_quantile(self, p: float) -> Tensor:
-        """Returns each feature's own quantile, (..., D), for p in (0, 1)."""
-        z: Tensor = torch.special.ndtri(torch.tensor(p).to(self.loc))
-        return self.loc + z * self.S.variance().sqrt()
+        """Returns the marginal p-quantile of each feature, (..., D).
+
+        Raises:
+            ValueError: p is not in (0, 1).
+        """
+        require_within("(0, 1)", p=p)
+        z = torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(self.loc)  # in float32 p itself would round to 1
+        quantile: Tensor = self.loc + z * self.S.variance().sqrt()
+        return quantile
 
 
-def _where(block: str | slice, context: int) -> slice:
+def _features(block: str | slice, context: int) -> slice:
     named = {"context": slice(0, context), "target": slice(context, None)}
     if isinstance(block, str) and (block not in named or context == 0):
-        raise ValueError(f"expected the block 'context' or 'target' of a density with a context, found '{block}'")
+        raise ValueError(
+            f"expected the block 'context' or 'target' of a density with a context, found {block!r}; or pass a slice"
+        )
     return named[block] if isinstance(block, str) else block
 
 
 def _require_context(z_c: Tensor, context: int) -> None:
     if context == 0 or z_c.shape[-1:] != (context,):
-        raise ValueError(f"expected contexts of {context} features, found shape {tuple(z_c.shape)}")
+        raise ValueError(f"expected contexts (..., {context}), found shape {tuple(z_c.shape)}: pass the context's features only")
 
 
 class GaussianMixture(Distribution):
     """A mixture of K Gaussians over Z = [z_c; z_t].
 
     Args:
-        logits: (..., K), the log-weights up to a constant.
+        logits: Log-weights (..., K), up to an additive constant.
         mean: (..., K, D).
-        covariance: A `Covariance` of batch (..., K) or one for all, or a dense matrix (..., K, D, D).
+        covariance: A `Covariance` of batch (..., K) or shared, or a dense matrix (..., K, D, D).
         context: C, as in `JointGaussian`.
 
     Attributes:
-        common: The components (K,) where a batch of weights shares them, else None.
+        common: The components, batch (K,), where a batch of weights shares them, else None.
 
     Example:
         >>> one = GaussianMixture(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
@@ -174,7 +174,7 @@ class GaussianMixture(Distribution):
     has_rsample = False
 
     def __init__(self, logits: Tensor, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
-        components = JointGaussian(mean, covariance, context)
+        logits, components = upcast_half(logits), JointGaussian(mean, covariance, context)
         self.common = components if len(components.batch_shape) == 1 < len(logits.shape) else None
         batch = torch.Size(np.broadcast_shapes(logits.shape, components.batch_shape))
         self.context = context
@@ -196,10 +196,10 @@ class GaussianMixture(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The mean of the heaviest component, (..., D): a proxy that is no average of several answers."""
+        """The mean of the component of largest weight, (..., D): an approximation that does not average over components."""
         heaviest: Tensor = self.weights.argmax(-1)[..., None, None].expand(*self.batch_shape, 1, self.event_shape[-1])
-        found: Tensor = self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
-        return found
+        mean: Tensor = self.component_distribution.mean.gather(-2, heaviest)[..., 0, :]
+        return mean
 
     @property
     def covariance(self) -> Tensor:
@@ -212,7 +212,7 @@ class GaussianMixture(Distribution):
     @property
     def variance(self) -> Tensor:
         """The covariance's diagonal, (..., D)."""
-        if self.common is not None:  # a product of matrices around a center, nothing of size N K D
+        if self.common is not None:  # matrix products around a center: nothing of size N K D
             x = self.common.loc - self.common.loc.mean(0)
             spread = self.weights @ (self.common.variance + x.square()) - (self.weights @ x).square()
             return torch.maximum(spread, self.common.variance.amin(0))
@@ -232,16 +232,16 @@ class GaussianMixture(Distribution):
         return self.log_joint(value).softmax(-1)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Returns draws (*sample_shape, ..., D); the choice of a component has no gradient, so there is no ``rsample``."""
+        """Returns samples (*sample_shape, ..., D); sampling a component has no gradient, so there is no ``rsample``."""
         with torch.no_grad():
             k = self.mixture_distribution.sample(torch.Size(sample_shape))
             parts = self.component_distribution
             return JointGaussian(index_components(parts.loc, k, 1), parts.S.index_components(k)).rsample()
 
     def entropy(self) -> Tensor:
-        """Returns an upper bound of the entropy in nats, (...): that of the weights plus the mean of the components'.
+        """Returns an upper bound of the entropy in nats, (...): the weights' entropy plus the components' mean entropy.
 
-        Exact where the components do not overlap.
+        It is exact if the components do not overlap.
         """
         parts = self.component_distribution if self.common is None else self.common
         within: Tensor = (self.weights * parts.entropy()).sum(-1)
@@ -260,28 +260,36 @@ class GaussianMixture(Distribution):
         return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S)
 
     def conditional(self, z_c: Tensor) -> "GaussianMixture":
-        """Returns p(z_t | z_c), a mixture of as many components, for contexts (..., C) that broadcast against the batch."""
+        """Returns p(z_t | z_c), a mixture of K components, for contexts (..., C) that broadcast against the batch."""
         _require_context(z_c, self.context)
         logits = self.marginal("context").log_joint(z_c)
         parts = self.component_distribution.conditional(z_c[..., None, :])
         return GaussianMixture(logits, parts.loc, parts.S)
 
     def affine(self, scale: Tensor, shift: Tensor) -> "GaussianMixture":
-        """Returns the distribution of scale * z + shift, for (D,) each, scale > 0: a change of units."""
+        """Returns the distribution of scale * z + shift, for (D,) each, scale > 0 (a change of units)."""
         parts = self.component_distribution.affine(scale, shift)
         return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S, self.context)
 
     def marginal_cdf(self, value: Tensor) -> Tensor:
-        """Returns P(z_d <= value_d) of each feature by itself, (..., D)."""
-        below: Tensor = (self.weights[..., None] * self.component_distribution.marginal_cdf(value[..., None, :])).sum(-2)
-        return below.clamp(max=1)
+        """Returns the marginal probabilities P(z_d <= value_d), (..., D)."""
+        probability: Tensor = (self.weights[..., None] * self.component_distribution.marginal_cdf(value[..., None, :])).sum(-2)
+        return probability.clamp(max=1)
 
     def marginal_quantile(self, p: float, steps: int = 60) -> Tensor:
-        """Returns each feature's own quantile, (..., D), for p in (0, 1): by bisection between the components' quantiles."""
-        ends = self.component_distribution.marginal_quantile(p)
+        """Returns the marginal p-quantile of each feature, (..., D), by bisection between the components' quantiles.
+
+        Args:
+            p: Probability in (0, 1).
+            steps: Halvings of the interval, which is bisected in float64.
+
+        Raises:
+            ValueError: p is not in (0, 1).
+        """
+        ends = self.component_distribution.marginal_quantile(p).double()
         low, high = ends.amin(-2), ends.amax(-2)
         for _ in range(steps):
             middle = 0.5 * (low + high)
             below = self.marginal_cdf(middle) < p
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return 0.5 * (low + high)
+        return (0.5 * (low + high)).to(self.component_distribution.loc)

@@ -1,19 +1,19 @@
-r"""Growing neural gas: a graph of units that spreads over the data and takes its shape (Fritzke, NIPS 7, 1995).
+r"""Growing neural gas: a graph of units that learns the topology of data.
 
-Units i have a place w_i and an error E_i; edges between them have an age. A signal x with the nearest unit s1 and the second
-nearest s2 (Euclidean) does, in this order:
+Fritzke, A growing neural gas network learns topologies, NIPS 7, 1995. Units i have a position w_i and an error E_i; edges
+between them have an age. For a signal x with the nearest unit s1 and the second nearest s2 (Euclidean), in this order:
 
     1  every edge of s1 ages by one, and E_s1 += |x - w_s1|^2
     2  w_s1 += eps_b (x - w_s1), and every unit i that shares an edge with s1 moves by w_i += eps_n (x - w_i)
-    3  the edge s1-s2 gets age 0, and is made where there was none
-    4  edges older than max_age go, and then units without edges
-    5  after every insert_every-th signal, if there are fewer than max_nodes units: between q, the unit of the largest error,
-       and f, of the largest among those that share an edge with q, a unit r is put at w_r = (w_q + w_f) / 2; edges q-r and
-       r-f of age 0 take the place of q-f; E_q *= alpha, E_f *= alpha, and then E_r = E_q
+    3  the edge s1-s2 gets age 0, and is created if there is none
+    4  edges older than max_age are removed, and then units without edges
+    5  after every insert_every-th signal, if there are fewer than max_nodes units: with q the unit of the largest error and f
+       that of the largest error among the neighbors of q, a unit r is inserted at w_r = (w_q + w_f) / 2; edges q-r and r-f of
+       age 0 replace q-f; E_q *= alpha, E_f *= alpha, and then E_r = E_q
     6  E_i *= decay for all units
 
-The reading is that of 1995: squared distances in step 1, E_r = E_q in step 5 (the form of 1997 takes the mean of E_q and E_f),
-and a factor in step 6 (that of 1997 subtracts a share, which is the same with decay = 1 - beta). Ties go to the older unit.
+This follows the paper of 1995: squared distances in step 1, E_r = E_q in step 5 (the version of 1997 takes the mean of E_q and
+E_f), and a factor in step 6 (that of 1997 subtracts a share, equivalent with decay = 1 - beta). Ties go to the older unit.
 
 Shapes: N items, D features, M units, E edges.
 """
@@ -24,30 +24,32 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
 
+from vergence.utils.checks import require_at_least, require_within
+
 __all__ = ["NeuralGas", "nearest_node"]
 
-BLOCK = 1 << 12  # signals drawn at a time
+BLOCK = 1 << 12  # signals sampled at a time
 CELLS = 1 << 22  # numbers in one table of distances
 
 
 class NeuralGas:
-    """A graph that grows over items: no target, no density (`vergence.mixtures.GrowingNeuralGas` makes one of it).
+    """A graph that grows over items; `vergence.mixtures.GrowingNeuralGas` turns it into a density.
 
-    Signals are taken one at a time; growing in two calls is growing in one.
+    Signals are processed one at a time, so that two calls of `grow` continue where the first one stopped.
 
     Args:
-        max_nodes: Units to stop growing at, >= 2.
+        max_nodes: Most units, >= 2.
         insert_every: Signals between two insertions, lambda, >= 1.
-        eps_b: Step of the nearest unit, in (0, 1].
-        eps_n: Step of those that share an edge with it, in [0, 1].
-        alpha: Factor on the errors of the two units that another is put between, in [0, 1].
-        max_age: Age that an edge may have, >= 1.
-        decay: Factor on all errors at every signal, d, in (0, 1].
+        eps_b: Step size of the nearest unit, in (0, 1].
+        eps_n: Step size of its neighbors in the graph, in [0, 1].
+        alpha: Factor on the errors of the two units that a new unit is inserted between, in [0, 1].
+        max_age: Highest age of an edge, >= 1.
+        decay: Factor on all errors at every signal, in (0, 1].
 
     Attributes:
-        signals: Signals so far.
-        insertions: Units put in after the first two.
-        removals: Units taken out; there are always 2 + insertions - removals.
+        signals: Number of signals so far.
+        insertions: Number of units inserted after the first two.
+        removals: Number of units removed; there are always 2 + insertions - removals units.
 
     Raises:
         ValueError: A parameter is out of its range.
@@ -71,15 +73,14 @@ class NeuralGas:
         max_age: int = 50,
         decay: float = 0.995,
     ) -> None:
-        self.max_nodes = _within("max_nodes", max_nodes, max_nodes >= 2, "at least 2")
-        self.insert_every = _within("insert_every", insert_every, insert_every >= 1, "at least 1")
-        self.eps_b = _within("eps_b", eps_b, 0 < eps_b <= 1, "above 0 and at most 1")
-        self.eps_n = _within("eps_n", eps_n, 0 <= eps_n <= 1, "between 0 and 1")
-        self.alpha = _within("alpha", alpha, 0 <= alpha <= 1, "between 0 and 1")
-        self.max_age = _within("max_age", max_age, max_age >= 1, "at least 1")
-        self.decay = _within("decay", decay, 0 < decay <= 1, "above 0 and at most 1")
+        require_at_least(2, max_nodes=max_nodes)
+        require_at_least(1, insert_every=insert_every, max_age=max_age)
+        require_within("(0, 1]", eps_b=eps_b, decay=decay)
+        require_within("[0, 1]", eps_n=eps_n, alpha=alpha)
+        self.max_nodes, self.insert_every, self.max_age = max_nodes, insert_every, max_age
+        self.eps_b, self.eps_n, self.alpha, self.decay = eps_b, eps_n, alpha, decay
         self.signals = self.insertions = self.removals = 0
-        self._origin = np.empty(0)  # (D,) taken off all places: the distances below then lose nothing to an offset
+        self._origin = np.empty(0)  # (D,) subtracted from all positions, so that distances lose no digits to an offset
         self._w = np.empty((0, 0))  # (M, D)
         self._half = np.empty(0)  # (M,) |w|^2 / 2
         self._error: np.ndarray = np.empty(0)  # (M,)
@@ -87,7 +88,7 @@ class NeuralGas:
 
     @property
     def nodes(self) -> np.ndarray:
-        """Places w, (M, D), the oldest unit first."""
+        """Positions w, (M, D), the oldest unit first."""
         w: np.ndarray = self._w + self._origin
         return w
 
@@ -115,33 +116,30 @@ class NeuralGas:
         return label
 
     def grow(self, X: Any, signals: int, generator: torch.Generator | None = None) -> "NeuralGas":
-        """Draws signals from items with replacement and adapts to them.
+        """Adapts the graph to signals that are sampled from items with replacement; returns the graph.
 
-        The first call begins with two units at two of the items.
+        The first call places two units at two of the items.
 
         Args:
-            X: (N, D), an array or a tensor, N >= 2 at the first call.
-            signals: How many to draw, >= 0.
-            generator: On the CPU; the global one by default.
-
-        Returns:
-            The graph.
+            X: Items (N, D), an array or a tensor, N >= 2 at the first call.
+            signals: Number of signals, >= 0.
+            generator: Generator of the samples, on the CPU; the global one by default.
 
         Raises:
-            ValueError: The items are not finite (N, D), too few, of another D than before, or ``signals`` is negative.
+            ValueError: The items are not finite (N, D), too few or of another D than before, or ``signals`` is negative.
         """
         X = self._read(X, least=1 if len(self._w) else 2)
-        _within("signals", signals, signals >= 0, "at least 0")
+        require_at_least(0, signals=signals)
         if not len(self._w):
             self._origin = X.mean(0)
-            self._begin(X[torch.randperm(len(X), generator=generator)[:2].numpy()])
+            self._first_units(X[torch.randperm(len(X), generator=generator)[:2].numpy()])
         for start in range(0, signals, BLOCK):
-            drawn = torch.randint(len(X), (min(BLOCK, signals - start),), generator=generator)
-            self._adapt(X[drawn.numpy()])
+            sampled = torch.randint(len(X), (min(BLOCK, signals - start),), generator=generator)
+            self._adapt(X[sampled.numpy()])
         return self
 
     def adapt(self, signals: Any) -> "NeuralGas":
-        """Adapts to signals (n, D) in their order, without drawing; the first two of all become the first units.
+        """Adapts the graph to signals (n, D) in their order and returns it; the first two signals become the first units.
 
         Raises:
             ValueError: As `grow`.
@@ -149,7 +147,7 @@ class NeuralGas:
         x = self._read(signals, least=1 if len(self._w) else 2)
         if not len(self._w):
             self._origin = x[:2].mean(0)
-            self._begin(x[:2])
+            self._first_units(x[:2])
             x = x[2:]
         self._adapt(x)
         return self
@@ -163,7 +161,7 @@ class NeuralGas:
             raise ValueError("expected finite items, found NaN or infinity: leave them out")
         return x
 
-    def _begin(self, pair: np.ndarray) -> None:
+    def _first_units(self, pair: np.ndarray) -> None:
         self._w = pair - self._origin
         self._halves = np.full(pair.shape[1], 0.5)  # a product with it is faster than a sum
         self._half = (self._w * self._w).dot(self._halves)
@@ -201,12 +199,12 @@ class NeuralGas:
             self._prune(s1)
 
     def _place(self, i: Any, w: np.ndarray) -> None:
-        """Puts units at w; norms are always taken anew, so that no rounding adds up."""
+        """Moves units to w and recomputes their norms, so that rounding does not accumulate."""
         self._w[i] = w
         self._half[i] = (w * w).dot(self._halves)
 
     def _prune(self, s1: np.intp) -> None:
-        """Removes the edges of s1 that are too old, and units that are left without any."""
+        """Removes the edges of s1 that are too old, and units that have no edge left."""
         old = (self._age[s1] > self.max_age).nonzero()[0]
         self._age[s1, old] = self._age[old, s1] = -1
         alone = old[(self._age[old] < 0).all(1)]
@@ -217,7 +215,7 @@ class NeuralGas:
             self.removals += len(alone)
 
     def _insert(self) -> None:
-        """Puts a unit between q and f: step 5."""
+        """Inserts a unit between q and f: step 5."""
         q = self._error.argmax()
         f = np.where(self._age[q] >= 0, self._error, -np.inf).argmax()
         r = len(self._w)
@@ -232,18 +230,12 @@ class NeuralGas:
         self.insertions += 1
 
 
-def _within(name: str, value: Any, fine: bool, what: str) -> Any:
-    if not fine:
-        raise ValueError(f"expected {name} {what}, found {value}")
-    return value
-
-
 def nearest_node(nodes: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """Returns the index of the node nearest to each item, (N,); of equal ones the first.
+    """Returns the index of the node nearest to each item, (N,); the first among equally near nodes.
 
     Args:
-        nodes: (M, D).
-        X: (N, D).
+        nodes: Positions (M, D).
+        X: Items (N, D).
 
     Example:
         >>> nearest_node(np.array([[0.0], [10.0]]), np.array([[4.0], [6.0]])).tolist()

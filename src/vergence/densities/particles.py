@@ -1,37 +1,49 @@
-r"""Weighted particles that follow a stream of pairs: one step of sequential Monte Carlo, in its parts.
+r"""Weighted particles that follow a stream of pairs: sequential Monte Carlo, and the kernel mixture that the particles define.
 
-Particles (c_m, t_m), m = 1..M, have weights w_m of sum 1. A batch of B pairs with responsibilities gamma_bm proportional to
-w_m k_bm, for kernels k_bm of the particles at the pairs, moves them so:
+Particles (c_m, t_m), m = 1..M, have weights w_m of sum 1. A batch of B pairs has responsibilities gamma_bm proportional to
+w_m k_bm, for kernels k_bm of the particles at the pairs. One step (`step`) reweights, pools and selects:
 
     r_m = mean_b gamma_bm,   w <- (1 - rho) w + rho r,   w <- (1 - u) w + u / M
-    pool of M + B:           w M / (M + B) and 1 / (M + B);   of these M stay
+    pool of M + B particles: weights w M / (M + B) and 1 / (M + B);   M of them stay
 
-w <- r is the EM step of the weights. What stays of the pool is drawn from it, or is all but the lightest or all but the oldest.
+w <- r is the EM step of the weights. Where the pool's effective sample size is low, the M that stay are resampled from it;
+otherwise the lightest B leave. A queue keeps weights equal, and the oldest leave.
 
 Shapes: M particles, B pairs, C and T features.
 """
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vergence.densities import resampling
+from vergence.densities.covariance import Diagonal
+from vergence.densities.gaussian import GaussianMixture
 
 __all__ = [
+    "MODES",
     "RESAMPLING",
     "Bank",
+    "KernelMixture",
+    "Rule",
     "log_kernel",
     "newest",
     "pooled",
     "resampled",
     "responsibilities",
     "reweighted",
+    "step",
     "without_lightest",
 ]
 
+MODES = ("smc", "fifo")
 RESAMPLING = {"systematic": resampling.systematic, "stratified": resampling.stratified}
-DECIMALS = {torch.float64: 12, torch.float32: 5}  # of M w: weights that differ by their rounding are equal
+DECIMALS = {torch.float64: 12, torch.float32: 5}  # of M w: weights that differ by rounding are equal
+LOG_2PI = math.log(2 * math.pi)
 
 
 class Bank(NamedTuple):
@@ -43,12 +55,70 @@ class Bank(NamedTuple):
     age: Tensor
 
     def pick(self, index: Tensor, w: Tensor) -> "Bank":
-        """Returns some of the particles with weights in proportion to w."""
+        """Returns some of the particles, with weights proportional to w."""
         return Bank(self.c[index], self.t[index], w / w.sum(), self.age[index])
 
 
+@dataclass(frozen=True)
+class Rule:
+    """How a bank follows a stream of batches.
+
+    Attributes:
+        size: Number of particles M that the bank holds at most.
+        mode: ``smc``, or ``fifo``: a queue of equal weights.
+        rho: Step size of the weights toward a batch's responsibilities, in [0, 1].
+        u: Share of the uniform distribution mixed into the weights after each batch, in [0, 1].
+        ess_threshold: Particles are resampled where the effective sample size is below this fraction of the pool, >= 0.
+        resampling: A name of `RESAMPLING`.
+    """
+
+    size: int
+    mode: str
+    rho: float
+    u: float
+    ess_threshold: float
+    resampling: str
+
+
+class KernelMixture(GaussianMixture):
+    """A mixture of M kernels N(k_m, h^2 I), evaluated by products of matrices: nothing of size B M D is stored.
+
+    Args:
+        logits: Log-weights up to a constant, (..., M).
+        keys: Means k_m, (M, D).
+        h2: Variance h^2 of all kernels, a scalar.
+        context: C, as in `JointGaussian`.
+
+    Example:
+        >>> p = KernelMixture(torch.zeros(2), torch.tensor([[-1.0], [1.0]]), torch.tensor(0.5))
+        >>> p.mean.item(), p.variance.item()
+        (0.0, 1.5)
+    """
+
+    def __init__(self, logits: Tensor, keys: Tensor, h2: Tensor, context: int = 0) -> None:
+        super().__init__(logits, keys, Diagonal(h2.expand(keys.shape[-1])), context)
+        self.keys, self.h2 = keys, h2
+
+    def log_joint(self, value: Tensor) -> Tensor:
+        """Returns log w_m + log N(z; k_m, h^2 I) in nats, (..., M), for z (..., D)."""
+        (x, k), h2 = self._centered(value), self.h2.to(value)
+        normal = -0.5 * (x.square().sum(-1) / h2 + x.shape[-1] * (h2.log() + LOG_2PI))
+        return self.mixture_distribution.logits + log_kernel(x, k, h2.sqrt()) + normal[..., None]
+
+    def spread(self, value: Tensor) -> Tensor:
+        """Returns the mean squared distance per feature from the keys, weighted by responsibility, for values (B, D)."""
+        g, (x, k) = self.responsibilities(value), self._centered(value)
+        squares = x.square().sum(1).mean() + (g * (k.square().sum(1) - 2 * x @ k.T)).sum(1).mean()
+        return squares / x.shape[1]
+
+    def _centered(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns values and keys minus the keys' mean: products of small numbers lose less to rounding."""
+        center = self.keys.mean(0)
+        return value - center.to(value), (self.keys - center).to(value)
+
+
 def log_kernel(x: Tensor, y: Tensor, h: float | Tensor) -> Tensor:
-    """Returns log N(x_b; y_m, h^2 I) but for what is the same for all m, (B, M), for x (B, D) and y (M, D)."""
+    """Returns log N(x; y_m, h^2 I) up to a term common to all m, (..., M), for x (..., D) and y (M, D)."""
     return (x @ y.T - 0.5 * y.square().sum(1)) / h**2
 
 
@@ -64,20 +134,20 @@ def reweighted(w: Tensor, gamma: Tensor, rho: float, u: float) -> Tensor:
 
 
 def pooled(bank: Bank, c: Tensor, t: Tensor) -> Bank:
-    """Returns bank and batch, of weights w M / (M + B) and 1 / (M + B)."""
+    """Returns bank and batch as one pool, with weights w M / (M + B) and 1 / (M + B)."""
     w = torch.cat([bank.w * len(bank.w), bank.w.new_ones(len(c))])
     age = torch.cat([bank.age + 1, bank.age.new_zeros(len(c))])
     return Bank(torch.cat([bank.c, c]), torch.cat([bank.t, t]), w / len(w), age)
 
 
 def without_lightest(pool: Bank, old: int, size: int, first: Tensor | None = None) -> Bank:
-    """Returns ``size`` particles: the lightest of the first ``old`` leave, the oldest first where weights are equal.
+    """Returns ``size`` particles of a pool: the lightest of the first ``old`` leave, the oldest first where weights are equal.
 
     Args:
         pool: Bank and batch.
-        old: M, how many of them are the bank's.
-        size: How many stay, at least as many as the batch has.
-        first: Of the bank's, which leave before all others whatever their weight, (old,) of bool; none by default.
+        old: Number M of particles that come from the bank.
+        size: Number of particles that stay, at least the size of the batch.
+        first: Particles of the bank that leave before all others, (old,) of bool; none by default.
     """
     kept = torch.ones_like(pool.w, dtype=torch.bool)
     lightness = (old * pool.w[:old]).round(decimals=DECIMALS[pool.w.dtype])
@@ -88,12 +158,50 @@ def without_lightest(pool: Bank, old: int, size: int, first: Tensor | None = Non
 
 
 def newest(pool: Bank, size: int) -> Bank:
-    """Returns the last ``size`` particles, of equal weights."""
+    """Returns the last ``size`` particles of a pool, with equal weights."""
     last = torch.arange(len(pool.w) - size, len(pool.w), device=pool.w.device)
     return pool.pick(last, torch.ones_like(pool.w[last]))
 
 
 def resampled(pool: Bank, size: int, kind: str, generator: torch.Generator) -> Bank:
-    """Returns ``size`` draws from the pool, of equal weights, the oldest first; ``kind`` is a name of `RESAMPLING`."""
+    """Returns ``size`` particles resampled from a pool by a method of `RESAMPLING`, with equal weights, the oldest first."""
     index = RESAMPLING[kind](pool.w, size, generator)
     return pool.pick(index, torch.ones_like(pool.w[index]))
+
+
+def step(
+    bank: Bank,
+    c: Tensor,
+    t: Tensor,
+    gamma: Callable[[], Tensor],
+    rule: Rule,
+    generator: torch.Generator,
+    stale: Tensor | None = None,
+    resample: bool = True,
+) -> tuple[Bank, bool]:
+    """Returns the bank after one batch, and whether it was resampled.
+
+    While bank and batch together have room, pairs are only added.
+
+    Args:
+        bank: The particles before.
+        c: Contexts of the batch, (B, C); B is at most the bank's size.
+        t: Targets of the batch, (B, T).
+        gamma: Returns the batch's responsibilities (B, M); called in mode ``smc`` alone, once the bank is full.
+        rule: How the bank follows.
+        generator: Source of the resampling.
+        stale: Particles of the bank that leave before all others and are never resampled, (M,) of bool; none by default.
+        resample: Whether the effective sample size is looked at; otherwise the lightest leave.
+    """
+    pool = pooled(bank, c, t)
+    if len(pool.w) <= rule.size:
+        return pool, False
+    if rule.mode == "fifo":
+        return newest(pool, rule.size), False
+    pool = pooled(bank._replace(w=reweighted(bank.w, gamma(), rule.rho, rule.u)), c, t)
+    least = rule.ess_threshold * len(pool.w)
+    if not resample or bool(resampling.effective_sample_size(pool.w) >= least):
+        return without_lightest(pool, len(bank.w), rule.size, stale), False
+    if stale is not None:
+        pool = pool._replace(w=torch.cat([pool.w[: len(stale)].masked_fill(stale, 0), pool.w[len(stale) :]]))
+    return resampled(pool, rule.size, rule.resampling, generator), True

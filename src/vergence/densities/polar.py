@@ -1,4 +1,4 @@
-r"""Densities of direction and length, z = |z| u: the polar Student-t of VJE, and the power spherical.
+r"""Densities of direction and norm, z = |z| u: the polar Student-t of VJE, and the power spherical distribution.
 
 Shapes: batch (...), D features. Densities are in nats.
 """
@@ -16,7 +16,7 @@ from vergence.utils.linalg import upcast_half
 
 __all__ = ["EPS", "PolarStudentT", "PowerSpherical", "directional_nll", "log_constant", "radial_nll"]
 
-EPS = 1e-6  # floor of norms and of variances (VJE, algorithm 1)
+EPS = 1e-6  # lower bound of norms and of variances (VJE, algorithm 1)
 
 
 def log_constant(nu: float, dim: int) -> float:
@@ -30,7 +30,7 @@ def log_constant(nu: float, dim: int) -> float:
         >>> round(log_constant(3.0, 1), 3)
         -1.001
     """
-    _require_positive(nu)
+    _require_degrees(nu)
     if math.isinf(nu):
         return -0.5 * dim * math.log(2 * math.pi)
     return math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2) - 0.5 * dim * math.log(nu * math.pi)
@@ -44,7 +44,7 @@ def directional_nll(z: Tensor, s: Tensor, var: Tensor, nu: float, *, normalized:
         s: Latent samples, (..., D); any scale.
         var: Variances, (..., D), > 0.
         nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 Q + 1/2 sum_d log var_d.
-        normalized: Keep the constant -ln C_{nu,D}, which the paper drops.
+        normalized: Whether to keep the constant -ln C_{nu,D}, which the paper drops; False by default.
 
     Returns:
         Negative log-likelihood in nats, (...,); at least float32.
@@ -67,7 +67,7 @@ def radial_nll(z: Tensor, s: Tensor, nu: float, *, normalized: bool = False) -> 
         z: Target embeddings, (..., D).
         s: Latent samples, (..., D).
         nu: Degrees of freedom, > 0; ``math.inf`` is the Gaussian limit, 1/2 dr^2.
-        normalized: Keep the constant -ln C_{nu,1}, which the paper drops.
+        normalized: Whether to keep the constant -ln C_{nu,1}, which the paper drops; False by default.
 
     Returns:
         Negative log-likelihood in nats, (...,); at least float32.
@@ -90,23 +90,23 @@ def _unit(x: Tensor) -> Tensor:
     return x / _norm(x).clamp_min(EPS).unsqueeze(-1)
 
 
-def _require_positive(nu: float) -> None:
+def _require_degrees(nu: float) -> None:
     if not nu > 0:
-        raise ValueError(f"expected nu > 0 degrees of freedom, found {nu}")
+        raise ValueError(f"expected nu > 0 degrees of freedom, found {nu}: 3 is the paper's, math.inf the Gaussian")
 
 
 def _student_kernel(Q: Tensor, nu: float, dim: int) -> Tensor:
-    _require_positive(nu)
+    _require_degrees(nu)
     return 0.5 * Q if math.isinf(nu) else 0.5 * (nu + dim) * torch.log1p(Q / nu)
 
 
 class PolarStudentT(Distribution):
-    r"""VJE's likelihood of an embedding in polar form (2026, arXiv:2602.05639 version 1, eq. 31).
+    r"""VJE's likelihood of an embedding in polar form (arXiv:2602.05639 version 1, 2026, eq. 31).
 
         p(z; s, var) = T_nu(z/|z|; s/|s|, diag var) T_nu(|z| - |s|; 0, 1)
 
-    It is a subdensity up to a constant of z's direction and length: the constants are those of R^D and R, while the direction
-    lies on the sphere and a length is positive. It has therefore a value and a mode, but no moments and no draws of its own.
+    Its constants are those of densities on R^D and R, although directions lie on the sphere and norms are positive: it is
+    normalized up to a constant only. It therefore has a log-density and a mode, but no moments and no samples.
 
     Args:
         s: Latents (..., D).
@@ -126,7 +126,7 @@ class PolarStudentT(Distribution):
     support = constraints.real_vector
 
     def __init__(self, s: Tensor, var: Tensor, nu: float = 3.0) -> None:
-        _require_positive(nu)
+        _require_degrees(nu)
         shape = torch.Size(np.broadcast_shapes(s.shape, var.shape))
         self.s, self.var = s.expand(shape), var.expand(shape)
         self.nu = float(nu)
@@ -144,17 +144,21 @@ class PolarStudentT(Distribution):
 
 
 class PowerSpherical(Distribution):
-    r"""The power spherical distribution on the unit sphere of R^D (2020), arXiv:2006.04437.
+    r"""The power spherical distribution on the unit sphere of R^D (De Cao and Aziz, 2020, arXiv:2006.04437).
 
         log p(x; mu, kappa) = kappa log(1 + mu^T x) - [(a + b) log 2 + b log pi + log G(a) - log G(a + b)],
         b = (D - 1) / 2,  a = b + kappa
 
-    A draw is (t, sqrt(1 - t^2) v), t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1 falls
-    on mu: exact, without rejection, and differentiable in mu and kappa. Densities are with respect to the surface measure.
+    A sample is (t, sqrt(1 - t^2) v) with t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1
+    maps to mu: exact, without rejection, and differentiable in mu and kappa. Densities are with respect to the surface
+    measure. Half-precision parameters become float32. At the antipode of mu the density is 0 for kappa > 0.
 
     Args:
-        mu: Directions (..., D), D >= 2, of length 1.
-        kappa: Concentrations (...), >= 0; 0 is uniform.
+        mu: Mean directions (..., D), D >= 2, unit vectors.
+        kappa: Concentrations (...), >= 0; 0 is the uniform distribution.
+
+    Raises:
+        ValueError: D is below 2.
 
     Example:
         >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
@@ -168,7 +172,8 @@ class PowerSpherical(Distribution):
 
     def __init__(self, mu: Tensor, kappa: Tensor) -> None:
         if mu.shape[-1] < 2:
-            raise ValueError(f"expected directions of at least 2 features, found {mu.shape[-1]}")
+            raise ValueError(f"expected directions of at least 2 features, found {mu.shape[-1]}: a sphere needs two")
+        mu, kappa = upcast_half(mu), upcast_half(kappa)
         batch = torch.Size(np.broadcast_shapes(mu.shape[:-1], kappa.shape))
         self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
         self.b = (mu.shape[-1] - 1) / 2
@@ -176,9 +181,9 @@ class PowerSpherical(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """(a - b) / (a + b) mu, (..., D): shorter than 1."""
-        length: Tensor = self.kappa / (self.kappa + 2 * self.b)
-        return length[..., None] * self.mu
+        """(a - b) / (a + b) mu, (..., D), of norm below 1."""
+        norm: Tensor = self.kappa / (self.kappa + 2 * self.b)
+        return norm[..., None] * self.mu
 
     @property
     def mode(self) -> Tensor:
@@ -191,7 +196,9 @@ class PowerSpherical(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
-        return self.kappa * torch.log1p((self.mu * value).sum(-1)) - self._log_normalizer()
+        cosine = (self.mu * value).sum(-1).clamp(min=-1)
+        log_prob: Tensor = torch.special.xlog1py(self.kappa, cosine) - self._log_normalizer()
+        return log_prob
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Returns unit vectors (*sample_shape, ..., D)."""

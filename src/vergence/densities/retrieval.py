@@ -1,6 +1,6 @@
-"""Which items of a bank answer a context: the likeliest under each component of p(z_b | z_a), and under the whole of it.
+"""Retrieval from a bank: the items of highest density under each component of p(z_b | z_a), and under the whole of it.
 
-Shapes: N contexts, M items in the bank, D features, K components, m modes, n answers.
+Shapes: N contexts, M items in the bank, D features, K components, m modes, n results.
 """
 
 import dataclasses
@@ -15,20 +15,20 @@ from vergence.densities.gaussian import GaussianMixture, JointGaussian
 __all__ = ["Retrieved", "retrieve"]
 
 Conditional = JointGaussian | GaussianMixture
-NUMBERS = 1 << 20  # held at a time: more would not fit the cache
+NUMBERS = 1 << 20  # numbers held at a time: more would not fit the cache
 
 
 @dataclass(frozen=True)
 class Retrieved:
-    """Items of a bank that answer N contexts, the likeliest first.
+    """Items of a bank retrieved for N contexts, by decreasing density.
 
     Attributes:
-        index: (N, m, n) int64, the n items of the bank that are likeliest under each of the m heaviest components of the
-            conditional, the heaviest first. Components close to each other may give the same items.
-        log_prob: (N, m, n), their log-density under that component, in nats.
-        weight: (N, m), the components' weights; they sum to 1 where no component was left out.
-        ranked: (N, n) int64, the n items that are likeliest under the whole conditional.
-        ranked_log_prob: (N, n), their log-density under it, in nats.
+        index: (N, m, n) int64, the n items of highest density under each of the m components of largest weight, in the order of
+            their weights. Components close to each other may retrieve the same items.
+        log_prob: (N, m, n), log-densities of these items under their component, in nats.
+        weight: (N, m), weights of the components, which sum to 1 if m = K.
+        ranked: (N, n) int64, the n items of highest density under the whole conditional.
+        ranked_log_prob: (N, n), log-densities of these items under the whole conditional, in nats.
     """
 
     index: Tensor
@@ -41,15 +41,15 @@ class Retrieved:
 def retrieve(
     conditional: Callable[[Tensor], Conditional], za: Tensor, bank: Tensor, n: int, modes: int = 3, numbers: int = NUMBERS
 ) -> Retrieved:
-    """Finds the likeliest items of a bank for each context, block by block; of equal ones the first comes first.
+    """Returns the items of a bank with the highest density for each context, block by block; ties keep the bank's order.
 
     Args:
-        conditional: Returns p(z_b | z_a) of batch (B,) over (D,) for contexts (B, D).
+        conditional: Function from contexts (B, D) to p(z_b | z_a), of batch (B,) over (D,).
         za: Embeddings of the contexts, (N, D).
         bank: Embeddings of the items, (M, D).
-        n: Answers, 1 to M.
-        modes: Most components to answer by, at least 1; a conditional of fewer gives fewer, a single Gaussian one.
-        numbers: Bounds the memory: about so many are held at a time, but at least one context by one item by K.
+        n: Items to retrieve, 1 to M.
+        modes: Most components to retrieve by, at least 1; a Gaussian has one.
+        numbers: Bound of the memory: about so many numbers are held at a time, at least one context by one item by K.
 
     Raises:
         ValueError: ``n`` or ``modes`` is out of range, or the widths differ.
@@ -60,10 +60,10 @@ def retrieve(
         tensor([[1, 2]])
     """
     if za.ndim != 2 or bank.ndim != 2 or za.shape[1] != bank.shape[1] or len(za) == 0:
-        found = f"{tuple(za.shape)} and {tuple(bank.shape)}"
-        raise ValueError(f"expected contexts (N, D) and a bank (M, D) of one width, found {found}; project both")
+        shapes = f"{tuple(za.shape)} and {tuple(bank.shape)}"
+        raise ValueError(f"expected contexts (N, D) and a bank (M, D) of one width, found {shapes}: project both")
     if not 1 <= n <= len(bank) or modes < 1:
-        raise ValueError(f"expected n from 1 to the bank's {len(bank)} items and modes of at least 1, found {n} and {modes}")
+        raise ValueError(f"expected n from 1 to the bank's {len(bank)} items and modes >= 1, found {n} and {modes}")
     first = conditional(za[:1])
     each = _components(first) * za.shape[1]
     common = isinstance(first, GaussianMixture) and first.common is not None
@@ -100,27 +100,27 @@ def _log_weights(density: Conditional) -> Tensor:
 
 
 def _log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the log-densities of items (M, D) under components k (B, m), (M, B, m), and under the whole, (M, B)."""
+    """Returns the log-densities of items (M, D) under components k (B, m), as (M, B, m), and under the whole, as (M, B)."""
     if isinstance(density, GaussianMixture) and density.common is not None:  # one table for all contexts
         parts = density.common.log_prob(z[:, None])
         top = parts.amax(1, keepdim=True)
         return parts[:, k], ((parts - top).exp() @ density.weights.mT).log() + top
-    parts = _log_prob_of_parts(density, z)
+    parts = _log_prob_of_components(density, z)
     return parts.gather(-1, k.expand(len(parts), *k.shape)), (parts + _log_weights(density)).logsumexp(-1)
 
 
-def _log_prob_of_parts(density: Conditional, z: Tensor) -> Tensor:
+def _log_prob_of_components(density: Conditional, z: Tensor) -> Tensor:
     """Returns each component's log-density (M, B, K) of items (M, D)."""
     if isinstance(density, JointGaussian):
         return density.log_prob(z[:, None])[..., None]
     return density.component_distribution.log_prob(z[:, None, None])
 
 
-def _best(before: tuple[Tensor, Tensor] | None, found: Tensor, start: int, n: int) -> tuple[Tensor, Tensor]:
-    """Returns the n largest values (n, ...) and their indices, of those before and the values (M, ...) from ``start`` on."""
-    at = torch.arange(start, start + len(found), device=found.device)
-    at = at.view(-1, *(1,) * (found.ndim - 1)).expand_as(found)
+def _best(before: tuple[Tensor, Tensor] | None, values: Tensor, start: int, n: int) -> tuple[Tensor, Tensor]:
+    """Returns the n largest of the values before and new values (M, ...), which start at index ``start``, and their indices."""
+    index = torch.arange(start, start + len(values), device=values.device)
+    index = index.view(-1, *(1,) * (values.ndim - 1)).expand_as(values)
     if before is not None:
-        found, at = torch.cat([before[0], found]), torch.cat([before[1], at])
-    value, order = found.sort(dim=0, descending=True, stable=True)
-    return value[:n], at.gather(0, order[:n])
+        values, index = torch.cat([before[0], values]), torch.cat([before[1], index])
+    values, order = values.sort(dim=0, descending=True, stable=True)
+    return values[:n], index.gather(0, order[:n])

@@ -1,1 +1,1 @@
-"""Networks that map items to embeddings, and back."""
+"""Networks that map items to embeddings, and embeddings to images."""

@@ -1,4 +1,4 @@
-"""A small decoder that turns embeddings into images."""
+"""A small convolutional decoder from embeddings to images."""
 
 import itertools
 import math
@@ -11,17 +11,18 @@ from vergence.encoders.networks import Standardize
 
 __all__ = ["Decoder"]
 
-START, WIDEST, NARROWEST = 4, 256, 32  # least side before the first doubling; channels there, at most, and in the end
+FIRST_SIDE = 4  # largest side of the feature map before the first doubling
+WIDEST, NARROWEST = 256, 32  # channels: at most, and of the last feature map
 
 
 class Decoder(nn.Module):
-    """Embeddings (B, D) in the objective's space -> pictures (B, C, H, W) in [0, 1].
+    """Decoder from embeddings (B, D) in the objective's space to images (B, C, H, W) in [0, 1].
 
     Args:
-        dim: D.
-        shape: (C, H, W).
-        mean: Of the embeddings, (D,); zeros by default.
-        std: Of the embeddings, (D,); ones by default.
+        dim: Width D of the embeddings.
+        shape: Shape (C, H, W) of the images.
+        mean: (D,), mean of the embeddings; zeros by default.
+        std: (D,), standard deviation of the embeddings; ones by default.
 
     Example:
         >>> Decoder(16, (3, 28, 20)).eval()(torch.zeros(2, 16, dtype=torch.get_default_dtype())).shape
@@ -32,7 +33,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.dim, self.shape = dim, tuple(shape)
         channels, height, width = self.shape
-        doublings = max(0, math.ceil(math.log2(max(height, width) / START)))
+        doublings = max(0, math.ceil(math.log2(max(height, width) / FIRST_SIDE)))
         h, w = (math.ceil(side / 2**doublings) for side in (height, width))
         widths = [min(WIDEST, NARROWEST << (doublings - i)) for i in range(doublings + 1)]
         statistics = torch.zeros(dim) if mean is None else mean, torch.ones(dim) if std is None else std
@@ -44,6 +45,6 @@ class Decoder(nn.Module):
         self.net = nn.Sequential(*layers, nn.Conv2d(widths[-1], channels, 3, padding=1), nn.Sigmoid())
 
     def forward(self, z: Tensor) -> Tensor:
-        """Returns pictures (B, C, H, W) in [0, 1]."""
+        """Returns images (B, C, H, W) in [0, 1]."""
         x: Tensor = self.net(z)[..., : self.shape[1], : self.shape[2]]
         return x

@@ -1,9 +1,10 @@
-"""Encoders as functions that return modules from a batch of items to (B, D) embeddings, and the heads after them.
+"""Encoders, which map a batch of items to (B, D) embeddings, and the heads that follow them.
 
-Every encoder carries its input's statistics (`Standardize`) and takes uint8 or float batches as the data comes.
+Every encoder holds the statistics of its input (`Standardize`), and takes uint8 or float batches as they are read. All weights
+are random, also those of timm's names with a tag of pretrained weights (``timm:resnet18.a1_in1k``): the tag chooses the
+architecture alone.
 """
 
-import difflib
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from vergence.data.pixels import to_unit
+from vergence.utils.names import did_you_mean, unknown
 
 __all__ = ["Standardize", "encoder", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
 
@@ -36,13 +40,15 @@ class Standardize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns a tensor of x's shape and of the statistics' type."""
         shape = (1, -1) + (1,) * (x.ndim - 2)
-        if x.dtype == torch.uint8:
-            x = x.to(self.mean.dtype) / 255
-        return (x.to(self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
+        return (to_unit(x, self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
 
 
 def small_convnet(channels: int, widths: Sequence[int] = (32, 64, 128, 256)) -> nn.Module:
-    """Returns four 3x3 convolutions (strides 1, 2, 2, 2), each with BatchNorm and ReLU, and an average pool: D = widths[-1].
+    """Returns 3x3 convolutions (strides 1, 2, 2, 2), each with BatchNorm and ReLU, and average pooling: D = widths[-1].
+
+    Args:
+        channels: Number of input channels.
+        widths: Numbers of output channels of the convolutions.
 
     Example:
         >>> small_convnet(3)(torch.rand(2, 3, 32, 32, dtype=torch.get_default_dtype())).shape
@@ -60,8 +66,8 @@ def resnet(name: str, channels: int, stem: str) -> nn.Module:
 
     Args:
         name: ``resnet18``, ``resnet34`` or ``resnet50``: D = 512, 512 or 2048.
-        channels: Input channels.
-        stem: ``cifar`` is a 3x3 convolution of stride 1 without max-pool, ``imagenet`` torchvision's own.
+        channels: Number of input channels.
+        stem: ``cifar`` for a 3x3 convolution of stride 1 without max pooling, ``imagenet`` for torchvision's own.
     """
     import torchvision
 
@@ -76,24 +82,30 @@ def resnet(name: str, channels: int, stem: str) -> nn.Module:
 
 
 def timm_model(name: str, channels: int, size: int) -> nn.Module:
-    """Returns timm's model ``name`` (random weights) with pooled features.
+    """Returns timm's model ``name`` with random weights and pooled features; a tag of pretrained weights loads none.
+
+    Args:
+        name: timm's name, such as ``resnet10t`` or ``vit_tiny_patch16_224``.
+        channels: Number of input channels.
+        size: Side of the input images, in pixels; used by vision and Swin transformers.
 
     Raises:
-        ValueError: timm is not installed, or knows no such model.
+        ValueError: timm is not installed, or has no such model.
     """
     try:
         import timm
     except ImportError:
         raise ValueError("encoder 'timm:...' needs timm: pip install 'vergence[timm]'") from None
     if not timm.is_model(name):
-        raise ValueError(f"timm knows no model '{name}'{_hint(name, timm.list_models())}")
+        hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
+        raise ValueError(f"expected a model of timm, found '{name}'; {hint}")
     fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **fixed)
     return model
 
 
 def mlp(widths: Sequence[int]) -> nn.Module:
-    """Returns Linear-BatchNorm-ReLU layers of the given widths, the last one linear: (B, widths[0]) -> (B, widths[-1])."""
+    """Returns layers Linear-BatchNorm-ReLU of the given widths, the last one linear: (B, widths[0]) -> (B, widths[-1])."""
     layers: list[nn.Module] = []
     for i, o in itertools.pairwise(widths[:-1]):
         layers += [nn.Linear(i, o), nn.BatchNorm1d(o), nn.ReLU(inplace=True)]
@@ -101,7 +113,12 @@ def mlp(widths: Sequence[int]) -> nn.Module:
 
 
 def projector(dim: int, widths: Sequence[int]) -> nn.Module:
-    """Returns VJE's projection head: Linear-LayerNorm-ReLU layers, the last one linear; the identity for no widths."""
+    """Returns VJE's projection head: layers Linear-LayerNorm-ReLU, the last one linear; without widths the identity.
+
+    Args:
+        dim: Width of the input.
+        widths: Widths of the layers.
+    """
     layers: list[nn.Module] = []
     for i, o in itertools.pairwise((dim, *widths)):
         layers += [nn.Linear(i, o), nn.LayerNorm(o), nn.ReLU(inplace=True)]
@@ -112,14 +129,14 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
     """Builds an encoder of items of ``shape`` that standardizes its input and returns (B, D) embeddings.
 
     Args:
-        name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (each ResNet with ``-cifar`` or ``-imagenet``
-            behind it to choose the stem; by size otherwise: CIFAR's up to 64 pixels), or ``timm:NAME``.
+        name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (a ResNet's stem follows from the size, CIFAR's up
+            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), or ``timm:NAME``.
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
-        mean: Per-channel or per-feature mean of the training data, images in [0, 1].
-        std: Per-channel or per-feature standard deviation.
+        mean: Mean of the training data per channel (of images in [0, 1]) or per feature.
+        std: Standard deviation per channel or per feature.
 
     Raises:
-        ValueError: The name is unknown, or the encoder cannot take the shape.
+        ValueError: The name is unknown, or the encoder does not accept the shape.
 
     Example:
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
@@ -127,13 +144,13 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
         torch.Size([4, 256])
     """
     net = nn.Sequential(Standardize(mean, std), _backbone(name, tuple(shape)).to(mean.dtype))
-    _check(name, net, tuple(shape))
+    _require_embeddings(name, net, tuple(shape))
     return net
 
 
 def width(net: nn.Module, shape: Sequence[int]) -> int:
-    """Returns the number of features that ``net`` gives for items of ``shape``."""
-    return int(_probe(net, tuple(shape)).shape[-1])
+    """Returns the number D of features that ``net`` computes for items of ``shape``."""
+    return int(_embedded_zeros(net, tuple(shape)).shape[-1])
 
 
 def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
@@ -141,9 +158,9 @@ def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
     if family == "mlp":
         return nn.Sequential(nn.Flatten(), mlp((math.prod(shape), 512, 512, 256)))
     if not (family in KNOWN or family.startswith("timm:")) or stem not in ("", "cifar", "imagenet"):
-        raise ValueError(f"unknown encoder '{name}'; known: {', '.join(KNOWN)}{_hint(name, KNOWN)}")
+        raise unknown("encoder", name, KNOWN)
     if len(shape) != 3:
-        raise ValueError(f"encoder '{name}' takes images, found vectors of {shape[0]} features; use --encoder mlp")
+        raise ValueError(f"expected images for encoder '{name}', found vectors of {shape[0]} features; use --encoder mlp")
     if family == "small":
         return small_convnet(shape[0])
     if family.startswith("timm:"):
@@ -152,7 +169,7 @@ def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
 
 
 @torch.no_grad()
-def _probe(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
+def _embedded_zeros(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
     first = next(net.parameters())
     training = net.training
     try:
@@ -162,16 +179,11 @@ def _probe(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
     return z
 
 
-def _check(name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
+def _require_embeddings(name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
     try:
-        z = _probe(net, shape)
+        z = _embedded_zeros(net, shape)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"encoder '{name}' cannot take items of shape {shape}: {reason}; try another --size") from None
+        raise ValueError(f"encoder '{name}' does not accept items of shape {shape}: {reason}; try another --size") from None
     if z.ndim != 2:
-        raise ValueError(f"encoder '{name}' gives shape {tuple(z.shape)}, expected (B, D)")
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+        raise ValueError(f"expected embeddings (B, D) of encoder '{name}', found shape {tuple(z.shape)}; choose another")

@@ -1,1 +1,1 @@
-"""Pure functions of feature tensors: none knows the trainer, a run folder or a data set (`features` alone reads data)."""
+"""Pure functions of feature tensors: they know no trainer, run folder or data set; only `features` reads data."""

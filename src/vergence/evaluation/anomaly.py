@@ -1,4 +1,4 @@
-"""How well scores tell anomalies from the rest, and two scores that need no training. Larger is more anomalous.
+"""How well scores separate anomalies from normal items, and two scores that need no training. Larger is more anomalous.
 
 Shapes: N training items, M test items, D features, k neighbors.
 """
@@ -6,28 +6,29 @@ Shapes: N training items, M test items, D features, k neighbors.
 import torch
 from torch import Tensor
 
-from vergence.evaluation.parts.neighbors import nearest
+from vergence.evaluation.parts.neighbors import cosine_distances
+from vergence.utils.checks import require_within
 from vergence.utils.linalg import require_features
 
 __all__ = ["detection", "knn_distance", "mahalanobis"]
 
-RIDGE = 1e-6  # share of the mean variance added to the covariance, for features that are constant or copies of others
+RIDGE = 1e-6  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 
 
 def detection(scores: Tensor, anomalous: Tensor) -> dict[str, float]:
     """Returns how well scores separate anomalies from normal items.
 
     Args:
-        scores: (N,), larger is more anomalous.
-        anomalous: (N,) bool.
+        scores: (N,), finite; larger is more anomalous.
+        anomalous: (N,) of bool, with at least one item of each kind.
 
     Returns:
         ``auroc``: area under the ROC curve, ties count one half; ``aupr``: average precision with the anomalies as positives
-        (its chance level is their share); ``fpr95``: share of normal items at or above the highest threshold at or above
-        which at least 95 % of the anomalies lie. All in [0, 1].
+        (its chance level is their share); ``fpr95``: the share of normal items at or above a threshold t, for the highest t
+        with at least 95 % of the anomalies at or above it. All in [0, 1].
 
     Raises:
-        ValueError: The shapes differ, a score is not finite, or one of the two kinds is absent.
+        ValueError: The shapes differ, a score is not finite, or all items are of one kind.
 
     Example:
         >>> detection(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))["auroc"]
@@ -66,7 +67,7 @@ def knn_distance(train: Tensor, test: Tensor, k: int = 5) -> Tensor:
     Args:
         train: Features (N, D).
         test: Features (M, D), on the same device.
-        k: Neighbors; all N where there are fewer.
+        k: Neighbors, >= 1; at most N are used.
 
     Returns:
         (M,) in [0, 2]; larger is more anomalous.
@@ -78,7 +79,7 @@ def knn_distance(train: Tensor, test: Tensor, k: int = 5) -> Tensor:
         >>> knn_distance(torch.eye(2), torch.tensor([[2.0, 0.0], [-1.0, 0.0]]), k=1)
         tensor([0., 1.])
     """
-    return 1 - nearest(train, test, min(k, len(train)))[0].mean(1)
+    return cosine_distances(train, test, min(k, len(train))).mean(1)
 
 
 def mahalanobis(train: Tensor, test: Tensor, labels: Tensor | None = None, shrinkage: float | None = None) -> Tensor:
@@ -86,15 +87,16 @@ def mahalanobis(train: Tensor, test: Tensor, labels: Tensor | None = None, shrin
 
         min_c (x - m_c)^T (C + 1e-6 v I)^-1 (x - m_c),   C = (1 - a) S + a v I,   v = tr(S) / D
 
-    S is the covariance (divisor N) of the training features about their mean, or about their own class means: one tied
-    covariance for all classes. The share a is Ledoit and Wolf's (2004) by scikit-learn, so that C is well conditioned for
-    N < D too; 1e-6 v keeps it invertible where a is 0. Training features that are all equal have v = 1. Float64 inside.
+    S is the covariance (divisor N) of the training features around their mean, or around their class means (one covariance
+    for all classes). The shrinkage a is scikit-learn's Ledoit-Wolf estimate (A well-conditioned estimator for large-dimensional
+    covariance matrices, 2004), which makes C well conditioned for N < D too; 1e-6 v keeps it invertible for a = 0. If all
+    training features are equal, v = 1. Computed in float64.
 
     Args:
         train: Features (N, D), N >= 2.
         test: Features (M, D), on the same device.
-        labels: Classes (N,) of the training items, any integers; None for one class.
-        shrinkage: a in [0, 1]; None estimates it.
+        labels: Classes (N,) of the training items, any integers; one class by default.
+        shrinkage: a in [0, 1]; estimated by default.
 
     Returns:
         (M,) of the type of ``test``, >= 0; larger is more anomalous.
@@ -124,8 +126,8 @@ def _require_fit(train: Tensor, test: Tensor, labels: Tensor | None, shrinkage: 
         raise ValueError("train: expected at least 2 items for a covariance, found 1: pass more")
     if labels is not None and labels.shape != train.shape[:1]:
         raise ValueError(f"labels: expected shape ({len(train)},), found {tuple(labels.shape)}: give one label a row")
-    if shrinkage is not None and not 0 <= shrinkage <= 1:
-        raise ValueError(f"shrinkage: expected a value in [0, 1], found {shrinkage}: None estimates it")
+    if shrinkage is not None:
+        require_within("[0, 1]", shrinkage=shrinkage)
 
 
 def _covariance(residual: Tensor, shrinkage: float | None) -> Tensor:

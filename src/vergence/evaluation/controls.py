@@ -1,4 +1,4 @@
-"""What any learned representation has to beat: the raw inputs and their principal components."""
+"""Controls for learned representations: the raw inputs and their principal components."""
 
 from typing import Any
 
@@ -6,19 +6,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data.pixels import to_unit
+from vergence.utils.checks import require_count
 from vergence.utils.linalg import require_features
 
 __all__ = ["pca", "pixels"]
 
 
 def pixels(x: Tensor) -> Tensor:
-    """Returns the inputs themselves as features, float32 of shape (N, D), D the number of values an item.
+    """Returns the inputs as features (N, D) in float32, with D values per item.
 
     Args:
         x: Items (N, ...); uint8 is scaled from 0..255 to [0, 1], other types keep their values.
 
     Raises:
-        ValueError: There is no dimension besides the items.
+        ValueError: The items have no dimension of their own.
 
     Example:
         >>> pixels(torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
@@ -26,23 +28,22 @@ def pixels(x: Tensor) -> Tensor:
     """
     if x.ndim < 2:
         raise ValueError(f"expected items of shape (N, ...), found {tuple(x.shape)}: put items along the first dimension")
-    flat = x.flatten(1).float()
-    return flat / 255 if x.dtype == torch.uint8 else flat
+    return to_unit(x, torch.float32).flatten(1)
 
 
 def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Returns both parts projected on the leading principal components of the training part.
+    """Returns both parts projected on the leading principal components of the training part, not whitened.
 
-    scikit-learn's randomized solver, fitted on the training features only; not whitened.
+    The components are those of scikit-learn's randomized solver.
 
     Args:
         train: Features (N, D).
         test: Features (M, D).
-        dim: Components kept, clipped to min(dim, N, D).
-        seed: Of the randomized solver.
+        dim: Number of components, >= 1; at most min(N, D) are used.
+        seed: Seed of the randomized solver.
 
     Returns:
-        Features (N, dim') and (M, dim') of the inputs' type and device.
+        Features (N, min(dim, N, D)) and (M, min(dim, N, D)), of the inputs' type and device.
 
     Raises:
         ValueError: The features are not finite matrices of one width, or dim < 1.
@@ -56,8 +57,7 @@ def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor
     from sklearn.decomposition import PCA
 
     require_features(train=train, test=test)
-    if dim < 1:
-        raise ValueError(f"expected at least 1 component, found {dim}: choose the width of the embedding it stands beside")
+    require_count(dim=dim)
     model = PCA(min(dim, *train.shape), svd_solver="randomized", random_state=seed)
     with np.errstate(invalid="ignore"):  # constant training features explain 0 of a variance of 0
         model.fit(train.cpu().numpy())

@@ -1,4 +1,4 @@
-"""The only place that runs a network over data for use after training: in order, in bounded memory, without gradient."""
+"""Embeddings of data by a trained network: in order, in bounded memory, without gradient."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.items import Items, batches
-from vergence.data.views import center_crop
+from vergence.data.pixels import center_crop
 
 __all__ = ["collect", "stream"]
 
@@ -23,19 +23,19 @@ def stream(
     batch_size: int = 256,
     workers: int = 0,
 ) -> Iterator[tuple[Tensor, T]]:
-    """Yields (index of the items read, function of their batch), in the items' order; unreadable items are left out.
+    """Yields the indices of the items read and the function of their batch, in the items' order, without unreadable items.
 
     Args:
-        function: Takes a batch (B, ...) on ``device``.
-        items: What is read.
-        size: Side of the central crop that images get first; None for vectors.
-        device: Where the function runs.
-        batch_size: Items at a time: the memory that is needed.
+        function: Function of a batch (B, ...) on ``device``.
+        items: Items to read.
+        size: Side of the central crop of images in pixels; None for vectors.
+        device: Device that the function runs on.
+        batch_size: Items per batch, which bounds the memory.
         workers: Processes that decode images.
     """
     with torch.inference_mode():
         for index, x in items.stream(batches(len(items), batch_size), workers=workers):
-            x = x[0] if isinstance(x, (tuple, list)) else x  # of a pair, the context
+            x = x[0] if isinstance(x, (tuple, list)) else x  # the context of a pair
             x = x.to(device, non_blocking=True)
             x = x if size is None or x.ndim != 4 else center_crop(x, size).to(memory_format=torch.channels_last)
             yield index, function(x)
@@ -52,7 +52,7 @@ def collect(
 ) -> tuple[Tensor, Tensor]:
     """Returns the embeddings (N, D) of all readable items, float32 on the CPU, and their indices (N,).
 
-    The encoder is put into evaluation mode for the while.
+    The encoder runs in evaluation mode; its mode is restored afterwards.
     """
     training = encoder.training
     encoder.eval()

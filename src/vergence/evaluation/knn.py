@@ -1,4 +1,4 @@
-"""Classification by nearest neighbors: what a representation knows without any training on top of it.
+"""Classification by nearest neighbors, which measures a representation without training a model on it.
 
 Shapes: N training items, M test items, D features, k neighbors.
 """
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vergence.evaluation.parts.neighbors import nearest
+from vergence.utils.checks import require_positive
 from vergence.utils.linalg import require_features
 
 __all__ = ["knn_accuracy", "nearest"]
@@ -25,18 +26,18 @@ def knn_accuracy(
 ) -> dict[int, dict[str, float]]:
     """Returns how often the k nearest training items by cosine similarity vote for the right class.
 
-    ``majority`` counts one vote a neighbor; a tie goes to that one of the tied classes whose member is nearest.
-    ``weighted`` counts exp(cosine / temperature) a neighbor, the vote of instance discrimination (2018).
-    A test item whose class does not occur in training counts as wrong.
+    ``majority`` counts one vote per neighbor; a tie goes to the tied class with the nearest neighbor. ``weighted`` counts
+    exp(cosine / temperature) per neighbor (Wu et al., Unsupervised feature learning via non-parametric instance discrimination,
+    2018). A test item whose class does not occur in training counts as wrong.
 
     Args:
         train: Features (N, D).
         train_labels: Classes (N,), any integers.
         test: Features (M, D), on the same device.
         test_labels: Classes (M,).
-        ks: Numbers of neighbors; those above N are left out.
+        ks: Numbers of neighbors, >= 1; those above N are left out.
         temperature: Scale of the weights, > 0.
-        block: Test items at a time: bounds the memory.
+        block: Test items in a block, which bounds the memory.
 
     Returns:
         ``{k: {"majority": accuracy, "weighted": accuracy}}``, accuracies in [0, 1].
@@ -74,18 +75,17 @@ def _require_labels(train: Tensor, train_labels: Tensor, test: Tensor, test_labe
     for name, z, y in (("train", train, train_labels), ("test", test, test_labels)):
         if y.shape != z.shape[:1]:
             raise ValueError(f"{name}: expected labels of shape ({len(z)},), found {tuple(y.shape)}: give one label a row")
-    if not temperature > 0:
-        raise ValueError(f"expected a temperature > 0, found {temperature}: the usual value is 0.07")
+    require_positive(temperature=temperature)
 
 
 def _votes(similarity: Tensor, label: Tensor, n_classes: int, temperature: float) -> dict[str, Tensor]:
-    """Returns the class (B,) that neighbors (B, k), the nearest first, elect by each rule."""
+    """Returns the classes (B,) that neighbors (B, k), the nearest first, vote for by each rule."""
     weight = ((similarity - similarity[:, :1]) / temperature).exp()  # relative to the nearest, which cannot overflow
     return {"majority": _elect(torch.ones_like(weight), label, n_classes), "weighted": _elect(weight, label, n_classes)}
 
 
 def _elect(weight: Tensor, label: Tensor, n_classes: int) -> Tensor:
-    """Returns the class with the largest sum of weights; of tied ones, that of the nearest neighbor."""
+    """Returns the class with the largest sum of weights; if tied, that of the nearest neighbor."""
     total = weight.new_zeros(len(weight), n_classes).scatter_add_(1, label, weight)
     leads = total.gather(1, label) == total.max(1, keepdim=True).values
     first = leads.to(torch.uint8).argmax(1, keepdim=True)

@@ -1,7 +1,6 @@
 """Reads items and their augmentations in blocks of a fixed number of rows, from arrays, files and streams."""
 
 import math
-import mmap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -10,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import Items
-from vergence.data.views import ImageViews, Views, center_crop
+from vergence.data.items import Items, release_pages
+from vergence.data.pixels import center_crop, to_unit
+from vergence.data.views import ImageViews, Views
 from vergence.utils import linalg
 from vergence.utils.distributed import rank_and_size
 
@@ -56,7 +56,7 @@ def _read(array: Any, index: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     for i in index:
         yield i, as_tensor(array[int(i[0]) : int(i[-1]) + 1])
         if isinstance(array, np.memmap):
-            _forget(array)
+            release_pages(array)
 
 
 def as_table(data: Any) -> Any:
@@ -83,13 +83,6 @@ def as_tensor(x: Any) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes; `draw` passes copies on
         return torch.from_numpy(x)
-
-
-def _forget(array: Any) -> None:
-    """Releases the pages of a mapped file that were read, which would count as memory of this process."""
-    pages = getattr(array, "_mmap", None)
-    if array.mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED") and isinstance(pages, mmap.mmap):
-        pages.madvise(mmap.MADV_DONTNEED)
 
 
 def _regrouped(source: Iterable[Any]) -> Iterator[tuple[Tensor, Any]]:
@@ -127,7 +120,7 @@ def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
     """Returns items without augmentation as the model gets them, (B, D): floats, images in [0, 1], cropped as views are."""
     if isinstance(augmentation, ImageViews):
         x = center_crop(x, augmentation.size)
-    return (x.float() / 255 if x.dtype == torch.uint8 else x).flatten(1)  # only images are uint8 here
+    return to_unit(x).flatten(1)  # only images are uint8 here
 
 
 def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -> Iterator[Tensor]:
@@ -139,8 +132,8 @@ def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -
     state = np.random.SeedSequence([seed, block]).generate_state(1, np.uint64)[0]
     generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
     shape = tuple(flat(x[:1], augmentation).shape[1:])
-    if not isinstance(augmentation, Views) and x.dtype == torch.uint8:
-        x = x.float() / 255
+    if not isinstance(augmentation, Views):
+        x = to_unit(x)
     for _ in range(m):
         view = augmentation(x.clone(), generator)
         view = view.detach() if isinstance(view, Tensor) else torch.as_tensor(np.asarray(view), device=x.device)

@@ -1,1 +1,1 @@
-"""What turns a batch into named loss terms; `core.Method` is the contract."""
+"""Methods, which turn a batch into named loss terms; `core.Method` is the contract."""

@@ -1,7 +1,7 @@
-"""The contract of a method: what turns a batch of views into named loss terms."""
+"""The contract of a method, which turns a batch of views into named loss terms."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
@@ -11,7 +11,7 @@ Gather = Callable[[Tensor], Tensor]
 
 
 class Method(nn.Module, abc.ABC):
-    """A model with its loss. Training wraps it whole, calls it on a batch, and steps its parameters."""
+    """A model with its loss: training calls it on each batch and optimizes its parameters."""
 
     encoder: nn.Module
 
@@ -21,17 +21,28 @@ class Method(nn.Module, abc.ABC):
 
         Args:
             views: Views of this process's items, each (B, ...).
-            gather: Turns this process's (B, D) into all processes' (N B, D), with gradient; called once a view on
-                embeddings, so that N processes compute the loss of one process with the whole batch.
+            gather: Function from this process's embeddings (B, D) to those of all processes (N B, D), with gradient;
+                called once per view, so that N processes compute the loss of one process with the whole batch.
         """
 
     def after_step(self) -> None:
-        """Moves what follows the optimizer's step: a teacher's weights, an objective's bank. Called without gradient."""
+        """Updates what follows the optimizer's step (a teacher's weights, an objective's bank); called without gradient.
+
+        Does nothing by default.
+        """
 
     def embeddings(self) -> Tensor | None:
-        """Returns the last batch's embeddings (B, D), detached, whose spread training watches; None where there are none."""
+        """Returns the last batch's embeddings (B, D), detached, whose spread training monitors; None by default."""
         return None
 
     def diagnostics(self) -> dict[str, float]:
-        """Returns numbers worth watching about the last batch; never part of the loss."""
+        """Returns numbers to monitor about the last batch, never part of the loss; none by default."""
         return {}
+
+    def notices(self, numbers: Mapping[str, float]) -> dict[str, str]:
+        """Returns messages about what the `diagnostics` show to be wrong, by the diagnostic's name; none by default."""
+        return {}
+
+    def advice(self) -> str:
+        """Returns what to try, besides optimizer, batch size and views, where the embedding collapses; empty by default."""
+        return ""

@@ -1,6 +1,7 @@
-"""Two views through an encoder into an objective: every objective of the library is trained this way."""
+"""Training on pairs: two views are encoded and passed to an objective; all objectives of the library use this method."""
 
 import copy
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from vergence.methods.core import Gather, Method
 from vergence.objectives.core import Objective
 from vergence.utils import linalg
+from vergence.utils.checks import require_within
 
 __all__ = ["PairedMethod", "Side"]
 
@@ -20,17 +22,17 @@ class PairedMethod(Method):
 
     Args:
         encoder: Items (B, ...) -> embeddings (B, D).
-        objective: The density on pairs of embeddings, built for the projector's width if there is one.
-        projector: Head between encoder and objective; evaluation reads the encoder without it.
-        target_encoder: Encoder of the second view (dual encoders); the first one by default.
+        objective: Objective on pairs of embeddings of the projector's output width, or of the encoder's without projector.
+        projector: Head between encoder and objective, which evaluation does not use; none by default.
+        target_encoder: Encoder of the second view (dual encoders); ``encoder`` by default.
         target_projector: Head behind ``target_encoder``, of the same output width; ``projector`` by default.
-        teacher: Momentum m in [0, 1) of a teacher, w <- m w + (1 - m) student, whose embeddings are the targets. The terms
-            are then the means of those of (student a, teacher b) and (student b, teacher a), and the objective's bank takes
-            the first pair. With a second encoder the teacher has copies of both, the second pair is (teacher a, student b),
-            so that a context stays a context, and the bank takes (teacher a, teacher b).
+        teacher: Momentum m in [0, 1) of a teacher, w <- m w + (1 - m) student, whose embeddings are the targets; None for no
+            teacher. Each term is the mean over the pairs (student a, teacher b) and (student b, teacher a), and the
+            objective is updated with the first pair. With a second encoder the teacher has copies of both, the second pair
+            is (teacher a, student b), so that contexts stay contexts, and the update uses (teacher a, teacher b).
 
     Raises:
-        ValueError: The momentum is out of range, or there is a second projector without a second encoder.
+        ValueError: The momentum is out of its range, or there is a second projector without a second encoder.
 
     Example:
         >>> from vergence.objectives.vje import VJE
@@ -50,10 +52,10 @@ class PairedMethod(Method):
         teacher: float | None = None,
     ) -> None:
         super().__init__()
-        if teacher is not None and not 0 <= teacher < 1:
-            raise ValueError(f"expected a teacher momentum in [0, 1), found {teacher}")
+        if teacher is not None:
+            require_within("[0, 1)", teacher=teacher)
         if target_projector is not None and target_encoder is None:
-            raise ValueError("expected a target_encoder before the target_projector, found none; give both, or neither")
+            raise ValueError("expected a target_encoder with the target_projector, found none; pass both, or neither")
         self.encoder = encoder
         self.objective = objective
         self.projector = nn.Identity() if projector is None else projector
@@ -65,13 +67,13 @@ class PairedMethod(Method):
         self._last: tuple[Tensor, Tensor] | None = None
 
     def branch(self, side: Side) -> nn.Sequential:
-        """Returns encoder and projector of a side: items (B, ...) -> embeddings in the objective's space."""
+        """Returns encoder and projector of a side: items (B, ...) -> embeddings in the objective's space (B, D)."""
         if side == "context" or self.target_encoder is None:
             return nn.Sequential(self.encoder, self.projector)
         return nn.Sequential(self.target_encoder, self.projector if self.target_projector is None else self.target_projector)
 
     def target_network(self) -> nn.Module:
-        """Returns what embeds targets as the objective's density knows them: with a teacher, that."""
+        """Returns the network of the targets whose density the objective fits: the teacher, if there is one."""
         if self.teacher is None:
             return self.branch("target")
         return self.teacher if self.target_teacher is None else self.target_teacher
@@ -80,7 +82,7 @@ class PairedMethod(Method):
         """Returns the objective's terms for two views."""
         a, b = views
         za, zb = gather(linalg.upcast_half(self.branch("context")(a))), gather(linalg.upcast_half(self.branch("target")(b)))
-        with torch.autocast(za.device.type, enabled=False):  # an objective's sums and factorizations want float32
+        with torch.autocast(za.device.type, enabled=False):  # the sums and factorizations of objectives need float32
             if self.teacher is None:
                 self._last = za.detach(), zb.detach()
                 return self._terms(za, zb)
@@ -88,7 +90,7 @@ class PairedMethod(Method):
             tb = self._targets(self.teacher if self.target_teacher is None else self.target_teacher, b, gather)
             self._last = za.detach(), tb
             if self.target_teacher is not None:
-                self._last = ta, tb  # a bank's positives and negatives are then of one network
+                self._last = ta, tb  # a bank then holds embeddings of one network
             ab = self._terms(za, tb)
             ba = self._terms(zb, ta) if self.target_teacher is None else self._terms(ta, zb)
         return {term: 0.5 * (ab[term] + ba[term]) for term in ab}
@@ -103,7 +105,7 @@ class PairedMethod(Method):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Moves the objective's bank and the teacher."""
+        """Updates the objective and the teacher."""
         assert self._last is not None, "after_step before forward"
         self.objective.update(*self._last)
         sides: tuple[tuple[nn.Module | None, Side], ...] = ((self.teacher, "context"), (self.target_teacher, "target"))
@@ -112,14 +114,22 @@ class PairedMethod(Method):
                 _follow(teacher, self.branch(side), self.momentum)
 
     def embeddings(self) -> Tensor | None:
-        """Returns the last batch's embeddings of the first view, (B, D)."""
+        """Returns the last batch's embeddings of the first view, (B, D), detached."""
         return None if self._last is None else self._last[0]
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
-        """Returns what the objective watches."""
+        """Returns the objective's diagnostics of the last batch."""
         assert self._last is not None, "diagnostics before forward"
         return self.objective.diagnostics(*self._last)
+
+    def notices(self, numbers: Mapping[str, float]) -> dict[str, str]:
+        """Returns the messages of the objective's notices, by the diagnostic's name."""
+        return {name: message for notice in self.objective.notices for name, message in notice(numbers).items()}
+
+    def advice(self) -> str:
+        """Returns the objective's advice where the embedding collapses."""
+        return self.objective.advice
 
 
 def _frozen_copy(module: nn.Module) -> nn.Module:
@@ -127,8 +137,8 @@ def _frozen_copy(module: nn.Module) -> nn.Module:
 
 
 def _follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    """Moves the teacher's parameters toward the student's, and copies its buffers."""
+    """Moves the teacher's parameters toward the student's, and copies the student's buffers."""
     for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
         t.lerp_(s, 1 - momentum)
-    for kept, now in zip(teacher.buffers(), student.buffers(), strict=True):
-        kept.copy_(now)
+    for mine, other in zip(teacher.buffers(), student.buffers(), strict=True):
+        mine.copy_(other)

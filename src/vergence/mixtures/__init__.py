@@ -1,29 +1,22 @@
-"""Conditional densities on fixed data, scikit-learn style: p(target | context) with as many modes as there are.
+"""Conditional densities p(target | context) of fixed data with the interface of scikit-learn, and a Gaussian mixture.
 
-An independent implementation of ideas in arXiv 2603.26799. The folder is the register: one model, one file.
+An independent implementation of ideas in arXiv 2603.26799. Each model is a file of this folder, which is found by its name.
 """
 
-import difflib
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SHORT", "get", "load", "names"]
+from vergence.utils.names import unknown
 
-SHORT = {  # names for the command line
-    "gaussian": "conditional_gaussian",
-    "mixture": "conditional_mixture",
-    "gng": "growing_neural_gas",
-    "mdn": "mixture_density_network",
-    "kernel": "kernel_conditional",
-    "particles": "particle_mixture",
-}
+__all__ = ["get", "load", "names", "short_names"]
 
 
 def names() -> list[str]:
-    """Returns the names of the conditional models in this folder, sorted.
+    """Returns the file names of the models in this folder, sorted.
 
     Example:
         >>> from vergence import mixtures
@@ -33,35 +26,50 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in ("core", "storage"))
 
 
+def short_names() -> dict[str, str]:
+    """Returns the short name of each conditional model with the name of its file.
+
+    A file declares it as ``SHORT_NAME = "..."``. The text is searched for that line, so that no file is imported.
+
+    Example:
+        >>> from vergence import mixtures
+        >>> mixtures.short_names()["mdn"]
+        'mixture_density_network'
+    """
+    texts = {name: Path(__path__[0], f"{name}.py").read_text(encoding="utf-8") for name in names()}
+    lines = {name: re.search(r'^SHORT_NAME = "(\w+)"$', text, re.MULTILINE) for name, text in texts.items()}
+    return {line[1]: name for name, line in lines.items() if line}
+
+
 def _classes() -> dict[str, str]:
-    """Returns the class of each file: its name in capitals, as in growing_neural_gas, GrowingNeuralGas."""
+    """Returns the class name of each file with the file's name, for instance GrowingNeuralGas and growing_neural_gas."""
     return {"".join(part.capitalize() for part in name.split("_")): name for name in names()}
 
 
 def get(name: str) -> Any:
-    """Returns a model's class by its own, its file's or its short name.
+    """Returns a model's class by the name of the class, its file or its short name.
 
     Raises:
         ValueError: There is no such model; the nearest known name is suggested.
 
     Example:
         >>> from vergence import mixtures
-        >>> mixtures.get("conditional_gaussian").__name__
+        >>> mixtures.get("gaussian").__name__
         'ConditionalGaussian'
     """
-    file = _classes().get(name, SHORT.get(name, name))
+    short = short_names()
+    file = _classes().get(name, short.get(name, name))
     if file not in names():
-        near = difflib.get_close_matches(name, [*SHORT, *names()], n=1)
-        hint = f"did you mean '{near[0]}'?" if near else ""
-        raise ValueError(f"unknown model '{name}'; known: {', '.join(names())}; {hint}".rstrip("; "))
+        raise unknown("model", name, [*short, *names()])
     module = importlib.import_module(f"{__name__}.{file}")
-    found = [c for n, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__ and n in module.__all__]
-    assert len(found) == 1, f"{module} holds {len(found)} models; one model, one file"
-    return found[0]
+    members = inspect.getmembers(module, inspect.isclass)
+    models = [c for n, c in members if c.__module__ == module.__name__ and n in module.__all__]
+    assert len(models) == 1, f"{module} holds {len(models)} models; one model, one file"
+    return models[0]
 
 
 def load(path: str | Path) -> Any:
-    """Returns the model that ``save`` wrote to a file. Loading runs no code.
+    """Returns the model that ``save`` wrote to a file. Loading executes no code from the file.
 
     Raises:
         ValueError: The file is missing, damaged, from another version, or names an unknown model.
@@ -72,7 +80,7 @@ def load(path: str | Path) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a model's file when its class is asked for."""
+    """Imports a model's file when its class is first used."""
     if name in _classes():
         return get(name)
     raise AttributeError(f"module 'vergence.mixtures' has no attribute '{name}'")

@@ -1,6 +1,6 @@
 r"""One Gaussian over context and target: the Gaussian joint embedding (GJE) of arXiv 2603.26799 on fixed data.
 
-With mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt of the items (divided by N: the likelihood's maximum),
+With mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt of the items (divided by N: maximum likelihood),
 
     p(t | c) = N(t; mu_t + A (c - mu_c), S_tt - A S_ct),   A = S_tc S_cc^{-1}
 
@@ -14,25 +14,28 @@ from torch import Tensor
 
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import JointGaussian
-from vergence.mixtures.core import Conditional, Scale
+from vergence.mixtures.core import Conditional, Predictive, Scale
 from vergence.utils import linalg
+from vergence.utils.checks import require_at_least
 from vergence.utils.devices import as_device
 
 __all__ = ["ConditionalGaussian"]
 
+SHORT_NAME = "gaussian"
+
 
 class ConditionalGaussian(Conditional):
-    """p(target | context) of one Gaussian: a linear mean and one covariance for all contexts.
+    """p(target | context) of one Gaussian: a mean linear in the context, and one covariance for all contexts.
 
     Args:
-        reg_covar: Added to the variance of each standardized feature, >= 0.
+        reg_covar: Regularization added to the variance of each standardized feature, >= 0.
         device: Where to compute, as torch names it.
         random_state: Seed of `sample`.
 
     Attributes:
         means_: (C + T,), context first.
         covariances_: (C + T, C + T).
-        jitter_: What was added to standardized variances to make the covariance definite; 0.0 where nothing was needed.
+        jitter_: Value added to the standardized variances to make the covariance positive definite; usually 0.0.
         n_features_in_: C.
         n_targets_: T.
 
@@ -54,13 +57,12 @@ class ConditionalGaussian(Conditional):
         self.random_state = random_state
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        if not 0 <= self.reg_covar < float("inf"):
-            raise ValueError(f"expected reg_covar >= 0, found {self.reg_covar}")
+        require_at_least(0, reg_covar=self.reg_covar)
         Z = torch.cat([c, t], 1)
         scale = Scale.of(Z)
         X = scale.to(Z)
         S = X.T @ X / len(X)
-        varies = (S.diagonal() > 0.5).to(S)  # what is left of a constant column is the rounding of its mean, and no covariance
+        varies = (S.diagonal() > 0.5).to(S)  # a constant column has only the rounding error of its mean
         S = S * varies * varies[:, None] + self.reg_covar * torch.eye(X.shape[1]).to(X)
         L, self.jitter_ = linalg.cholesky(S)
         L = scale.std.to(L)[:, None] * L
@@ -73,5 +75,5 @@ class ConditionalGaussian(Conditional):
         mean, L = (torch.from_numpy(v).to(as_device(self.device)) for v in (self.means_, self.cholesky_))
         return JointGaussian(mean, Dense(L), context=self.n_features_in_)
 
-    def _conditional(self, c: Tensor) -> JointGaussian:
-        return self.joint().conditional(c)
+    def _predictive(self) -> Predictive:
+        return self.joint().conditional

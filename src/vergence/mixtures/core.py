@@ -5,7 +5,7 @@ Shapes: N items, B queries, C context features, T target features. Log-densities
 
 import abc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,15 @@ from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.mixtures.storage import Stored
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.devices import as_device
 
-__all__ = ["Conditional", "Scale", "seed_of", "to_numpy", "warn_unfinished"]
+__all__ = ["Conditional", "Predictive", "Scale", "seed_of", "to_numpy", "warn_unfinished"]
 
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
-Answer = JointGaussian | GaussianMixture
+Density = JointGaussian | GaussianMixture
+Predictive = Callable[[Tensor], Density]  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 
 
 class Scale:
@@ -48,7 +50,7 @@ class Scale:
         return (x - self.mean.to(x)) / self.std.to(x)
 
     def back(self, p: Any) -> Any:
-        """Returns the distribution of x for one of x'."""
+        """Returns the distribution of x, given that of x'."""
         like = p.mean
         return p.affine(self.std.to(like), self.mean.to(like))
 
@@ -57,8 +59,10 @@ class Conditional(Stored, abc.ABC):
     """An estimator of p(target | context).
 
     A concrete class has ``_fit(c, t)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, and
-    ``_conditional(c)`` for contexts (B, C): a `vergence.densities.JointGaussian` or `GaussianMixture` of batch (B,) over T.
-    Its fitted state is arrays and numbers in attributes with a trailing underscore.
+    ``_predictive()``, which returns the function from contexts (B, C) to a `vergence.densities.JointGaussian` or
+    `GaussianMixture` of batch (B,) over T. The function is built once for all blocks of a query: what does not depend on the
+    contexts, such as factors of covariances, is computed outside it. The fitted state is arrays and numbers in attributes with
+    a trailing underscore.
     """
 
     device: str = "cpu"
@@ -68,10 +72,10 @@ class Conditional(Stored, abc.ABC):
     def _fit(self, c: Tensor, t: Tensor) -> None: ...
 
     @abc.abstractmethod
-    def _conditional(self, c: Tensor) -> Answer: ...
+    def _predictive(self) -> Predictive: ...
 
     def _width(self) -> int:
-        """Returns how many numbers a query costs, for the size of blocks."""
+        """Returns how many numbers one context takes in memory, which sets the size of blocks."""
         return 64 * self.n_targets_
 
     def fit(self, context: Any, target: Any) -> "Conditional":
@@ -79,7 +83,7 @@ class Conditional(Stored, abc.ABC):
 
         Args:
             context: (N, C), an array or tensor.
-            target: (N, T), or (N,) for one feature, which answers then have too.
+            target: (N, T), or (N,) for one feature; predictions then have that shape too.
 
         Returns:
             The estimator.
@@ -88,11 +92,11 @@ class Conditional(Stored, abc.ABC):
             ValueError: Lengths differ, values are not finite, there is only one item, or a target column is constant.
         """
         c, t = self._read(context, target, reset=True)
-        with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has set: some models take gradients
+        with torch.inference_mode(False), torch.enable_grad():  # some models take gradients, whatever mode the caller has set
             self._fit(c, t)
         return self
 
-    def conditional(self, context: Any) -> Answer:
+    def conditional(self, context: Any) -> Density:
         """Returns p(target | context), batch (B,) over (T,); a tensor keeps its gradient.
 
         Raises:
@@ -102,18 +106,18 @@ class Conditional(Stored, abc.ABC):
         if isinstance(context, Tensor):
             c = context.to(dtype=torch.float64)
             if c.ndim != 2 or c.shape[1] != self.n_features_in_ or not bool(c.isfinite().all()):
-                found = f"shape {tuple(c.shape)}" if c.shape[1:] != (self.n_features_in_,) else "NaN or infinity"
-                raise ValueError(f"expected finite contexts (B, {self.n_features_in_}), found {found}")
+                problem = f"shape {tuple(c.shape)}" if c.shape[1:] != (self.n_features_in_,) else "NaN or infinity"
+                raise ValueError(f"expected finite contexts (B, {self.n_features_in_}), found {problem}")
         else:
             c = torch.from_numpy(validate_data(self, context, reset=False, dtype=np.float64))
-        return self._conditional(c.to(as_device(self.device)))
+        return self._predictive()(c.to(as_device(self.device)))
 
     def predict(self, context: Any) -> np.ndarray:
         """Returns the mean of p(target | context), (B, T) or (B,)."""
         return self._shaped(self._over(context, lambda p: p.mean))
 
     def predict_mode(self, context: Any) -> np.ndarray:
-        """Returns the mean of the heaviest component, (B, T) or (B,): one of several answers, not their average."""
+        """Returns the mean of the component of the largest weight, (B, T) or (B,): one of several modes, not their average."""
         return self._shaped(self._over(context, lambda p: p.mode))
 
     def score_samples(self, context: Any, target: Any) -> np.ndarray:
@@ -125,38 +129,38 @@ class Conditional(Stored, abc.ABC):
         return float(self.score_samples(context, target).mean())
 
     def pit(self, context: Any, target: Any) -> np.ndarray:
-        """Returns P(t_d <= target_d | context) of each target feature, (N, T) or (N,): uniform where the model is true."""
+        """Returns P(t_d <= target_d | context) of each target feature, (N, T) or (N,): the probability integral transform.
+
+        The values are uniform on [0, 1] where the model is correct.
+        """
         return self._shaped(self._over(context, lambda p, t: p.marginal_cdf(t), target))
 
     def intervals(self, context: Any, level: float = 0.9) -> np.ndarray:
-        """Returns the central interval of each target feature that holds ``level`` of its probability, (B, T, 2) or (B, 2).
+        """Returns the central interval of each target feature with probability ``level``, (B, T, 2) or (B, 2).
 
         Raises:
             ValueError: ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"expected a level between 0 and 1, found {level}")
+        require_within("(0, 1)", level=level)
         tails = (0.5 - level / 2, 0.5 + level / 2)
-        found = self._over(context, lambda p: torch.stack([p.marginal_quantile(q) for q in tails], -1))
-        return found[:, 0] if self.target_ndim_ == 1 else found
+        return self._shaped(self._over(context, lambda p: torch.stack([p.marginal_quantile(q) for q in tails], -1)))
 
     def sample(self, context: Any, n: int = 1, random_state: Any = None) -> np.ndarray:
-        """Returns n draws for each context, (B, n, T) or (B, n).
+        """Returns n samples for each context, (B, n, T) or (B, n).
 
         Args:
             context: (B, C).
-            n: Draws, >= 1.
+            n: Samples per context, >= 1.
             random_state: Seed; None takes the estimator's.
         """
-        if n < 1:
-            raise ValueError(f"expected n of at least 1 draw, found {n}")
+        require_count(1, n=n)
         with torch.random.fork_rng():
             torch.manual_seed(seed_of(self.random_state if random_state is None else random_state))
-            found = self._over(context, lambda p: p.sample(torch.Size((n,))).movedim(0, 1), times=n)
-        return found[..., 0] if self.target_ndim_ == 1 else found
+            samples = self._over(context, lambda p: p.sample(torch.Size((n,))).movedim(0, 1), times=n)
+        return samples[..., 0] if self.target_ndim_ == 1 else samples
 
     def _read(self, context: Any, target: Any, *, reset: bool) -> tuple[Tensor, Tensor]:
-        """Returns checked pairs as float64 on the device; with ``reset`` they set the widths."""
+        """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers of features."""
         if target is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         c = validate_data(self, to_numpy(context), reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
@@ -164,31 +168,42 @@ class Conditional(Stored, abc.ABC):
         if t.ndim > 2 or t.ndim == 0:
             raise ValueError(f"expected targets (N,) or (N, T), found shape {t.shape}")
         if len(t) != len(c):
-            raise ValueError(f"expected as many targets as contexts, found inconsistent numbers: {len(t)} and {len(c)}")
+            raise ValueError(
+                f"expected one target per context, found inconsistent numbers: {len(t)} targets and {len(c)} contexts"
+            )
         if reset:
             self.target_ndim_, self.n_targets_ = t.ndim, 1 if t.ndim == 1 else t.shape[1]
             _require_spread(t.reshape(len(t), -1))
         elif t.reshape(len(t), -1).shape[1] != self.n_targets_:
             raise ValueError(f"expected targets of {self.n_targets_} features, found shape {t.shape}")
-        on = as_device(self.device)
+        device = as_device(self.device)
         c, t = np.ascontiguousarray(c), np.ascontiguousarray(t.reshape(len(t), -1))  # torch takes no negative strides
-        return torch.from_numpy(c).to(on), torch.from_numpy(t).to(on)
+        return torch.from_numpy(c).to(device), torch.from_numpy(t).to(device)
 
     @torch.no_grad()
-    def _over(self, context: Any, f: Callable[..., Tensor], *given: Any, times: int = 1) -> np.ndarray:
-        """Returns f(p(. | context), *given) for all rows, some at a time."""
-        check_is_fitted(self)
-        if given:
-            c, t = self._read(context, given[0], reset=False)
-        else:
-            c, t = torch.from_numpy(validate_data(self, to_numpy(context), reset=False, dtype=np.float64)), None
-            c = c.to(as_device(self.device))
-        rows = max(1, BLOCK // (self._width() * times))
-        found = [f(self._conditional(c[s]), *(() if t is None else (t[s],))).cpu() for s in _slices(len(c), rows)]
-        return torch.cat(found).numpy()
+    def _over(self, context: Any, f: Callable[..., Tensor], *target: Any, times: int = 1) -> np.ndarray:
+        """Returns f(p(. | context)), or f(p(. | context), target), of all rows, computed in blocks.
 
-    def _shaped(self, found: np.ndarray) -> np.ndarray:
-        return found[:, 0] if self.target_ndim_ == 1 else found
+        Args:
+            context: (B, C).
+            f: Function of a distribution of batch (b,), and of targets (b, T) where there are some.
+            target: (B, T) or (B,); optional.
+            times: Multiple of the usual memory that f takes.
+        """
+        check_is_fitted(self)
+        given: tuple[Tensor, ...]
+        if target:
+            given = self._read(context, *target, reset=False)
+        else:
+            c = torch.from_numpy(validate_data(self, to_numpy(context), reset=False, dtype=np.float64))
+            given = (c.to(as_device(self.device)),)
+        predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
+        blocks = zip(*(part.split(rows) for part in given), strict=True)
+        return torch.cat([f(predictive(c), *t).cpu() for c, *t in blocks]).numpy()
+
+    def _shaped(self, values: np.ndarray) -> np.ndarray:
+        """Returns (B, T, ...) as (B, ...) where the targets of `fit` were (N,)."""
+        return values[:, 0] if self.target_ndim_ == 1 else values
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -198,21 +213,14 @@ class Conditional(Stored, abc.ABC):
         return tags
 
 
-def _slices(n: int, rows: int) -> Iterator[slice]:
-    for start in range(0, n, rows):
-        yield slice(start, start + rows)
-
-
 def _require_spread(t: np.ndarray) -> None:
     constant = np.flatnonzero(np.ptp(t, axis=0) == 0)
     if len(constant) and len(t) > 1:
-        raise ValueError(
-            f"target column {constant[0]} is constant ({t[0, constant[0]]:.4g}): it has no density; leave it out of the targets"
-        )
+        raise ValueError(f"target column {constant[0]} is constant ({t[0, constant[0]]:.4g}) and has no density: leave it out")
 
 
 def to_numpy(x: Any) -> Any:
-    """Returns a tensor's values as an array, anything else as it is."""
+    """Returns a tensor as an array, anything else unchanged."""
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
@@ -220,7 +228,7 @@ def to_numpy(x: Any) -> Any:
 
 
 def seed_of(random_state: Any) -> int:
-    """Returns a seed for torch: a number as it is, else one drawn from numpy's generator or global state.
+    """Returns a seed for torch: a whole number unchanged, otherwise one sampled from numpy's generator or global state.
 
     Example:
         >>> seed_of(3)

@@ -1,6 +1,6 @@
-r"""Gaussian mixtures by expectation maximization: scikit-learn's estimator, and what its users have asked for.
+r"""Gaussian mixtures by expectation maximization: scikit-learn's estimator with conditioning, weights and streams.
 
-With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(target | context) is a mixture again: `condition`.
+With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(target | context) is a mixture too: `condition`.
 """
 
 import math
@@ -19,13 +19,14 @@ from torch import Tensor
 import vergence.densities.gaussian as densities
 from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank
+from vergence.densities.em import starts
 from vergence.densities.em.fit import structure
-from vergence.densities.em.starts import INITS, given, inverse, moments, responsibilities
 from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots
 from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import Stored
-from vergence.utils.checks import is_count
+from vergence.utils.checks import is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
+from vergence.utils.terminal import late_bar
 
 __all__ = ["GaussianMixture"]
 
@@ -33,50 +34,50 @@ STATISTICS = ("statistics_N_", "statistics_first_", "statistics_second_")  # of 
 
 
 class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
-    r"""A Gaussian mixture: scikit-learn's constructor, methods and attributes, and from the same start the same result.
+    r"""A Gaussian mixture with scikit-learn's constructor, methods and attributes; the same initialization gives the same result.
 
-    Beyond it: `condition`, `partial_fit`, ``sample_weight``, low-rank covariances, any torch device, data that a memory map
-    holds, float32 products (``precision``), several processes (each passes the same data, reads its share), and:
+    It adds `condition`, `partial_fit`, ``sample_weight``, low-rank covariances, any torch device, memory-mapped data, float32
+    products (``precision``) and several processes (each passes the same data and reads its share). Differences:
 
-    - Restarts run side by side, as one batch.
-    - Variances below 1e-13 of the feature's over all items are set to that, and singular covariances get a jitter of it,
-      where scikit-learn stops.
-    - ``tied`` covariances that start from ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
+    - Initializations are iterated as one batch.
+    - A component's variance below 1e-13 of the feature's variance over all items is set to that (if up to 5 % of outliers
+      dominate this variance, without them), and singular covariances get a jitter, where scikit-learn raises an error.
+    - ``tied`` covariances initialized by ``k-means++`` or ``random_from_data`` are those of the K chosen items; scikit-learn
       divides the sum over all items by K.
-    - A component with less than one item's weight is set on the item that is explained worst, at most K times a run;
-      ``reseeded_`` counts. scikit-learn leaves it where it is.
+    - A component with less than one item's weight is moved to the item of lowest density, at most K times per
+      initialization; ``reseeded_`` counts these moves. scikit-learn leaves the component in place.
 
     Args:
         n_components: K, 1 to N.
         covariance_type: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank``: diag d + U U^T with U (D, rank).
-        tol: EM stops when the mean log-likelihood gains less, in nats.
-        reg_covar: Added to the covariances' diagonals; of ``low_rank``, the least d.
-        max_iter: Iterations of EM.
-        n_init: Starts, of which the likeliest end is kept.
-        init_params: ``kmeans``, ``k-means++``, ``random``, ``random_from_data``, as in scikit-learn.
-        weights_init: (K,).
-        means_init: (K, D).
-        precisions_init: Inverse covariances, shaped by ``covariance_type``; not for ``low_rank``.
+        tol: Gain of the mean log-likelihood, in nats, below which EM stops, >= 0.
+        reg_covar: Added to the covariances' diagonals, >= 0; for ``low_rank``, the lower bound of d.
+        max_iter: Most iterations of EM.
+        n_init: Initializations; the result of highest likelihood is kept.
+        init_params: ``kmeans``, ``k-means++``, ``random`` or ``random_from_data``, as in scikit-learn.
+        weights_init: Initial weights (K,).
+        means_init: Initial means (K, D).
+        precisions_init: Initial inverse covariances, shaped by ``covariance_type``; not for ``low_rank``.
         random_state: Seed.
-        warm_start: Whether `fit` goes on from the last solution.
-        verbose: 1 prints iterations, 2 and above their gains too.
+        warm_start: Whether `fit` continues from the last solution.
+        verbose: 1 prints iterations, 2 and above also their gains.
         verbose_interval: Iterations between prints.
-        rank: r of ``low_rank``.
-        precision: ``double``, or ``mixed``: products in float32 until they stand still, then in float64 until that does.
+        rank: Rank r of ``low_rank``.
+        precision: ``double``, or ``mixed``: products in float32 until EM converges, then in float64 until it converges again.
         learning_decay: kappa in (0.5, 1] of `partial_fit`.
-        device: Where to compute, as torch names it.
+        device: Device to compute on, by torch's name.
 
     Attributes:
         weights_: (K,).
         means_: (K, D).
-        covariances_: (K, D, D), (D, D), (K, D), (K,); of ``low_rank`` (K, D, 1 + rank), d first, then U.
-        precisions_: Inverses, except of ``low_rank``.
-        precisions_cholesky_: Their factors, except of ``low_rank``.
+        covariances_: (K, D, D), (D, D), (K, D) or (K,); for ``low_rank`` (K, D, 1 + rank), d first, then U.
+        precisions_: Inverse covariances, except for ``low_rank``.
+        precisions_cholesky_: Their Cholesky factors, except for ``low_rank``.
         converged_: Whether the gain fell below ``tol``.
-        n_iter_: Iterations of the start that was kept.
+        n_iter_: Iterations of the initialization that was kept.
         lower_bound_: Mean log-likelihood before its last M step, in nats.
-        lower_bounds_: The same of every iteration.
-        reseeded_: How often a dead component was set anew.
+        lower_bounds_: Mean log-likelihood before each of its M steps, a list.
+        reseeded_: Number of components that were moved to another item.
         n_features_in_: D.
 
     Example:
@@ -85,7 +86,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         >>> model = GaussianMixture(2, random_state=0).fit(X)
         >>> np.sort(model.means_[:, 1]).round(1).tolist()
         [0.0, 4.0]
-        >>> given = model.condition([[0.0]])                 # the first feature is known: two answers for the second
+        >>> given = model.condition([[0.0]])                 # given the first feature, the second has two modes
         >>> given.component_distribution.mean.flatten().sort().values.round(decimals=1).abs().tolist()
         [0.0, 4.0]
     """
@@ -132,12 +133,12 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         self.device = device
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
-        """Fits by EM.
+        """Fits the mixture by EM.
 
         Args:
-            X: Items (N, D), an array or tensor; a memory-mapped one of float32 or float64 is read in blocks.
+            X: Items (N, D), an array or tensor; a memory-mapped array of float32 or float64 is read in blocks.
             y: Not used.
-            sample_weight: (N,), >= 0: an item of weight 2 counts as two.
+            sample_weight: (N,), >= 0, of any scale: an item of weight 2 counts as two items of weight 1.
 
         Returns:
             The estimator.
@@ -148,42 +149,47 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         kind = self._require_settings()
         data = self._data(X, sample_weight)
         warm = self.warm_start and hasattr(self, "converged_")
-        begin = self._again(data) if warm else self._begin(data, kind)
+        initial = self._last_solution(data) if warm else self._initial(data, kind)
         for name in ("steps_", *STATISTICS):
-            self.__dict__.pop(name, None)  # a stream that was read before ends here
-        found = em.run(
-            data,
-            kind,
-            begin,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            reg=self.reg_covar,
-            precision=self.precision,
-            report=self._print if self.verbose else None,
-            before=self.lower_bound_ if warm else -math.inf,
-        )
-        best = found.order()[0]
-        self._keep(found.mixture.of([best]), data.origin)
-        self.converged_, self.n_iter_ = found.converged[best], len(found.bounds[best])
-        self.lower_bounds_, self.reseeded_ = found.bounds[best], found.reseeded[best]
+            self.__dict__.pop(name, None)  # `fit` ends an earlier stream
+        outcome = self._run(data, kind, initial, warm)
+        best = outcome.order()[0]
+        self._keep(outcome.mixture.select([best]), data.origin)
+        self.converged_, self.n_iter_ = outcome.converged[best], len(outcome.bounds[best])
+        self.lower_bounds_, self.reseeded_ = outcome.bounds[best], outcome.reseeded[best]
         self.lower_bound_: float = self.lower_bounds_[-1] if self.lower_bounds_ else -math.inf
         if not self.converged_ and self.max_iter > 0:
-            warnings.warn(
-                f"the best of {len(found.bounds)} starts did not converge in {self.max_iter} iterations: raise max_iter or tol",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+            inits = len(outcome.bounds)
+            message = f"the best of {inits} initializations did not converge in {self.max_iter} iterations: raise max_iter or tol"
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
-        r"""Goes on with a batch of a stream, by stepwise EM (2009): s <- (1 - eta_t) s + eta_t s(batch), eta_t = (t + 1)^-kappa.
+    def _run(self, data: em.Data, kind: Structure, initial: Mixture, warm: bool) -> em.Outcome:
+        """Returns the result of EM, with a progress bar if it takes long."""
+        with late_bar("EM", self.max_iter, "iterations") as advance:
+            return em.run(
+                data,
+                kind,
+                initial,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                reg=self.reg_covar,
+                precision=self.precision,
+                report=self._print if self.verbose else None,
+                progress=lambda bound: advance(1, note=f"log-likelihood {bound:.5g}"),
+                previous_bound=self.lower_bound_ if warm else -math.inf,
+            )
 
-        s are the mean sufficient statistics, kappa is ``learning_decay``; 1 weighs all batches alike. After `fit` the stream goes
-        on from its mixture, which counts as one batch; otherwise the first call fits to its batch, which should therefore
-        hold some tens of items a component.
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
+        r"""Updates the mixture with a batch of a stream by stepwise EM: s <- (1 - eta_t) s + eta_t s(batch).
+
+        eta_t = (t + 1)^-kappa, s are the mean sufficient statistics and kappa is ``learning_decay``; 1 gives all batches equal
+        weight. After `fit` the stream continues from its mixture, which counts as one batch; otherwise the first call fits to
+        its batch, which should therefore hold some tens of items per component. Reference: Liang and Klein, Online EM for
+        unsupervised models, 2009.
 
         Raises:
-            ValueError: As `fit`; ``covariance_type`` is ``low_rank``, whose statistics do not outlive a step.
+            ValueError: As `fit`; or ``covariance_type`` is ``low_rank``, whose statistics are valid for one step only.
         """
         kind = self._require_settings()
         if self.covariance_type == "low_rank":
@@ -192,33 +198,36 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             self._open_stream(X, sample_weight)
         data = replace(self._data(X, sample_weight, reset=False), origin=torch.from_numpy(self.statistics_origin_))
         mixture, total = self._mixture(data.origin), data.total()
-        sums, use = em.expectation(data, kind, mixture)
+        sums, prepared = em.expectation(data, kind, mixture)
         self.steps_ += 1
         eta = self.steps_**-self.learning_decay
         for name, new in zip(STATISTICS, sums.raw(kind.center(mixture)[0], total), strict=True):
             setattr(self, name, eta * new.cpu().numpy() + (1 - eta) * getattr(self, name))
-        held = self._held()
+        stream = self._stream_sums()
         around = Mixture(mixture.weights, torch.zeros_like(mixture.means), mixture.covariances)
-        after = em.maximization(kind, use, held, around, self.reg_covar, held.least(data.origin))
+        floor = torch.minimum(stream.variance_floor(data.origin), data.variance_floor)  # the batch's is robust to outliers
+        after = em.maximization(kind, prepared, stream, around, self.reg_covar, floor)
         self._keep(after, data.origin)
         self.converged_, self.n_iter_, self.lower_bound_ = False, self.steps_, float(sums.log_likelihood) / total
         return self
 
     def _open_stream(self, X: Any, sample_weight: Any) -> None:
-        """Begins with the fitted mixture as the first batch, or, where there is none, by a fit to this batch."""
+        """Starts a stream with the fitted mixture as its first batch, or with a fit to this batch."""
         fitted = hasattr(self, "weights_")
         if not fitted:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # later batches go on
+                warnings.simplefilter("ignore", ConvergenceWarning)  # later batches continue
                 self.fit(X, sample_weight=sample_weight)
         self.statistics_origin_ = self.weights_ @ self.means_
-        known = moments(self._mixture(torch.from_numpy(self.statistics_origin_)), self.covariance_type, self.reg_covar)
-        for name, value in zip(STATISTICS, known, strict=True):
+        statistics = starts.mean_statistics(
+            self._mixture(torch.from_numpy(self.statistics_origin_)), self.covariance_type, self.reg_covar
+        )
+        for name, value in zip(STATISTICS, statistics, strict=True):
             setattr(self, name, value.cpu().numpy())
         self.steps_ = int(fitted)
 
-    def _held(self) -> Sums:
-        """Returns the statistics of the stream as the sums of a pass over it."""
+    def _stream_sums(self) -> Sums:
+        """Returns the statistics of the stream as the sums of one pass."""
         N, first, second = (self._tensor(getattr(self, name)) for name in STATISTICS)
         none = N.new_zeros(1)
         return Sums(N, first, second, none, none, none)
@@ -227,14 +236,14 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """Returns p(the other features | context), a torch distribution of batch (B,).
 
         Args:
-            context: (B, C), values of the known features.
-            features: Their C indices, in the order of ``context``; the first C by default.
+            context: Values of the known features, (B, C).
+            features: Indices of these C features, in the order of ``context``; the first C by default.
 
         Returns:
-            A mixture over the other D - C features, in their order.
+            A mixture over the other D - C features, in ascending order.
 
         Raises:
-            ValueError: The features are not C different ones that leave others.
+            ValueError: The contexts are not finite (B, C) with 1 <= C < D, or the features are not C different indices.
         """
         check_is_fitted(self)
         c = context if isinstance(context, Tensor) else torch.from_numpy(np.array(context, dtype=np.float64))
@@ -253,8 +262,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """Returns p(x) as a torch distribution over (D,).
 
         Args:
-            context: How many of the first features are a context to condition on.
-            order: Features in another order.
+            context: C, the number of leading features that are the context; 0 for none.
+            order: Indices of the features in the order to return; ascending by default.
         """
         check_is_fitted(self)
         weights, means, S = map(self._tensor, (self.weights_, self.means_, self.covariances_))
@@ -283,24 +292,23 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         return self._over(X, lambda joint: joint.softmax(0).T)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Returns the likeliest component of each item, (N,)."""
+        """Returns the most probable component of each item, (N,)."""
         return self._over(X, lambda joint: joint.argmax(0))
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """Fits and returns the likeliest component of each item, (N,)."""
+        """Fits the mixture and returns the most probable component of each item, (N,)."""
         return self.fit(X, sample_weight=sample_weight).predict(X)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Returns n draws (n, D), sorted by component, and their components (n,)."""
+        """Returns n samples (n, D), sorted by component, and their components (n,)."""
         check_is_fitted(self)
-        if n_samples < 1:
-            raise ValueError(f"expected n_samples of at least 1, found {n_samples}")
+        require_count(n_samples=n_samples)
         rng = check_random_state(self.random_state)
         counts = rng.multinomial(n_samples, self.weights_)
-        parts = [self._draw(rng, k, n) for k, n in enumerate(counts)]
+        parts = [self._sample_component(rng, k, n) for k, n in enumerate(counts)]
         return np.vstack(parts), np.repeat(np.arange(len(counts)), counts)
 
-    def _draw(self, rng: np.random.RandomState, k: int, n: int) -> np.ndarray:
+    def _sample_component(self, rng: np.random.RandomState, k: int, n: int) -> np.ndarray:
         mean: np.ndarray = self.means_[k]
         S: np.ndarray = self.covariances_ if self.covariance_type == "tied" else self.covariances_[k]
         if self.covariance_type in ("full", "tied"):
@@ -325,21 +333,21 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def _require_settings(self) -> Structure:
         kind = structure(self.covariance_type, self.rank)
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision)
-        if self.init_params not in INITS:
-            raise ValueError(f"expected init_params among {', '.join(INITS)}, found '{self.init_params}'")
-        if self.verbose and not is_count(self.verbose_interval, 1):
-            raise ValueError(f"expected verbose_interval of at least 1, a whole number, found {self.verbose_interval}")
-        if not 0.5 < self.learning_decay <= 1:
-            raise ValueError(f"expected learning_decay above 0.5, at most 1, found {self.learning_decay}")
+        require_choice("init_params", self.init_params, starts.INITS)
+        if self.verbose:
+            require_count(verbose_interval=self.verbose_interval)
+        require_within("(0.5, 1]", learning_decay=self.learning_decay)
         return kind
 
     def _data(self, X: Any, sample_weight: Any, *, reset: bool = True) -> em.Data:
         X = validate_data(self, to_numpy(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
         w = None if sample_weight is None else _check_sample_weight(to_numpy(sample_weight), X, dtype=np.float64)
         if w is not None and ((w < 0).any() or not w.sum() > 0):
-            raise ValueError("expected weights that are not negative and not all zero, found others")
-        if w is not None and (w == 0).any():
-            X, w = X[w > 0], w[w > 0]
+            raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
+        if w is not None:
+            X, w = (X[w > 0], w[w > 0]) if (w == 0).any() else (X, w)
+            w = w / w.max()
+            w = w / w.mean()
         if reset and len(X) < self.n_components:
             raise ValueError(
                 f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(X)}"
@@ -349,37 +357,38 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         items = _readable(X) if on.type == "cpu" else _readable(X).to(on)
         return em.Data(items, weights, torch.from_numpy(origin), on)
 
-    def _begin(self, data: em.Data, kind: Structure) -> Mixture:
-        """Returns n_init mixtures to start from; those of ``means_init`` and its like where they are given."""
+    def _initial(self, data: em.Data, kind: Structure) -> Mixture:
+        """Returns n_init initial mixtures, with ``weights_init``, ``means_init`` and ``precisions_init`` where they are given."""
         K, D = self.n_components, data.X.shape[1]
-        weights, means = given("weights_init", self.weights_init, (K,)), given("means_init", self.means_init, (K, D))
+        weights = starts.initial_parameter("weights_init", self.weights_init, (K,))
+        means = starts.initial_parameter("means_init", self.means_init, (K, D))
         if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
-            raise ValueError(f"expected weights_init of at least 0 with the sum 1, found {weights.tolist()}")
+            raise ValueError(f"expected weights_init of at least 0 with the sum 1, found {weights.tolist()}: normalize them")
         fixed = (
             weights,
             None if means is None else means - data.origin,
-            inverse(self.precisions_init, self.covariance_type, K, D),
+            starts.initial_covariances(self.precisions_init, self.covariance_type, K, D),
         )
         if all(g is not None for g in fixed):
             return Mixture(*(g.to(data.device)[None] for g in fixed if g is not None))
-        r = responsibilities(data, K, self.n_init, self.init_params, self.random_state)
-        begin = em.start(data, kind, r, self.reg_covar)
-        parts = zip(fixed, (begin.weights, begin.means, begin.covariances), strict=True)
-        return Mixture(*(found if g is None else g.to(found).expand_as(found).clone() for g, found in parts))
+        r = starts.initial_responsibilities(data, K, self.n_init, self.init_params, self.random_state)
+        initial = em.initialize(data, kind, r, self.reg_covar)
+        parts = zip(fixed, (initial.weights, initial.means, initial.covariances), strict=True)
+        return Mixture(*(part if g is None else g.to(part).expand_as(part).clone() for g, part in parts))
 
-    def _again(self, data: em.Data) -> Mixture:
-        """Returns the last solution to go on from."""
-        if self.means_.shape != (self.n_components, data.X.shape[1]):
-            now, before = (self.n_components, data.X.shape[1]), self.means_.shape
+    def _last_solution(self, data: em.Data) -> Mixture:
+        """Returns the last solution, from which a warm start continues."""
+        now, before = (self.n_components, data.X.shape[1]), self.means_.shape
+        if before != now:
             raise ValueError(f"expected components and features {before} as before, for warm_start, found {now}: fit a new one")
         return self._mixture(data.origin)
 
-    def _keep(self, found: Mixture, origin: Tensor) -> None:
-        """Sets the public attributes."""
-        self.weights_, self.means_ = found.weights[0].cpu().numpy(), (found.means[0].cpu() + origin).numpy()
-        self.covariances_ = found.covariances[0].cpu().numpy()
+    def _keep(self, mixture: Mixture, origin: Tensor) -> None:
+        """Sets the fitted attributes."""
+        self.weights_, self.means_ = mixture.weights[0].cpu().numpy(), (mixture.means[0].cpu() + origin).numpy()
+        self.covariances_ = mixture.covariances[0].cpu().numpy()
         if self.covariance_type in ("full", "tied"):
-            P, _ = inverse_roots(found.covariances[0])
+            P, _ = inverse_roots(mixture.covariances[0])
             self.precisions_cholesky_, self.precisions_ = P.cpu().numpy(), (P @ P.mT).cpu().numpy()
         elif self.covariance_type in ("diag", "spherical"):
             self.precisions_cholesky_, self.precisions_ = 1 / np.sqrt(self.covariances_), 1 / self.covariances_
@@ -389,32 +398,32 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         return torch.from_numpy(np.asarray(value)).to(as_device(self.device))
 
     def _mixture(self, origin: Tensor) -> Mixture:
-        """Returns the fitted mixture around an origin, as one start."""
+        """Returns the fitted mixture around an origin, as a batch of one."""
         weights, means, S = map(self._tensor, (self.weights_, self.means_, self.covariances_))
         return Mixture(weights[None], (means - origin.to(means))[None], S[None])
 
     @torch.no_grad()
     def _over(self, X: Any, f: Any) -> np.ndarray:
-        """Returns f of the log-joint (K, B) for all items, some at a time."""
+        """Returns f of the log-joint densities (K, B), block by block over all items."""
         check_is_fitted(self)
         items = validate_data(self, to_numpy(X), reset=False, dtype=[np.float64, np.float32])
         kind, origin = structure(self.covariance_type, self.rank), torch.from_numpy(self.means_.mean(0))
         mixture, x = self._mixture(origin), _readable(items)
-        use = kind.use(mixture, torch.float64)
-        found = []
+        prepared = kind.prepare(mixture, torch.float64)
+        values = []
         for block in x.split(kind.rows(*self.means_.shape)):
             b = block.to(mixture.means) - origin.to(mixture.means)
-            found.append(f(em.log_joint(kind, mixture, b, use)[0]).cpu())
-        return torch.cat(found).numpy()
+            values.append(f(em.log_joint(kind, mixture, b, prepared)[0]).cpu())
+        return torch.cat(values).numpy()
 
     def _print(self, r: int, n: int, bound: float, gain: float) -> None:
         if n % self.verbose_interval == 0:
-            also = f"\tlog-likelihood {bound:.5f}\tgain {gain:.5f}" if self.verbose > 1 else ""
-            print(f"start {r}\titeration {n}{also}")
+            details = f"\tlog-likelihood {bound:.5f}\tgain {gain:.5f}" if self.verbose > 1 else ""
+            print(f"initialization {r}\titeration {n}{details}")
 
 
 def _readable(X: np.ndarray) -> Tensor:
-    """Returns an array as a tensor that shares its memory, which may be read-only: nothing writes to it."""
+    """Returns an array as a tensor that shares its memory, which may be read-only and is never written to."""
     X = X.copy() if min(X.strides) < 0 else X
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

@@ -1,15 +1,15 @@
-r"""A mixture on the nodes of a growing neural gas: prototypes along the ridges of the data, as many as growth makes.
+r"""A Gaussian mixture on the nodes of a growing neural gas: prototypes along the ridges of the data; growth sets their number.
 
-Growing neural gas (`densities.neural_gas`; Fritzke 1995) spreads a graph of K nodes over the pairs Z = [context; target] in
-standardized units. Each node k has the items nearest to it, its cell of n_k items, and becomes a Gaussian:
+Growing neural gas (`densities.neural_gas`; Fritzke, A Growing Neural Gas Network Learns Topologies, 1995) spreads a graph of K
+nodes over the pairs Z = [context; target] in standardized units. The n_k items nearest to node k are its cell, and the node
+becomes a Gaussian:
 
     pi_k = (n_k + 1e-3) / sum_j (n_j + 1e-3),   mu_k = mean of the cell,   S_k = covariance of the cell + reg_covar I
 
-A node with an empty cell keeps its place and gets s^2 I + reg_covar I, with s^2 = (mean of |Z - w|^2 over items and their
-nearest nodes w) / D; with covariance = "isotropic" all nodes do, for isotropic mixtures too can approach any density. A few EM
-steps then fit the mixture to the items; a component without items is set on the one that is explained worst (`densities.em`).
-arXiv 2603.26799 names such prototypes and no more: how they become a density is this library's choice. The graph also says which
-nodes hang together: its connected components are clusters.
+A node with an empty cell keeps its position as mean and gets the covariance s^2 I + reg_covar I, with s^2 = (mean of |Z - w|^2
+over items and their nearest nodes w) / D; with covariance_type = "spherical" all nodes do. A few EM steps then fit the mixture to
+the items (`densities.em`). arXiv 2603.26799 names such prototypes without details; how they become a density is this library's
+choice. The connected components of the graph are clusters.
 """
 
 from typing import Any
@@ -23,33 +23,37 @@ from vergence.densities import em
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.neural_gas import NeuralGas, nearest_node
-from vergence.mixtures.core import Conditional, Scale, seed_of
+from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
+from vergence.utils.checks import require_choice, require_count, require_positive
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
 __all__ = ["GrowingNeuralGas"]
 
-CHUNK = 1 << 12  # signals between two looks at the clock
+SHORT_NAME = "gng"
+
+CHUNK = 1 << 12  # signals between two updates of the progress bar
 
 
 class GrowingNeuralGas(Conditional):
     """p(target | context) of a Gaussian mixture on the nodes of a growing neural gas.
 
-    Without a target, use `densities.neural_gas.NeuralGas`, which is the graph alone. The order of the items does not matter.
+    Without a target, use `densities.neural_gas.NeuralGas`, which is the graph alone. The result does not depend on the order of
+    the items.
 
     Args:
-        max_nodes: Nodes to stop growing at, >= 2; fewer where `items_per_node` says so.
-        items_per_node: Growth stops at N / items_per_node nodes, but not below 2, so that cells determine their covariances;
-            None takes 5 (C + T).
-        signals: Items drawn to grow on, >= 1; None takes 2 insert_every for each node, half of which the last node sees.
-        covariance: "local" or "isotropic", see above.
-        polish: EM steps afterwards, >= 0; they free all covariances, 0 leaves them as ``covariance`` says.
-        reg_covar: Added to the variance of each standardized feature of each node, > 0.
+        max_nodes: Maximum number of nodes, >= 2.
+        items_per_node: Items per node, > 0: growth also stops at N / items_per_node nodes, though not below 2, so that cells
+            determine their covariances; None takes 5 (C + T).
+        signals: Items sampled for growth, >= 1; None takes 2 insert_every for each node, half of them after the last insertion.
+        covariance_type: Covariances of the nodes before EM: ``full``, that of each cell, or ``spherical``, s^2 I for all nodes.
+        polish: EM steps after growth, >= 0; they fit full covariances. 0 leaves the covariances as in ``covariance_type``.
+        reg_covar: Regularization added to the variance of each standardized feature of each node, > 0.
         insert_every: Signals between two insertions, >= 1.
-        eps_b: Step of the nearest node, in (0, 1].
-        eps_n: Step of those that share an edge with it, in [0, 1].
-        alpha: Factor on the errors of the two nodes that another is put between, in [0, 1].
-        max_age: Age that an edge may have, >= 1.
+        eps_b: Step size of the nearest node, in (0, 1].
+        eps_n: Step size of its neighbors in the graph, in [0, 1].
+        alpha: Factor on the errors of the two nodes between which a node is inserted, in [0, 1].
+        max_age: Maximum age of an edge, in signals, >= 1.
         decay: Factor on all errors at every signal, in (0, 1].
         device: Where to compute the mixture, as torch names it; growth is on the CPU.
         random_state: Seed of growth and of `sample`.
@@ -59,7 +63,7 @@ class GrowingNeuralGas(Conditional):
         edges_: (E, 2), pairs of nodes.
         ages_: (E,).
         node_components_: (K,), the connected component of each node, from 0.
-        n_components_: How many there are.
+        n_components_: Number of connected components.
         labels_: (N,), the component of each training item's nearest node.
         weights_: (K,).
         means_: (K, C + T).
@@ -84,7 +88,7 @@ class GrowingNeuralGas(Conditional):
         max_nodes: int = 100,
         items_per_node: float | None = None,
         signals: int | None = None,
-        covariance: str = "local",
+        covariance_type: str = "full",
         polish: int = 20,
         reg_covar: float = 1e-4,
         insert_every: int = 100,
@@ -99,7 +103,7 @@ class GrowingNeuralGas(Conditional):
         self.max_nodes = max_nodes
         self.items_per_node = items_per_node
         self.signals = signals
-        self.covariance = covariance
+        self.covariance_type = covariance_type
         self.polish = polish
         self.reg_covar = reg_covar
         self.insert_every = insert_every
@@ -112,38 +116,38 @@ class GrowingNeuralGas(Conditional):
         self.random_state = random_state
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        self._check()
+        self._require_settings()
         Z = torch.cat([c, t], 1)
         scale = Scale.of(Z)
         X = scale.to(Z)
         gas = self._grow(X.cpu().numpy())
         nearest = nearest_node(gas.nodes, X.cpu().numpy())
         self._keep_graph(gas, scale, nearest)
-        start = _mixture(X, torch.from_numpy(gas.nodes).to(X), torch.from_numpy(nearest), self.covariance, self.reg_covar)
-        weights, means, covariances = em.polish(X, *start, steps=self.polish, reg_covar=self.reg_covar)
+        start = _mixture(X, torch.from_numpy(gas.nodes).to(X), torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
+        with late_bar("EM", self.polish, "iterations") as advance:
+            weights, means, covariances = em.refine(
+                X, *start, steps=self.polish, reg_covar=self.reg_covar, progress=lambda _: advance(1)
+            )
         self._keep_mixture(scale.back(GaussianMixture(weights.log(), means, covariances)))
 
-    def _check(self) -> None:
-        if self.covariance not in ("local", "isotropic"):
-            raise ValueError(f"expected covariance 'local' or 'isotropic', found {self.covariance!r}")
-        if self.items_per_node is not None and not self.items_per_node > 0:
-            raise ValueError(f"expected items_per_node above 0 or None, found {self.items_per_node}")
-        if self.signals is not None and self.signals < 1:
-            raise ValueError(f"expected signals of at least 1 or None, found {self.signals}")
-        if self.polish < 0:
-            raise ValueError(f"expected polish of at least 0 EM steps, found {self.polish}")
-        if not self.reg_covar > 0:
-            raise ValueError(f"expected reg_covar > 0, found {self.reg_covar}: a cell of one item has no spread of its own")
+    def _require_settings(self) -> None:
+        require_choice("covariance_type", self.covariance_type, ("full", "spherical"))
+        if self.items_per_node is not None:
+            require_positive(items_per_node=self.items_per_node)
+        if self.signals is not None:
+            require_count(1, signals=self.signals)
+        require_count(0, polish=self.polish)
+        require_positive(reg_covar=self.reg_covar)  # a cell of one item has no covariance of its own
 
     def _gas(self, N: int, D: int) -> NeuralGas:
-        """Returns the graph before growth, with the settings and the limit on nodes."""
+        """Returns the graph before growth on N items of D features."""
         names = ("insert_every", "eps_b", "eps_n", "alpha", "max_age", "decay")
-        NeuralGas(max_nodes=self.max_nodes)  # refuses what is below 2
-        most = int(N / (self.items_per_node or 5 * D))
-        return NeuralGas(max_nodes=max(2, min(self.max_nodes, most)), **{name: getattr(self, name) for name in names})
+        NeuralGas(max_nodes=self.max_nodes)  # raises the error for a limit below 2
+        limit = int(N / (self.items_per_node or 5 * D))
+        return NeuralGas(max_nodes=max(2, min(self.max_nodes, limit)), **{name: getattr(self, name) for name in names})
 
     def _grow(self, X: np.ndarray) -> NeuralGas:
-        """Returns the graph grown on the items in an order of their own, so that theirs does not matter."""
+        """Returns the graph grown on the sorted items, so that their order does not matter."""
         gas = self._gas(*X.shape)
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
         X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(seed_of(self.random_state))
@@ -177,29 +181,29 @@ class GrowingNeuralGas(Conditional):
         weights, means, L = (torch.from_numpy(v).to(as_device(self.device)) for v in arrays)
         return GaussianMixture(weights.log(), means, Dense(L), context=self.n_features_in_)
 
-    def _conditional(self, c: Tensor) -> GaussianMixture:
-        return self.joint().conditional(c)
+    def _predictive(self) -> Predictive:
+        return self.joint().conditional
 
     def _width(self) -> int:
         return self.means_.size
 
     def predict_component(self, context: Any, target: Any) -> np.ndarray:
-        """Returns the connected component of the node nearest to each pair, (N,), as `labels_` has it of training items."""
+        """Returns the connected component of the node nearest to each pair, (N,), as `labels_` for the training items."""
         check_is_fitted(self)
         Z = torch.cat(self._read(context, target, reset=False), 1).cpu().numpy()
         nodes, X = ((v - self.center_) / self.scale_ for v in (self.nodes_, Z))
-        found: np.ndarray = self.node_components_[nearest_node(nodes, X)]
-        return found
+        labels: np.ndarray = self.node_components_[nearest_node(nodes, X)]
+        return labels
 
 
-def _mixture(X: Tensor, nodes: Tensor, nearest: Tensor, covariance: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the mixture that a graph starts: weights (K,), means (K, D), covariances (K, D, D)."""
+def _mixture(X: Tensor, nodes: Tensor, nearest: Tensor, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the mixture on the nodes of a graph before EM: weights (K,), means (K, D), covariances (K, D, D)."""
     K, D = nodes.shape
     counts = nearest.bincount(minlength=K)
     weights = (counts.to(X) + 1e-3) / (len(X) + 1e-3 * K)
     cells = X[nearest.argsort(stable=True)].split(counts.tolist())
     means = torch.stack([cell.mean(0) if len(cell) else node for cell, node in zip(cells, nodes, strict=True)])
-    isotropic = (X - nodes[nearest]).square().mean() * torch.eye(D).to(X)
-    local = covariance == "local"
-    S = torch.stack([cell.T.cov(correction=0).reshape(D, D) if local and len(cell) else isotropic for cell in cells])
+    spherical = (X - nodes[nearest]).square().mean() * torch.eye(D).to(X)
+    full = covariance_type == "full"
+    S = torch.stack([cell.T.cov(correction=0).reshape(D, D) if full and len(cell) else spherical for cell in cells])
     return weights, means, S + reg * torch.eye(D).to(X)

@@ -1,25 +1,25 @@
 r"""A network of the context that gives a mixture over the target (Bishop, 1994): GMJE-MDN of arXiv 2603.26799 on fixed data.
 
-The network sees the context c only and gives log-weights a (K), means m (K, T) and log-stds s (K, T), sigma = e^s:
+The network sees the context c only. Its outputs are logits a (K), means m (K, T) and log-stds s (K, T), sigma = e^s:
 
     p(t | c) = sum_k w_k(c) N(t; m_k(c), diag sigma_k(c)^2),   w = softmax(a)
     L = -log p(t | c) = logsumexp_k a_k - logsumexp_k[a_k - 1/2 sum_j ((t_j - m_kj) / sigma_kj)^2 - sum_j s_kj] + (T/2) log 2 pi
 
-and with responsibilities gamma_k = p(k | t, c) the gradients that training uses are
+Training uses these gradients, with responsibilities gamma_k = p(k | t, c):
 
     dL/da = w - gamma,   dL/dm = gamma (m - t) / sigma^2,   dL/ds = gamma (1 - ((t - m) / sigma)^2)
 
-The paper couples this with a marginal loss on the context's embedding. Here contexts are data: that term has no gradient in the
-network and is left out. A network that saw the target could put a spike on it; this one cannot (d parameters / d t = 0).
+The paper adds a marginal loss on the context's embedding. Here contexts are data, so that term has no gradient in the network
+and is left out. The parameters do not depend on the target: a network that saw it could put a spike of infinite density on it.
 
-Shapes: R networks that are trained as one batch, B items of a step, K components, T target features, P numbers of a network.
+Shapes: R networks trained as one batch, B items of a minibatch, K components, T target features, P parameters of a network.
 """
 
 import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,24 +27,34 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.adamw import adamw
 
-from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
-from vergence.mixtures.core import Conditional, Scale, seed_of
-from vergence.utils.checks import is_count
+from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split
+from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
+from vergence.utils.checks import is_count, require_at_least, require_choice, require_count, require_positive
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
 __all__ = ["MixtureDensityNetwork"]
 
-LOG_STD = (-5.0, 3.0)  # between these, in standardized units
-EVERY = 20  # steps between two looks at the likelihood
-HELD = 1000  # items that folds hold out together, where there are so many
-PATIENCE = 100  # steps without a better held-out likelihood, and as many again as were good
-PROBE = 256  # items of a look while the final networks train
-ROWS = 4096  # items at a time
+SHORT_NAME = "mdn"
+
+LOG_STD = (-5.0, 3.0)  # limits of s, in standardized units
+EVERY = 20  # steps between two evaluations of the likelihood
+HELD_OUT = 1000  # items that all folds hold out together, where there are as many
+PATIENCE = 100  # training on folds stops at step k > PATIENCE + 2 k_best
+PROBE = 256  # items on which the final networks are evaluated during training
+ROWS = 4096  # items evaluated at a time
 
 Parameters = tuple[Tensor, Tensor, Tensor]
+
+
+class Pairs(NamedTuple):
+    """Pairs in standardized units, float32: contexts x (N, C) and targets z (N, T)."""
+
+    x: Tensor
+    z: Tensor
 
 
 def negative_log_likelihood(a: Tensor, m: Tensor, s: Tensor, t: Tensor) -> Tensor:
@@ -65,7 +75,7 @@ def gradients(a: Tensor, m: Tensor, s: Tensor, t: Tensor) -> Parameters:
 
 def shapes(C: int, hidden: Sequence[int], K: int, T: int) -> list[tuple[int, int]]:
     """Returns (inputs, outputs) of each layer."""
-    widths = [C, *hidden, K * (1 + 2 * T)]
+    widths = [C, *hidden, n_outputs(K, T)]
     return list(itertools.pairwise(widths))
 
 
@@ -78,15 +88,8 @@ def network(theta: Tensor, x: Tensor, layers: list[tuple[int, int]]) -> Tensor:
     return x
 
 
-def split(out: Tensor, K: int) -> Parameters:
-    """Returns a (..., K), m and s (..., K, T) of outputs; s is not clamped yet."""
-    T = (out.shape[-1] // K - 1) // 2
-    a, m, s = out.split([K, K * T, K * T], -1)
-    return a, m.unflatten(-1, (K, T)), s.unflatten(-1, (K, T))
-
-
 def clamped(out: Tensor, K: int) -> Parameters:
-    """Returns a, m and s of outputs, s within its limits."""
+    """Returns a, m and s of outputs (..., K (1 + 2 T)), with s clamped to its limits."""
     a, m, s = split(out, K)
     return a, m, s.clamp(*LOG_STD)
 
@@ -100,90 +103,111 @@ def output_gradient(out: Tensor, t: Tensor, K: int) -> Tensor:
 
 
 def centers(z: Tensor, K: int, seed: int) -> Tensor:
-    """Returns K starting means (K, T): quantiles (k + 1/2) / K for T = 1, else the centers of k-means."""
+    """Returns K initial means (K, T): quantiles (k + 1/2) / K for T = 1, k-means centers otherwise."""
     if z.shape[1] == 1:
         return z.quantile((torch.arange(K).to(z) + 0.5) / K, dim=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct items than K: some centers are equal
-        found = KMeans(K, n_init=1, max_iter=50, random_state=seed % 2**32).fit(z.cpu().numpy()).cluster_centers_
-    return torch.from_numpy(found).to(z)
+        kmeans = KMeans(K, n_init=1, max_iter=50, random_state=seed % 2**32).fit(z.cpu().numpy())
+    return torch.from_numpy(kmeans.cluster_centers_).to(z)
 
 
-def start(layers: list[tuple[int, int]], z: Tensor, K: int, init: str, seed: int) -> Tensor:
-    """Returns a network (P,): torch's uniform start; the last layer set by the targets z (N, T) unless ``init`` is plain."""
+def initialized(layers: list[tuple[int, int]], z: Tensor, K: int, init: str, seed: int) -> Tensor:
+    """Returns the parameters (P,) of a network before training.
+
+    torch's uniform initialization; unless ``init`` is plain, the last layer gives the targets z (N, T) as in `centers`.
+    """
     g = torch.Generator().manual_seed(seed)
     parts = [(2 * torch.rand(n, generator=g, dtype=z.dtype) - 1) / i**0.5 for i, o in layers for n in (i * o, o)]
     if init == "quantile":
-        m = centers(z, K, seed).cpu()
         parts[-2] *= 0.1
-        parts[-1] = torch.cat([torch.zeros(K).to(m), m.flatten(), torch.full((m.numel(),), -math.log(K)).to(m)])
+        parts[-1] = initial_outputs(centers(z, K, seed).cpu())
     return torch.cat(parts).to(z.device)
 
 
-def adam(theta: Tensor, g: Tensor, m: Tensor, v: Tensor, k: int, lr: float, decay: float = 0.0) -> None:
-    """Takes step k = 1, 2, ... of AdamW in place: its moments m and v begin at 0; beta = (0.9, 0.999), epsilon = 1e-8.
+def adamw_step(theta: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], steps: Tensor, lr: float, decay: float) -> None:
+    """Takes a step of AdamW (Loshchilov and Hutter, 2019) in place, with torch's defaults beta = (0.9, 0.999), epsilon = 1e-8.
 
-        m' = 0.9 m + 0.1 g,  v' = 0.999 v + 0.001 g^2
-        theta' = (1 - lr decay) theta - lr m' / (1 - 0.9^k) / (sqrt(v' / (1 - 0.999^k)) + epsilon)
+    This is the functional form of `torch.optim.AdamW`. The first construction of the class imports torch's compiler (870
+    modules, 1.0 to 1.1 s); this form imports nothing.
 
-    On one tensor this is as fast as torch.optim's fused kernel, and it spares the seconds that the first optimizer of a process
-    takes to import a compiler.
+    Args:
+        theta: Parameters.
+        gradient: Of the same shape.
+        moments: First and second moments, zeros before the first step; they are updated.
+        steps: Number of steps taken, a scalar of float32; it is updated.
+        lr: Learning rate.
+        decay: Weight decay.
     """
-    m.lerp_(g, 0.1)
-    v.mul_(0.999).addcmul_(g, g, value=0.001)
-    theta.mul_(1 - lr * decay)
-    theta.addcdiv_(m, (v / (1 - 0.999**k)).sqrt_().add_(1e-8), value=-lr / (1 - 0.9**k))
+    adamw(
+        *([theta], [gradient], [moments[0]], [moments[1]], [], [steps]),
+        foreach=False,
+        capturable=False,
+        differentiable=False,
+        fused=False,
+        amsgrad=False,
+        beta1=0.9,
+        beta2=0.999,
+        lr=lr,
+        weight_decay=decay,
+        eps=1e-8,
+        maximize=False,
+    )
 
 
 def annealed(k: int, steps: int) -> int:
-    """Returns in how many steps a rate that falls to 0 at their end adds up to as much as that of the first k of ``steps``.
+    """Returns the length of a cosine schedule whose learning rates add up to those of the first k steps of one of ``steps``.
 
-    k + steps / pi sin(pi k / steps): about 2 k for a small k, ``steps`` for the last. A stop at full rate would leave its noise.
+    k + steps / pi sin(pi k / steps): about 2 k for a small k, ``steps`` for k = steps. A run that stopped at a high learning
+    rate would keep its noise; one of this length ends at the rate 0.
     """
     return round(k + steps / math.pi * math.sin(math.pi * k / steps))
 
 
-def batches(rows: Tensor, size: int, g: torch.Generator) -> Iterator[Tensor]:
-    """Yields without end (R, B) of the items rows (R, n): each epoch in a new order, the same places for all networks."""
+def minibatches(rows: Tensor, size: int, g: torch.Generator) -> Iterator[Tensor]:
+    """Yields (R, B) of the items rows (R, n) without end: in each epoch a new order, the same positions for all networks."""
     n = rows.shape[1]
     size = min(size, n)
     while True:
-        for places in torch.randperm(n, generator=g)[: n // size * size].split(size):
-            yield rows[:, places.to(rows.device)]
+        for positions in torch.randperm(n, generator=g)[: n // size * size].split(size):
+            yield rows[:, positions.to(rows.device)]
 
 
 class MixtureDensityNetwork(Conditional):
     """p(target | context) of a network of the context: weights, means and stds of K Gaussians, different for every context.
 
-    Networks overfit small data without bound: the number of steps is chosen by likelihood on held-out folds, and then
-    ``n_init`` networks are trained on all items for so long. The best by training likelihood is kept. Networks of one phase,
-    folds or restarts, are one batch of one Adam, whose losses add up: their gradients do not mix. They are trained in
-    float32; distributions are float64. Order and units of the items change the rounding, and order the minibatches.
+    Networks overfit small data without bound. The likelihood of held-out folds therefore selects the number of steps; then
+    ``n_init`` networks are trained on all items for that many steps, and the one of the highest training likelihood is kept.
+    The networks of one phase, folds or restarts, are trained as one batch: their losses add up, so their gradients do not mix.
+    Training is in float32; distributions are float64. The order and the units of the items change the rounding, and the order
+    changes the minibatches.
 
-    On three separated branches (3000 items; the truth has 5000 others at -0.4835 nats) the defaults reach -0.472 to -0.475 over
-    8 seeds; without folds 2000 steps reach the same, and 6 of 8 single restarts do. One context with noise that depends on it:
-    0.055 nats above the truth from 300 items, where all 2000 steps without folds end at 0.11; from 100 items 0.2, against 5.
+    On three separated branches (3000 items; the true density has -0.4835 nats on 5000 others) the defaults reach -0.472 to
+    -0.475 over 8 seeds; 2000 steps without folds reach the same, and so do 6 of 8 single restarts. With one branch whose noise
+    depends on the context, 300 items give 0.055 nats above the truth (0.11 for 2000 steps without folds), and 100 items give
+    0.2 (5 without folds).
 
     Args:
         n_components: K, from 1 to N.
         hidden: Widths of the hidden layers, each >= 1.
-        steps: Most steps of Adam, >= 1; the learning rate falls to 0 at the last as a cosine.
-        batch_size: Items of a step, >= 1; N where there are fewer.
-        lr: First learning rate, > 0.
+        steps: Maximum number of AdamW steps, >= 1; the learning rate falls to 0 at the last one as a cosine.
+        batch_size: Items in a minibatch, >= 1; N where there are fewer.
+        lr: Initial learning rate, > 0.
         n_init: Restarts, >= 1.
-        init: ``quantile`` starts means at the targets' quantiles (one feature) or k-means centers (more); ``plain`` is torch's
-            default, for study. With either, a single restart may end with a component across two branches.
-        folds: Held-out parts that choose the number of steps, >= 2; only so many are trained as hold out 1000 items.
-            0 takes all ``steps``.
-        weight_decay: Of AdamW, >= 0.
+        init: ``quantile`` initializes the means at the targets' quantiles (one feature) or k-means centers (several);
+            ``plain`` is torch's default, for comparison. With either, a single restart may end with a component across two
+            branches.
+        folds: Folds that select the number of steps, >= 2; only as many are trained as hold out 1000 items together. 0 takes
+            all ``steps``.
+        weight_decay: Weight decay of AdamW, >= 0.
         device: Where to compute, as torch names it.
         random_state: Seed.
 
     Attributes:
         parameters_: (P,), the best network: weights (inputs, outputs) and biases of each layer, for standardized units.
-        steps_: Steps taken, with a rate that falls to 0 over them (`annealed`); 0 where the start predicts best.
+        steps_: Steps taken, on a schedule of that length (`annealed`); 0 where the initial network predicts best.
         train_nll_: (n_init,), in nats and the units of the data.
-        best_: Which restart was kept.
+        best_: Index of the restart that was kept.
         loss_curve_: (L, n_init), training NLL on at most 256 items every 20 steps.
         validation_curve_: (V,), held-out NLL every 20 steps, the mean over folds; empty for ``folds=0``.
         context_mean_, context_std_, target_mean_, target_std_: The standardized units.
@@ -194,7 +218,7 @@ class MixtureDensityNetwork(Conditional):
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> x = rng.uniform(-1, 1, size=(600, 1))
-        >>> t = rng.choice([-1, 1], size=600) * (2 + x[:, 0]) + 0.1 * rng.normal(size=600)  # two answers
+        >>> t = rng.choice([-1, 1], size=600) * (2 + x[:, 0]) + 0.1 * rng.normal(size=600)  # two branches
         >>> model = MixtureDensityNetwork(n_components=2, hidden=(32,), steps=300, n_init=1, random_state=0).fit(x, t)
         >>> weights, means, stds = model.routing([[0.0]])
         >>> sorted(means[0, :, 0].round().tolist()), bool(stds.max() < 0.3)
@@ -229,93 +253,101 @@ class MixtureDensityNetwork(Conditional):
         self.random_state = random_state
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        self._require(len(c))
+        self._require_settings(len(c))
         context, target = Scale.of(c), Scale.of(t)
         self.context_mean_, self.context_std_ = context.mean.numpy(), context.std.numpy()
         self.target_mean_, self.target_std_ = target.mean.numpy(), target.std.numpy()
-        self._x, self._z = context.to(c).float(), target.to(t).float()
-        try:
-            self._train(torch.Generator().manual_seed(seed_of(self.random_state)))
-        finally:
-            del self._x, self._z
-
-    def _train(self, g: torch.Generator) -> None:
-        """Chooses the number of steps, trains the restarts, keeps the best."""
-        unit = float(np.log(self.target_std_).sum())
+        pairs = Pairs(context.to(c).float(), target.to(t).float())
+        g, unit = torch.Generator().manual_seed(seed_of(self.random_state)), float(np.log(self.target_std_).sum())
         self.validation_curve_, self.steps_ = np.empty(0), self.steps
         if self.folds:
-            curve = self._on_folds(g)
+            curve = self._on_folds(pairs, g)
             self.validation_curve_, self.steps_ = curve + unit, annealed(min(int(curve.argmin()) * EVERY, self.steps), self.steps)
-        rows = torch.arange(len(self._x), device=self._x.device)
-        probe = rows[torch.randperm(len(rows), generator=g)[:PROBE].to(rows.device)]
-        theta, R = self._starts(self.n_init, g), self.n_init
-        curves = self._descend(theta, rows.expand(R, -1), probe.expand(R, -1), g, "networks", self.steps_)
-        self.loss_curve_ = np.stack(curves) + unit
-        self.train_nll_ = self._nll(theta.detach().double(), rows.expand(R, -1)) + unit
-        if not np.isfinite(self.train_nll_).any():
-            raise ValueError(f"expected a finite likelihood, found none in {R} restarts: lower lr, which is {self.lr}")
-        self.best_ = int(np.nanargmin(self.train_nll_))
-        self.parameters_ = theta.detach()[self.best_].double().cpu().numpy()
+        theta, curves, nll = self._restarts(pairs, g)
+        self.loss_curve_, self.train_nll_ = curves + unit, nll + unit
+        if not np.isfinite(nll).any():
+            raise ValueError(f"expected a finite likelihood, found none in {self.n_init} restarts: lower lr, which is {self.lr}")
+        self.best_ = int(np.nanargmin(nll))
+        self.parameters_ = theta[self.best_].double().cpu().numpy()
 
-    def _on_folds(self, g: torch.Generator) -> np.ndarray:
-        """Returns the held-out NLL every `EVERY` steps, the mean over networks that each leave out other items."""
-        N = len(self._x)
+    def _on_folds(self, pairs: Pairs, g: torch.Generator) -> np.ndarray:
+        """Returns the held-out NLL every `EVERY` steps, the mean over networks that each leave out different items."""
+        N = len(pairs.x)
         folds = min(self.folds, N)
-        held = min(N // folds, HELD)
-        order = torch.randperm(N, generator=g).to(self._x.device)
-        turned = torch.stack([order.roll(-f * held) for f in range(min(folds, math.ceil(HELD / held)))])
-        theta = self._starts(len(turned), g)
-        curves = self._descend(theta, turned[:, held:], turned[:, :held], g, "folds", self.steps, patient=True)
-        curve: np.ndarray = np.nan_to_num(np.stack(curves).mean(1), nan=np.inf)
+        held = min(N // folds, HELD_OUT)
+        order = torch.randperm(N, generator=g).to(pairs.x.device)
+        rolled = torch.stack([order.roll(-f * held) for f in range(min(folds, math.ceil(HELD_OUT / held)))])
+        theta = self._initialized(pairs.z, len(rolled), g)
+        curves = self._train(pairs, theta, rolled[:, held:], rolled[:, :held], g, "folds", self.steps, early_stopping=True)
+        curve: np.ndarray = np.nan_to_num(curves.mean(1), nan=np.inf)
         return curve
 
-    def _starts(self, R: int, g: torch.Generator) -> Tensor:
+    def _restarts(self, pairs: Pairs, g: torch.Generator) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Returns networks (n_init, P) trained on all items, their curves (L, n_init) and their training NLL (n_init,)."""
+        rows = torch.arange(len(pairs.x), device=pairs.x.device)
+        probe = rows[torch.randperm(len(rows), generator=g)[:PROBE].to(rows.device)]
+        theta, R = self._initialized(pairs.z, self.n_init, g), self.n_init
+        curves = self._train(pairs, theta, rows.expand(R, -1), probe.expand(R, -1), g, "networks", self.steps_)
+        theta = theta.detach()
+        return theta, curves, self._nll(pairs, theta.double(), rows.expand(R, -1))
+
+    def _initialized(self, z: Tensor, R: int, g: torch.Generator) -> Tensor:
         """Returns networks (R, P) that differ in their seeds."""
         seeds = torch.randint(2**31, (R,), generator=g).tolist()
-        return torch.stack([start(self._layers(), self._z, self.n_components, self.init, s) for s in seeds])
+        return torch.stack([initialized(self._layers(), z, self.n_components, self.init, s) for s in seeds])
 
-    def _descend(
+    def _train(
         self,
+        pairs: Pairs,
         theta: Tensor,
         rows: Tensor,
         probe: Tensor,
         g: torch.Generator,
         label: str,
         steps: int,
-        patient: bool = False,
-    ) -> list[np.ndarray]:
-        """Trains networks theta (R, P) in place on items rows (R, n); returns their NLL (R,) on items probe, every 20 steps.
+        early_stopping: bool = False,
+    ) -> np.ndarray:
+        """Trains networks in place and returns their NLL (L, R) every `EVERY` steps.
 
-        With ``patient`` it stops where the mean NLL has long not become better.
+        Args:
+            pairs: The items.
+            theta: Networks (R, P).
+            rows: Indices of the items that each network is trained on, (R, n).
+            probe: Indices of the items that it is evaluated on, (R, m).
+            g: Source of the minibatches.
+            label: Name of the progress bar.
+            steps: Steps, over which the learning rate falls to 0.
+            early_stopping: Whether training stops once the mean NLL has not improved for long (`PATIENCE`).
         """
         curve: list[np.ndarray] = []
-        best, good, told = math.inf, 0, 0
-        moments = torch.zeros_like(theta), torch.zeros_like(theta)
-        drawn, layers = batches(rows, self.batch_size, g), self._layers()
+        best, best_step, shown = math.inf, 0, 0
+        moments, taken = (torch.zeros_like(theta), torch.zeros_like(theta)), torch.zeros(())
+        batches, layers = minibatches(rows, self.batch_size, g), self._layers()
         with late_bar(label, steps, "steps") as advance:
             for k in range(steps + 1):
                 if k % EVERY == 0 or k == steps:
-                    curve.append(self._nll(theta.detach(), probe))
-                    advance(k - told, note=f"NLL {curve[-1].mean():.3f}")
-                    told = k
-                    best, good = (now, k) if (now := float(curve[-1].mean())) < best else (best, good)
-                if k == steps or (patient and k - good > PATIENCE + good):
+                    curve.append(self._nll(pairs, theta.detach(), probe))
+                    mean = float(curve[-1].mean())
+                    advance(k - shown, note=f"NLL {mean:.3f}")
+                    shown = k
+                    best, best_step = (mean, k) if mean < best else (best, best_step)
+                if k == steps or (early_stopping and k > PATIENCE + 2 * best_step):
                     break
-                i = next(drawn)
-                out = network(theta.requires_grad_(), self._x[i], layers)
-                dout = output_gradient(out.detach(), self._z[i], self.n_components) / i.shape[1]
-                (slope,) = torch.autograd.grad((dout * out).sum(), theta)  # of a vector it would import sympy
+                i = next(batches)
+                out = network(theta.requires_grad_(), pairs.x[i], layers)
+                dout = output_gradient(out.detach(), pairs.z[i], self.n_components) / i.shape[1]
+                (gradient,) = torch.autograd.grad((dout * out).sum(), theta)  # of a vector it would import sympy
                 lr = self.lr * 0.5 * (1 + math.cos(math.pi * k / steps))
-                adam(theta.detach(), slope, *moments, k + 1, lr, self.weight_decay)
-        return curve
+                adamw_step(theta.detach(), gradient, moments, taken, lr, self.weight_decay)
+        return np.stack(curve)
 
     @torch.no_grad()
-    def _nll(self, theta: Tensor, rows: Tensor) -> np.ndarray:
-        """Returns the mean NLL (R,) of networks on items (R, n), in standardized units and theta's precision."""
+    def _nll(self, pairs: Pairs, theta: Tensor, rows: Tensor) -> np.ndarray:
+        """Returns the mean NLL (R,) of networks (R, P) on items (R, n), in standardized units and theta's precision."""
         total: Any = 0
         for i in rows.split(ROWS, 1):
-            out = network(theta, self._x[i].to(theta), self._layers())
-            total = total + negative_log_likelihood(*clamped(out, self.n_components), self._z[i].to(theta)).double().sum(1)
+            out = network(theta, pairs.x[i].to(theta), self._layers())
+            total = total + negative_log_likelihood(*clamped(out, self.n_components), pairs.z[i].to(theta)).double().sum(1)
         nll: np.ndarray = (total / rows.shape[1]).cpu().numpy()
         return nll
 
@@ -329,7 +361,7 @@ class MixtureDensityNetwork(Conditional):
         return clamped(network(theta[None], x[None], self._layers())[0], self.n_components)
 
     def routing(self, context: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns weights (B, K), means and stds (B, K, T) in the units of the data: what the network makes of each context.
+        """Returns weights (B, K), means and stds (B, K, T) in the units of the data: the mixture of each context.
 
         Raises:
             ValueError: As `conditional`.
@@ -340,29 +372,25 @@ class MixtureDensityNetwork(Conditional):
             parts = p.component_distribution
             return p.weights.cpu().numpy(), parts.mean.cpu().numpy(), parts.variance.sqrt().cpu().numpy()
 
-    def _conditional(self, c: Tensor) -> GaussianMixture:
-        a, m, s = self.parameters(c)
-        p: GaussianMixture = Scale(self.target_mean_, self.target_std_).back(GaussianMixture(a, m, Diagonal((2 * s).exp())))
-        return p
+    def _predictive(self) -> Predictive:
+        target = Scale(self.target_mean_, self.target_std_)
+        return lambda c: target.back(mixture(*self.parameters(c)))
 
     def _layers(self) -> list[tuple[int, int]]:
         return shapes(self.n_features_in_, self.hidden, self.n_components, self.n_targets_)
 
     def _width(self) -> int:
-        return max(*self.hidden, 8 * self.n_components * (1 + 2 * self.n_targets_))
+        return max(*self.hidden, 8 * n_outputs(self.n_components, self.n_targets_))
 
-    def _require(self, N: int) -> None:
+    def _require_settings(self, N: int) -> None:
         as_device(self.device)
         if not is_count(self.n_components, 1) or self.n_components > N:
             raise ValueError(f"expected n_components from 1 to the {N} items, found {self.n_components}")
         if not isinstance(self.hidden, Sequence) or not self.hidden or not all(is_count(h, 1) for h in self.hidden):
             raise ValueError(f"expected hidden to be one or more widths of at least 1, such as (128, 128), found {self.hidden}")
-        for name in ("steps", "batch_size", "n_init"):
-            if not is_count(getattr(self, name), 1):
-                raise ValueError(f"expected {name} to be a whole number of at least 1, found {getattr(self, name)}")
-        if self.init not in ("quantile", "plain"):
-            raise ValueError(f"expected init 'quantile' or 'plain', found '{self.init}'")
+        require_count(1, steps=self.steps, batch_size=self.batch_size, n_init=self.n_init)
+        require_choice("init", self.init, ("quantile", "plain"))
         if self.folds != 0 and not is_count(self.folds, 2):
             raise ValueError(f"expected folds of at least 2, or 0 to take all steps, found {self.folds}")
-        if not self.lr > 0 or not self.weight_decay >= 0:
-            raise ValueError(f"expected lr > 0 and weight_decay >= 0, found {self.lr} and {self.weight_decay}")
+        require_positive(lr=self.lr)
+        require_at_least(0, weight_decay=self.weight_decay)

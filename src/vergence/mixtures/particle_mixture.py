@@ -1,17 +1,19 @@
-r"""Weighted pairs as the density: the SMC memory bank of arXiv 2603.26799 (SMC-GMJE) on fixed data, our reading of its name.
+r"""A kernel mixture on weighted pairs: the SMC memory bank of arXiv 2603.26799 (SMC-GMJE) on fixed data.
+
+The paper's formulas were not available; those below are this library's.
 
 Particles (c_m, t_m), m = 1..M, with weights w_m and Gaussian kernels of bandwidths h_c and h_t in standardized units:
 
     p(t | c) = sum_m gamma_m(c) N(t; t_m, h_t^2 I),   gamma_m(c) proportional to w_m N(c; c_m, h_c^2 I)
 
-A batch of B pairs moves the bank by one step of sequential Monte Carlo, with the responsibilities
+A batch of B pairs updates the bank by one step of sequential Monte Carlo, with the responsibilities
 
     gamma_bm proportional to w_m N(c_b; c_m, h_c^2 I) N(t_b; t_m, h_t^2 I),   r_m = mean_b gamma_bm
 
-of which w <- r is the EM step of the weights: w <- (1 - rho) w + rho r, then w <- (1 - u) w + u / M. Bank and batch become a pool
-of weights w M / (M + B) and 1 / (M + B). Where its effective sample size is below a fraction of M + B, M pairs are resampled from
-it, with equal weights; else the B old pairs of least weight leave, the oldest first. ``fifo`` is the queue: equal weights, the
-oldest leave.
+The EM step of the weights is w <- r; here w <- (1 - rho) w + rho r, then w <- (1 - u) w + u / M. Bank and batch form a pool with
+weights w M / (M + B) and 1 / (M + B). Where the pool's effective sample size is below a fraction of M + B, M pairs are resampled
+from it, with equal weights; otherwise the B old pairs of least weight leave, the oldest first. With mode ``fifo`` the bank is a
+queue: weights are equal, and the oldest pairs leave.
 """
 
 import math
@@ -26,26 +28,19 @@ from torch import Tensor
 from vergence.densities import resampling
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
-from vergence.densities.particles import (
-    RESAMPLING,
-    Bank,
-    log_kernel,
-    newest,
-    pooled,
-    resampled,
-    responsibilities,
-    reweighted,
-    without_lightest,
-)
-from vergence.mixtures.core import Conditional, Scale, seed_of
+from vergence.densities.particles import RESAMPLING, Bank, Rule, log_kernel, responsibilities, step
+from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
+from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["ParticleMixture"]
 
-PAIRS = 1 << 19  # of an item and a particle: on so many bandwidths are compared; so many at a time are weighed
-STARTS = ((0.1, 0.1), (0.5, 0.3), (0.02, 0.02))  # of h_c / sqrt(C) and h_t
-RANGES = ((1e-3, 1e1), (1e-3, 2.0))  # of both, in standardized units
+SHORT_NAME = "particles"
+
+PAIRS = 1 << 19  # (item, particle) pairs on which bandwidths are compared, and in a block of the EM steps
+STARTS = ((0.1, 0.1), (0.5, 0.3), (0.02, 0.02))  # initial h_c / sqrt(C) and h_t of the search
+RANGES = ((1e-3, 1e1), (1e-3, 2.0))  # limits of both, in standardized units
 
 Array = np.ndarray
 
@@ -54,10 +49,10 @@ def leave_one_out(d2: tuple[Tensor, Tensor], own: Tensor, T: int, log_h: Array) 
     """Returns minus the mean of log p(t_b | c_b) without item b's own particles, and its gradient in (log h_c, log h_t).
 
     Args:
-        d2: Squared distances of B items and M particles in context and target, (B, M) each.
-        own: Which particles are the item or copies of it, (B, M); their distances are 0.
-        T: Target features.
-        log_h: (2,).
+        d2: Squared distances between B items and M particles in context and in target, (B, M) each.
+        own: Whether a particle is the item or a copy of it, (B, M) of bool.
+        T: Number of target features.
+        log_h: (log h_c, log h_t), (2,).
     """
     c, t = (d / h2 for d, h2 in zip(d2, np.exp(2 * log_h).tolist(), strict=True))
     a = (-0.5 * c).masked_fill(own, -math.inf)
@@ -69,18 +64,24 @@ def leave_one_out(d2: tuple[Tensor, Tensor], own: Tensor, T: int, log_h: Array) 
 
 
 def bandwidths(c: Tensor, t: Tensor, given: tuple[float | None, float | None], g: torch.Generator) -> Array:
-    """Returns h_c and h_t, (2,): those given, the others of the most leave-one-out likelihood of items (N, C) and (N, T).
+    """Returns h_c and h_t, (2,): those given, and for the others the maximum of the leave-one-out likelihood.
 
-    They are 1 where no item has another to be told by.
+    They are 1 where all items are copies of one.
+
+    Args:
+        c: Contexts (N, C), standardized.
+        t: Targets (N, T), standardized.
+        given: h_c and h_t, or None.
+        g: Source of the subset of items that are compared with all.
     """
     some = torch.randperm(len(c), generator=g)[: max(1, PAIRS // len(c))].to(c.device)
     d_c, d_t = (torch.cdist(x[some], x, compute_mode="donot_use_mm_for_euclid_dist").square() for x in (c, t))
     own = (d_c == 0) & (d_t == 0)
-    told = ~own.all(1)
-    found = np.ones(2)
-    if None in given and bool(told.any()):
-        found = _search((d_c[told], d_t[told]), own[told], c.shape[1], t.shape[1], given)
-    return np.array([b if h is None else h for h, b in zip(given, found, strict=True)])
+    comparable = ~own.all(1)
+    best = np.ones(2)
+    if None in given and bool(comparable.any()):
+        best = _search((d_c[comparable], d_t[comparable]), own[comparable], c.shape[1], t.shape[1], given)
+    return np.array([b if h is None else h for h, b in zip(given, best, strict=True)])
 
 
 def _search(d2: tuple[Tensor, Tensor], own: Tensor, C: int, T: int, given: tuple[float | None, float | None]) -> Array:
@@ -97,38 +98,39 @@ def _search(d2: tuple[Tensor, Tensor], own: Tensor, C: int, T: int, given: tuple
 class ParticleMixture(Conditional):
     """p(target | context) as a kernel mixture over at most ``n_particles`` weighted pairs.
 
-    `fit` starts from pairs at even distances in the items' order, of equal weight, and chooses the bandwidths that are not given
-    by the leave-one-out likelihood of these. The other items then pass once, in random order, in batches (see the module's text),
-    and the weights take ``em_steps`` EM steps on all items. With no more items than particles nothing passes and the weights stay
-    equal: the kernel estimate of p(t | c). In mode ``fifo`` the items pass in their order, and the last ones stay.
+    `fit` starts with evenly spaced items of equal weight and selects the bandwidths that are not given by their leave-one-out
+    likelihood. The other items then update the bank in batches, once, in random order (see the module's text), and the weights
+    take ``em_steps`` EM steps on all items. With no more items than particles the weights stay equal: the kernel estimate of
+    p(t | c). In mode ``fifo`` the items come in their order, and the last ones stay.
 
-    The passing bank follows a stream that drifts. Where nothing drifts it is no better than its start, and the EM steps are what
-    improves the density.
+    The updates let the bank follow a stream that drifts. On data that do not drift they do not improve the density; the EM steps
+    do.
 
     Args:
-        n_particles: The most pairs that are kept, M >= 1.
-        context_bandwidth: h_c in standardized units, > 0; None to choose it.
-        target_bandwidth: h_t in standardized units, > 0; None to choose it.
+        n_particles: Maximum number of pairs in the bank, M >= 1.
+        context_bandwidth: h_c in standardized units, > 0; None selects it.
+        target_bandwidth: h_t in standardized units, > 0; None selects it.
         mode: ``smc``, or ``fifo``: equal weights, the oldest leave.
-        rho: How far weights follow a batch, 0 to 1.
-        u: How far weights are made alike after a batch, 0 to 1. Without damping and mixing few pairs come to have all the weight.
-        ess_threshold: Pairs are resampled where the effective sample size is below this fraction of bank and batch, >= 0.
+        rho: Step size of the weights toward a batch's responsibilities, in [0, 1].
+        u: Share of the uniform distribution mixed into the weights after each batch, in [0, 1]. With rho = 1 and u = 0 the
+            weight concentrates on a few pairs.
+        ess_threshold: Pairs are resampled where the effective sample size is below this fraction of the pool, >= 0.
         resampling: ``systematic`` or ``stratified``.
-        batch_size: Pairs in a batch, >= 1; never more than ``n_particles``.
+        batch_size: Pairs in a batch, >= 1; at most ``n_particles`` are used.
         em_steps: EM steps of the weights on all items of `fit`, >= 0; none in mode ``fifo``.
         device: Where to compute, as torch names it.
-        random_state: Seed of the start, of the order, of resampling and of `sample`.
+        random_state: Seed of the initial bank, of the order, of resampling and of `sample`.
 
     Attributes:
         context_particles_: (M, C), the oldest first.
         target_particles_: (M, T).
         weights_: (M,), >= 0, of sum 1.
-        ages_: (M,), batches since the pair came in.
+        ages_: (M,), batches since the pair entered.
         bandwidths_: (2,), h_c and h_t in standardized units.
         ess_: Effective sample size 1 / sum w^2, 1 to M.
-        n_resampled_: How often pairs were resampled.
-        n_batches_: How many batches passed.
-        seed_: What resampling is drawn from.
+        n_resampled_: Number of batches after which pairs were resampled.
+        n_batches_: Number of batches.
+        seed_: Seed of the order and of resampling.
         context_mean_: (C,), and context_std_.
         target_mean_: (T,), and target_std_.
         n_features_in_: C.
@@ -174,9 +176,9 @@ class ParticleMixture(Conditional):
         self.random_state = random_state
 
     def partial_fit(self, context: Any, target: Any) -> "ParticleMixture":
-        """Lets further pairs pass, in their order; the first call is `fit`, which sets the units.
+        """Updates the bank with further pairs, in their order; the first call is `fit`, which sets the units.
 
-        While there is room pairs are only added, with equal weights, and bandwidths are chosen anew.
+        While the bank is not full, pairs are only added, with equal weights, and bandwidths are selected again.
 
         Args:
             context: (N, C).
@@ -191,17 +193,17 @@ class ParticleMixture(Conditional):
         if not hasattr(self, "weights_"):
             self.fit(context, target)
             return self
-        self._check()
+        self._require_settings()
         c, t = self._read(context, target, reset=False)
-        bank = self._pass(self._bank(), c, t)
+        bank = self._update(self._bank(), c, t)
         grown = len(bank.w) > len(self.weights_)
         self._keep(bank)
         if grown:
-            self._choose_bandwidths()
+            self._select_bandwidths()
         return self
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        self._check()
+        self._require_settings()
         of_c, of_t = Scale.of(c), Scale.of(t)
         self.context_mean_, self.context_std_ = of_c.mean.numpy(), of_c.std.numpy()
         self.target_mean_, self.target_std_ = of_t.mean.numpy(), of_t.std.numpy()
@@ -209,40 +211,34 @@ class ParticleMixture(Conditional):
         c, t, M = *self._ordered(c, t), min(self.n_particles, len(c))
         bank = Bank(c[:M], t[:M], c.new_full((M,), 1 / M), torch.zeros(M, dtype=torch.int64, device=c.device))
         self._keep(bank)
-        self._choose_bandwidths()
+        self._select_bandwidths()
         if len(c) > M:
-            bank = self._pass(bank, c[M:], t[M:])
+            bank = self._update(bank, c[M:], t[M:])
             self._keep(bank._replace(w=self._polished(bank, c, t)))
 
     def _ordered(self, c: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the items as they come: those of the start at even distances, then the others at random; a queue's as given."""
+        """Returns the items in the order of the updates: evenly spaced ones for the initial bank, then the others at random."""
         N, g = len(c), self._generator()
         if self.mode == "fifo" or self.n_particles >= N:
-            return c, t
+            return c, t  # a queue takes the items in their own order
         first = resampling.systematic(torch.ones(N), self.n_particles, g)
         others = torch.ones(N).index_fill(0, first, 0).nonzero()[:, 0]
         order = torch.cat([first, others[torch.randperm(len(others), generator=g)]]).to(c.device)
         return c[order], t[order]
 
-    def _check(self) -> None:
+    def _require_settings(self) -> None:
         for name in ("context_bandwidth", "target_bandwidth"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"expected {name} > 0 in standardized units, or None to choose it, found {value}")
-        for name, least in (("n_particles", 1), ("batch_size", 1), ("em_steps", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"expected {name} of at least {least}, found {getattr(self, name)}")
-        for name in ("rho", "u"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"expected {name} from 0 to 1, found {getattr(self, name)}")
-        if not self.ess_threshold >= 0:
-            raise ValueError(f"expected ess_threshold >= 0, found {self.ess_threshold}")
-        for name, known in (("mode", ("smc", "fifo")), ("resampling", tuple(RESAMPLING))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"expected {name} {' or '.join(known)}, found {getattr(self, name)!r}")
+            if getattr(self, name) is not None:
+                require_positive(**{name: getattr(self, name)})
+        require_count(1, n_particles=self.n_particles, batch_size=self.batch_size)
+        require_count(0, em_steps=self.em_steps)
+        require_within("[0, 1]", rho=self.rho, u=self.u)
+        require_at_least(0, ess_threshold=self.ess_threshold)
+        require_choice("mode", self.mode, ("smc", "fifo"))
+        require_choice("resampling", self.resampling, RESAMPLING)
 
-    def _pass(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
-        """Returns the bank after the pairs passed it in batches."""
+    def _update(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
+        """Returns the bank after updates with all pairs, in batches."""
         rows = min(self.batch_size, self.n_particles)
         with bar("particles", len(c), "items") as advance:
             for s in range(0, len(c), rows):
@@ -253,25 +249,19 @@ class ParticleMixture(Conditional):
     def _step(self, bank: Bank, c: Tensor, t: Tensor) -> Bank:
         """Returns the bank after a batch, and counts."""
         self.n_batches_ += 1
-        if len(bank.w) + len(c) <= self.n_particles:
-            return pooled(bank, c, t)
-        if self.mode == "fifo":
-            return newest(pooled(bank, c, t), self.n_particles)
-        bank = bank._replace(w=reweighted(bank.w, self._responsibilities(bank, c, t), self.rho, self.u))
-        pool = pooled(bank, c, t)
-        if resampling.effective_sample_size(pool.w) >= self.ess_threshold * len(pool.w):
-            return without_lightest(pool, len(bank.w), self.n_particles)
-        self.n_resampled_ += 1
-        return resampled(pool, self.n_particles, self.resampling, self._generator())
+        rule = Rule(self.n_particles, self.mode, self.rho, self.u, self.ess_threshold, self.resampling)
+        bank, resampled = step(bank, c, t, partial(self._responsibilities, bank, c, t), rule, self._generator())
+        self.n_resampled_ += resampled
+        return bank
 
     def _responsibilities(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
-        """Returns those of the particles for pairs, (B, M)."""
+        """Returns the responsibilities of the particles for pairs, (B, M)."""
         (of_c, of_t), (h_c, h_t) = self._scales(), self.bandwidths_
         log_k = log_kernel(of_c.to(c), of_c.to(bank.c), h_c) + log_kernel(of_t.to(t), of_t.to(bank.t), h_t)
         return responsibilities(bank.w, log_k)
 
     def _polished(self, bank: Bank, c: Tensor, t: Tensor) -> Tensor:
-        """Returns the weights after EM steps on pairs, some at a time."""
+        """Returns the weights after EM steps on pairs, computed in blocks."""
         rows = max(1, PAIRS // len(bank.w))
         for _ in range(self.em_steps if self.mode == "smc" else 0):
             parts = zip(c.split(rows), t.split(rows), strict=True)
@@ -279,13 +269,13 @@ class ParticleMixture(Conditional):
         return bank.w
 
     def _generator(self) -> torch.Generator:
-        """Returns a generator of its own for each batch: a stream goes on as if it had never paused."""
+        """Returns the generator of the current batch; it depends on the batch's number only, so that a stream can be resumed."""
         return torch.Generator().manual_seed((1_000_003 * self.seed_ + self.n_batches_) % 2**63)
 
     def _scales(self) -> tuple[Scale, Scale]:
         return Scale(self.context_mean_, self.context_std_), Scale(self.target_mean_, self.target_std_)
 
-    def _choose_bandwidths(self) -> None:
+    def _select_bandwidths(self) -> None:
         (of_c, of_t), bank = self._scales(), self._bank()
         given = (self.context_bandwidth, self.target_bandwidth)
         self.bandwidths_ = bandwidths(of_c.to(bank.c), of_t.to(bank.t), given, self._generator())
@@ -298,10 +288,10 @@ class ParticleMixture(Conditional):
         self.context_particles_, self.target_particles_, self.weights_, self.ages_ = (v.cpu().numpy() for v in bank)
         self.ess_ = float(resampling.effective_sample_size(bank.w))
 
-    def _conditional(self, c: Tensor) -> GaussianMixture:
+    def _predictive(self) -> Predictive:
         (of_c, of_t), bank, (h_c, h_t) = self._scales(), self._bank(), self.bandwidths_
-        logits = bank.w.log() + log_kernel(of_c.to(c), of_c.to(bank.c), h_c)
-        return GaussianMixture(logits, bank.t, Diagonal((h_t * of_t.std).square().to(c)))
+        log_w, particles, S = bank.w.log(), of_c.to(bank.c), Diagonal((h_t * of_t.std).square().to(bank.t))
+        return lambda c: GaussianMixture(log_w + log_kernel(of_c.to(c), particles, h_c), bank.t, S)
 
     def _width(self) -> int:
         return len(self.weights_) * self.n_targets_

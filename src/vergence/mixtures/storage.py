@@ -16,19 +16,19 @@ from vergence.utils.files import replacing
 __all__ = ["FORMAT", "Stored", "read_model"]
 
 
-FORMAT = 1  # of a model's file
+FORMAT = 1  # version of the file format
 
 T = TypeVar("T", bound="Stored")
 
 
 class Stored(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose fitted state is numbers, text and arrays in public attributes: it is saved without pickle."""
+    """An estimator whose fitted state is numbers, text and arrays in public attributes, saved without pickle."""
 
     def save(self, path: str | Path) -> None:
         """Writes settings and fitted state to one ``.safetensors`` file, in one step.
 
         Raises:
-            ValueError: A setting is no number or text, or the file cannot be written.
+            ValueError: A setting is neither a number nor text nor an array, or the file cannot be written.
         """
         check_is_fitted(self)
         where = Path(path)
@@ -36,7 +36,9 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         try:
             settings = json.dumps(self.get_params(deep=False), default=_plain)
         except TypeError as error:
-            raise ValueError(f"expected settings that are numbers, text or arrays, found others: {error}; set a number") from None
+            raise ValueError(
+                f"expected settings that are numbers, text or arrays, found a {error}: set a number instead"
+            ) from None
         head = {"format": str(FORMAT), "class": type(self).__name__, "settings": settings, "state": json.dumps(plain)}
         try:
             with replacing(where) as part:
@@ -46,7 +48,7 @@ class Stored(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls: type[T], path: str | Path) -> T:
-        """Returns what `save` wrote. Loading runs no code.
+        """Returns the model that `save` wrote. Loading executes no code from the file.
 
         Raises:
             ValueError: The file is missing, damaged, from another version, or holds another kind of model.
@@ -55,6 +57,9 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         if head["class"] != cls.__name__:
             raise ValueError(f"expected a {cls.__name__} in {path}, found a {head['class']}: use vergence.mixtures.load")
         settings = json.loads(head["settings"])
+        if foreign := settings.keys() - cls._get_param_names():
+            known = f"expected settings of {cls.__name__} as in this version"
+            raise ValueError(f"{known}, found {', '.join(sorted(foreign))} in {path}: fit the model again")
         model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
         state = json.loads(head["state"])
         if names := state.pop("feature_names_in_", None):
@@ -65,35 +70,37 @@ class Stored(BaseEstimator):  # type: ignore[misc]
 
 
 def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Returns the head and the arrays of a model's file.
+    """Returns the metadata and the arrays of a model's file.
 
     Raises:
-        ValueError: The file is missing, no model, damaged, or from another version.
+        ValueError: The file is missing, damaged, no model, or from another version.
     """
     if not Path(path).is_file():
-        raise ValueError(f"there is no model file {path}")
+        raise ValueError(f"expected a model file, found no file {path}: check the path")
     try:
         with safe_open(path, framework="numpy") as file:
             head = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is no model file, or damaged: {error}") from None
+        raise ValueError(f"expected a model file, found {path} damaged or of another kind: {error}") from None
     if not {"format", "class", "settings", "state"} <= head.keys():
-        raise ValueError(f"{path} holds no estimator of vergence.mixtures")
+        raise ValueError(f"expected an estimator of vergence.mixtures, found none in {path}")
     if head["format"] != str(FORMAT):
-        raise ValueError(f"{path} has format {head['format']}, this version reads {FORMAT}: upgrade vergence, or fit again")
+        raise ValueError(
+            f"expected format {FORMAT}, found format {head['format']} in {path}: upgrade vergence, or fit the model again"
+        )
     return head, arrays
 
 
 def _plain(value: Any) -> Any:
-    """Returns numpy's numbers and arrays as Python's."""
+    """Returns a number or array of numpy as numbers and lists of Python."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is none of these")
+    raise TypeError(type(value).__name__)
 
 
 def _split(model: BaseEstimator) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the fitted attributes that are arrays, and the others."""
+    """Returns the fitted attributes: arrays, and all others."""
     arrays, plain = {}, {}
     settings = model.get_params(deep=False)
     for name, value in vars(model).items():

@@ -1,13 +1,13 @@
-"""Densities on pairs of embeddings, each with the way it is fitted: one paper, one file. The folder is the register."""
+"""Densities on pairs of embeddings, each with the way it is fitted: one paper, one file. The folder lists the objectives."""
 
-import difflib
 import importlib
 import inspect
 import pkgutil
 
-from vergence.objectives.core import DensityObjective, Objective
+from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
+from vergence.utils.names import unknown
 
-__all__ = ["DensityObjective", "Objective", "get", "names"]
+__all__ = ["ConditionalObjective", "DensityObjective", "Objective", "find", "get", "names"]
 
 
 def names() -> list[str]:
@@ -22,10 +22,10 @@ def names() -> list[str]:
 
 
 def get(name: str) -> type[Objective]:
-    """Returns an objective's class by its file's name, or by ``package.module:Class`` for one kept elsewhere.
+    """Returns an objective's class by its file's name, or by ``package.module:Class`` for a class outside this folder.
 
     Raises:
-        ValueError: There is no such objective; the nearest known name is suggested.
+        ValueError: There is no such objective; the error suggests the nearest known name.
 
     Example:
         >>> from vergence import objectives
@@ -35,28 +35,37 @@ def get(name: str) -> type[Objective]:
     if ":" in name:
         return _outside(name)
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "an objective of your own is named 'package.module:Class'."
-        raise ValueError(f"unknown objective '{name}'; known: {', '.join(names())}; {hint}")
+        raise unknown("objective", name, names(), "name an objective of your own 'package.module:Class'")
     return _defined_in(importlib.import_module(f"{__name__}.{name}"))
 
 
+def find(name: str) -> type[Objective] | None:
+    """Returns the class of one of this folder's objectives, or None for any other name; imports nothing from elsewhere.
+
+    Example:
+        >>> from vergence import objectives
+        >>> objectives.find("vje").reference["variance_mean"], objectives.find("package.module:Objective")
+        (0.3, None)
+    """
+    return get(name) if name in names() else None
+
+
 def _defined_in(module: object) -> type[Objective]:
-    found = [
+    classes = [
         member
         for _, member in inspect.getmembers(module, inspect.isclass)
         if issubclass(member, Objective) and member.__module__ == getattr(module, "__name__", None)
     ]
-    assert len(found) == 1, f"{module} holds {len(found)} objectives; one paper, one file"
-    return found[0]
+    assert len(classes) == 1, f"{module} defines {len(classes)} objectives; one paper, one file"
+    return classes[0]
 
 
 def _outside(name: str) -> type[Objective]:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        cls = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"cannot import objective '{name}': {error}; expected 'package.module:Class'") from None
-    if not (inspect.isclass(found) and issubclass(found, Objective)):
-        raise ValueError(f"'{name}' is not a vergence.objectives.Objective; subclass it")
-    return found
+    if not (inspect.isclass(cls) and issubclass(cls, Objective)):
+        raise ValueError(f"expected a subclass of vergence.objectives.Objective, found '{name}'; subclass it")
+    return cls

@@ -1,6 +1,6 @@
-r"""Contrastive learning as a classification by a mixture (InfoNCE, 2018, arXiv:1807.03748).
+r"""Contrastive learning as a classification by a mixture (InfoNCE: van den Oord, Li, Vinyals, 2018, arXiv:1807.03748).
 
-Give every key k_m a component of weight pi_m and covariance Sigma_m. The responsibility of component m for a query q is
+Let each key k_m be the mean of a component with weight pi_m and covariance Sigma_m. Its responsibility for a query q is
 
     gamma_m(q) = pi_m N(q; k_m, Sigma_m) / sum_l pi_l N(q; k_l, Sigma_l)           Loss = mean over queries of -log gamma_+(q)
 
@@ -8,10 +8,10 @@ where + is the key of the query's own pair. With pi_m = 1/M, Sigma_m = tau I and
 
     -log gamma_+ = -log exp(q . k_+ / tau) / sum_m exp(q . k_m / tau)
 
-and for keys of any norm with pi_m proportional to exp(|k_m|^2 / 2 tau). The query's norm cancels. Read as log-densities it is
--log p(q, +) + log p(q): the pair is drawn together, and the second term, a likelihood with the sign reversed, drives embeddings
-apart. That is the price of volume without which a likelihood collapses. That InfoNCE is a degenerate Gaussian mixture is a
-statement of arXiv:2603.26799; the conditions and the general form were derived here.
+and for keys of any norm with pi_m proportional to exp(|k_m|^2 / 2 tau). The query's norm cancels. In terms of log-densities the
+loss is -log p(q, +) + log p(q): the first term pulls pairs together, and the second, a likelihood with reversed sign, pushes
+embeddings apart and so prevents the collapse of a likelihood alone. That InfoNCE is a degenerate Gaussian mixture is a statement
+of arXiv:2603.26799; the conditions and the general form were derived here.
 
     components="views"    SimCLR (2020): queries are all 2 B views, keys of each the other 2 B - 1
     components="pairs"    CLIP (2021): queries z_a and keys z_b, and the reverse, averaged
@@ -20,7 +20,7 @@ Shapes: B pairs, D features, N queries, M keys. Terms: means over queries, in na
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,11 @@ from torch.nn import functional as F
 from vergence.densities.covariance import Covariance
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.polar import EPS
-from vergence.objectives.core import JointObjective, require_pairs
-from vergence.objectives.parts import volume
-from vergence.objectives.parts.moving import MovingGaussian
+from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.parts import diagnostics
+from vergence.objectives.parts.ema import EMAGaussian
+from vergence.objectives.parts.notices import collapse_notice
+from vergence.utils.checks import require_choice
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["Contrastive", "log_responsibilities", "logits"]
@@ -45,8 +47,8 @@ def log_responsibilities(q: Tensor, k: Tensor, log_pi: Tensor, covariance: Covar
     Args:
         q: Queries, (N, D).
         k: Keys, (M, D).
-        log_pi: Log-weights up to a constant, (M,), or (N, M) with -inf where a key is no component of a query's mixture.
-        covariance: Sigma_m, a `Covariance` of batch (M,) or one for all, or a dense matrix (M, D, D) or (D, D).
+        log_pi: Log-weights up to a constant, (M,), or (N, M) with -inf where a key is excluded for a query.
+        covariance: Sigma_m, a `Covariance` of batch (M,) or one common to all, or a dense matrix (M, D, D) or (D, D).
 
     Example:
         >>> k = torch.tensor([[0.0], [2.0]])
@@ -57,13 +59,13 @@ def log_responsibilities(q: Tensor, k: Tensor, log_pi: Tensor, covariance: Covar
 
 
 def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal") -> Tensor:
-    r"""Returns log pi_m + log N(q_n; k_m, diag v) up to a constant for each query, (N, M): q^T k / v - 1/2 k^T k / v + log pi_m.
+    r"""Returns log pi_m + log N(q_n; k_m, diag v) up to a constant per query, (N, M): q^T k / v - 1/2 k^T k / v + log pi_m.
 
     Args:
         q: Queries, (N, D).
         k: Keys, (M, D).
-        variance: v of all components, (D,) or a number, > 0.
-        weights: ``equal``: pi_m = 1/M; ``norm``: pi_m proportional to exp(1/2 k^T k / v), which leaves the product q^T k / v.
+        variance: Variance v common to all components, (D,) or a number, > 0.
+        weights: ``equal``: pi_m = 1/M; ``norm``: pi_m proportional to exp(1/2 k^T k / v), so that the logit is q^T k / v.
 
     Example:
         >>> logits(torch.tensor([[3.0, 0.0]]), torch.eye(2), 0.5, "norm").tolist()
@@ -73,33 +75,35 @@ def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal
     return torch.addmm(offset, q / variance, k.mT)
 
 
-class Contrastive(JointObjective):
+class Contrastive(ConditionalObjective):
     """InfoNCE and its mixture with learned variances: which of the batch's embeddings is the query's other view?
 
-    The loss is a classification and no density on pairs. The density is that of one Gaussian fitted beside it to the embeddings
-    as they come, before they are normalized, by moving averages (`update`); it takes no part in the loss.
+    The loss is a classification and defines no density on pairs. The density is a Gaussian fitted to the embeddings, before they
+    are normalized, by moving averages (`update`); it does not enter the loss.
 
     Both views get gradient. With a teacher (MoCo v3) the targets get none, and ``views`` compares with both networks' views.
     The loss is about log M at random, M = 2 B - 1 or B; on the sphere it is at least log(1 + (M - 1) exp(-2 / tau)).
 
     Args:
         dim: Features D of the embeddings.
-        temperature: tau > 0, or where the learned variances begin: 0.2 in MoCo v2; 0.07 in MoCo v1, and where CLIP's learned one
-            begins; 0.5 in SimCLR on CIFAR-10.
+        temperature: Temperature tau > 0, or the initial value of learned variances: 0.2 in MoCo v2; 0.07 in MoCo v1 and initially
+            in CLIP; 0.5 in SimCLR on CIFAR-10.
         covariance: ``isotropic``: tau I, fixed; ``diagonal``: D learned variances, common to all components, > 0.01.
-        weights: Of components: ``equal``, or ``norm`` for dot products of keys that are not normalized.
+        weights: Weights of the components: ``equal``, or ``norm`` for dot products of keys that are not normalized.
         components: ``views`` or ``pairs``, see above; ``pairs`` for two kinds of data.
-        normalize: Whether queries and keys are taken to the unit sphere.
-        momentum: m of the moving averages that the density after training comes from, in [0, 1).
+        normalize: Whether queries and keys are projected to the unit sphere.
+        momentum: Weight m of the past in the moving averages that define the density after training, in [0, 1).
 
     Raises:
         ValueError: An argument is out of its range.
 
     Example:
-        >>> terms = Contrastive(4)(torch.ones(8, 4), torch.ones(8, 4))     # nothing to tell 15 keys apart by
+        >>> terms = Contrastive(4)(torch.ones(8, 4), torch.ones(8, 4))     # 15 equal keys
         >>> sorted(terms), round(terms["infonce"].exp().item(), 3)
         (['infonce'], 15.0)
     """
+
+    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
 
     def __init__(
         self,
@@ -113,19 +117,19 @@ class Contrastive(JointObjective):
         momentum: float = 0.99,
     ) -> None:
         super().__init__()
-        _require("covariance", covariance, ("isotropic", "diagonal"))
-        _require("weights", weights, ("equal", "norm"))
-        _require("components", components, ("views", "pairs"))
+        require_choice("covariance", covariance, ("isotropic", "diagonal"))
+        require_choice("weights", weights, ("equal", "norm"))
+        require_choice("components", components, ("views", "pairs"))
         least = FLOOR if covariance == "diagonal" else 0.0
         if not least < temperature < math.inf:
             raise ValueError(f"expected a temperature > {least} with covariance {covariance}, found {temperature}: raise it")
         self.dim, self.temperature, self.weights = dim, float(temperature), weights
         self.components, self.normalize = components, normalize
-        self.moving = MovingGaussian(2 * dim, momentum=momentum)
+        self.moving = EMAGaussian(2 * dim, momentum=momentum)
         self.rho = nn.Parameter(torch.full((dim,), _softplus_inverse(temperature - FLOOR))) if least else None
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the one term, ``infonce``: mean of -log gamma_+, >= 0.
+        """Returns the only term, ``infonce``: the mean of -log gamma_+, >= 0.
 
         Raises:
             ValueError: The embeddings are not two (B, dim).
@@ -134,7 +138,7 @@ class Contrastive(JointObjective):
         return {"infonce": torch.stack(losses).mean()}
 
     def classifications(self, za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Returns of each classification the logits (N, M), -inf for what is no component, and the positives' columns (N,)."""
+        """Returns, for each classification, the logits (N, M), -inf for excluded keys, and the columns of the positives (N,)."""
         require_pairs(za, zb, self.dim)
         a, b = self._placed(za), self._placed(zb)
         B, v = len(a), self.variance()
@@ -142,7 +146,7 @@ class Contrastive(JointObjective):
             own = torch.arange(B, device=a.device)
             return [(logits(a, b, v, self.weights), own), (logits(b, a, v, self.weights), own)]
         z = torch.cat([a, b])
-        scores = logits(z, z, v, self.weights).fill_diagonal_(-math.inf)  # a view is no candidate for its own other view
+        scores = logits(z, z, v, self.weights).fill_diagonal_(-math.inf)  # a view is not a key of itself
         return [(scores, torch.arange(2 * B, device=z.device).roll(B))]
 
     def variance(self) -> Tensor | float:
@@ -153,23 +157,26 @@ class Contrastive(JointObjective):
         return F.normalize(upcast_half(z), dim=1, eps=EPS) if self.normalize else upcast_half(z)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
-        """Moves the averages of mean and covariance that the density is made of; the first steps weigh alike."""
+        """Updates the moving averages of mean and covariance."""
         self.moving.update(torch.cat([za, zb], 1))
 
     def joint(self) -> JointGaussian:
-        """Returns the Gaussian over [z_a; z_b] that was fitted beside the loss."""
+        """Returns the density over [z_a; z_b]: the Gaussian of the moving averages."""
         return self.moving.density(context=self.dim)
 
+    def conditional(self, z: Tensor) -> JointGaussian:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
+        return self.joint().conditional(z)
+
+    def marginal(self) -> JointGaussian:
+        """Returns p(z_a), a distribution over (D,)."""
+        return self.joint().marginal("context")
+
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns how often the positive is the most responsible, the mean variance, and `parts.volume.diagnostics`."""
+        """Returns the accuracy of the classification, the mean variance, and `parts.diagnostics.collapse`."""
         right = [(scores.argmax(1) == own).float().mean() for scores, own in self.classifications(za, zb)]
         temperature = torch.as_tensor(self.variance()).mean().item()
-        return {"accuracy": torch.stack(right).mean().item(), "temperature": temperature, **volume.diagnostics(za, zb)}
-
-
-def _require(name: str, found: str, known: tuple[str, ...]) -> None:
-    if found not in known:
-        raise ValueError(f"expected {name} {' or '.join(known)}, found '{found}'")
+        return {"accuracy": torch.stack(right).mean().item(), "temperature": temperature, **diagnostics.collapse(za, zb)}
 
 
 def _softplus_inverse(x: float) -> float:

@@ -4,52 +4,59 @@ r"""Gaussian-mixture joint embeddings with prototypes (2026), arXiv:2603.26799, 
     p(z_b | z_a) = sum_k gamma_k N(z_b; mu_bk + A_k (z_a - mu_ak), C_k)                A_k = Sigma_bak Sigma_aak^{-1}
     gamma_k proportional to pi_k N(z_a; mu_ak, Sigma_aak),   C_k = Sigma_bbk - A_k Sigma_abk
 
-The source names learnable global parameters under two symmetric encoders; how they are fitted and what keeps the encoders from
-collapsing is not known to us. With encoders that learn, the likelihood of any mixture grows without bound as everything shrinks
-(and with a floor under the covariances is highest for constant embeddings), so the default pays for volume: the encoders maximize
-the mutual information of the views under the mixture as it stands,
+The paper names learnable global parameters under two symmetric encoders; how it fits them, and how it prevents the encoders from
+collapsing, is not known to us. With encoders that learn, the likelihood of any mixture grows without bound as embeddings shrink
+(and with a floor under the covariances is highest for constant embeddings). By default the encoders therefore maximize the mutual
+information of the views under the mixture, whose parameters are constants in this term, while the prototypes maximize the
+likelihood of detached embeddings:
 
-    mi_kl (default)   -mean log p(z_a, z_b) / (p(z_a) p(z_b)) + eta (KL_a + KL_b),   KL = KL(N(batch of a view) || N(0, I))
+    mi    -mean log p(z_a, z_b) / (p(z_a) p(z_b))
+    kl    eta (KL_a + KL_b),   KL = KL(N(batch of a view) || N(0, I))
+    fit   -mean log p(sg z_a, sg z_b), for prototypes that are learned by gradient
 
-while the prototypes maximize the likelihood. That is contrastive learning's sign, -log joint + log marginal; with one component
-of the batch's moments it is `gje`'s default. Other losses, for study, are in `core.MixtureObjective`.
+The first term has the sign of contrastive learning, -log joint + log marginals; with one component of the batch's moments it is
+the default of `gje`. Other losses, for study, are in `parts.information.likelihood_loss`.
 
-Prototypes are learned by ``gradient`` with the encoder, or by stepwise ``em`` on detached embeddings after each step. A floor
-under their deviations stops embeddings from shrinking onto them.
+Prototypes are learned by ``gradient`` with the encoder, or by online ``em`` on detached embeddings after each step. A floor
+under their standard deviations prevents embeddings from shrinking onto them.
 
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, sums over features, in nats.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import MixtureLoss, MixtureObjective
-from vergence.objectives.parts.prototypes import CovarianceForm, MovingMixture, Prototypes, rank_of
+from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.parts import diagnostics, information
+from vergence.objectives.parts.notices import collapse_notice, components_notice
+from vergence.objectives.parts.prototypes import CovarianceForm, OnlineMixture, Prototypes, rank_of
+from vergence.utils.checks import require_choice
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJE"]
 
-EM_UP_TO = 256  # features of pairs
+EM_UP_TO = 256  # features of pairs up to which fit="auto" means em
 
 
-class GMJE(MixtureObjective):
+class GMJE(ConditionalObjective):
     """Gaussian-mixture joint embedding with K prototypes.
 
     Args:
         dim: Features D of the embeddings.
-        components: K.
-        loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
+        components: Number of prototypes K.
+        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.likelihood_loss`.
         fit: How the prototypes are fitted: ``em`` (full covariances, cost of order K (2 D)^2), ``gradient``, or ``auto``:
             em up to 2 D = 256 features, but not with low-rank covariances.
-        eta: Weight of the KL in the first two, > 0.
+        eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a prototype in any direction, in (0, 1); embeddings have about 1.
         covariance: With ``gradient``: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
-        rank: Of low-rank covariances.
-        rate: How far a batch moves the sums of ``em``, in (0, 1].
-        shrinkage: Of the batch's covariances in H and KL, in [0, 1]; None estimates it.
+        rank: Rank of low-rank covariances.
+        momentum: Weight m of the past in the statistics of ``em``, in [0, 1).
+        shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -62,39 +69,72 @@ class GMJE(MixtureObjective):
         torch.Size([5, 4])
     """
 
+    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
+
     def __init__(
         self,
         dim: int,
         *,
         components: int = 10,
-        loss: MixtureLoss = "mi_kl",
+        loss: information.MixtureLoss = "mi_kl",
         fit: Literal["auto", "em", "gradient"] = "auto",
         eta: float = 1.0,
         beta: float = 2.0,
         floor: float = 0.3,
         covariance: CovarianceForm = "auto",
         rank: int = 8,
-        rate: float = 0.05,
+        momentum: float = 0.95,
         shrinkage: float | None = None,
     ) -> None:
-        super().__init__(dim, loss=loss, eta=eta, beta=beta, shrinkage=shrinkage)
-        if fit not in ("auto", "em", "gradient"):
-            raise ValueError(f"expected fit auto, em or gradient, found {fit!r}")
+        super().__init__()
+        information.require_settings(loss, information.MIXTURE_LOSSES, eta=eta, beta=beta, shrinkage=shrinkage)
+        require_choice("fit", fit, ("auto", "em", "gradient"))
         if fit == "em" and covariance == "low_rank":
-            raise ValueError("expected full covariances with fit em, found low_rank; take fit=gradient, or gmje_em")
+            raise ValueError("expected full covariances with fit='em', found low_rank; set fit='gradient', or use gmje_em")
+        self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
         by_em = fit == "em" or (fit == "auto" and covariance != "low_rank" and 2 * dim <= EM_UP_TO)
         r = rank_of(covariance, rank, 2 * dim)
-        self.prototypes: Prototypes | MovingMixture = (
-            MovingMixture(2 * dim, components, floor=floor, rate=rate)
+        self.prototypes: Prototypes | OnlineMixture = (
+            OnlineMixture(2 * dim, components, floor=floor, momentum=momentum)
             if by_em
             else Prototypes(2 * dim, components, rank=r, floor=floor)
         )
 
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of `parts.information.likelihood_loss`.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), or those of a view are all equal.
+        """
+        require_pairs(za, zb, self.dim)
+        za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
+        if self.loss != "mi_kl":
+            return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
+        a, b = information.view_moments(za, zb, self.shrinkage)
+        with torch.no_grad():
+            constant = self.joint()
+        terms = {"mi": -information.pointwise_information(constant, za, zb), "kl": self.eta * information.kl_views(a, b)}
+        if isinstance(self.prototypes, Prototypes):
+            terms["fit"] = -p.log_prob(torch.cat([za, zb], 1).detach()).mean()
+        return terms
+
     def update(self, za: Tensor, zb: Tensor) -> None:
-        """Takes a step of EM on the pairs where the prototypes are learned by it."""
-        if isinstance(self.prototypes, MovingMixture):
+        """Runs a step of online EM on the pairs where the prototypes are fitted by it."""
+        if isinstance(self.prototypes, OnlineMixture):
             self.prototypes.update(torch.cat([za, zb], 1))
 
     def joint(self) -> GaussianMixture:
-        """Returns the density over [z_a; z_b] that the prototypes make."""
+        """Returns the density over [z_a; z_b] that the prototypes define."""
         return self.prototypes.density(context=self.dim)
+
+    def conditional(self, z: Tensor) -> GaussianMixture:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
+        return self.joint().conditional(z)
+
+    def marginal(self) -> GaussianMixture:
+        """Returns p(z_a), a distribution over (D,)."""
+        return self.joint().marginal("context")
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns the fit of the mixture, the use of its components, and the spread of the embeddings."""
+        return diagnostics.mixture(self.joint(), za, zb)

@@ -1,19 +1,20 @@
-r"""Gaussian-mixture joint embeddings by EM (2026), arXiv:2603.26799: encoder steps and EM on a bank take turns.
+r"""Gaussian-mixture joint embeddings by EM (2026), arXiv:2603.26799: encoder steps alternate with EM on a bank.
 
     p(Z) = sum_k pi_k N(Z; mu_k, Sigma_k),  Z = [z_a; z_b]
-    the encoder lowers -mean log p(z_a, z_b) / (p(z_a) p(z_b)) + eta (KL_a + KL_b),  KL = KL(N(batch of a view) || N(0, I))
+    mi    -mean log p(z_a, z_b) / (p(z_a) p(z_b)), with the mixture as a constant
+    kl    eta (KL_a + KL_b),  KL = KL(N(batch of a view) || N(0, I))
 
-with the mixture as a constant. Refitted on the batch that it scores, a mixture would be in the trap of `gje`: right after an M
-step the weighted Mahalanobis distances of every component add up to 2 D N_k, whatever the embeddings are. So EM reads a bank of
-the last M detached pairs: from the mixture that it left, and from a new partition by k-means; the likelier end is kept.
+A mixture refitted on the batch that it scores would fall into the trap of `gje`: right after an M step the weighted Mahalanobis
+distances of component k sum to 2 D N_k for any embeddings. EM therefore uses a bank of the last M detached pairs. It starts from
+the current mixture and from a new k-means partition, and the result of higher likelihood is kept.
 
-Of the source only EM on fixed data is known; the alternation, the bank and what pays for volume are derived here (losses as in
-`gmje`: ``naive`` collapses).
+Of the paper only EM on fixed data is known; the alternation, the bank and the regularization are derived here.
 
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
 
 import warnings
+from typing import ClassVar
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -22,27 +23,31 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.em import starts
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import MixtureLoss, MixtureObjective
+from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.parts import diagnostics, information
+from vergence.objectives.parts.notices import collapse_notice, components_notice
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
+from vergence.utils.checks import require_count
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJEEM"]
 
 
-class GMJEEM(MixtureObjective):
+class GMJEEM(ConditionalObjective):
     """Gaussian-mixture joint embedding; EM on a bank of detached pairs fits the mixture.
 
     Args:
         dim: Features D of the embeddings.
-        components: K.
-        loss: ``mi_kl``, ``entropy_kl``, ``joint_kl`` or ``naive``: see `core.MixtureObjective`.
-        eta: Weight of the KL in the first two, > 0.
+        components: Number of components K.
+        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.likelihood_loss`.
+        eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a component in any direction, > 0; embeddings have about 1.
         covariance: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
-        rank: Of low-rank covariances.
-        bank: M, pairs that EM reads, at least 2 K.
-        steps: EM steps of a fit, >= 1; a fit follows every M pairs, and more often at first.
-        shrinkage: Of the batch's covariances in H and KL, in [0, 1]; None estimates it.
+        rank: Rank of low-rank covariances.
+        bank: Number of pairs M in the bank, at least 2 K.
+        steps: EM steps per fit, >= 1; a fit follows every M pairs, and more often at first.
+        shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -57,12 +62,14 @@ class GMJEEM(MixtureObjective):
         torch.Size([64, 2])
     """
 
+    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
+
     def __init__(
         self,
         dim: int,
         *,
         components: int = 10,
-        loss: MixtureLoss = "mi_kl",
+        loss: information.MixtureLoss = "mi_kl",
         eta: float = 1.0,
         beta: float = 2.0,
         floor: float = 0.3,
@@ -72,29 +79,55 @@ class GMJEEM(MixtureObjective):
         steps: int = 5,
         shrinkage: float | None = None,
     ) -> None:
-        super().__init__(dim, loss=loss, eta=eta, beta=beta, shrinkage=shrinkage)
-        if steps < 1:
-            raise ValueError(f"expected steps of at least 1, found {steps}")
+        super().__init__()
+        information.require_settings(loss, information.MIXTURE_LOSSES, eta=eta, beta=beta, shrinkage=shrinkage)
+        require_count(1, steps=steps)
+        self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
         self.steps = steps
         r = rank_of(covariance, rank, 2 * dim)
         self.bank = MixtureBank(2 * dim, bank, components, rank=r, floor=floor)
         self.components = components
 
-    def update(self, za: Tensor, zb: Tensor) -> None:
-        """Puts the pairs into the bank, and fits the mixture to it when that is due."""
-        if self.bank.push(torch.cat([za, zb], 1)):
-            begun = self.bank.seen > len(za)
-            self.bank.fit(*([self.bank.mixture()] if begun else []), self._start(), steps=self.steps)
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.likelihood_loss`.
 
-    def _start(self) -> em.Mixture:
-        """Returns the mixture of a partition of the bank by k-means; of as many components as there are items for."""
+        Raises:
+            ValueError: The embeddings are not two (B, dim), or those of a view are all equal.
+        """
+        require_pairs(za, zb, self.dim)
+        za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
+        if self.loss != "mi_kl":
+            return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
+        a, b = information.view_moments(za, zb, self.shrinkage)
+        return {"mi": -information.pointwise_information(p, za, zb), "kl": self.eta * information.kl_views(a, b)}
+
+    def update(self, za: Tensor, zb: Tensor) -> None:
+        """Stores the pairs in the bank, and fits the mixture to it when a fit is due."""
+        if self.bank.push(torch.cat([za, zb], 1)):
+            fitted = self.bank.seen > len(za)
+            self.bank.fit(*([self.bank.mixture()] if fitted else []), self._partition(), steps=self.steps)
+
+    def _partition(self) -> em.Mixture:
+        """Returns the mixture of a k-means partition of the bank, of at most one component per two items."""
         data = self.bank.data()
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of equal embeddings there are fewer clusters: so be it
-            r = starts.responsibilities(data, K, 1, "kmeans", 0)
+            warnings.simplefilter("ignore", ConvergenceWarning)  # equal embeddings give fewer clusters, which is fine
+            r = starts.initial_responsibilities(data, K, 1, "kmeans", 0)
         return self.bank.start(r)
 
     def joint(self) -> GaussianMixture:
-        """Returns the density over [z_a; z_b] that the last fit left."""
+        """Returns the density over [z_a; z_b] of the last fit."""
         return self.bank.density(context=self.dim)
+
+    def conditional(self, z: Tensor) -> GaussianMixture:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
+        return self.joint().conditional(z)
+
+    def marginal(self) -> GaussianMixture:
+        """Returns p(z_a), a distribution over (D,)."""
+        return self.joint().marginal("context")
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns the fit of the mixture, the use of its components, and the spread of the embeddings."""
+        return diagnostics.mixture(self.joint(), za, zb)

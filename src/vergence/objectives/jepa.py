@@ -1,19 +1,20 @@
 r"""The deterministic joint-embedding predictor: squared error to the other view's embedding, the baseline of arXiv:2603.26799.
 
 Loss            1/2 E|f(z_a) - sg(z_b)|^2 + 1/2 E|f(z_b) - sg(z_a)|^2          sg: no gradient to the target
-Optimum         f(z_a) = E[z_b | z_a], the conditional average: of several answers the middle, which may be none of them
+Optimum         f(z_a) = E[z_b | z_a], the conditional mean; where several answers exist, it lies between them and may be none
 Value there     E sum_d Var(z_bd | z_a)                                       (one direction; derived)
 Density after   p(z_b | z_a) = N(f(z_a), diag v),   v_d = E(z_bd - f(z_a)_d)^2,   p(z_a) = N(mu, Sigma)
 
-Up to constants the loss is the negative log-likelihood of that density with v held at 1/2. That it collapses to the conditional
-average is the paper's statement; the predictor's form is not in what was available of it and follows the proxy below.
+Up to constants the loss is the negative log-likelihood of that density with v fixed at 1/2. That it collapses to the conditional
+mean is the paper's statement; the part of the paper that was available does not describe the predictor, which follows the proxy
+below.
 
-Another collapse is the encoder's: no term pays for volume, constant embeddings cost nothing, and scaling embeddings by a
-scales the best loss by a^2. A teacher as the target and a predictor only slow that: in the tests' short run the scale drifts and
-the narrowest direction is lost among the others (the covariance's ``condition`` grows more than fiftyfold).
+The encoder can collapse, too: no term fixes the scale, constant embeddings have loss 0, and scaling embeddings by a scales the
+best loss by a^2. A teacher as the target and a predictor only slow the collapse: in the tests' short run the scale drifts and the
+narrowest direction vanishes (the covariance's ``condition`` grows more than fiftyfold).
 
-PROXY values, of the same author's BiJEPA (arXiv:2603.00049): a predictor of one hidden layer of 64, layer normalization and ReLU
-(said of its encoder), teacher momentum 0.995. The width 2 D >= 64 and the momentum 0.99 are ours.
+PROXY values, from the same author's BiJEPA (arXiv:2603.00049): a predictor with one hidden layer of 64, layer normalization and
+ReLU (stated of its encoder), teacher momentum 0.995. The width 2 D >= 64 and the momentum 0.99 are ours.
 
 Shapes: B pairs, D features. Terms: means over pairs, sums over features; squared units of the embedding, not nats.
 """
@@ -26,9 +27,11 @@ from torch import Tensor, nn
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
 from vergence.encoders.networks import projector
-from vergence.objectives.core import ConditionalObjective, require_pairs
-from vergence.objectives.parts import volume
-from vergence.objectives.parts.moving import MovingGaussian
+from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.parts import diagnostics
+from vergence.objectives.parts.ema import EMAGaussian
+from vergence.objectives.parts.notices import collapse_notice
+from vergence.utils.checks import require_count
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["JEPA", "squared_error"]
@@ -51,9 +54,9 @@ class JEPA(ConditionalObjective):
 
     Args:
         dim: Features D of the embeddings.
-        hidden: Width of the predictor's hidden layer; 2 D but at least 64 by default.
-        tied: One network for both directions; False: one each, for pairs of unlike kinds, and `conditional` is that of a -> b.
-        momentum: m of the moving averages that the density after training comes from, in [0, 1).
+        hidden: Width of the predictor's hidden layer, >= 2; 2 D but at least 64 by default.
+        tied: Whether one network serves both directions; with two, for views of unlike kinds, the density is that of a -> b.
+        momentum: Weight m of the past in the moving averages that define the density after training, in [0, 1).
 
     Raises:
         ValueError: An argument is out of its range.
@@ -66,25 +69,25 @@ class JEPA(ConditionalObjective):
     """
 
     teacher: ClassVar[float | None] = 0.99
+    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
     residual: Tensor
 
     def __init__(self, dim: int, *, hidden: int | None = None, tied: bool = True, momentum: float = 0.99) -> None:
         super().__init__()
         hidden = max(2 * dim, 64) if hidden is None else hidden
-        if hidden < 2:
-            raise ValueError(f"expected hidden >= 2, found {hidden}: layer normalization of one feature leaves nothing of z")
+        require_count(2, hidden=hidden)  # layer normalization of one feature is constant
         self.dim = dim
         self.predictors = nn.ModuleList(projector(dim, (hidden, dim)) for _ in range(1 if tied else 2))
-        self.moving = MovingGaussian(dim, momentum=momentum)
+        self.moving = EMAGaussian(dim, momentum=momentum)
         self.register_buffer("residual", torch.ones(dim))
 
     def predict(self, z: Tensor, *, backward: bool = False) -> Tensor:
-        """Returns f(z), (B, D), of z_a for z_b; ``backward`` of z_b for z_a, which is the same where tied."""
+        """Returns f(z), (B, D): the prediction of z_b from z_a, or with ``backward`` of z_a from z_b."""
         f: Tensor = self.predictors[-1 if backward else 0](upcast_half(z))
         return upcast_half(f)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the one term, ``squared``, averaged over both directions; where z_b is a teacher's, b -> a trains f alone.
+        """Returns the only term, ``squared``, the mean of both directions; where z_b is a teacher's, b -> a trains f alone.
 
         Raises:
             ValueError: The embeddings are not two (B, dim).
@@ -96,7 +99,7 @@ class JEPA(ConditionalObjective):
 
     @torch.no_grad()
     def update(self, za: Tensor, zb: Tensor) -> None:
-        """Moves the averages of z_a's mean and covariance and of the squared residuals of a -> b; the first steps weigh alike."""
+        """Updates the moving averages of z_a's mean and covariance, and of the squared residuals of a -> b."""
         self.moving.update(za)
         self.residual.lerp_(self._residuals(za, zb).square().mean(0), 1 - self.moving.keep())
 
@@ -109,11 +112,12 @@ class JEPA(ConditionalObjective):
         return JointGaussian(self.predict(z), Diagonal(self.residual.clamp(min=FLOOR)))
 
     def marginal(self) -> JointGaussian:
-        """Returns p(z_a), of moving averages, a Gaussian over (D,)."""
+        """Returns p(z_a), the Gaussian of the moving averages over (D,)."""
         return self.moving.density()
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns the share of z_b's variance that f explains (at most 1), `mahalanobis` and `parts.volume.diagnostics`."""
-        left = self._residuals(za, zb).square().mean(0).sum()
+        """Returns ``explained``, the share of z_b's variance that f explains (at most 1), and fit and spread."""
+        residual = self._residuals(za, zb).square().mean(0).sum()
         total = zb.var(0, correction=0).sum().clamp(min=FLOOR)
-        return {"explained": (1 - left / total).item(), "mahalanobis": self.mahalanobis(za, zb), **volume.diagnostics(za, zb)}
+        fit = diagnostics.mahalanobis(self.conditional(za), zb)
+        return {"explained": (1 - residual / total).item(), "mahalanobis": fit, **diagnostics.collapse(za, zb)}

@@ -5,18 +5,19 @@ Prior         p(s) = N(0, I)
 Likelihood    p(y_j | s_i, var_i) = T_nu(z_j/|z_j|; s_i/|s_i|, diag var_i)  T_nu(|z_j| - |s_i|; 0, 1)      (eq. 31)
 Loss          1/2 sum over (i, j) of E_q[-log p(y_j | s_i, var_i)] + beta KL(q_i || p)                    (eq. 37, 38)
 
-The target z_j is detached; the input z_i of g is not, which is how the encoder learns.
+The target z_j is detached; the encoder learns through the input z_i of g.
 
-The paper's eq. 9 and 10 sum the two views' KL where eq. 37, 38, 41 and algorithm 4 average them. This is the average:
-eq. 10 at beta is our loss at 2 beta. The "likelihood" is a subdensity up to a constant: T_nu's constant is that of R^D
-while its argument lies on the sphere. The later version's intrinsic construction is not implemented.
+The paper's eq. 9 and 10 sum the two views' KL, while eq. 37, 38, 41 and algorithm 4 average them. This loss averages: eq. 10 at
+beta is this loss at 2 beta. The "likelihood" is a subdensity up to a constant, because T_nu is normalized on R^D while its
+argument lies on the sphere. The intrinsic construction of the paper's later version is not implemented.
 
 Shapes: B pairs, D features, M samples. Terms: means over pairs, sums over features, in nats.
 """
 
 import itertools
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,8 @@ from torch.distributions import Distribution, Independent, Normal
 from torch.nn import functional as F
 
 from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
-from vergence.objectives.core import DensityObjective, require_pairs
+from vergence.objectives.core import Objective, require_pairs
+from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
@@ -53,7 +55,7 @@ def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]
 
     Args:
         nu: Degrees of freedom, > 0 or ``math.inf``.
-        dim: D.
+        dim: Number of features D.
         angle: Angle between mu_i and z_j, in radians.
 
     Example:
@@ -70,16 +72,16 @@ def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]
     return R, R * (1 - sine) / c, R / dim * 2 * sine / c
 
 
-class VJE(DensityObjective):
+class VJE(Objective):
     """Variational Joint Embedding: a Student-t likelihood in polar form over a Gaussian posterior.
 
     Args:
         dim: Features D of the embeddings.
         nu: Degrees of freedom of both likelihood factors, > 0 or ``math.inf`` (paper: 3; one-class detection: 0.5).
-        beta: Weight of the KL, averaged over the two views (paper: 1). Below 1 the loss is unbounded from below.
-        hidden: Width of the inference network's three hidden layers; the paper's dim / 4 by default, but at least 16: layer
-            normalization of one or two features would leave nothing of z.
-        terms: Which terms make the loss (the paper's tables 6 and 7 switch them off one by one).
+        beta: Weight of the KL, averaged over the two views, >= 0 (paper: 1). Below 1 the loss is unbounded from below.
+        hidden: Width of the inference network's three hidden layers, >= 1; the paper's dim / 4 by default, but at least 16,
+            because layer normalization of one or two features is nearly constant.
+        terms: Terms of the loss (the paper's tables 6 and 7 switch them off one by one).
 
     Raises:
         ValueError: An argument is out of its range.
@@ -93,6 +95,10 @@ class VJE(DensityObjective):
         torch.Size([4])
     """
 
+    advice: ClassVar[str] = "keep beta >= 1"
+    reference: ClassVar[Mapping[str, float]] = {"variance_mean": 0.3, "variance_cv": 0.75}
+    prior_variance: ClassVar[float | None] = 1.0
+
     def __init__(
         self,
         dim: int,
@@ -105,8 +111,9 @@ class VJE(DensityObjective):
         super().__init__()
         unknown = set(terms) - {"directional", "radial", "kl"}
         hidden = max(dim // 4, 16) if hidden is None else hidden
-        if not nu > 0 or not beta >= 0 or hidden < 1:
-            raise ValueError(f"expected nu > 0, beta >= 0 and hidden >= 1, found nu={nu}, beta={beta}, hidden={hidden}")
+        if not nu > 0 or not beta >= 0:
+            raise ValueError(f"expected nu > 0 and beta >= 0, found nu={nu}, beta={beta}")
+        require_count(1, hidden=hidden)
         if unknown or not terms:
             raise ValueError(f"expected terms among 'directional', 'radial', 'kl', found {tuple(terms)}")
         self.dim, self.nu, self.beta, self.terms = dim, float(nu), float(beta), tuple(terms)
@@ -123,14 +130,14 @@ class VJE(DensityObjective):
         return Independent(Normal(mu, var.sqrt()), 1)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the terms of the symmetric loss (eq. 38) from one sample a view, drawn with the global seed.
+        """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed.
 
         Raises:
             ValueError: The embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
         noise = torch.cat([torch.randn_like(za), torch.randn_like(zb)])
-        zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once: their mean is the 1/2 sum
+        zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once; their mean is the 1/2 sum
         mu, var = self.infer(zi)
         s = mu + var.sqrt() * noise
         terms = {
@@ -144,21 +151,20 @@ class VJE(DensityObjective):
         r"""Returns a lower bound of log p(y_b | z_a), y_b = (z_b/|z_b|, |z_b|), in nats, shape (B,).
 
         log 1/M sum_m p(y_b | s_m, var_a) p(s_m) / q(s_m | z_a), s_m ~ q: one sample is the evidence lower bound (eq. 35)
-        with its constants; more samples only tighten it. Every row uses the same M noise vectors, so that a row's
-        value does not depend on its batch. The density of z_b itself is lower by (D - 1) log|z_b|.
+        with its constants; more samples only tighten it. All rows use the same M noise vectors, so that a row's value
+        does not depend on its batch. The density of z_b itself is lower by (D - 1) log|z_b|.
 
         Args:
             zb: Target embeddings, (B, D).
             za: Context embeddings, (B, D).
-            samples: M >= 1.
-            generator: Source of the noise; the global seed by default.
+            samples: Number of samples M, >= 1.
+            generator: Source of the noise; the global generator by default.
 
         Raises:
             ValueError: ``samples`` is below 1, or the embeddings are not two (B, dim).
         """
         require_pairs(za, zb, self.dim)
-        if samples < 1:
-            raise ValueError(f"log_prob needs samples >= 1, found {samples}")
+        require_count(1, samples=samples)
         mu, var = self.infer(za)
         s, noise = self._common_samples(mu, var, samples, generator)
         likelihood = -directional_nll(zb, s, var, self.nu, normalized=True) - radial_nll(zb, s, self.nu, normalized=True)
@@ -173,32 +179,28 @@ class VJE(DensityObjective):
         samples: int = 16,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        r"""Returns how anomalous each embedding is under its own posterior, (B,); larger is more anomalous.
+        r"""Returns the anomaly score of each embedding under its own posterior, (B,); larger is more anomalous.
 
         ``joint`` is the expected l_dir + l_rad of z given s ~ q(s | z) without constants; ``directional`` and ``radial``
         are its parts; ``variance`` is sum_d var_d; ``entropy`` is 1/2 sum_d log(2 pi e var_d), in nats. The paper does not
-        say how s is taken: the mean over M samples common to all rows by default, s = mu with ``samples=0``.
+        state how s is chosen: here by default the mean over M samples common to all rows, and s = mu with ``samples=0``.
 
         Args:
             z: Embeddings, (B, D).
-            how: Which score.
-            samples: M >= 1, or 0 for s = mu.
-            generator: Source of the noise; the global seed by default.
+            how: Name of the score.
+            samples: Number of samples M, >= 1, or 0 for s = mu.
+            generator: Source of the noise; the global generator by default.
 
         Raises:
             ValueError: ``how`` is none of the five, or ``samples`` is negative.
         """
-        if samples < 0:
-            raise ValueError(f"score needs samples >= 0, found {samples}")
         scores = self.scores(z, samples=samples, generator=generator)
-        if how not in scores:
-            raise ValueError(f"expected how in {', '.join(scores)}, found '{how}'")
+        require_choice("how", how, scores)
         return scores[how]
 
     def scores(self, z: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Returns all five scores of `score`, each (B,), from the same samples."""
-        if samples < 0:
-            raise ValueError(f"score needs samples >= 0, found {samples}")
+        require_count(0, samples=samples)
         mu, var = self.infer(z)
         s = self._common_samples(mu, var, samples, generator)[0] if samples else mu[None]
         directional = directional_nll(z, s, var, self.nu).mean(0)
@@ -208,7 +210,7 @@ class VJE(DensityObjective):
         return {"joint": directional + radial, **parts}
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns mean and coefficient of variation of the posterior variance (paper: about 0.3 and 0.75)."""
+        """Returns mean and coefficient of variation of the posterior variance (`reference`: the paper's values)."""
         var = self.infer(za)[1]
         return {"variance_mean": var.mean().item(), "variance_cv": (var.std(correction=0) / var.mean()).item()}
 
@@ -220,7 +222,7 @@ class VJE(DensityObjective):
 
 
 class _InferenceNetwork(nn.Module):
-    """The amortized posterior g: three Linear-LayerNorm-ReLU layers, a linear head each for mean and variance."""
+    """The amortized posterior g: three Linear-LayerNorm-ReLU layers, and a linear head each for mean and variance."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()

@@ -15,9 +15,10 @@ from vergence.linear.advice.augmentations import VECTORS
 from vergence.linear.advice.records import Facts
 from vergence.report.advice import write_page
 from vergence.training import build
-from vergence.training.config import RunConfig
+from vergence.training.folder import write_skipped
 from vergence.utils.devices import as_device
 from vergence.utils.files import replacing
+from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
 
@@ -67,7 +68,7 @@ def advise_on(
     out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is reported before the work
     opened = _opened(data, views)
     known = None if labels else torch.full((len(opened.train),), -1)
-    augmentation = _augmentation(opened, data, views)
+    augmentation = _augmentation(opened, views)
     advice = advise(
         opened.train,
         augmentation,
@@ -78,8 +79,8 @@ def advise_on(
         device=on,
     )
     advice = dataclasses.replace(advice, facts=_facts(advice, opened))
-    build.write_skipped(out / "skipped.csv", opened.skipped)
-    settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": build.commit()}
+    write_skipped(out / "skipped.csv", opened.skipped)
+    settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     _write(out / "advice.json", advice.to_dict() | settings)
     write_page(advice.to_dict(), out / "report.html", name=opened.name, command=command)
     return advice
@@ -99,9 +100,9 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
     return opened
 
 
-def _augmentation(opened: Data, data: DataConfig, views: ViewConfig) -> Views | None:
+def _augmentation(opened: Data, views: ViewConfig) -> Views | None:
     mean, std = build.statistics(opened.train)
-    return build.make_views(opened, RunConfig(data=data, views=views), build.seen_shape(opened)[0], mean, std)
+    return build.make_views(opened, views, build.input_shapes(opened)[0], mean, std)
 
 
 def _facts(advice: Advice, opened: Data) -> Facts:

@@ -1,7 +1,7 @@
-"""The two-minute demonstration: what is shared by two bad photographs of one thing, and which things look strange.
+"""The demonstration: learn what two bad photographs of one digit share, and find the digits that look unusual.
 
-The digits that come with scikit-learn are photographed twice each: at 16 pixels, with a contrast, brightness and heavy noise of
-their own. Pixels suffer from that; what two photographs of one digit share is the digit. One class is held out as the anomaly.
+Scikit-learn's digits are photographed twice each at 16 pixels, each time with another contrast and brightness and with strong
+noise. Pixels suffer from that; what two photographs of one digit share is the digit. One class is held out as the anomaly.
 """
 
 import shutil
@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.runs.train import train
-from vergence.utils.files import replacing
-from vergence.runs.evaluate import evaluate
+from vergence.data.pixels import to_bytes
 from vergence.report.page import write_report
 from vergence.report.show import show_evaluation
+from vergence.runs.evaluate import evaluate
+from vergence.runs.train import train
+from vergence.training.records import Evaluation
+from vergence.utils.files import replacing
 
 __all__ = ["demo", "photographs", "write_pairs"]
 
@@ -27,11 +29,11 @@ HELD_OUT = 9
 SETTINGS: dict[str, Any] = {"epochs": 5, "batch_size": 64, "lr": 2e-3, "warmup_epochs": 1.0, "knn_every": 1}
 
 
-def demo(out: Path, *, seed: int = 0) -> dict[str, Any]:
+def demo(out: Path, *, seed: int = 0) -> Evaluation:
     """Trains VJE on pairs of noisy photographs of digits, evaluates it beside its controls, and writes a report.
 
     Args:
-        out: Run folder; an earlier demo's run that is there is replaced.
+        out: Run folder; the run of an earlier demo is replaced.
         seed: Seed of the photographs and of the training.
 
     Returns:
@@ -40,23 +42,23 @@ def demo(out: Path, *, seed: int = 0) -> dict[str, Any]:
     Raises:
         ValueError: ``out`` holds something that is not a demo's run.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     source = out.with_name(f"{out.name}-pairs.npz")
     if out.exists() and any(out.iterdir()) and not source.exists():
-        raise ValueError(f"{out} is not empty and not a demo's run; choose another --out")
+        raise ValueError(f"expected {out} to be empty or the run of a demo, found other files in it; choose another --out")
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    print(f"Digits, each photographed twice with its own noise; class {HELD_OUT} is never seen in training.")
+    print(f"Digits, each photographed twice with its own noise; class {HELD_OUT} is left out of the training.")
     write_pairs(source, seed)
     keep = tuple(c for c in range(10) if c != HELD_OUT)
     run = train(str(source), out=out, keep_classes=keep, seed=seed, **SETTINGS)
-    print(f"trained on {run.folder.facts['n_train']} pairs in {time.monotonic() - began:.0f} s; now evaluating ...")
+    print(f"trained on {run.folder.metadata.n_train} pairs in {time.monotonic() - started:.0f} s; now evaluating ...")
     record = evaluate(run)
     show_evaluation(record)
     report = write_report(out)
     for line in lessons(record):
         print(line)
-    print(f"{time.monotonic() - began:.0f} s in all. Open {report}")
+    print(f"{time.monotonic() - started:.0f} s in all. Open {report}")
     return record
 
 
@@ -78,30 +80,31 @@ def write_pairs(path: Path, seed: int) -> None:
 
 
 def photographs(clean: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns uint8 images with a contrast in [0.4, 0.8], a brightness in [0.1, 0.4] and Gaussian noise of 0.3 of their own.
+    """Returns uint8 images each with its own contrast in [0.4, 0.8], brightness in [0.1, 0.4] and Gaussian noise of 0.3.
 
     Args:
         clean: (N, 1, H, W) in [0, 1].
-        generator: Source of all that is random.
+        generator: Source of the randomness.
     """
     contrast, brightness = (torch.rand(len(clean), 1, 1, 1, generator=generator) for _ in range(2))
     shown = clean * (0.4 + 0.4 * contrast) + 0.1 + 0.3 * brightness
     noisy = shown + NOISE * torch.randn(shown.shape, generator=generator)
-    return (noisy.clamp(0, 1) * 255).round().byte()
+    return to_bytes(noisy)
 
 
-def lessons(record: dict[str, Any]) -> list[str]:
-    """Returns three lines: what was learned, how well strange digits are told, and what to try next; whatever came out."""
-    accuracy = {name: r["knn"]["30"]["majority"] for name, r in record["representations"].items()}
+def lessons(record: Evaluation) -> list[str]:
+    """Returns three lines: what was learned, how well unseen digits are detected, and what to try next."""
+    assert record.anomaly is not None
+    accuracy = {name: r.knn[30].majority for name, r in record.representations.items() if r.knn is not None}
     best = max(("untrained", "pixels", "pca"), key=lambda name: accuracy[name])
-    scores = record["anomaly"]["scores"]
-    control = max((n for n in scores if scores[n]["kind"] == "control"), key=lambda name: scores[name]["auroc"])
-    joint = scores["joint"]["auroc"]
+    scores = record.anomaly.scores
+    control = max((n for n in scores if scores[n].kind == "control"), key=lambda name: scores[name].auroc)
+    joint = scores["joint"].auroc
     return [
-        f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: the majority of 30 "
-        f"nearest neighbors names {accuracy['z']:.1%} of the test digits rightly; on {best} {accuracy[best]:.1%}.",
-        f"2. The joint score finds the unseen digit {_compared(joint, scores[control]['auroc'])} the best control: "
-        f"AUROC {joint:.3f}, {control} {scores[control]['auroc']:.3f} (0.5 is chance).",
+        f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: a majority vote of "
+        f"the 30 nearest neighbors classifies {accuracy['z']:.1%} of the test digits correctly; on {best} {accuracy[best]:.1%}.",
+        f"2. The joint score detects the unseen digit {_compared(joint, scores[control].auroc)} the best control: "
+        f"AUROC {joint:.3f}, {control} {scores[control].auroc:.3f} (0.5 is chance).",
         "3. Next: your own images with `vergence train FOLDER --out runs/mine`, or `vergence train --help`.",
     ]
 

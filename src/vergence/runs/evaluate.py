@@ -1,4 +1,4 @@
-"""The one declared protocol: a run's numbers beside their controls, from the last epoch, with every setting written down."""
+"""The one declared protocol: a run's numbers beside their controls, from the last epoch, with every setting recorded."""
 
 import time
 from collections.abc import Iterator
@@ -9,33 +9,47 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.training import build
-from vergence.encoders import networks
-from vergence.runs.run import Run
 from vergence.data.items import Items
+from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data, open_data
+from vergence.encoders import networks
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
+from vergence.runs.rows import parts
+from vergence.runs.run import Run
+from vergence.training import build
+from vergence.training.records import (
+    Accuracy,
+    Anomaly,
+    Collapse,
+    Detection,
+    Evaluation,
+    Kind,
+    Posterior,
+    Probe,
+    Protocol,
+    Representation,
+)
 from vergence.utils.files import replacing
 from vergence.utils.terminal import bar
-from vergence.training.loop import seed_of
 
 __all__ = ["evaluate"]
 
-EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; rows of neighbors and their length
-SCORED = 1024  # items at a time
+EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries with neighbors, and neighbors of each
+BATCH = 1024  # embeddings at a time
 PIXELS = 32  # larger images are averaged down to this side for the pixel controls
 
-Features = dict[str, Tensor]
+Features = dict[str, Tensor]  # name of a representation -> (N, D)
+Kept = tuple[Tensor, Tensor]  # masks of the training and the test items whose label training kept
 
 
-def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
+def evaluate(run: Run, *, probes: bool = True) -> Evaluation:
     """Evaluates a run and writes ``evaluation.json`` and ``examples.npz``.
 
     kNN: full clean training bank, cosine, k in {1, 5, 20, 30, 200}, majority and weighted (T = 0.07). Linear probe: logistic
     regression on frozen features standardized with training statistics. Both on the embedding z and the posterior mean mu,
-    beside an untrained encoder of the same make, raw inputs and their PCA. If the run was trained on some classes only, the
-    others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of every score and control.
-    An objective that is no density has no mu, no posterior and no scores; of pairs the contexts are evaluated.
+    beside an untrained encoder of the same architecture, raw inputs and their PCA. If the run was trained on some classes
+    only, the others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of every score and
+    control. Without a density there are no mu, no posterior and no scores; of pairs the contexts are evaluated.
 
     Args:
         run: A finished run.
@@ -47,44 +61,44 @@ def evaluate(run: Run, *, probes: bool = True) -> dict[str, Any]:
     Raises:
         ValueError: The labels have one class only, so that there is nothing to classify; all else has been written by then.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     config = run.folder.config
     opened = open_data(config.data, workers=config.fit.workers)
+    kept = _kept(opened, config.data.keep_classes)
     with bar("evaluate", 2 * 3 + 5, "steps") as advance:
         train, test = _features(run, opened.train, advance), _features(run, opened.test, advance)
         train["pca"], test["pca"] = controls.pca(train["pixels"], test["pixels"], train["z"].shape[1])
-        kept = _kept(opened, config.data.keep_classes)
-        found = {}
+        representations = {}
         for name in train:
             advance(1, label=f"evaluate {name}")
-            found[name] = {
-                "kind": "model" if name in ("z", "mu") else "control",
-                "dim": train[name].shape[1],
-                "collapse": collapse.collapse(test[name]),
-                **_accuracies(opened, train[name], test[name], kept, probes),
-            }
-    record = {
-        "protocol": {
-            "bank": len(opened.train),
-            "test": len(opened.test),
-            "epoch": config.fit.epochs,
-            "seed": config.fit.seed,
-            "objective": config.model.objective,
-            "seconds": round(time.monotonic() - began, 1),
-            "note": f"{opened.note}; {'no accuracies: fewer than two labeled classes' if kept is None else 'last epoch'}",
-        },
-        "representations": found,
-        "posterior": _posterior(run, test["z"]) if run.has_density else None,
-        "anomaly": _anomalies(run, opened, train, test),
-    }
-    run.folder.write_json("evaluation.json", record)
+            representations[name] = _representation(name, opened, train[name], test[name], kept, probes)
+    record = Evaluation(
+        protocol=_protocol(run, opened, kept, time.monotonic() - started),
+        representations=representations,
+        posterior=_posterior(run, test["z"]) if run.has_density else None,
+        anomaly=_anomalies(run, opened, train, test),
+    )
+    run.folder.write_json("evaluation.json", record.to_dict())
     _write_examples(run, opened.test, test)
     if kept is None and opened.train.labels is not None and config.data.keep_classes is None:
         raise ValueError(
-            f"a probe needs at least 2 labeled classes, found {len(opened.classes)}: put each class into a folder of its own; "
-            f"what needs no labels is in {run.folder.path / 'evaluation.json'}"
+            f"expected at least 2 labeled classes for a probe, found {len(opened.classes)}: put each class into a folder of its "
+            f"own; what needs no labels is in {run.folder.path / 'evaluation.json'}"
         )
     return record
+
+
+def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Protocol:
+    config = run.folder.config
+    return Protocol(
+        bank=len(opened.train),
+        test=len(opened.test),
+        epoch=config.fit.epochs,
+        seed=config.fit.seed,
+        objective=config.model.objective,
+        seconds=round(seconds, 1),
+        note=f"{opened.note}; {'no accuracies: fewer than two labeled classes' if kept is None else 'last epoch'}",
+    )
 
 
 def _features(run: Run, items: Items, advance: Any) -> Features:
@@ -95,8 +109,8 @@ def _features(run: Run, items: Items, advance: Any) -> Features:
         return features.collect(net, items, size=run.size, device=run.device)[0]
 
     z = collect(run.method.encoder)
-    believed = {"mu": _mean(run, z)} if run.has_density else {}
-    return {"z": z, **believed, "untrained": collect(_untrained(run)), "pixels": collect(_Pixels())}
+    posterior = {"mu": _posterior_mean(run, z)} if run.has_density else {}
+    return {"z": z, **posterior, "untrained": collect(_untrained(run)), "pixels": collect(_Pixels())}
 
 
 class _Pixels(nn.Module):
@@ -104,49 +118,46 @@ class _Pixels(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 4 and x.shape[-1] > PIXELS:
-            x = F.adaptive_avg_pool2d(x.float() / 255 if x.dtype == torch.uint8 else x, PIXELS)
+            x = F.adaptive_avg_pool2d(to_unit(x), PIXELS)
         return controls.pixels(x)
 
 
 def _untrained(run: Run) -> nn.Module:
     """Returns the run's encoder as it was before its first step."""
-    facts, config = run.folder.facts, run.folder.config
     standardize = next(m for m in run.method.encoder.modules() if isinstance(m, networks.Standardize))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(config.fit.seed, "initialise", 0))
-        encoder = networks.encoder(config.model.encoder, facts["shape"], standardize.mean.cpu(), standardize.std.cpu())
+    folder = run.folder
+    encoder = build.initial_encoder(folder.config, folder.metadata.shape, standardize.mean.cpu(), standardize.std.cpu())
     return encoder.to(run.device)
 
 
-def _inner(run: Run, z: Tensor) -> Iterator[Tensor]:
+def _projected(run: Run, z: Tensor) -> Iterator[Tensor]:
     """Yields embeddings (N, D) in the objective's space, in parts that a mixture of many components can take."""
     for part in z.split(4096):
-        yield from build.parts(run.objective, run.method.projector(run.to_device(part)), SCORED)
+        yield from parts(run.objective, run.method.projector(run.to_device(part)), BATCH)
 
 
 @torch.inference_mode()
-def _mean(run: Run, z: Tensor) -> Tensor:
-    return torch.cat([run.objective.posterior(inner).mean.cpu() for inner in _inner(run, z)])
+def _posterior_mean(run: Run, z: Tensor) -> Tensor:
+    return torch.cat([run.objective.posterior(part).mean.cpu() for part in _projected(run, z)])
 
 
 @torch.inference_mode()
-def _posterior(run: Run, z: Tensor) -> dict[str, float]:
-    """Returns the statistics of the posterior over the test items; CV is the variance's deviation over its mean."""
-    parts = []
-    for inner in _inner(run, z):
-        belief = run.objective.posterior(inner)
-        parts.append([x.cpu() for x in (belief.variance, belief.mean, belief.entropy())])
-    variance, mean, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
-    return {
-        "variance_mean": variance.mean().item(),
-        "variance_cv": (variance.std() / variance.mean()).item(),
-        "norm_z": z.norm(dim=1).mean().item(),
-        "norm_mu": mean.norm(dim=1).mean().item(),
-        "entropy": entropy.mean().item(),
-    }
+def _posterior(run: Run, z: Tensor) -> Posterior:
+    columns = []
+    for part in _projected(run, z):
+        posterior = run.objective.posterior(part)
+        columns.append([x.cpu() for x in (posterior.variance, posterior.mean, posterior.entropy())])
+    variance, mean, entropy = (torch.cat(column) for column in zip(*columns, strict=True))
+    return Posterior(
+        variance_mean=variance.mean().item(),
+        variance_cv=(variance.std() / variance.mean()).item(),
+        norm_z=z.norm(dim=1).mean().item(),
+        norm_mu=mean.norm(dim=1).mean().item(),
+        entropy=entropy.mean().item(),
+    )
 
 
-def _kept(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor, Tensor] | None:
+def _kept(opened: Data, keep_classes: tuple[int, ...] | None) -> Kept | None:
     """Returns which training and test items have a label that training kept; None for fewer than two classes."""
     train, test = opened.train.labels, opened.test.labels
     if train is None or test is None:
@@ -155,52 +166,66 @@ def _kept(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor, T
     return (torch.isin(train, classes), torch.isin(test, classes)) if len(classes) >= 2 else None
 
 
-def _accuracies(opened: Data, train: Tensor, test: Tensor, kept: tuple[Tensor, Tensor] | None, probes: bool) -> dict[str, Any]:
-    if kept is None:
-        return {"knn": None, "probe": None}
-    assert opened.train.labels is not None and opened.test.labels is not None
-    labeled = train[kept[0]], opened.train.labels[kept[0]], test[kept[1]], opened.test.labels[kept[1]]
-    neighbors = {str(k): accuracy for k, accuracy in knn.knn_accuracy(*labeled).items()}
-    return {"knn": neighbors, "probe": probe.linear_probe(*labeled) if probes else None}
+def _representation(name: str, opened: Data, train: Tensor, test: Tensor, kept: Kept | None, probes: bool) -> Representation:
+    """Returns spread and, with labels of two classes, accuracies of features (N, D)."""
+    neighbors = accuracy = None
+    if kept is not None:
+        assert opened.train.labels is not None and opened.test.labels is not None
+        labeled = train[kept[0]], opened.train.labels[kept[0]], test[kept[1]], opened.test.labels[kept[1]]
+        neighbors = {k: Accuracy(**votes) for k, votes in knn.knn_accuracy(*labeled).items()}
+        accuracy = _probe(*labeled) if probes else None
+    return Representation(
+        kind="model" if name in ("z", "mu") else "control",
+        dim=train.shape[1],
+        collapse=Collapse(**collapse.collapse(test)),
+        knn=neighbors,
+        probe=accuracy,
+    )
 
 
-def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> dict[str, Any] | None:
-    """Returns how well every score tells the classes that training did not see from those it saw."""
+def _probe(*labeled: Tensor) -> Probe:
+    numbers: dict[str, Any] = probe.linear_probe(*labeled)
+    return Probe(**numbers)
+
+
+def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> Anomaly | None:
+    """Returns how well every score separates the classes that training left out; None where it kept all."""
     keep, labels = run.folder.config.data.keep_classes, opened.test.labels
     if keep is None or labels is None:
         return None
     test = {name: found[labels >= 0] for name, found in test.items()}
-    strange = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
-    scores = {name: ("model", score) for name, score in _scores(run, test["z"]).items()} if run.has_density else {}
+    anomalous = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
+    scores: dict[str, tuple[Kind, Tensor]] = {}
+    scores |= {name: ("model", score) for name, score in _scores(run, test["z"]).items()} if run.has_density else {}
     for name in ("z", "untrained", "pixels", "pca"):
         scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
     for name in ("z", "untrained", "pca"):
         scores[f"Mahalanobis, {name}"] = "control", anomaly.mahalanobis(train[name], test[name])
-    return {
-        "inliers": [opened.classes[c] for c in keep],
-        "anomalies": [name for c, name in enumerate(opened.classes) if c not in keep],
-        "n_inliers": int((~strange).sum()),
-        "n_anomalies": int(strange.sum()),
-        "scores": {name: {"kind": kind, **anomaly.detection(score, strange)} for name, (kind, score) in scores.items()},
-    }
+    return Anomaly(
+        inliers=tuple(opened.classes[c] for c in keep),
+        anomalies=tuple(name for c, name in enumerate(opened.classes) if c not in keep),
+        n_inliers=int((~anomalous).sum()),
+        n_anomalies=int(anomalous.sum()),
+        scores={name: Detection(kind=kind, **anomaly.detection(score, anomalous)) for name, (kind, score) in scores.items()},
+    )
 
 
 @torch.inference_mode()
 def _scores(run: Run, z: Tensor) -> Features:
     with torch.random.fork_rng(devices=[]):
-        parts = []
-        for inner in _inner(run, z):
+        columns = []
+        for part in _projected(run, z):
             torch.manual_seed(0)  # the same noise for every part, as in Run.score
-            parts.append(run.objective.scores(inner))
-    return {name: torch.cat([part[name].cpu() for part in parts]) for name in parts[0]}
+            columns.append(run.objective.scores(part))
+    return {name: torch.cat([part[name].cpu() for part in columns]) for name in columns[0]}
 
 
 def _write_examples(run: Run, items: Items, test: Features) -> None:
-    """Writes what the report shows of single items: a map, scores, thumbnails, neighbors."""
+    """Writes ``examples.npz``, which the report shows of single items: a map, scores, thumbnails, neighbors."""
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:EXAMPLES].sort().values
     z = test["z"][chosen]
-    centerd = z - z.mean(0)
-    xy = centerd @ torch.linalg.svd(centerd.double(), full_matrices=False)[2][:2].T.float()
+    centered = z - z.mean(0)
+    xy = centered @ torch.linalg.svd(centered.double(), full_matrices=False)[2][:2].T.float()
     labels = items.labels[chosen] if items.labels is not None else torch.full((len(chosen),), -1)
     columns: dict[str, Any] = {
         "xy": xy.numpy(),
@@ -219,6 +244,5 @@ def _write_examples(run: Run, items: Items, test: Features) -> None:
 
 
 def _thumbnail(x: Tensor) -> Tensor:
-    x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-    small = F.interpolate(x, size=64, mode="bilinear", antialias=True) if x.shape[-1] > 64 else x
-    return (small.clamp(0, 1) * 255).round().byte().contiguous()
+    x = to_unit(x, torch.float32)
+    return to_bytes(resize(x, 64, 64) if x.shape[-1] > 64 else x).contiguous()

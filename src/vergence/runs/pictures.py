@@ -1,18 +1,17 @@
-"""Pictures of embeddings, for people to look at: a small decoder of a frozen encoder, and the nearest real picture.
+"""Pictures of embeddings: a small decoder of a frozen encoder, and the nearest real picture.
 
 The decoder is a generator in the manner of DCGAN (2015), arXiv:1511.06434: a linear map to a few pixels, then transposed 4x4
 convolutions of stride 2 with batch normalization and ReLU, each doubling the side. Unlike there, a 3x3 convolution and a sigmoid
-come last, and it is trained by mean squared error against the picture that was embedded. It never changes the run's encoder, and
-what it paints shows the part of a picture that the embedding keeps: a blur where several pictures have one embedding.
+come last, and it is trained by mean squared error against the picture that was embedded. It never changes the run's encoder. Its
+output shows the part of a picture that the embedding keeps, and is blurred where several pictures have one embedding.
 
 Shapes: N pictures (C, H, W), D features of the objective's space.
 """
 
 import hashlib
-import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,18 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.runs.run import Images, Run
 from vergence.data.items import Items, PairItems, batches
+from vergence.data.pixels import center_crop, resize, to_unit
 from vergence.data.sources import open_data
-from vergence.evaluation import features
-from vergence.utils.files import replacing
-from vergence.methods.paired import Side
 from vergence.encoders.decoder import Decoder
+from vergence.evaluation import features
+from vergence.methods.paired import Side
+from vergence.runs.run import Images, Run
+from vergence.utils.files import replacing
 from vergence.utils.terminal import bar
-from vergence.data.views import center_crop
 
 __all__ = [
     "decoded",
@@ -45,7 +44,7 @@ __all__ = [
 ]
 
 FILE = "decoder.safetensors"
-EPOCHS, BATCH, RATE = 30, 64, 2e-3
+EPOCHS, BATCH_SIZE, LEARNING_RATE = 30, 64, 2e-3
 CONTEXTS = 8  # rows of a grid
 DISTANCES = 1 << 24  # held at a time
 SIDE = 32  # smaller pictures are written larger, pixel by pixel
@@ -55,18 +54,18 @@ def picture_shape(run: Run) -> tuple[int, int, int]:
     """Returns (C, H, W) of the targets as the encoder sees them.
 
     Raises:
-        ValueError: They are no images.
+        ValueError: The targets are not images.
     """
-    facts = run.folder.facts
-    shape = facts["target_shape"] or facts["shape"]
+    metadata = run.folder.metadata
+    shape = metadata.target_shape or metadata.shape
     if len(shape) != 3:
         found = f"found vectors of {shape[0]} features"
-        raise ValueError(f"expected a run whose targets are images to make pictures of, {found}; write a .npz instead")
+        raise ValueError(f"expected a run whose targets are images, {found}; write a .npz instead")
     return shape[0], shape[1], shape[2]
 
 
 def targets(run: Run) -> Items:
-    """Returns the training items of the second view; of pairs, the targets."""
+    """Returns the run's training items; of pairs, the targets."""
     opened = open_data(run.folder.config.data, workers=run.folder.config.fit.workers)
     return opened.train.target if isinstance(opened.train, PairItems) else opened.train
 
@@ -76,14 +75,14 @@ def fit_decoder(
     items: Items | None = None,
     *,
     epochs: int = EPOCHS,
-    batch_size: int = BATCH,
-    lr: float = RATE,
+    batch_size: int = BATCH_SIZE,
+    lr: float = LEARNING_RATE,
     seed: int = 0,
 ) -> Decoder:
-    """Trains a decoder of the run's frozen embeddings: mean squared error, Adam, a cosine from ``lr`` to zero.
+    """Trains a decoder of the run's frozen embeddings with mean squared error, Adam and a cosine schedule from ``lr`` to zero.
 
     Args:
-        run: A trained run on images; of pairs, the targets are what is decoded.
+        run: A trained run on images; of pairs, the targets are decoded.
         items: Images to learn from; the run's training items by default.
         epochs: Passes over them.
         batch_size: Images in a step.
@@ -127,7 +126,7 @@ def _fit(decoder: Decoder, z: Tensor, items: Items, run: Run, epochs: int, batch
     with bar(f"decoder 1/{epochs}", steps * batch_size, "images") as advance:
         for epoch in range(epochs):
             order = torch.randperm(len(items))[: max(1, len(items) // batch_size) * batch_size]
-            for index, x in _seen(items, order.split(batch_size), run):
+            for index, x in _pictures(items, order.split(batch_size), run):
                 error = F.mse_loss(decoder(z[index].to(run.device)), x)
                 optimizer.zero_grad(set_to_none=True)
                 error.backward()
@@ -136,21 +135,21 @@ def _fit(decoder: Decoder, z: Tensor, items: Items, run: Run, epochs: int, batch
                 advance(len(index), label=f"decoder {epoch + 1}/{epochs}")
 
 
-def _seen(items: Items, index: Iterable[Tensor], run: Run, side: Side = "target") -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (index, pictures (B, C, H, W) in [0, 1]) on the run's device, as the side's encoder sees them."""
+def _pictures(items: Items, index: Iterable[Tensor], run: Run, side: Side = "target") -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields (index, pictures (B, C, H, W) in [0, 1]) on the run's device, cropped as for the side's encoder."""
     size = run.where(side)["size"]
     for i, x in items.stream(iter(index), workers=run.folder.config.fit.workers):
         x = x[0] if isinstance(x, tuple | list) else x
         x = x if size is None else center_crop(x, size)
-        yield i, (x.float() / 255 if x.dtype == torch.uint8 else x.float()).to(run.device)
+        yield i, to_unit(x, torch.float32).to(run.device)
 
 
 def kept_decoder(run: Run, epochs: int | None = None, seed: int = 0) -> Decoder:
-    """Returns the decoder that the run folder keeps (``decoder.safetensors``), or trains one and keeps it there.
+    """Returns the decoder in the run folder (``decoder.safetensors``), or trains one and writes it there.
 
     Args:
         run: A trained run on images.
-        epochs: Passes to train for; None takes a decoder that is there whatever its number, or else trains for 30.
+        epochs: Passes over the training items; None takes any decoder in the folder, or else trains for 30.
         seed: As for `fit_decoder`.
     """
     found = load_decoder(run, epochs)
@@ -166,7 +165,7 @@ def kept_decoder(run: Run, epochs: int | None = None, seed: int = 0) -> Decoder:
 
 
 def load_decoder(run: Run, epochs: int | None = None) -> Decoder | None:
-    """Returns the decoder that the run folder keeps; None where there is none for this model (and these ``epochs``)."""
+    """Returns the decoder in the run folder; None where there is none for this model (and these ``epochs``)."""
     file = run.folder.path / FILE
     try:
         with safe_open(file, "pt") as opened:
@@ -176,12 +175,12 @@ def load_decoder(run: Run, epochs: int | None = None) -> Decoder | None:
             decoder = Decoder(settings["dim"], settings["shape"])
             decoder.load_state_dict({name: opened.get_tensor(name) for name in opened.keys()})
     except (FileNotFoundError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
-        return None  # what is damaged is made again
+        return None  # a damaged decoder is trained again
     return decoder.to(run.device).eval()
 
 
 def _digest(run: Run) -> str:
-    """Returns what tells the run's model from others."""
+    """Returns a hash of the run's model."""
     digest = hashlib.blake2b(digest_size=16)
     with (run.folder.path / "model.safetensors").open("rb") as file:
         while part := file.read(1 << 20):
@@ -191,7 +190,7 @@ def _digest(run: Run) -> str:
 
 @torch.inference_mode()
 def decoded(decoder: Decoder, z: Tensor) -> Tensor:
-    """Returns the pictures (N, C, H, W) that a decoder paints of embeddings (N, D), on the CPU."""
+    """Returns the pictures (N, C, H, W) that a decoder gives for embeddings (N, D), on the CPU."""
     device = next(decoder.parameters()).device
     return torch.cat([decoder(part.to(device)).cpu() for part in z.split(256)])
 
@@ -203,7 +202,7 @@ def nearest_pictures(run: Run, z: Tensor, items: Items | None = None) -> tuple[T
     Args:
         run: A trained run on images.
         z: Embeddings (N, D) in the objective's space.
-        items: What is looked through; the run's training items by default, of pairs the targets.
+        items: Items to search; the run's training items by default, of pairs the targets.
 
     Returns:
         The pictures (N, C, H, W) in [0, 1] and their int64 index (N,) among the items.
@@ -218,7 +217,7 @@ def nearest_pictures(run: Run, z: Tensor, items: Items | None = None) -> tuple[T
 
 
 def _read(run: Run, items: Items, side: Side = "target") -> Tensor:
-    return torch.cat([x.cpu() for _, x in _seen(items, batches(len(items), 256), run, side)])
+    return torch.cat([x.cpu() for _, x in _pictures(items, batches(len(items), 256), run, side)])
 
 
 def write_samples(
@@ -231,25 +230,25 @@ def write_samples(
     epochs: int | None = None,
     seed: int = 0,
 ) -> int:
-    """Draws from a run's density and writes embeddings (``.npz``) or pictures of targets (``.png``).
+    """Samples from a run's density and writes embeddings (``.npz``) or pictures of targets (``.png``).
 
     A ``.npz`` holds za and zb (n, D) in the objective's space; given contexts za (R, D), zb (R, n, D) and their names. A
-    ``.png`` is a grid of n targets; given contexts a row for each: the context, then n draws of its targets.
+    ``.png`` is a grid of n targets; given contexts, a row for each: the context, then n samples of its targets.
 
     Args:
         run: A trained run whose objective has a conditional density.
         out: File to write.
-        n: Draws, for each context where there are contexts; 64, or 8 a context, by default.
-        context: Items whose first eight are the contexts; None draws contexts as well.
-        decoder: Paint pictures with `kept_decoder`, instead of showing the nearest real training picture.
-        epochs: Of the decoder, as for `kept_decoder`.
-        seed: Seed of the draws.
+        n: Number of samples, for each context where there are contexts; 64, or 8 for each context, by default.
+        context: Items whose first eight are the contexts; None samples contexts as well.
+        decoder: Whether pictures come from `kept_decoder`; otherwise they are the nearest real training pictures.
+        epochs: Passes of the decoder's training, as for `kept_decoder`; implies ``decoder``.
+        seed: Seed of the samples.
 
     Returns:
-        How many targets were drawn.
+        The number of targets that were sampled.
 
     Raises:
-        ValueError: The objective has no such density, the file's ending or folder will not do, or the targets are no images.
+        ValueError: The objective has no such density, the file's ending or folder cannot be used, or the targets are not images.
     """
     n = (64 if context is None else 8) if n is None else n
     _require_writable(run, out, n, decoder or epochs is not None)
@@ -293,7 +292,7 @@ def _contexts(run: Run, context: Images) -> Items:
 
 @torch.inference_mode()
 def _given(run: Run, items: Items, n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns the contexts' embeddings (R, D), and n draws of the targets' of each (R, n, D)."""
+    """Returns the contexts' embeddings (R, D), and n samples of the targets' for each (R, n, D)."""
     za = run.project(items)
     density = run.conditional_objective.conditional(run.to_device(za))
     with torch.random.fork_rng():
@@ -302,11 +301,11 @@ def _given(run: Run, items: Items, n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _read_contexts(run: Run, items: Items) -> Tensor | None:
-    """Returns the contexts as pictures (R, C, H, W) of the targets' shape; None where they are no images."""
+    """Returns the contexts as pictures (R, C, H, W) of the targets' shape; None where they are not images."""
     if len(run.read_shape()) != 3:
         return None
     channels, height, width = picture_shape(run)
-    x = F.interpolate(_read(run, items, "context"), size=(height, width), mode="bilinear", antialias=True)
+    x = resize(_read(run, items, "context"), height, width)
     return x.expand(-1, channels, -1, -1) if x.shape[1] == 1 else x if channels == 3 else x.mean(1, keepdim=True)
 
 

@@ -13,7 +13,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def with_global_batch_norm(module: M, *, on_gpu: bool) -> M:
-    """Makes every batch normalization see all processes' items, in place; torch's own way to do so needs a GPU."""
+    """Makes every batch normalization see all processes' items, in place; torch's own needs a GPU."""
     if on_gpu:
         converted: M = nn.SyncBatchNorm.convert_sync_batchnorm(module)
         return converted
@@ -32,7 +32,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         new = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         new.load_state_dict(norm.state_dict())
         for own, theirs in zip(new.parameters(), norm.parameters(), strict=True):
-            own.requires_grad_(theirs.requires_grad)  # those of a teacher want none
+            own.requires_grad_(theirs.requires_grad)  # a teacher's have no gradient
         return new.to(next(norm.parameters()).dtype).train(norm.training)
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -48,13 +48,13 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         y = upcast_half(x)
         n = y.numel() // y.shape[1] * torch.distributed.get_world_size()
         mean = all_reduce(y.sum(dims)) / n
-        centerd = y - mean.view(shape)
-        var = all_reduce(centerd.square().sum(dims)) / n
+        centered = y - mean.view(shape)
+        var = all_reduce(centered.square().sum(dims)) / n
         with torch.no_grad():
             assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
             self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
             self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
-        normal = centerd * torch.rsqrt(var + self.eps).view(shape)
+        normal = centered * torch.rsqrt(var + self.eps).view(shape)
         scaled: Tensor = normal * self.weight.view(shape) + self.bias.view(shape)
         return scaled.to(x.dtype)

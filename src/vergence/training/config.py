@@ -1,4 +1,4 @@
-"""What a run is: plain dataclasses, so that the command line answers without loading torch.
+"""The description of a run: plain dataclasses, so that the command line answers without loading torch.
 
 Everything that decides a result is here and is written to the run folder's ``config.json``.
 """
@@ -55,11 +55,11 @@ class ModelConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(Checked):
-    """How the parameters are found.
+    """How the parameters are fitted.
 
     Attributes:
         epochs: Passes over the training items.
-        batch_size: Pairs in a step, over all processes together.
+        batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         lr: Peak learning rate; not rescaled with the batch size.
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
@@ -73,7 +73,7 @@ class FitConfig(Checked):
         seed: Seed of the initialization, the order of the data, the views and the samples.
         knn_every: Epochs between online kNN checks on at most 10,000 items; 0 for none.
         checkpoint_seconds: Least time between two checkpoints, in seconds.
-        strict: Stop the run when the embedding collapses.
+        strict: Whether the run stops when the embedding collapses.
     """
 
     least: typing.ClassVar[dict[str, float]] = {
@@ -101,7 +101,7 @@ class FitConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A whole run: with the code's version, enough to have its numbers again."""
+    """A complete run description: with the code's version, enough to reproduce the run's numbers."""
 
     data: DataConfig
     views: ViewConfig = field(default_factory=ViewConfig)
@@ -116,7 +116,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "RunConfig":
-        """Builds a run from what `to_dict` gave, JSON's lists turned back into tuples.
+        """Builds a run description from what `to_dict` returned; JSON's lists become tuples.
 
         Raises:
             ValueError: A field is unknown or missing.

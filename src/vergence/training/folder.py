@@ -1,27 +1,36 @@
-"""The run folder: what is written, how it survives a kill, and how it is read again. No pickle: loading runs no code.
+"""The run folder: what is written, how it survives a kill, and how it is read. No pickle: loading runs no code.
 
 ``config.json`` and ``model.safetensors`` are enough to use a model; ``checkpoints/last.pt`` is enough to train on.
+``docs/run_folder.md`` documents every file. Reading the JSON files needs no torch.
 """
 
 import contextlib
+import csv
+import hashlib
 import io
 import json
-import os
+import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from vergence.training.config import RunConfig
-from vergence.utils.files import replacing
+from vergence.training.records import Evaluation, RunMetadata
+from vergence.utils.files import open_table, remove_leftovers, replacing
+from vergence.utils.locks import locked
+from vergence.utils.records import read_object, shortened
 from vergence.utils.version import __version__
 
-__all__ = ["FORMAT", "RunFolder", "check_writable"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
-FORMAT = 1
+    from vergence.data.items import Skipped
+
+__all__ = ["FORMAT", "RunFolder", "require_new", "require_writable", "run_lock", "write_skipped"]
+
+FORMAT = 2
+CHECKPOINT, MODEL, CHECKSUMS = "checkpoints/last.pt", "model.safetensors", "checksums.json"
 State = dict[str, Any]
 
 
@@ -31,109 +40,128 @@ class RunFolder:
     Attributes:
         path: The folder.
         config: The run's description.
-        facts: What was found at the start: classes, counts, shape, device, versions.
+        metadata: What was found when the training started.
+        version: Version of the library that wrote it.
     """
 
-    def __init__(self, path: Path, config: RunConfig, facts: dict[str, Any]) -> None:
-        self.path, self.config, self.facts = path, config, facts
+    def __init__(self, path: Path, config: RunConfig, metadata: RunMetadata, version: str = __version__) -> None:
+        self.path, self.config, self.metadata, self.version = path, config, metadata, version
+        self.digests: dict[str, list[str]] = {}  # SHA-256 of the files that this object has written to the end
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, facts: dict[str, Any]) -> "RunFolder":
-        """Makes the folder and writes ``config.json``.
+    def create(cls, path: Path, config: RunConfig, metadata: RunMetadata) -> "RunFolder":
+        """Makes the folder and writes ``config.json``; replaces a run that ended before its first checkpoint.
 
         Raises:
-            ValueError: The folder already holds a run, or is no place to write.
+            ValueError: The folder already holds a run, or cannot be written.
         """
-        if (path / "config.json").exists():
-            raise ValueError(f"{path} already holds a run: continue it with --resume, or choose another --out")
-        check_writable(path)
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        folder = cls(path, config, facts)
-        folder._write_config()
+        require_new(path)
+        require_writable(path)
+        folder = cls(path, config, metadata)
+        (path / "checkpoints").mkdir(exist_ok=True)
+        for name in ("metrics.jsonl", "log.txt", "skipped.csv", CHECKSUMS):
+            (path / name).unlink(missing_ok=True)
+        record = {"vergence": __version__, "format": FORMAT, **config.to_dict(), "metadata": metadata.to_dict()}
+        folder.write_json("config.json", record)
         return folder
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Reads a run's description.
+        """Reads a run's description and metadata.
 
         Raises:
             ValueError: There is no run, it is damaged, or a newer version wrote it.
         """
         file = path / "config.json"
         if not file.is_file():
-            raise ValueError(f"{path} is not a run folder: it has no config.json; 'vergence train ... --out {path}' makes one")
-        try:
-            raw = json.loads(file.read_text())
-            if raw["format"] > FORMAT:
-                raise ValueError(
-                    f"{path} was written by vergence {raw['vergence']} (format {raw['format']}); this is {__version__}, "
-                    f"which reads formats up to {FORMAT}: upgrade vergence"
-                )
-            return cls(path, RunConfig.from_dict(raw), raw["facts"])
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{file} is damaged ({error!r}); train again, or restore it from a copy") from None
-
-    def _write_config(self) -> None:
-        record = {"vergence": __version__, "format": FORMAT, **self.config.to_dict(), "facts": self.facts}
-        self.write_json("config.json", record)
+            raise ValueError(f"expected a run folder, which 'vergence train' writes; {path} has no config.json")
+        raw = _read(file, read_object)
+        version, number = raw.get("vergence"), raw.get("format")
+        if isinstance(number, int) and number > FORMAT:
+            raise ValueError(
+                f"{path} was written by vergence {version} (format {number}); this is {__version__}, which reads formats up to "
+                f"{FORMAT}: upgrade vergence"
+            )
+        found = raw.get("metadata", raw.get("facts"))  # "facts" until format 1
+        config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(found)))
+        return cls(path, config, metadata, str(version))
 
     def write_json(self, name: str, record: dict[str, Any]) -> None:
         """Writes a JSON file in one step."""
-        with replacing(self.path / name) as part:
-            part.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+        with self._writing(name) as part:
+            part.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
     def append(self, row: dict[str, Any]) -> None:
         """Adds a row to ``metrics.jsonl``; numbers that are not finite become null."""
-        clean = {k: None if isinstance(v, float) and not _finite(v) else v for k, v in row.items()}
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(clean) + "\n")
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Returns the rows of ``metrics.jsonl``; a last line half written by a kill is left out."""
-        file = self.path / "metrics.jsonl"
-        rows = []
-        for line in file.read_text().splitlines() if file.exists() else []:
-            with contextlib.suppress(json.JSONDecodeError):
-                rows.append(json.loads(line))
-        return rows
-
-    def forget_after(self, step: int) -> None:
-        """Drops the rows of ``metrics.jsonl`` behind ``step``: they will be written again."""
-        kept = [row for row in self.metrics() if row.get("step", 0) <= step]
-        with replacing(self.path / "metrics.jsonl") as part:
-            part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        self._add_line("metrics.jsonl", json.dumps(clean))
 
     def log(self, line: str) -> None:
         """Adds a line to ``log.txt``."""
-        with (self.path / "log.txt").open("a") as file:
-            file.write(line + "\n")
+        self._add_line("log.txt", line)
 
-    def save_checkpoint(self, state: State) -> None:
-        """Writes ``checkpoints/last.pt`` in one step: a kill leaves the one before."""
-        whole = io.BytesIO()  # torch reports a full disk as an error of its own making; plain writing says what it is
-        torch.save(state, whole)
-        with replacing(self.path / "checkpoints" / "last.pt") as part:
-            part.write_bytes(whole.getbuffer())
+    def metrics(self) -> list[dict[str, Any]]:
+        """Returns the rows of ``metrics.jsonl``; a line that is not an object, as a kill leaves it, is left out."""
+        file = self.path / "metrics.jsonl"
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+        return [row for row in map(_parse_row, lines) if row is not None]
 
-    def load_checkpoint(self) -> State | None:
-        """Returns the last checkpoint's tensors and numbers, or None where there is none yet.
+    def evaluation(self) -> Evaluation | None:
+        """Returns what ``evaluation.json`` holds; None where there is none.
 
         Raises:
             ValueError: The file is damaged.
         """
-        file = self.path / "checkpoints" / "last.pt"
-        if not file.exists():
-            return None
-        return _reading(file, lambda: torch.load(file, map_location="cpu", weights_only=True))
+        file = self.path / "evaluation.json"
+        return _read(file, lambda file: Evaluation.from_dict(read_object(file))) if file.exists() else None
 
-    def save_model(self, state: dict[str, Tensor]) -> None:
+    def skipped(self) -> list[tuple[str, str]]:
+        """Returns name and reason of the items that could not be read.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        file = self.path / "skipped.csv"
+        return _read(file, _read_skipped) if file.exists() else []
+
+    def drop_rows_after(self, step: int) -> None:
+        """Drops the rows of ``metrics.jsonl`` behind ``step``, which will be written again."""
+        kept = [row for row in self.metrics() if row.get("step", 0) <= step]
+        with self._writing("metrics.jsonl") as part:
+            part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+    def save_checkpoint(self, state: State) -> None:
+        """Writes ``checkpoints/last.pt`` in one step: a kill leaves the one before."""
+        import torch
+
+        whole = io.BytesIO()  # torch reports a full disk as an error of its own making; plain writing says what it is
+        torch.save(state, whole)
+        self._write_checked(CHECKPOINT, whole.getbuffer())
+
+    def load_checkpoint(self) -> State | None:
+        """Returns the last checkpoint's tensors and numbers; None where there is none yet.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        import torch
+
+        if not (self.path / CHECKPOINT).exists():
+            return None
+        state: State = self._read_checked(CHECKPOINT, lambda file: torch.load(file, map_location="cpu", weights_only=True))
+        if not isinstance(state, dict) or not isinstance(state.get("step"), int) or {"model", "optimizer"} - state.keys():
+            raise ValueError(
+                f"{self.path / CHECKPOINT} is damaged: it is not a checkpoint; restore it from a copy, or train again"
+            )
+        return state
+
+    def save_model(self, state: "dict[str, Tensor]") -> None:
         """Writes ``model.safetensors`` in one step."""
         from safetensors.torch import save
 
-        with replacing(self.path / "model.safetensors") as part:
-            part.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}))
+        self._write_checked(MODEL, save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}))
 
-    def load_model(self) -> dict[str, Tensor]:
+    def load_model(self) -> "dict[str, Tensor]":
         """Returns the trained tensors.
 
         Raises:
@@ -141,32 +169,135 @@ class RunFolder:
         """
         from safetensors.torch import load_file
 
-        file = self.path / "model.safetensors"
-        if not file.exists():
-            raise ValueError(f"{self.path} is not finished: it has no model.safetensors; go on with 'train --resume {self.path}'")
-        return _reading(file, lambda: load_file(file))
+        if not (self.path / MODEL).exists():
+            raise ValueError(f"{self.path} is not finished: it has no {MODEL}; go on with 'vergence train --resume {self.path}'")
+        found: dict[str, Tensor] = self._read_checked(MODEL, load_file)
+        return found
+
+    def _write_checked(self, name: str, content: bytes | memoryview) -> None:
+        """Writes a file after its SHA-256; that of the file before stays valid, for a kill between the two."""
+        known = {other: self.digests.get(other, digests) for other, digests in self._checksums().items()}
+        if name not in self.digests and (self.path / name).exists():
+            known[name] = [_sha256(self.path / name)]
+        digest = hashlib.sha256(content).hexdigest()
+        self.write_json(CHECKSUMS, {**known, name: [digest, *known.get(name, [])]})
+        with self._writing(name) as part:
+            part.write_bytes(content)
+        self.digests[name] = [digest]
+
+    def _read_checked(self, name: str, read: Callable[[Path], Any]) -> Any:
+        """Reads a file whose SHA-256 is one of those that were written; files of early versions have none."""
+        digests = self._checksums().get(name)
+        file = self.path / name
+
+        def checked(file: Path) -> Any:
+            if digests is not None and _sha256(file) not in digests:
+                raise ValueError("its SHA-256 differs from the one that was written")
+            return read(file)
+
+        return _read(file, checked)
+
+    def _checksums(self) -> dict[str, list[str]]:
+        file = self.path / CHECKSUMS
+        found = _read(file, read_object) if file.exists() else {}
+        return {name: digests for name, digests in found.items() if isinstance(digests, list)}
+
+    def _add_line(self, name: str, line: str) -> None:
+        with self._explained(name), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[Path]:
+        with self._explained(name), replacing(self.path / name) as part:
+            yield part
+
+    @contextlib.contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Turns what stops a file's writing into one line: where, why, what is safe, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(f"cannot write {self.path / name}: {error.strerror}; {self._what_is_safe()}") from None
+
+    def _what_is_safe(self) -> str:
+        if not self.path.is_dir():
+            return "the run folder was removed, and nothing of it is left: train again"
+        if (self.path / MODEL).exists():
+            return "the trained model is safe: free space, or restore the folder's permissions, and repeat the command"
+        if (self.path / CHECKPOINT).exists():
+            return f"the last checkpoint is safe: free space, then go on with 'vergence train --resume {self.path}'"
+        return "nothing was trained yet: free space, or choose another --out"
 
 
-def check_writable(path: Path) -> None:
-    """Raises a ValueError unless ``path`` is, or can be made, a folder to write in."""
+@contextlib.contextmanager
+def run_lock(path: Path) -> Iterator[None]:
+    """Keeps other trainings out of a folder for as long as the context lasts, and removes what killed ones left there.
+
+    Raises:
+        ValueError: Another process trains in the folder, or the folder cannot be written.
+    """
+    require_writable(path)
+    with locked(path / "lock", str(path)):
+        for folder in (path, path / "checkpoints"):
+            remove_leftovers(folder)
+        yield
+
+
+def require_new(path: Path) -> None:
+    """Raises a ValueError if a folder holds a run with a checkpoint or a model."""
+    if any((path / name).exists() for name in (CHECKPOINT, MODEL)):
+        raise ValueError(f"{path} already holds a run: continue it with --resume, or choose another --out")
+
+
+def require_writable(path: Path) -> None:
+    """Raises a ValueError unless ``path`` is a folder, or can become one, that can be written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".{os.getpid()}.probe"
-        probe.touch()
-        probe.unlink()
+        with replacing(path / "probe", durable=False) as part:
+            part.touch()
+        (path / "probe").unlink()
     except OSError as error:
         raise ValueError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
 
 
-def _reading(file: Path, read: Callable[[], State]) -> State:
+def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:
+    """Lists what could not be read; writes nothing where all could be."""
+    if skipped:
+        with open_table(path) as table:
+            table.append({"name": [s.name for s in skipped], "reason": [s.reason for s in skipped]})
+
+
+def _read_skipped(file: Path) -> list[tuple[str, str]]:
+    with file.open(newline="", encoding="utf-8") as lines:
+        return [(row[0], row[1]) for row in list(csv.reader(lines))[1:] if len(row) >= 2]
+
+
+def _parse_row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _read(file: Path, read: Callable[[Path], Any]) -> Any:
+    """Reads a file of a run folder.
+
+    Raises:
+        ValueError: It is damaged: one line with its path and the reason.
+    """
     from safetensors import SafetensorError
 
+    errors = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, EOFError, OSError)
     try:
-        return read()
-    except (RuntimeError, EOFError, SafetensorError, OSError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{file} is damaged: {reason}; restore it from a copy, or train again") from None
+        return read(file)
+    except (*errors, SafetensorError, pickle.UnpicklingError, csv.Error) as error:
+        raise ValueError(f"{file} is damaged: {shortened(error)}; restore it from a copy, or train again") from None
 
 
-def _finite(x: float) -> bool:
-    return x == x and abs(x) != float("inf")
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while part := opened.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -1,30 +1,27 @@
 """One flat loop on Lightning Fabric: devices, precision and processes are Fabric's, the rest is read from top to bottom.
 
-The randomness of a step is a function of (seed, step) alone. So a run that was killed goes on bit for bit, and N processes
-draw what one process would: they draw for the whole batch and take their part.
+The randomness of a step is a function of (seed, step) alone. So a run that was killed resumes bit for bit, and N processes
+sample what one process would: each samples for the whole batch and takes its part.
 """
 
 import contextlib
 import hashlib
 import logging
-import math
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from vergence.data.items import ArrayItems, Items, PairItems
 from vergence.data.views import Views
-from vergence.evaluation import collapse
-from vergence.evaluation.parts.spread import effective_rank, normalized_std
 from vergence.methods.core import Method
 from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
-from vergence.training.folder import RunFolder
+from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate
 
 if TYPE_CHECKING:
@@ -40,43 +37,32 @@ __all__ = [
     "seed_of",
 ]
 
-LOG_EVERY = 50  # steps between two rows of metrics.jsonl; each row costs one synchronization with the device
-PATIENCE = 2  # epochs in a row that show a collapse before it is called one
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
-
-Monitor = Callable[[nn.Module], dict[str, float]]
 
 
 class Interrupted(Exception):
-    """Training was asked to stop, and did so with a checkpoint."""
+    """Training was stopped by a signal, after saving a checkpoint."""
 
     def __init__(self, signum: int, step: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name} after step {step}")
         self.signum, self.step = signum, step
 
 
-class Progress(Protocol):
-    """What the loop tells somebody who watches."""
-
-    def __call__(self, *, step: int, total: int, epoch: int, row: dict[str, float]) -> None:
-        """Is called after every step; ``row`` holds the last metrics."""
-
-
 def launch(config: FitConfig) -> "Fabric":
     """Starts the processes and returns the engine; call it once, before anything is read or written.
 
     Raises:
-        ValueError: The device is not there.
+        ValueError: The device is not available.
     """
     from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
 
     cuda = torch.cuda.is_available()
     if config.device == "cuda" and not cuda:
-        raise ValueError("device 'cuda' was asked for, but torch finds no CUDA device; use --device cpu")
+        raise ValueError("expected a CUDA device for device 'cuda', but torch finds none; use --device cpu")
     accelerator = "cuda" if cuda and config.device != "cpu" else "cpu"
     if accelerator == "cuda" and config.devices > torch.cuda.device_count():
-        raise ValueError(f"{config.devices} devices were asked for, found {torch.cuda.device_count()}; lower --devices")
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its notes on precision are in the run's facts
+        raise ValueError(f"expected at most {torch.cuda.device_count()} devices, found {config.devices}; lower --devices")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the precision is in the run's metadata
     fabric = Fabric(
         accelerator=accelerator,
         devices=config.devices,
@@ -89,7 +75,7 @@ def launch(config: FitConfig) -> "Fabric":
 
 
 def precision(config: FitConfig, accelerator: str) -> Any:
-    """Returns Fabric's name of the precision; ``auto`` is bfloat16 autocast where the hardware multiplies bfloat16."""
+    """Returns Fabric's name of the precision; ``auto`` is bfloat16 autocast where the hardware supports bfloat16."""
     if config.precision == "auto":
         fast = torch.cuda.is_bf16_supported() if accelerator == "cuda" else torch.cpu._is_avx512_bf16_supported()
         return "bf16-mixed" if fast else "32-true"
@@ -112,46 +98,34 @@ def fit(
     items: Items,
     views: Views | None,
     config: FitConfig,
-    run: RunFolder,
+    recorder: Recorder,
     *,
     monitor: Monitor | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),
 ) -> None:
-    """Trains ``method`` to the last epoch, from the run's last checkpoint if it has one, and writes the model.
+    """Trains ``method`` to the last epoch, from the recorder's last checkpoint if it has one, and saves the model.
 
     Args:
-        fabric: The engine that `launch` gave.
-        method: What is trained; changed in place.
+        fabric: The engine that `launch` returned.
+        method: Method to train; changed in place.
         items: Training items; labels are not read.
         views: Makes two views of a batch; None where ``items`` are pairs already.
-        config: How.
-        run: Where checkpoints, metrics and the model go; written by the first process only.
-        monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers go to the metrics.
+        config: Settings.
+        recorder: Keeps checkpoints, metrics and the model; used by the first process only.
+        monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers are added to the metrics.
         progress: Called after every step.
-        warn: Told once, by the first process, if the embedding collapses.
+        warn: Called by the first process with each warning, once.
 
     Raises:
-        Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
+        Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.
         ValueError: The batch is larger than the data, the loss is not finite, or the embedding collapsed under ``strict``.
     """
     steps = require_batches(len(items), config)
-    if fabric.world_size > 1:
-        method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
-    state = run.load_checkpoint()
-    if state is not None:
-        method.load_state_dict(state["model"])
-    model, optimizer = fabric.setup(method, build_optimizer(config, method.parameters()))
-    step = 0
-    if state is not None:
-        optimizer.load_state_dict(state["optimizer"])
-        step = state["step"]
-        if fabric.is_global_zero:
-            run.forget_after(step)
+    model, optimizer, step = _restore(fabric, method, config, recorder)
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
-    journal = _Journal(run, method, config, steps, fabric.is_global_zero, monitor, progress, warn)
+    metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     saved = time.monotonic()
-
     with _stop_signal() as stopped, torch.random.fork_rng():
         model.train()
         while step < config.epochs * steps:
@@ -168,17 +142,45 @@ def fit(
                 optimizer.zero_grad(set_to_none=True)
                 method.after_step()
                 step += 1
-                journal.note(step, {"loss": loss, **terms})
+                metrics.add(step, {"loss": loss, **terms})
+                if progress is not None:
+                    progress(step, metrics.row)
                 stop = _agreed(stopped, fabric, step)
                 if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds):
-                    run.save_checkpoint(_state(method, optimizer, step))
+                    recorder.save_checkpoint(_state(method, optimizer, step))
                     saved = time.monotonic()
                 if stop:
                     raise Interrupted(stop, step)
     fabric.barrier()
     if fabric.is_global_zero:
-        run.save_checkpoint(_state(method, optimizer, step))
-        run.save_model(method.state_dict())
+        recorder.save_checkpoint(_state(method, optimizer, step))
+        recorder.save_model(method.state_dict())
+
+
+def _restore(
+    fabric: "Fabric", method: Method, config: FitConfig, recorder: Recorder
+) -> tuple[nn.Module, torch.optim.Optimizer, int]:
+    """Returns the model and the optimizer as Fabric wraps them, in the state of the last checkpoint, and its step."""
+    if fabric.world_size > 1:
+        method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
+    state = recorder.load_checkpoint()
+    if state is not None:
+        _load(method, state["model"])
+    model, optimizer = fabric.setup(method, build_optimizer(config, method.parameters()))
+    if state is None:
+        return model, optimizer, 0
+    _load(optimizer, state["optimizer"])
+    if fabric.is_global_zero:
+        recorder.drop_rows_after(state["step"])
+    return model, optimizer, state["step"]
+
+
+def _load(part: Any, state: Any) -> None:
+    try:
+        part.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"the checkpoint does not fit the run's description ({reason}); train again") from None
 
 
 def require_shareable(config: FitConfig) -> None:
@@ -192,14 +194,14 @@ def require_shareable(config: FitConfig) -> None:
 
 
 def require_batches(n: int, config: FitConfig) -> int:
-    """Returns the steps of an epoch of n items; an incomplete last batch is left out, and the next epoch draws another.
+    """Returns the steps of an epoch of n items; an incomplete last batch is left out, and the next epoch leaves out other items.
 
     Raises:
-        ValueError: The batch is larger than the data, or not to be shared by the processes evenly.
+        ValueError: The batch is larger than the data, or cannot be shared evenly by the processes.
     """
     require_shareable(config)
     if config.batch_size > n:
-        raise ValueError(f"batch of {config.batch_size} is larger than the data, {n} items; lower --batch-size")
+        raise ValueError(f"expected a batch of at most the {n} training items, found {config.batch_size}; lower --batch-size")
     return n // config.batch_size
 
 
@@ -229,97 +231,6 @@ def _gather(fabric: "Fabric") -> Callable[[Tensor], Tensor]:
     if fabric.world_size == 1:
         return lambda z: z
     return lambda z: fabric.all_gather(z, sync_grads=True).flatten(0, 1)  # type: ignore[union-attr]
-
-
-class _Journal:
-    """What is written and told of the steps. Terms stay on the device until a row is due, which waits for them once."""
-
-    def __init__(
-        self,
-        run: RunFolder,
-        method: Method,
-        config: FitConfig,
-        steps: int,
-        first: bool,
-        monitor: Monitor | None,
-        progress: Progress | None,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.run, self.method, self.config, self.steps, self.first = run, method, config, steps, first
-        self.monitor, self.progress, self.warn, self.warned = monitor, progress, warn, False
-        self.noticed: dict[str, int] = {}
-        self.row: dict[str, float] = {}
-        self.symptoms = 0
-        self._restart()
-
-    def _restart(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.count, self.since = 0, time.monotonic()
-
-    def note(self, step: int, terms: dict[str, Tensor]) -> None:
-        """Takes the terms of a step; writes a row every `LOG_EVERY` steps and at the end of an epoch."""
-        for name, value in terms.items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach()
-        self.count += 1
-        if step % LOG_EVERY == 0 or step % self.steps == 0:
-            self._write(step)
-        if self.progress is not None:
-            epoch = (step - 1) // self.steps + 1
-            self.progress(step=step, total=self.config.epochs * self.steps, epoch=epoch, row=self.row)
-
-    def _write(self, step: int) -> None:
-        rate = self.config.batch_size * self.count / (time.monotonic() - self.since)
-        means = {name: value.item() / self.count for name, value in self.sums.items()}
-        lr = learning_rate(self.config, step - 1, self.steps)
-        self.row = {"step": step, "epoch": round(step / self.steps, 4), **means, "lr": lr, "images_per_second": rate}
-        _require_finite(self.row, step)
-        if self.first and step % self.steps == 0:
-            self.row |= self._watch(step // self.steps)
-        if self.first:
-            self.run.append(self.row)
-        self._restart()
-
-    def _watch(self, epoch: int) -> dict[str, float]:
-        """Returns the epoch's diagnostics, the monitor's numbers among them, and warns of a collapse."""
-        z = self.method.embeddings()
-        spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
-        numbers = spread | self.method.diagnostics()
-        message = None if z is None else collapse.warning(numbers)
-        self.symptoms = 0 if message is None else self.symptoms + 1
-        if self.symptoms < PATIENCE:  # many a run begins narrow and opens in its second epoch
-            message = None
-        if message is not None and self.config.strict:
-            self.run.log(message)
-            raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")
-        if message is not None and not self.warned:
-            self.run.log(message)
-            self.warn(message)
-            self.warned = True
-        self._notice(numbers)
-        every = self.config.knn_every
-        if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):
-            self.method.eval()
-            numbers |= self.monitor(self.method.encoder)
-            self.method.train()
-        return numbers
-
-    def _notice(self, numbers: dict[str, float]) -> None:
-        """Tells once of each thing that an objective's numbers have shown to go wrong for some epochs in a row."""
-        found = collapse.notices(numbers)
-        told = {name: count for name, count in self.noticed.items() if name in found or count >= PATIENCE}
-        self.noticed = told | {name: told.get(name, 0) + 1 for name in found}
-        for name, message in found.items():
-            if self.noticed[name] == PATIENCE:
-                self.run.log(message)
-                self.warn(message)
-
-
-def _require_finite(row: dict[str, float], step: int) -> None:
-    bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
-    if bad:
-        raise ValueError(
-            f"{', '.join(bad)} not finite by step {step}: lower --lr, add --warmup-epochs or --clip 1, or check the data"
-        )
 
 
 def _agreed(stopped: list[int], fabric: "Fabric", step: int) -> int:

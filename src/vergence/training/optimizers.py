@@ -52,10 +52,10 @@ class LARS(torch.optim.SGD):
 
 
 def build_optimizer(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Returns the optimizer over the parameters that want a gradient."""
-    wanted = [p for p in parameters if p.requires_grad]
+    """Returns the optimizer over the parameters that require a gradient."""
+    trained = [p for p in parameters if p.requires_grad]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(wanted, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        return torch.optim.AdamW(trained, lr=config.lr, weight_decay=config.weight_decay, fused=True)
     if config.optimizer == "lars":
-        return LARS(wanted, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
-    return torch.optim.SGD(wanted, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)
+        return LARS(trained, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+    return torch.optim.SGD(trained, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)

@@ -1,16 +1,17 @@
-"""Complete run descriptions. Each says its command, device, time, and what to expect; a paper's numbers are marked as such.
+"""Recipes: complete run configurations, each with its command, device, time and results; a paper's numbers are marked as such.
 
-A recipe is a function from a data source to a `RunConfig`; `override` changes single settings of it.
+A recipe is a public function of this file that returns a `RunConfig` and can be called without arguments; most take a data
+source. `override` changes single settings.
 """
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.utils.names import unknown
 
 __all__ = [
     "get",
@@ -28,14 +29,14 @@ NO_BLUR = ViewConfig(blur=0.0)
 
 
 def vje_small(source: str = "cifar10") -> RunConfig:
-    """VJE with four 3x3 convolutions (D = 256): the setting for CPUs and for a first look.
+    """VJE with four 3x3 convolutions (D = 256), for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe vje_small --limit 10000 --out runs/small``
     Device and time: two CPU cores, about 5 minutes for 10,000 images; results are in the README, from the ledger.
 
-    Why not the paper's SGD 0.05 at batch 256: a small budget is short of steps, not of images. On 10,000 CIFAR-10 images
+    Why not the paper's SGD 0.05 at batch 256: a small budget lacks steps, not images. On 10,000 CIFAR-10 images
     and 12 epochs, online kNN was 0.447 with AdamW 2e-3 at batch 64, 0.431 with 1e-3 at 64, and 0.426 with 2e-3 at 128 (one seed
-    each); the paper's setting stays below an untrained encoder at such a budget.
+    each); with such a budget the paper's setting stays below an untrained encoder.
     """
     return RunConfig(
         data=DataConfig(source=source),
@@ -76,8 +77,8 @@ def vje_oneclass_cifar10(source: str = "cifar10", inlier: int = 0) -> RunConfig:
     Command: ``vergence train cifar10 --recipe vje_oneclass_cifar10 --keep-classes 3 --out runs/oneclass_3``
     Device and time: one data-center GPU; not yet run by us.
     Paper (table 3, nu = 0.5, beta = 1): AUROC of the joint score .872 .976 .851 .828 .884 .897 .909 .935 .940 .937 for classes
-    0 to 9, mean 0.903. The paper prints a learning rate of 5e-6, equal to its weight decay and perhaps a slip; it is taken to the
-    letter here: run ``--lr 5e-4`` and ``--lr 5e-3`` beside it.
+    0 to 9, mean 0.903. The paper prints a learning rate of 5e-6, equal to its weight decay and perhaps a misprint; it is used as
+    printed: also run ``--lr 5e-4`` and ``--lr 5e-3`` for comparison.
     """
     base = vje_cifar10(source)
     return override(base, keep_classes=(inlier,), batch_size=64, lr=5e-6, knn_every=0, options={"nu": 0.5})
@@ -115,31 +116,37 @@ def names() -> list[str]:
         >>> "vje_small" in names()
         True
     """
-    return sorted(name for name, function in globals().items() if name.startswith("vje_") and inspect.isfunction(function))
+    return sorted(name for name, value in globals().items() if not name.startswith("_") and _is_recipe(value))
+
+
+def _is_recipe(value: object) -> bool:
+    """Returns whether a value is a function of this file that needs no arguments and returns a run configuration."""
+    if not inspect.isfunction(value) or value.__module__ != __name__:
+        return False
+    signature = inspect.signature(value)
+    needed = [p for p in signature.parameters.values() if p.default is p.empty]
+    return signature.return_annotation is RunConfig and not needed
 
 
 def get(name: str) -> Callable[..., RunConfig]:
     """Returns a recipe by name.
 
     Raises:
-        ValueError: There is none of that name; the nearest is suggested.
+        ValueError: There is no recipe of that name; the error suggests the nearest one.
     """
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        raise ValueError(
-            f"unknown recipe '{name}'; known: {', '.join(names())}" + (f"; did you mean '{near[0]}'?" if near else "")
-        )
+        raise unknown("recipe", name, names())
     recipe: Callable[..., RunConfig] = globals()[name]
     return recipe
 
 
 def override(config: RunConfig, **changes: Any) -> RunConfig:
-    """Returns ``config`` with single settings changed, each by the name of its field.
+    """Returns a configuration with single settings changed, each given by the name of its field.
 
-    ``options`` are merged, unless the objective changes: another objective has other options.
+    ``options`` are merged with the configuration's, unless the objective changes: another objective has other options.
 
     Raises:
-        ValueError: There is no such setting.
+        ValueError: There is no setting of that name.
 
     Example:
         >>> override(vje_small(), epochs=3, encoder="resnet18").fit.epochs
@@ -150,10 +157,7 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
         holders = [key for key, part in parts.items() if name in {f.name for f in dataclasses.fields(part)}]
         if not holders:
             known = sorted({f.name for part in parts.values() for f in dataclasses.fields(part)})
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(
-                f"unknown setting '{name}'" + (f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}")
-            )
+            raise unknown("setting", name, known)
         for key in holders:
             parts[key] = dataclasses.replace(parts[key], **{name: value})
     if "options" in changes and parts["model"].objective == config.model.objective:

@@ -97,7 +97,7 @@ def _is_number(value: Any) -> bool:
 
 
 class Checked:
-    """Refuses a field whose value is not of its type, or is below its least one."""
+    """A dataclass base that raises a ValueError for fields that have another type or lie below their lower bound in ``least``."""
 
     least: typing.ClassVar[dict[str, float]] = {}
 
@@ -107,7 +107,7 @@ class Checked:
                 continue
             value = getattr(self, name)
             if not _fits(value, hint):
-                raise ValueError(f"expected {name} to be {_spoken(hint)}, found {value!r}")
+                raise ValueError(f"expected {name} to be {_described(hint)}, found {value!r}")
             if name in self.least and value is not None and not value >= self.least[name]:
                 raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {value!r}")
 
@@ -128,11 +128,11 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, origin or hint)
 
 
-def _spoken(hint: Any) -> str:
-    """Returns a type as people say it."""
+def _described(hint: Any) -> str:
+    """Returns a type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join(_spoken(part) for part in inner)
+        return " or ".join(_described(part) for part in inner)
     if origin is Literal:
         return "one of " + ", ".join(map(str, inner))
     if origin is tuple:

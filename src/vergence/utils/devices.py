@@ -1,15 +1,15 @@
-"""Where to compute, by name."""
+"""Devices by name."""
 
 import torch
 
-__all__ = ["as_device", "described"]
+__all__ = ["as_device", "describe_device"]
 
 
 def as_device(name: str) -> torch.device:
-    """Returns a device that is there; of ``auto``, a GPU if there is one.
+    """Returns an available device by name; ``auto`` is a GPU if there is one.
 
     Raises:
-        ValueError: torch knows no such device, or finds none.
+        ValueError: torch does not know the device, or does not find it.
 
     Example:
         >>> as_device("cpu")
@@ -26,11 +26,11 @@ def as_device(name: str) -> torch.device:
     return device
 
 
-def described(device: torch.device) -> str:
-    """Returns what computes, in words for a ledger.
+def describe_device(device: torch.device) -> str:
+    """Returns a device in words: the name of the GPU, or the number of CPU threads.
 
     Example:
-        >>> described(torch.device("cpu")).startswith("cpu, ")
+        >>> describe_device(torch.device("cpu")).startswith("cpu, ")
         True
     """
     return torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"

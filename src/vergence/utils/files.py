@@ -4,8 +4,12 @@ import abc
 import contextlib
 import csv
 import os
+import re
 import shutil
-import tempfile
+import signal
+import socket
+import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,27 +17,69 @@ from typing import IO, Any
 
 import numpy as np
 
-__all__ = ["Table", "open_table", "replacing"]
+__all__ = ["Table", "open_table", "remove_leftovers", "replacing"]
 
+HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
+TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
 Column = np.ndarray | Sequence[str]
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Gives a temporary path beside ``path``; on success it takes ``path``'s place in one step.
+    """Yields a temporary path beside ``path``; on success it takes ``path``'s place in one step.
 
-    With ``durable`` it is flushed to the disk first, so that not even a power cut leaves half a file. On an error ``path`` is
-    untouched and the temporary file is removed.
+    With ``durable`` it is flushed to the disk first, so that not even a power cut leaves half a file. On an error or SIGTERM
+    ``path`` is untouched and the temporary file is removed; one that a killed process left is removed by the next call.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    remove_leftovers(path.parent, f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{HOST}.{os.getpid()}.part")
+    with _exit_on_sigterm():
+        try:
+            yield temporary
+            if durable:
+                with temporary.open("rb+") as file:
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, prefix: str = ".") -> None:
+    """Removes the temporary files that dead processes of this machine left in a folder.
+
+    Args:
+        folder: Folder to look into; need not exist.
+        prefix: Start of the names to look at: ``.NAME.`` for the temporary files of one output.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        found = TEMPORARY.fullmatch(path.name) if path.name.startswith(prefix) else None
+        if found is not None and found["host"] == HOST and not _is_alive(int(found["pid"])):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
     try:
-        yield temporary
-        if durable:
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-        temporary.replace(path)
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it belongs to someone else
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Lets SIGTERM unwind the stack, so that temporary files are removed, unless the program handles the signal itself."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    try:
+        yield
     finally:
-        temporary.unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Table(abc.ABC):
@@ -49,7 +95,7 @@ class Table(abc.ABC):
 
     @abc.abstractmethod
     def abandon(self) -> None:
-        """Lets go of what is still held; nothing more is written."""
+        """Closes what is still open; nothing more is written."""
 
 
 @contextlib.contextmanager
@@ -72,19 +118,19 @@ def open_table(path: Path) -> Iterator[Table]:
             yield table
             table.close()
         except OSError as error:
-            raise ValueError(f"cannot write {path}: {error.strerror}; {_kept(table, part, path)}") from None
+            raise ValueError(f"cannot write {path}: {error.strerror}; {_keep_rows(table, part, path)}") from None
         finally:
-            with contextlib.suppress(OSError):  # what stopped the writing is already told
+            with contextlib.suppress(OSError):  # what stopped the writing is already reported
                 table.abandon()
 
 
-def _kept(table: "Table", part: Path, path: Path) -> str:
-    """Saves the rows that reached the disk, where the format can be cut off anywhere, and says so."""
+def _keep_rows(table: "Table", part: Path, path: Path) -> str:
+    """Keeps the rows that reached the disk, where the format can be cut off anywhere; returns what to do."""
     if not isinstance(table, _CSV):
         return "free space, or choose another --out"
-    kept = path.with_name(f"{path.stem}.partial{path.suffix}")
-    part.replace(kept)
-    return f"the rows so far are in {kept.name}: free space and write the rest, or choose another --out"
+    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
+    part.replace(partial)
+    return f"the rows so far are in {partial.name}: free space and write the rest, or choose another --out"
 
 
 class _CSV(Table):
@@ -103,7 +149,7 @@ class _CSV(Table):
         if self.header is None:
             self.header = list(flat)
             self.writer.writerow(self.header)
-        self.writer.writerows(zip(*(_written(v) for v in flat.values()), strict=True))
+        self.writer.writerows(zip(*(_as_text(v) for v in flat.values()), strict=True))
 
     def close(self) -> None:
         self.file.close()
@@ -112,7 +158,7 @@ class _CSV(Table):
         self.file.close()
 
 
-def _written(values: Column) -> list[str]:
+def _as_text(values: Column) -> list[str]:
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         return [f"{v:.7g}" for v in values.tolist()]
     return [str(v) for v in values]
@@ -123,7 +169,8 @@ class _NPZ(Table):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.parts = tempfile.TemporaryDirectory(dir=path.parent, prefix=".table.")
+        self.parts = path.with_name(f"{path.name}s")
+        self.parts.mkdir()
         self.files: dict[str, IO[bytes]] = {}
         self.kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self.rows = 0
@@ -132,7 +179,7 @@ class _NPZ(Table):
         for name, values in columns.items():
             array = values if isinstance(values, np.ndarray) else np.asarray(values, dtype=np.str_)
             if name not in self.files:
-                self.files[name] = (Path(self.parts.name) / name).open("wb+")
+                self.files[name] = (self.parts / name).open("wb+")
             dtype, shape = self.kinds.get(name, (array.dtype, array.shape[1:]))
             self.kinds[name] = (max(dtype, array.dtype, key=lambda d: d.itemsize), shape)
             data = array.tobytes() if array.dtype.kind != "U" else "".join(f"{v}\0" for v in array).encode()
@@ -157,7 +204,7 @@ class _NPZ(Table):
         for file in self.files.values():
             with contextlib.suppress(OSError):  # closing flushes, which a full disk refuses
                 file.close()
-        self.parts.cleanup()
+        shutil.rmtree(self.parts, ignore_errors=True)
 
 
 def _strings(file: IO[bytes]) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""Numbers of tensors that every layer may use: factors of covariances, how far a cloud spreads, which points lie close.
+"""Linear algebra that several rooms share: checks of feature matrices, float32 for half precision, Cholesky factors.
 
 Shapes: N items, D features.
 """
@@ -6,16 +6,16 @@ Shapes: N items, D features.
 import torch
 from torch import Tensor
 
-__all__ = ["JITTER", "cholesky", "require_features", "upcast_half"]
+__all__ = ["JITTER", "cholesky", "covariance_cholesky", "require_features", "require_symmetric", "upcast_half"]
 
 JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of the mean of the diagonal
 
 
 def require_features(**named: Tensor) -> None:
-    """Refuses what is not a finite matrix of features.
+    """Raises a ValueError unless every tensor is a finite matrix of features, all with the same number of features.
 
     Args:
-        named: Tensors by the name that the message gives them; all must have the same number of features.
+        named: Tensors (N, D) by their names in the messages.
 
     Raises:
         ValueError: A tensor is not of shape (N, D) with N, D >= 1, holds NaN or infinite values, or differs in D.
@@ -42,7 +42,7 @@ def require_features(**named: Tensor) -> None:
 
 
 def upcast_half(x: Tensor) -> Tensor:
-    """Returns half-precision numbers as float32, others as they are: norms, logarithms and sums need that, under autocast too.
+    """Returns bfloat16 and float16 tensors as float32, others unchanged, for norms, logarithms and sums (also under autocast).
 
     Example:
         >>> upcast_half(torch.ones(2, dtype=torch.bfloat16)).dtype, upcast_half(torch.ones(2, dtype=torch.float64)).dtype
@@ -51,16 +51,40 @@ def upcast_half(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
-def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
-    r"""Returns the Cholesky factor of a + jitter I, for the least jitter of a ladder that conditions it well, and the jitter.
+def require_symmetric(a: Tensor) -> None:
+    """Raises a ValueError unless (..., D, D) matrices are symmetric up to rounding.
 
-    Rungs are 0, 1e-13, 1e-12, ..., 1e-4 times the mean of a's diagonal. A factor is taken where it exists and every squared
-    L_dd, what is left of entry d once the entries before it are known, is at least 4 D eps of a_dd: less is rounding error.
+    The tolerance is sqrt(eps) of the type, relative to the square roots of the two diagonal entries.
+
+    Example:
+        >>> require_symmetric(torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
+        >>> require_symmetric(torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
+        Traceback (most recent call last):
+        ValueError: expected a symmetric covariance, found entries that differ by 0.5 across the diagonal: pass (S + S.mT) / 2
+    """
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"expected a square covariance (..., D, D), found shape {tuple(a.shape)}: pass one row per feature")
+    difference = (a - a.mT).detach().abs()
+    scale = a.detach().diagonal(dim1=-2, dim2=-1).abs().sqrt()
+    allowed = torch.finfo(a.dtype).eps ** 0.5 * scale[..., None] * scale[..., None, :]
+    if bool((difference > allowed).any()):
+        raise ValueError(
+            f"expected a symmetric covariance, found entries that differ by {float(difference.max()):.3g} across the diagonal: "
+            "pass (S + S.mT) / 2"
+        )
+
+
+def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
+    r"""Returns the Cholesky factor of a + jitter I, with the smallest jitter that conditions it well, and the jitter.
+
+    Jitters are 0, 1e-13, 1e-12, ..., 1e-4 times the mean of a's diagonal. A factor is accepted if it exists and every squared
+    L_dd, the variance of entry d given the entries before it, is at least 4 D eps of a_dd: less is rounding error. For a
+    covariance of features in different units use `covariance_cholesky`.
 
     Args:
-        a: Symmetric positive semidefinite (D, D), or a batch (..., D, D), which shares one rung.
-        unit: Of the data: what is below 1e-10 of it is taken for zero and gets rungs of that size. By default a matrix of
-            zeros is refused.
+        a: Symmetric positive semidefinite (D, D), or a batch (..., D, D), whose matrices share one step of the ladder.
+        unit: Typical variance of the data: a mean diagonal below 1e-10 of it is replaced by that. By default a matrix of
+            zeros raises an error.
 
     Returns:
         The lower factor L, L L^T = a + jitter I, and the largest jitter that was added, in the units of ``a``; 0.0 where
@@ -74,20 +98,67 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
         >>> bool(jitter > 0), [round(x, 6) for x in (L @ L.T).flatten().tolist()]
         (True, [4.0, 2.0, 2.0, 1.0])
     """
-    if not bool(a.isfinite().all()):
-        raise ValueError("expected a finite matrix to factorize, found NaN or infinity: check the data for extreme values")
-    scale = a.diagonal(dim1=-2, dim2=-1).mean(-1)
+    scale = _mean_variance(a)
     if unit is not None:
         scale = scale.clamp(min=1e-10 * unit)
     if not bool((scale > 0).all()):
         raise ValueError("expected a matrix with a positive diagonal to factorize, found zeros: nothing varies")
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    for jitter in JITTER:
+        L = _well_conditioned(a + (jitter * scale)[..., None, None] * eye if jitter else a)
+        if L is not None:
+            return L, jitter * float(scale.detach().max())
+    smallest = float(torch.linalg.eigvalsh(a).min())
+    raise ValueError(
+        f"expected a covariance, found a matrix that is not positive semidefinite (smallest eigenvalue {smallest:.3g}): "
+        "check the data"
+    )
+
+
+def covariance_cholesky(S: Tensor) -> tuple[Tensor, float]:
+    r"""Returns the Cholesky factor of S + jitter diag(S), with the smallest jitter that conditions it well, and the jitter.
+
+    The jitter is added to the correlations, whatever the features' units: a feature of deviation 0.1 keeps its variance beside
+    one of 1e6. A feature of variance zero gets the mean variance for its unit. Where no jitter is needed this is `cholesky`.
+
+    Args:
+        S: Covariance (D, D), symmetric positive semidefinite, or a batch (..., D, D), which shares one step of the ladder.
+
+    Returns:
+        The lower factor L, L L^T = S + jitter diag(S), and the jitter, without unit, from 0.0 to 1e-4.
+
+    Raises:
+        ValueError: As `cholesky`.
+
+    Example:
+        >>> scale = torch.tensor([1e6, 1e6, 0.1], dtype=torch.float64)
+        >>> R = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+        >>> L, jitter = covariance_cholesky(scale[:, None] * R * scale)
+        >>> jitter, round(float(L[2, 2]), 6)
+        (1e-13, 0.1)
+    """
+    mean = _mean_variance(S)
+    L = _well_conditioned(S)
+    if L is not None:
+        return L, 0.0
+    variance = S.detach().diagonal(dim1=-2, dim2=-1)
+    scale = torch.where(variance > 0, variance, mean.detach()[..., None]).clamp(min=0).sqrt()
+    if not bool((scale > 0).all()):
+        raise ValueError("expected a matrix with a positive diagonal to factorize, found zeros: nothing varies")
+    L, jitter = cholesky(S / scale[..., None] / scale[..., None, :])
+    return scale[..., None] * L, jitter
+
+
+def _mean_variance(a: Tensor) -> Tensor:
+    """Returns the mean of the diagonal of finite matrices (..., D, D)."""
+    if not bool(a.isfinite().all()):
+        raise ValueError("expected a finite matrix to factorize, found NaN or infinity: check the data for extreme values")
+    return a.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+
+def _well_conditioned(a: Tensor) -> Tensor | None:
+    """Returns the Cholesky factors of matrices (..., D, D), or None where one fails or has a pivot of rounding size."""
+    L, failed = torch.linalg.cholesky_ex(a)
     least = 4 * a.shape[-1] * torch.finfo(a.dtype).eps
-    for rung in JITTER:
-        b = a + (rung * scale)[..., None, None] * eye if rung else a
-        L, failed = torch.linalg.cholesky_ex(b)
-        left = L.diagonal(dim1=-2, dim2=-1).square() - least * b.diagonal(dim1=-2, dim2=-1)
-        if not bool(failed.any()) and bool((left >= 0).all()):
-            return L, rung * float(scale.detach().max())
-    found = float(torch.linalg.eigvalsh(a).min())
-    raise ValueError(f"expected a positive semidefinite matrix, found the eigenvalue {found:.3g}: it is no covariance")
+    excess = L.diagonal(dim1=-2, dim2=-1).square() - least * a.diagonal(dim1=-2, dim2=-1)
+    return None if bool(failed.any()) or not bool((excess >= 0).all()) else L

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: bars and tables on stderr and stdout; quiet where nobody looks."""
+"""Progress bars on stderr and tables on stdout; bars appear in a terminal only."""
 
 import contextlib
 import time
@@ -38,7 +38,7 @@ def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., N
 
 @contextlib.contextmanager
 def late_bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., None]]:
-    """As `bar`, for work that may be short: it appears only when some seconds have passed; yields ``advance(n, note="")``."""
+    """Shows a `bar` once some seconds have passed, for work that may be short; yields ``advance(n, note="")``."""
     began, waiting, shown = time.monotonic(), 0, None
     with contextlib.ExitStack() as stack:
 
@@ -55,15 +55,16 @@ def late_bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[.
 
 
 def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
-    """Prints a table on stdout; numbers to the right."""
+    """Prints a table on stdout, numbers to the right; names are printed as they are, square brackets included."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    grid = Table(title=title, title_justify="left", header_style="bold")
+    grid = Table(title=Text(title, style="table.title"), title_justify="left", header_style="bold")
     for i, name in enumerate(header):
-        grid.add_column(name, justify="left" if i == 0 else "right")
+        grid.add_column(Text(name), justify="left" if i == 0 else "right")
     for row in rows:
-        grid.add_row(*(cell if isinstance(cell, str) else _shown(cell) for cell in row))
+        grid.add_row(*(Text(cell if isinstance(cell, str) else _shown(cell)) for cell in row))
     console = Console()
     console.print(grid)
 

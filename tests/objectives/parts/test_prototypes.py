@@ -8,8 +8,8 @@ from tests.reference import gmje as slow
 
 from vergence.densities import em
 from vergence.densities.covariance import Dense, PairedLowRank
-from vergence.objectives.parts.moving import MovingGaussian
-from vergence.objectives.parts.prototypes import MixtureBank, MovingMixture, Prototypes, rank_of
+from vergence.objectives.parts.ema import EMAGaussian
+from vergence.objectives.parts.prototypes import MixtureBank, OnlineMixture, Prototypes, rank_of
 
 D, K = 4, 3
 
@@ -50,9 +50,9 @@ def test_the_rank_by_the_form(form, dim, expected):
 
 
 def test_unknown_forms():
-    with pytest.raises(ValueError, match="expected covariance auto, full or low_rank, found 'diag'"):
+    with pytest.raises(ValueError, match="expected covariance among auto, full, low_rank, found 'diag'"):
         rank_of("diag", 8, 2)
-    with pytest.raises(ValueError, match="expected rank of at least 1, found 0"):
+    with pytest.raises(ValueError, match="expected rank to be a whole number of at least 1, found 0"):
         rank_of("full", 0, 2)
 
 
@@ -117,26 +117,29 @@ def test_every_parameter_is_learned(rank):
     assert torch.autograd.gradcheck(density, values)
 
 
-@pytest.mark.parametrize("make", [Prototypes, MovingMixture, MixtureBank])
+@pytest.mark.parametrize("make", [Prototypes, OnlineMixture, MixtureBank])
 def test_settings_out_of_range(make):
     rest = {
         Prototypes: {"components": K, "rank": None, "floor": 0.3},
-        MovingMixture: {"components": K, "floor": 0.3, "rate": 0.1},
+        OnlineMixture: {"components": K, "floor": 0.3, "momentum": 0.9},
         MixtureBank: {"size": 50, "components": K, "rank": None, "floor": 0.3},
     }[make]
     for wrong in ({"components": 0}, {"floor": 0.0}, {"floor": -0.1}, {"floor": math.nan}):
-        with pytest.raises(ValueError, match="expected components >= 1 and floor > 0, found components="):
+        with pytest.raises(ValueError, match=r"expected (components to be a whole number of at least 1|floor > 0), found"):
             make(D, **(rest | wrong))
-    own = {Prototypes: {"floor": 1.0}, MovingMixture: {"rate": 0.0}, MixtureBank: {"size": 2 * K - 1}}[make]
-    with pytest.raises(ValueError, match=r"floor below the prototypes|a rate above 0|at least two items a component, 6, found 5"):
+    own = {Prototypes: {"floor": 1.0}, OnlineMixture: {"momentum": 1.0}, MixtureBank: {"size": 2 * K - 1}}[make]
+    with pytest.raises(
+        ValueError,
+        match=r"floor in \(0, 1\), found|momentum in \[0, 1\), found|at least 6 items, two per component, found 5",
+    ):
         make(D, **(rest | own))
 
 
 # Stepwise EM
 
 
-def moving(rate=1.0, floor=0.1, mixture=None, components=K):
-    found = MovingMixture(D, components, floor=floor, rate=rate)
+def moving(momentum=0.0, floor=0.1, mixture=None, components=K):
+    found = OnlineMixture(D, components, floor=floor, momentum=momentum)
     if mixture is not None:
         for k, (w, mu, S) in enumerate(mixture):
             found.N[k], found.mu[k], found.S[k] = w, mu, S - floor**2 * torch.eye(D)
@@ -144,7 +147,7 @@ def moving(rate=1.0, floor=0.1, mixture=None, components=K):
     return found
 
 
-def test_stepwise_em_begins_wide_with_equal_weights():
+def test_online_em_begins_wide_with_equal_weights():
     density = moving(floor=0.5).density()
     close(covariances(density), 1.25 * torch.eye(D).expand(K, D, D))
     close(density.weights, torch.full((K,), 1 / K))
@@ -152,7 +155,7 @@ def test_stepwise_em_begins_wide_with_equal_weights():
 
 
 def test_items_of_the_first_batch_are_the_first_means():
-    found, z = moving(1e-9), items() + 7
+    found, z = moving(1 - 1e-9), items() + 7
     found.update(z)
     close(found.density().component_distribution.mean, z[[0, 29, 59]], 0.05)
     close(covariances(found.density()), 1.01 * torch.eye(D).expand(K, D, D), 1e-6)
@@ -169,7 +172,7 @@ def test_components_differ_after_a_small_first_batch():
     assert torch.cdist(mean, mean)[~torch.eye(K, dtype=torch.bool)].min() > 1e-6
 
 
-def test_with_rate_one_a_batch_is_a_step_of_em():
+def test_without_momentum_a_batch_is_a_step_of_em():
     z, mixture = items(), slow.planted(K, D)
     found = moving(mixture=mixture)
     found.update(z)
@@ -186,9 +189,9 @@ def raw(m):
     return m.N.clone(), m.N[:, None] * m.mu, m.N[:, None, None] * (m.S + m.mu[:, :, None] * m.mu[:, None])
 
 
-def test_a_rate_moves_the_sums_so_far():
+def test_momentum_is_the_weight_of_the_past():
     z, mixture = items(), slow.planted(K, D)
-    found, all_ = moving(0.3, mixture=mixture), moving(1.0, mixture=mixture)
+    found, all_ = moving(0.7, mixture=mixture), moving(0.0, mixture=mixture)
     before = raw(found)
     found.update(z)
     all_.update(z)
@@ -197,7 +200,7 @@ def test_a_rate_moves_the_sums_so_far():
 
 
 def test_many_small_steps_find_planted_clusters():
-    found = moving(0.2, floor=0.05, components=2)
+    found = moving(0.8, floor=0.05, components=2)
     g = torch.Generator().manual_seed(0)
     for _ in range(150):
         side = torch.rand(200, generator=g) < 0.25
@@ -223,14 +226,14 @@ def test_a_component_that_nothing_chooses_keeps_its_place_and_a_least_weight():
     assert torch.isfinite(density.log_prob(items())).all()
 
 
-def test_at_rate_one_too():
+def test_without_momentum_too():
     mixture = [(0.5, torch.zeros(D), torch.eye(D)), (0.5, torch.full((D,), 300.0), torch.eye(D))]
-    found = moving(1.0, mixture=mixture, components=2)
+    found = moving(0.0, mixture=mixture, components=2)
     found.update(torch.randn(100, D))
     assert torch.isfinite(found.density().log_prob(items())).all()
 
 
-def test_the_floor_of_stepwise_em():
+def test_the_floor_of_online_em():
     found = moving(0.5, floor=0.2)
     for _ in range(40):
         found.update(torch.ones(50, D))
@@ -397,7 +400,7 @@ def test_the_bank_follows_the_precision(rank, dtype):
 @pytest.mark.parametrize("momentum", [0.0, 0.6, 0.99])
 def test_a_moving_gaussian_weighs_batches(momentum):
     """The mixture of the batches' moments; the effective number of items is one over the sum of their squared weights."""
-    found = MovingGaussian(D, momentum=momentum, shrinkage=0.0)
+    found = EMAGaussian(D, momentum=momentum, shrinkage=0.0)
     parts, weights = [items(n, seed) + seed for seed, n in enumerate((20, 50, 30, 40))], []
     for t, z in enumerate(parts):
         found.update(z)
@@ -411,14 +414,14 @@ def test_a_moving_gaussian_weighs_batches(momentum):
 
 
 def test_the_shrinkage_of_a_moving_gaussian_goes_with_the_items():
-    few, many = (MovingGaussian(D, momentum=0.999) for _ in range(2))
+    few, many = (EMAGaussian(D, momentum=0.999) for _ in range(2))
     few.update(items(6))
     for _ in range(400):
         many.update(items(6))
     S = torch.cov(items(6).T, correction=0)
     far = [(moving_.moments().S - S).abs().max().item() for moving_ in (few, many)]
     assert far[0] > 20 * far[1]
-    again = MovingGaussian(D, momentum=0.999)
+    again = EMAGaussian(D, momentum=0.999)
     again.load_state_dict(many.state_dict())
     for moving_ in (many, again):
         moving_.update(items(9))
@@ -427,5 +430,5 @@ def test_the_shrinkage_of_a_moving_gaussian_goes_with_the_items():
 
 def test_settings_of_a_moving_gaussian():
     for wrong in ({"momentum": 1.0}, {"momentum": -0.1}, {"shrinkage": 1.1}):
-        with pytest.raises(ValueError, match=r"expected momentum in \[0, 1\) and shrinkage in \[0, 1\] or None, found momentum="):
-            MovingGaussian(D, **wrong)
+        with pytest.raises(ValueError, match=r"expected (momentum in \[0, 1\)|shrinkage in \[0, 1\]), found"):
+            EMAGaussian(D, **wrong)

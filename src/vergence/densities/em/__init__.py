@@ -1,4 +1,4 @@
-"""Expectation maximization of Gaussian mixtures."""
+"""Expectation maximization for Gaussian mixtures."""
 
 from vergence.densities.em.fit import (
     Data,
@@ -6,12 +6,12 @@ from vergence.densities.em.fit import (
     Outcome,
     Structure,
     expectation,
+    initialize,
     log_joint,
     maximization,
-    polish,
+    refine,
     require_settings,
     run,
-    start,
     structure,
 )
 
@@ -21,11 +21,11 @@ __all__ = [
     "Outcome",
     "Structure",
     "expectation",
+    "initialize",
     "log_joint",
     "maximization",
-    "polish",
+    "refine",
     "require_settings",
     "run",
-    "start",
     "structure",
 ]

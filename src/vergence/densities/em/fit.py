@@ -1,21 +1,20 @@
-r"""Expectation maximization for Gaussian mixtures: several starts at once, data in blocks, one pass an iteration.
+r"""Expectation maximization for Gaussian mixtures: several initializations at once, data in blocks, one pass per iteration.
 
 E step   r_nk = pi_k N(x_n; mu_k, S_k) / sum_j pi_j N(x_n; mu_j, S_j)
 M step   N_k = sum_n r_nk,  pi_k = N_k / N,  mu_k = sum_n r_nk x_n / N_k,
          S_k = sum_n r_nk d d^T / N_k + reg I,  d = x_n - mu_k
 
-A block is read once for both steps: it is weighed, and its moments around fixed centers are added up in float64. ``mixed``
-precision takes products in float32 until the likelihood stands still, and goes on in float64 until it stands still there.
-How covariances are kept is in `vergence.densities.em.structures` and `vergence.densities.em.low_rank`.
+A block is read once for both steps: responsibilities are computed, and moments around fixed centers are summed in float64.
+``mixed`` precision computes products in float32 until the likelihood converges, and then in float64 until it converges again.
+The structures of covariances are in `vergence.densities.em.structures` and `vergence.densities.em.low_rank`.
 
-Shapes: N items, D features, R starts of K components each, F = R K, B items in a block.
+Shapes: N items, D features, R initializations of K components each, F = R K, B items in a block.
 """
 
 import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
@@ -32,11 +31,10 @@ from vergence.densities.em.structures import (
     Structure,
     Sums,
     Tied,
-    least_variance,
+    variance_floor,
 )
 from vergence.densities.gaussian import LOG_2PI
-from vergence.utils import terminal
-from vergence.utils.checks import is_count
+from vergence.utils.checks import require_at_least, require_choice, require_count
 from vergence.utils.distributed import rank_and_size
 
 __all__ = [
@@ -45,27 +43,29 @@ __all__ = [
     "Outcome",
     "Structure",
     "expectation",
+    "initialize",
     "log_joint",
     "maximization",
-    "polish",
+    "refine",
     "require_settings",
     "run",
-    "start",
     "structure",
 ]
 
-TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does
+TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does; weights should therefore have mean 1
+SAMPLE = 256  # items that the deviation of all but 5 % is estimated from
+OUTLIERS = 1e6  # variance, in squares of that deviation, above which outliers dominate it
 
 
 @dataclass(frozen=True)
 class Data:
-    """Items with weights, read in blocks; in several processes of ``torch.distributed`` each reads its share.
+    """Items with weights, read in blocks; with several processes of ``torch.distributed`` each reads its share.
 
     Attributes:
-        X: (N, D) of float32 or float64; a memory-mapped array is read block by block.
-        weights: (N,) or None.
-        origin: (D,) of float64, taken off every block before anything is rounded.
-        device: Where the blocks go.
+        X: Items (N, D) in float32 or float64; a memory-mapped array is read block by block.
+        weights: (N,), >= 0, of mean 1; None for equal weights.
+        origin: (D,) in float64, subtracted from every block before it is rounded to the block's precision.
+        device: Where the blocks are processed.
     """
 
     X: Tensor
@@ -74,34 +74,44 @@ class Data:
     device: torch.device
 
     def blocks(self, rows: int, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Yields where a block lies, its items less the origin (B, D), and their weights (B,)."""
+        """Yields the position of a block, its items minus the origin (B, D), and their weights (B,)."""
         rank, world = rank_and_size()
         origin = self.origin.to(self.device)
-        for i, begin in enumerate(range(0, len(self.X), rows)):
+        for i, first in enumerate(range(0, len(self.X), rows)):
             if i % world == rank:
-                where = slice(begin, begin + rows)
-                x = (self.X[where].to(self.device, torch.float64) - origin).to(dtype)
-                yield where, x, None if self.weights is None else self.weights[where].to(self.device, dtype)
+                block = slice(first, first + rows)
+                x = (self.X[block].to(self.device, torch.float64) - origin).to(dtype)
+                yield block, x, None if self.weights is None else self.weights[block].to(self.device, dtype)
 
     def suits_float32(self) -> bool:
-        """Returns whether the features' variances and their inverses are far from float32's ends."""
-        variance = self.least / ROUNDING
-        return bool((variance > 1e-24).all() and (variance < 1e24).all())
+        """Returns whether float32 resolves the items: variances well inside its range, and not dominated by outliers."""
+        variance, robust = self._variances
+        unit = self.variance_floor / ROUNDING
+        return bool((unit > 1e-24).all() and (unit < 1e24).all() and torch.equal(variance, robust))
 
     def total(self) -> float:
         """Returns the sum of the weights."""
         return float(len(self.X)) if self.weights is None else float(self.weights.sum())
 
     @functools.cached_property
-    def least(self) -> Tensor:
-        """The variance of each feature that is told from zero, (D,); a pass over the items."""
+    def variance_floor(self) -> Tensor:
+        """The lowest variance of a component in each feature, (D,): 1e-13 of the items' variance, apart from outliers."""
+        variance, robust = self._variances
+        return variance_floor(robust, variance + self.origin.to(variance).square())
+
+    @functools.cached_property
+    def _variances(self) -> tuple[Tensor, Tensor]:
+        """The items' variances (D,) from one pass, and the same with those that outliers dominate replaced."""
         squares = torch.zeros(self.X.shape[1], dtype=torch.float64, device=self.device)
         for _, x, w in self.blocks(max(64, CELLS // self.X.shape[1]), torch.float64):
             squares += x.square().sum(0) if w is None else w @ x.square()
         if rank_and_size()[1] > 1:
             torch.distributed.all_reduce(squares)
         variance = squares / self.total()
-        return least_variance(variance, variance + self.origin.to(variance).square())
+        x = self.X[:: max(1, len(self.X) // SAMPLE)].to(variance)
+        deviations = (x - x.median(0).values).abs()
+        typical = deviations.kthvalue(max(1, int(0.95 * len(x))), dim=0).values.square()
+        return variance, torch.where((typical > 0) & (variance > OUTLIERS * typical), typical, variance)
 
 
 def _reduce(sums: Sums) -> Sums:
@@ -109,40 +119,44 @@ def _reduce(sums: Sums) -> Sums:
     if rank_and_size()[1] > 1:
         for part in (sums.N, sums.first, sums.second, sums.log_likelihood):
             torch.distributed.all_reduce(part)
-        lowest = sums.worst.clone()
+        lowest = sums.lowest.clone()
         torch.distributed.all_reduce(lowest, torch.distributed.ReduceOp.MIN)
-        sums.where = torch.where(sums.worst == lowest, sums.where, -1)
-        torch.distributed.all_reduce(sums.where, torch.distributed.ReduceOp.MAX)
+        sums.lowest_item = torch.where(sums.lowest == lowest, sums.lowest_item, -1)
+        torch.distributed.all_reduce(sums.lowest_item, torch.distributed.ReduceOp.MAX)
     return sums
 
 
 def structure(covariance_type: str, rank: int = 8) -> Structure:
     """Returns a structure by name.
 
+    Args:
+        covariance_type: ``full``, ``tied``, ``diag``, ``spherical`` or ``low_rank``.
+        rank: Rank of ``low_rank``, at least 1.
+
     Raises:
-        ValueError: There is no such structure, or the rank is below 1.
+        ValueError: The name is unknown, or the rank is below 1.
 
     Example:
         >>> structure("tied").parameters(K=3, D=2)
         3
     """
     kinds: dict[str, Callable[[], Structure]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
-    if covariance_type not in (*kinds, "low_rank"):
-        raise ValueError(f"expected covariance_type among {', '.join((*kinds, 'low_rank'))}, found '{covariance_type}'")
-    if covariance_type == "low_rank" and not is_count(rank, 1):
-        raise ValueError(f"expected a rank of at least 1, a whole number, found {rank}")
-    return LowRank(rank) if covariance_type == "low_rank" else kinds[covariance_type]()
+    require_choice("covariance_type", covariance_type, (*kinds, "low_rank"))
+    if covariance_type != "low_rank":
+        return kinds[covariance_type]()
+    require_count(rank=rank)
+    return LowRank(rank)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves.
+    """The result of EM.
 
     Attributes:
-        mixture: R mixtures.
-        bounds: The mean log-likelihood of each iteration, one list a start.
-        converged: Of each start, whether the last gain was below the tolerance.
-        reseeded: Of each start, how often a dead component was set anew.
+        mixture: R mixtures, one per initialization.
+        bounds: Mean log-likelihood before each iteration in nats, one list per initialization.
+        converged: Whether the last gain was below the tolerance, per initialization.
+        reseeded: Number of components that were moved to another item, per initialization.
     """
 
     mixture: Mixture
@@ -151,240 +165,253 @@ class Outcome:
     reseeded: list[int]
 
     def order(self) -> list[int]:
-        """Returns the starts, the likeliest end first; of equal ones the earlier first."""
+        """Returns the indices of the initializations by decreasing final likelihood; ties keep their order."""
         return sorted(range(len(self.bounds)), key=lambda r: -self.bounds[r][-1] if self.bounds[r] else float("inf"))
 
 
-def log_joint(structure: Structure, mixture: Mixture, x: Tensor, use: object) -> Tensor:
-    """Returns log pi_k + log N(x; mu_k, S_k) in nats, (R, K, B), for items x (B, D) less the origin."""
+def log_joint(structure: Structure, mixture: Mixture, x: Tensor, prepared: object) -> Tensor:
+    """Returns log pi_k + log N(x; mu_k, S_k) in nats, (R, K, B), for items x (B, D) minus the origin."""
     constant = mixture.weights.log() - 0.5 * x.shape[1] * LOG_2PI
-    parts: Tensor = structure.log_density(use, x).unflatten(0, mixture.weights.shape)
+    parts: Tensor = structure.log_density(prepared, x).unflatten(0, mixture.weights.shape)
     return parts + constant.to(x)[..., None]
 
 
 def require_settings(
     n_components: Any, n_init: Any, max_iter: Any, tol: Any, reg_covar: Any, precision: str, *, iterations: int = 0
 ) -> None:
-    """Refuses settings of estimators that are out of their range.
+    """Raises a ValueError for settings of estimators that are out of their range.
 
-    Raises:
-        ValueError: The numbers of components, of starts or of iterations are no whole numbers of at least 1, 1 and
-            ``iterations``; ``tol`` or ``reg_covar`` is negative or not finite; or the precision is unknown.
+    Args:
+        n_components: K, a whole number of at least 1.
+        n_init: A whole number of at least 1.
+        max_iter: A whole number of at least ``iterations``.
+        tol: Finite, >= 0.
+        reg_covar: Finite, >= 0.
+        precision: ``double`` or ``mixed``.
+        iterations: Lower bound of ``max_iter``.
     """
-    for name, value, least in (("n_components", n_components, 1), ("n_init", n_init, 1), ("max_iter", max_iter, iterations)):
-        if not is_count(value, least):
-            raise ValueError(f"expected {name} of at least {least}, a whole number, found {value}")
-    for name, number in (("tol", tol), ("reg_covar", reg_covar)):
-        if not (isinstance(number, Real) and 0 <= float(number) < math.inf):
-            raise ValueError(f"expected {name} of at least 0, found {number}")
-    if precision not in ("double", "mixed"):
-        raise ValueError(f"expected precision 'double' or 'mixed', found '{precision}'")
+    require_count(n_components=n_components, n_init=n_init)
+    require_count(iterations, max_iter=max_iter)
+    require_at_least(0, tol=tol, reg_covar=reg_covar)
+    require_choice("precision", precision, ("double", "mixed"))
 
 
 Responsible = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
+Report = Callable[[int, int, float, float], None]
 
 
-def _sweep(data: Data, structure: Structure, use: object, mixture: Mixture, dtype: torch.dtype, weigh: Responsible) -> Sums:
-    """Returns the sums over all blocks; ``weigh`` gives log-densities (R, B) and responsibilities (R, K, B)."""
+def _sums(data: Data, structure: Structure, prepared: object, mixture: Mixture, dtype: torch.dtype, weigh: Responsible) -> Sums:
+    """Returns the sums over all blocks; ``weigh`` returns log-densities (R, B) and responsibilities (R, K, B)."""
     (R, K, D), wide = mixture.means.shape, mixture.means
-    worst, where = wide.new_full((R,), float("inf")), torch.zeros(R, dtype=torch.long, device=wide.device)
-    sums = Sums(wide.new_zeros(R * K), wide.new_zeros(R * K, D), structure.empty(use), wide.new_zeros(R), worst, where)
-    for place, x, w in data.blocks(structure.rows(R * K, D), dtype):
-        lp, r = weigh(place, x)
+    lowest, item = wide.new_full((R,), float("inf")), torch.zeros(R, dtype=torch.long, device=wide.device)
+    sums = Sums(wide.new_zeros(R * K), wide.new_zeros(R * K, D), structure.zeros(prepared), wide.new_zeros(R), lowest, item)
+    for block, x, w in data.blocks(structure.rows(R * K, D), dtype):
+        lp, r = weigh(block, x)
         low, at = lp.min(-1)
-        sums.where = torch.where(low < sums.worst, at + place.start, sums.where)
-        sums.worst = torch.minimum(low.to(wide), sums.worst)
+        sums.lowest_item = torch.where(low < sums.lowest, at + block.start, sums.lowest_item)
+        sums.lowest = torch.minimum(low.to(wide), sums.lowest)
         if w is not None:
             lp, r = lp * w, r * w
         flat = r.flatten(0, 1)
         sums.log_likelihood += lp.double().sum(-1)
         sums.N += flat.sum(-1)
-        sums.first += structure.first(use, x, flat)
-        sums.second += structure.second(use, x, flat)
+        sums.first += structure.first(prepared, x, flat)
+        sums.second += structure.second(prepared, x, flat)
     return _reduce(sums)
 
 
 def expectation(data: Data, structure: Structure, mixture: Mixture, dtype: torch.dtype = torch.float64) -> tuple[Sums, object]:
-    """Returns the E step's sums over all items and what `maximization` takes along."""
-    use = structure.use(mixture, dtype)
+    """Returns the E step's sums over all items, and the prepared mixture for `maximization`."""
+    prepared = structure.prepare(mixture, dtype)
 
     def weigh(_: slice, x: Tensor) -> tuple[Tensor, Tensor]:
-        joint = log_joint(structure, mixture, x, use)
+        joint = log_joint(structure, mixture, x, prepared)
         lp = joint.logsumexp(1)
         return lp, joint.sub_(lp[:, None]).exp_()
 
-    return _sweep(data, structure, use, mixture, dtype, weigh), use
+    return _sums(data, structure, prepared, mixture, dtype, weigh), prepared
 
 
 def maximization(
-    structure: Structure, use: object, sums: Sums, mixture: Mixture, reg: float, least: Tensor, *, first: bool = False
+    structure: Structure, prepared: object, sums: Sums, mixture: Mixture, reg: float, floor: Tensor, *, initial: bool = False
 ) -> Mixture:
     """Returns the mixture that maximizes the expected log-likelihood.
 
     Args:
-        structure: Of the covariances.
-        use: What `expectation` gave.
-        sums: Its sums.
-        mixture: The mixture that they were taken with.
-        reg: Added to the covariances' diagonals.
-        least: Variances (D,) below which nothing is told from zero: `Data.least`.
-        first: Whether there are no covariances to go on from.
+        structure: Structure of the covariances.
+        prepared: Prepared mixture, from `expectation`.
+        sums: Sums, from `expectation`.
+        mixture: The mixture that the sums were computed with.
+        reg: Added to the covariances' diagonals, >= 0.
+        floor: Lowest variances (D,), `Data.variance_floor`.
+        initial: Whether the sums were computed around `Structure.unit`.
     """
     N = sums.N + TINY
     means = structure.center(mixture) + (sums.first / N[:, None]).unflatten(0, mixture.weights.shape)
-    covariances = (structure.guess if first else structure.estimate)(use, sums, N, means, reg)
+    covariances = structure.estimate(prepared, sums, N, means, reg, initial=initial)
     weights = N.unflatten(0, mixture.weights.shape)
-    return Mixture(weights / weights.sum(-1, keepdim=True), means, structure.corrected(covariances, least))
+    return Mixture(weights / weights.sum(-1, keepdim=True), means, structure.corrected(covariances, floor))
 
 
-def start(data: Data, structure: Structure, r: Tensor, reg: float) -> Mixture:
-    """Returns the M step for responsibilities r (R, K, N): means first, then moments around them."""
+def initialize(data: Data, structure: Structure, r: Tensor, reg: float) -> Mixture:
+    """Returns the M step of responsibilities r (R, K, N): first the means, then moments around them."""
     R, K, _ = r.shape
     if rank_and_size()[1] > 1:
         r = r.to(data.device)
-        torch.distributed.broadcast(r, 0)  # without a seed each process has drawn its own
+        torch.distributed.broadcast(r, 0)  # without a seed each process has sampled its own
     zero = data.origin.to(data.device).new_zeros(R, K, data.X.shape[1])
     known = Mixture(zero[..., 0], zero, zero)
-    for _ in range(1 + structure.sweeps_to_start):
-        known = _taken(data, structure, structure.begin(known), r, reg)
+    for _ in range(1 + structure.initial_passes):
+        known = _initial_pass(data, structure, structure.unit(known), r, reg)
     return known
 
 
-def _taken(data: Data, structure: Structure, mixture: Mixture, r: Tensor, reg: float) -> Mixture:
-    use = structure.use(mixture, torch.float64)
+def _initial_pass(data: Data, structure: Structure, mixture: Mixture, r: Tensor, reg: float) -> Mixture:
+    prepared = structure.prepare(mixture, torch.float64)
 
-    def weigh(where: slice, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.new_zeros(len(r), len(x)), r[..., where].to(x)
+    def weigh(block: slice, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.new_zeros(len(r), len(x)), r[..., block].to(x)
 
-    sums = _sweep(data, structure, use, mixture, torch.float64, weigh)
-    return maximization(structure, use, sums, mixture, reg, data.least, first=True)
+    sums = _sums(data, structure, prepared, mixture, torch.float64, weigh)
+    return maximization(structure, prepared, sums, mixture, reg, data.variance_floor, initial=True)
 
 
 def run(
     data: Data,
     structure: Structure,
-    begin: Mixture,
+    initial: Mixture,
     *,
     tol: float = 1e-3,
     max_iter: int = 100,
     reg: float = 1e-6,
     precision: str = "double",
     reseed: bool = True,
-    report: Callable[[int, int, float, float], None] | None = None,
-    before: float = -math.inf,
+    report: Report | None = None,
+    progress: Callable[[float], None] | None = None,
+    previous_bound: float = -math.inf,
 ) -> Outcome:
-    """Iterates until the mean log-likelihood of each start gains less than ``tol``, or ``max_iter`` times.
+    """Iterates until the mean log-likelihood of each initialization gains less than ``tol``, or ``max_iter`` times.
 
     Args:
-        data: The items.
-        structure: Of the covariances.
-        begin: R mixtures to start from, which run side by side.
-        tol: Least gain, in nats.
-        max_iter: Iterations of each start.
-        reg: Added to the covariances' diagonals.
-        precision: ``double``; or ``mixed``: products in float32 until they gain ``tol`` or less, then ``double``, at least once;
-            ``double`` alone where the items' scale is not float32's.
-        reseed: Whether a component with less than one item's weight is set on the item that is explained worst.
-        report: Called after each iteration with its start, number, bound and gain.
-        before: The bound that the first gain is counted from, where an earlier run is gone on with.
+        data: Items.
+        structure: Structure of the covariances.
+        initial: R mixtures to start from, which are iterated as one batch.
+        tol: Least gain in nats.
+        max_iter: Most iterations per initialization.
+        reg: Added to the covariances' diagonals, >= 0.
+        precision: ``double``; or ``mixed``: products in float32 until they gain ``tol`` or less, then at least one iteration
+            in ``double``. Items out of float32's range use ``double`` only.
+        reseed: Whether a component with less than one item's weight is moved to the item of lowest density.
+        report: Called for each initialization after each of its iterations with its index, the iteration's number, the bound
+            and the gain.
+        progress: Called after each iteration of the batch with the highest bound so far.
+        previous_bound: The bound that the first gain is counted from, if an earlier run is continued.
 
     Returns:
         The mixtures after their last M step, and the bounds before each.
     """
-    loop = _Loop(data, structure, begin, tol, reg, reseed, report, before)
-    with terminal.late_bar("EM", max_iter, "iterations") as advance:
-        for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
-            loop.wake(max_iter if dtype == torch.float64 else max_iter - 1)
-            while loop.active:
-                loop.step(dtype)
-                advance(1, note=f"log-likelihood {max(b[-1] for b in loop.bounds):.5g}")
+    loop = _Loop(data, structure, initial, tol, reg, reseed, report, previous_bound)
+    for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
+        loop.activate(max_iter if dtype == torch.float64 else max_iter - 1)
+        while loop.active:
+            loop.step(dtype)
+            if progress is not None:
+                progress(max(bounds[-1] for bounds in loop.bounds))
     return Outcome(loop.mixture, loop.bounds, loop.converged, loop.reseeded)
 
 
 class _Loop:
-    """R runs of EM; those that have converged rest."""
+    """R runs of EM, of which those that have not converged are active."""
 
     def __init__(
         self,
         data: Data,
         structure: Structure,
-        begin: Mixture,
+        initial: Mixture,
         tol: float,
         reg: float,
         reseed: bool,
-        report: Callable[[int, int, float, float], None] | None,
-        before: float,
+        report: Report | None,
+        previous_bound: float,
     ) -> None:
-        self.data, self.structure, self.mixture = data, structure, begin
+        self.data, self.structure, self.mixture = data, structure, initial
         self.tol, self.reg, self.reseed, self.report = tol, reg, reseed, report
-        R = len(begin.weights)
-        self.last, self.limit = [before] * R, 0
+        R = len(initial.weights)
+        self.last, self.limit = [previous_bound] * R, 0
         self.bounds: list[list[float]] = [[] for _ in range(R)]
         self.converged, self.reseeded, self.active = [False] * R, [0] * R, list(range(R))
 
-    def wake(self, limit: int) -> None:
-        """Lets all runs go on until they have taken this many iterations."""
+    def activate(self, limit: int) -> None:
+        """Makes all runs active that have taken fewer iterations than this limit."""
         self.limit = limit
         self.active = [r for r, bounds in enumerate(self.bounds) if len(bounds) < limit]
 
     def step(self, dtype: torch.dtype) -> None:
-        """Takes one iteration of the runs that are not at rest."""
-        here = self.mixture.of(self.active)
-        sums, use = expectation(self.data, self.structure, here, dtype)
+        """Takes one iteration of the active runs."""
+        current = self.mixture.select(self.active)
+        sums, prepared = expectation(self.data, self.structure, current, dtype)
         bounds = (sums.log_likelihood / self.data.total()).tolist()
-        after = maximization(self.structure, use, sums, here, self.reg, self.data.least)
-        fresh = self._revive(sums, after) if self.reseed else [0] * len(bounds)
-        self.mixture = self.mixture.to_device(self.active, after)
-        still = []
-        for r, bound, new in zip(self.active, bounds, fresh, strict=True):
+        after = maximization(self.structure, prepared, sums, current, self.reg, self.data.variance_floor)
+        revived = self._revive(sums, after) if self.reseed else [0] * len(bounds)
+        self.mixture = self.mixture.replaced(self.active, after)
+        active = []
+        for r, bound, moved in zip(self.active, bounds, revived, strict=True):
             gain, self.last[r] = bound - self.last[r], bound
             self.bounds[r].append(bound)
-            self.reseeded[r] += new
-            still_now = gain <= self.tol if dtype == torch.float32 else abs(gain) < self.tol
-            self.converged[r] = still_now and not new
+            self.reseeded[r] += moved
+            small = gain <= self.tol if dtype == torch.float32 else abs(gain) < self.tol
+            self.converged[r] = small and not moved
             if self.report is not None:
                 self.report(r, len(self.bounds[r]), bound, gain)
             if not self.converged[r] and len(self.bounds[r]) < self.limit:
-                still.append(r)
-        self.active = still
+                active.append(r)
+        self.active = active
 
     def _revive(self, sums: Sums, after: Mixture) -> list[int]:
-        """Sets the lightest dead component of each run on the item explained worst; says where that was done."""
+        """Moves the lightest dead component of each active run to the item of lowest density; returns 1 per move, else 0."""
         K = after.weights.shape[1]
         item = self.data.total() / len(self.data.X)
         N = sums.N.unflatten(0, after.weights.shape)
-        done = []
+        moved = []
         for i, r in enumerate(self.active):
             k = int(N[i].argmin())
             dead = K > 1 and float(N[i, k]) < item and self.reseeded[r] < K
             if dead:
-                x = self.data.X[int(sums.where[i])].to(after.means) - self.data.origin.to(after.means)
+                x = self.data.X[int(sums.lowest_item[i])].to(after.means) - self.data.origin.to(after.means)
                 self.structure.revive(after, i, k, x, item / self.data.total())
-            done.append(int(dead))
-        return done
+            moved.append(int(dead))
+        return moved
 
 
-def polish(
-    X: Tensor, weights: Tensor, means: Tensor, covariances: Tensor, *, steps: int = 20, reg_covar: float = 1e-6
+def refine(
+    X: Tensor,
+    weights: Tensor,
+    means: Tensor,
+    covariances: Tensor,
+    *,
+    steps: int = 20,
+    reg_covar: float = 1e-6,
+    progress: Callable[[float], None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a mixture with full covariances after some EM steps: weights (K,), means (K, D), covariances (K, D, D).
+    """Returns a mixture with full covariances after EM iterations: weights (K,), means (K, D), covariances (K, D, D).
 
     Args:
-        X: Items (N, D) of float64.
-        weights: (K,).
-        means: (K, D).
-        covariances: (K, D, D).
-        steps: Iterations; 0 leaves the mixture as it is.
-        reg_covar: Added to the covariances' diagonals.
+        X: Items (N, D) in float64.
+        weights: Initial weights (K,).
+        means: Initial means (K, D).
+        covariances: Initial covariances (K, D, D).
+        steps: Iterations; 0 returns the initial mixture.
+        reg_covar: Added to the covariances' diagonals, >= 0.
+        progress: As for `run`.
 
     Example:
         >>> X = torch.cat([torch.randn(500, 1).double() - 5, torch.randn(500, 1).double() + 5])
         >>> one = torch.ones(2, dtype=torch.float64)
-        >>> w, m, S = polish(X, one / 2, torch.tensor([[-1.0], [1.0]]).double(), one[:, None, None], steps=5)
+        >>> w, m, S = refine(X, one / 2, torch.tensor([[-1.0], [1.0]]).double(), one[:, None, None], steps=5)
         >>> m.round().flatten().tolist()
         [-5.0, 5.0]
     """
     data = Data(X, None, X.mean(0), X.device)
-    begin = Mixture(weights[None], (means - data.origin)[None], covariances[None])
-    found = run(data, Full(), begin, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False).mixture
-    return found.weights[0], found.means[0] + data.origin, found.covariances[0]
+    initial = Mixture(weights[None], (means - data.origin)[None], covariances[None])
+    fit = run(data, Full(), initial, tol=0.0, max_iter=steps, reg=reg_covar, reseed=False, progress=progress).mixture
+    return fit.weights[0], fit.means[0] + data.origin, fit.covariances[0]

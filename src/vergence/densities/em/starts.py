@@ -1,6 +1,6 @@
-"""Where EM starts: responsibilities by scikit-learn's four ways, with the same draws.
+"""Initializations of EM: scikit-learn's four kinds of responsibilities, from the same random numbers.
 
-Shapes: N items, R starts of K components each.
+Shapes: N items, R initializations of K components each.
 """
 
 from typing import Any
@@ -14,40 +14,40 @@ from torch import Tensor
 from vergence.densities.em.fit import Data
 from vergence.densities.em.structures import Mixture
 
-__all__ = ["INITS", "given", "inverse", "moments", "responsibilities"]
+__all__ = ["INITS", "initial_covariances", "initial_parameter", "initial_responsibilities", "mean_statistics"]
 
 INITS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
-def responsibilities(data: Data, K: int, R: int, how: str, random_state: Any) -> Tensor:
-    """Returns those to start from, (R, K, N) on the CPU: one or zero, or of ``random`` uniform ones that add up to 1.
+def initial_responsibilities(data: Data, K: int, R: int, init_params: str, random_state: Any) -> Tensor:
+    """Returns initial responsibilities (R, K, N) on the CPU: zeros and ones; for ``random``, uniform numbers with the sum 1.
 
-    Of ``k-means++`` and ``random_from_data`` each component begins with one item alone, as in scikit-learn.
+    With ``k-means++`` and ``random_from_data`` each component starts with a single item, as in scikit-learn.
 
     Args:
-        data: The items.
+        data: Items.
         K: Components.
-        R: Starts.
-        how: One of `INITS`.
-        random_state: As scikit-learn takes it.
+        R: Initializations.
+        init_params: One of `INITS`.
+        random_state: Seed, generator of numpy or None, as in scikit-learn.
 
     Example:
         >>> X = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
         >>> data = Data(X, None, X.mean(0), X.device)
-        >>> r = responsibilities(data, 2, 1, "kmeans", 0)
+        >>> r = initial_responsibilities(data, 2, 1, "kmeans", 0)
         >>> r.sum(1).tolist(), bool((r[0, :, 0] == r[0, :, 1]).all())
         ([[1.0, 1.0, 1.0]], True)
     """
     rng, X, w = check_random_state(random_state), data.X.cpu().numpy(), data.weights
     r = torch.zeros(R, K, len(X), dtype=torch.float64)
     for one in r:
-        if how == "random":
+        if init_params == "random":
             uniform = np.asarray(rng.uniform(size=(len(X), K)))
             one[:] = torch.from_numpy(uniform / uniform.sum(axis=1)[:, None]).T
-        elif how == "kmeans":
+        elif init_params == "kmeans":
             labels = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=w).labels_
             one[torch.from_numpy(labels).long(), torch.arange(len(X))] = 1
-        elif how == "random_from_data":
+        elif init_params == "random_from_data":
             one[torch.arange(K), torch.from_numpy(rng.choice(len(X), size=K, replace=False))] = 1
         else:
             chosen = kmeans_plusplus(X, K, sample_weight=w, random_state=rng)[1]
@@ -55,49 +55,51 @@ def responsibilities(data: Data, K: int, R: int, how: str, random_state: Any) ->
     return r
 
 
-def given(name: str, value: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """Returns a parameter of the start as a tensor of its shape, None for None.
+def initial_parameter(name: str, value: Any, shape: tuple[int, ...]) -> Tensor | None:
+    """Returns an initial parameter as a tensor of float64, None for None.
 
     Raises:
-        ValueError: It is of another shape, or not finite.
+        ValueError: Its shape is not ``shape``, or it is not finite.
     """
     if value is None:
         return None
-    found = np.array(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
-    if found.shape != shape or not np.isfinite(found).all():
-        raise ValueError(f"expected finite {name} of shape {shape}, found shape {found.shape}")
-    return torch.from_numpy(found)
+    array = np.array(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
+    if array.shape != shape:
+        raise ValueError(f"expected finite {name} of shape {shape}, found shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"expected finite {name} of shape {shape}, found NaN or infinity: replace these values")
+    return torch.from_numpy(array)
 
 
-def inverse(precisions: Any, covariance_type: str, K: int, D: int) -> Tensor | None:
+def initial_covariances(precisions: Any, covariance_type: str, K: int, D: int) -> Tensor | None:
     """Returns the covariances of ``precisions_init``, None for None.
 
     Raises:
-        ValueError: As `given`; they are not symmetric and positive definite; or covariances are ``low_rank``.
+        ValueError: As `initial_parameter`; the precisions are not symmetric positive definite; or the type is ``low_rank``.
     """
     if precisions is None:
         return None
     if covariance_type == "low_rank":
-        raise ValueError("expected no precisions_init with low_rank covariances: give means_init")
+        raise ValueError("expected no precisions_init with low_rank covariances, found some: pass means_init only")
     shapes = {"full": (K, D, D), "tied": (D, D), "diag": (K, D), "spherical": (K,)}
-    P = given("precisions_init", precisions, shapes[covariance_type])
+    P = initial_parameter("precisions_init", precisions, shapes[covariance_type])
     assert P is not None
     square = covariance_type in ("full", "tied")
     if (square and not torch.allclose(P, P.mT)) or bool((torch.linalg.eigvalsh(P) if square else P).min() <= 0):
-        raise ValueError("expected precisions_init that are symmetric and positive definite, found others")
-    found: Tensor = torch.linalg.inv(P) if square else 1 / P
-    return found
+        raise ValueError("expected precisions_init that are symmetric and positive definite, found others: invert covariances")
+    covariances: Tensor = torch.linalg.inv(P) if square else 1 / P
+    return covariances
 
 
-def moments(mixture: Mixture, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the mean statistics of a mixture's own items around its origin: N (K,), first (K, D) and second moments.
+def mean_statistics(mixture: Mixture, covariance_type: str, reg: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the mean sufficient statistics of a mixture's items around its origin: N (K,), first (K, D) and second moments.
 
-    Second moments are (K, D, D) of full covariances, (D, D) in all of tied ones, (K, D) of diagonal and spherical ones; what
-    ``reg`` added is taken off.
+    Second moments are (K, D, D) for full covariances, (1, D, D) for tied ones and (K, D) for diagonal and spherical ones, without
+    the ``reg`` that was added to the covariances' diagonals.
 
     Example:
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> [m.flatten().tolist() for m in moments(Mixture(one, 2 * one[None], 3 * one[None]), "diag", 0.0)]
+        >>> [m.flatten().tolist() for m in mean_statistics(Mixture(one, 2 * one[None], 3 * one[None]), "diag", 0.0)]
         [[1.0], [2.0], [7.0]]
     """
     N, m, S = mixture.weights[0], mixture.means[0], mixture.covariances[0]

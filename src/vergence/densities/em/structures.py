@@ -1,11 +1,11 @@
-"""Covariances of mixture components as EM keeps, uses and estimates them: full, tied, diagonal, spherical.
+"""Covariances of mixture components as EM stores, evaluates and estimates them: full, tied, diagonal, spherical.
 
 Shapes: D features, R mixtures of K components each, F = R K, B items in a block.
 """
 
 import abc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ __all__ = [
     "Sums",
     "Tied",
     "inverse_roots",
-    "least_variance",
     "squares",
     "unflat",
+    "variance_floor",
 ]
 
 CELLS = 1 << 19  # numbers in the largest array of a block
-ROUNDING = 1e-13  # of a feature's variance over all items: a component's below that is rounding, and set to it
+ROUNDING = 1e-13  # share of a feature's variance over all items: a component's variance below it is rounding and is set to it
 
 
 @dataclass(frozen=True)
@@ -38,121 +38,127 @@ class Mixture:
     Attributes:
         weights: (R, K).
         means: (R, K, D).
-        covariances: As the structure keeps them: full (R, K, D, D), tied (R, D, D), diag (R, K, D), spherical (R, K),
-            low_rank (R, K, D, 1 + rank), of which the first column is d and the others U: S = diag d + U U^T.
+        covariances: As the structure stores them: full (R, K, D, D), tied (R, D, D), diag (R, K, D), spherical (R, K),
+            low_rank (R, K, D, 1 + rank) with d in the first column and U in the others: S = diag d + U U^T.
     """
 
     weights: Tensor
     means: Tensor
     covariances: Tensor
 
-    def of(self, r: list[int]) -> "Mixture":
-        """Returns some of the mixtures."""
+    def select(self, r: list[int]) -> "Mixture":
+        """Returns the mixtures at the indices r."""
         return Mixture(self.weights[r], self.means[r], self.covariances[r])
 
-    def to_device(self, r: list[int], other: "Mixture") -> "Mixture":
-        """Returns the mixtures with others in the place of some."""
+    def replaced(self, r: list[int], other: "Mixture") -> "Mixture":
+        """Returns the mixtures with those at the indices r replaced by others."""
         pairs = ((self.weights, other.weights), (self.means, other.means), (self.covariances, other.covariances))
-        where = torch.tensor(r, device=self.means.device)
-        return Mixture(*(a.index_copy(0, where, b) for a, b in pairs))
+        index = torch.tensor(r, device=self.means.device)
+        return Mixture(*(a.index_copy(0, index, b) for a, b in pairs))
 
 
 @dataclass
 class Sums:
-    """What a pass over the items leaves, of components around their centers a_k.
+    """Sums over all items of one pass, around the components' centers a_k.
 
     Attributes:
         N: sum_n r_nk, (F,).
         first: sum_n r_nk (x_n - a_k), (F, D).
-        second: Second moments, as the structure needs them.
-        log_likelihood: (R,).
-        worst: The lowest log-density of an item, (R,).
-        where: That item, (R,).
+        second: Second moments, shaped as the structure needs them.
+        log_likelihood: Sums of the items' log-densities, (R,), in nats.
+        lowest: The lowest log-density of an item, (R,).
+        lowest_item: The index of that item, (R,).
     """
 
     N: Tensor
     first: Tensor
     second: Tensor
     log_likelihood: Tensor
-    worst: Tensor
-    where: Tensor
+    lowest: Tensor
+    lowest_item: Tensor
 
     def raw(self, a: Tensor, total: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns N, first and second moments around the origin, as a share of ``total``, from those around centers a (K, D)."""
+        """Returns N, first and second moments around the origin divided by ``total``, from those around centers a (K, D)."""
         N, second = self.N[:, None], self.second
         if bool(a.any()):  # the means, for full covariances
             cross = self.first[..., None] * a[:, None]
             second = second + cross + cross.mT + N[..., None] * a[..., None] * a[:, None]
         return self.N / total, (self.first + N * a) / total, second / total
 
-    def least(self, origin: Tensor) -> Tensor:
-        """Returns the variances that are told from zero, (D,), of moments around an origin."""
+    def variance_floor(self, origin: Tensor) -> Tensor:
+        """Returns the lowest variances (D,) of components, for moments around an origin."""
         diagonals = self.second if self.second.ndim == 2 else self.second.diagonal(dim1=-2, dim2=-1)
         mean = self.first.sum(0) / self.N.sum()
         variance = diagonals.reshape(-1, len(mean)).sum(0) / self.N.sum() - mean.square()
-        return least_variance(variance, variance + (mean + origin.to(mean)).square())
+        return variance_floor(variance, variance + (mean + origin.to(mean)).square())
 
 
 class Structure(abc.ABC):
-    """How covariances are kept, used and estimated. ``use`` prepares a mixture for blocks of some precision."""
+    """How the covariances of mixtures are stored, evaluated and estimated.
 
-    sweeps_to_start = 1  # passes that turn responsibilities into covariances, once means are known
-    shared = False  # whether the components of a mixture have one covariance
+    Subclasses implement the abstract methods; the others are final. ``prepared`` is what `prepare` returns for a mixture: the
+    numbers that the densities and sums of a block need, in the block's precision.
+    """
 
-    @abc.abstractmethod
-    def begin(self, known: Mixture) -> Mixture:
-        """Returns the mixture to take second moments around, from the means; covariances of one where there are none yet."""
-
-    @abc.abstractmethod
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> Any:
-        """Returns what the functions below take along."""
+    shared: ClassVar[bool]  # whether the components of a mixture share one covariance
+    around_means: ClassVar[bool]  # whether moments are taken around the current means, where nothing cancels, or the origin
+    initial_passes: ClassVar[int]  # passes that estimate the first covariances, once the means are known
 
     @abc.abstractmethod
-    def log_density(self, use: Any, x: Tensor) -> Tensor:
-        """Returns log N(x; mu, S) + D/2 log 2 pi, (F, B)."""
+    def unit(self, known: Mixture) -> Mixture:
+        """Returns a mixture with the known means and covariances of one, around which the first second moments are taken."""
 
     @abc.abstractmethod
-    def second(self, use: Any, x: Tensor, r: Tensor) -> Tensor:
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Any:
+        """Returns what the methods below take as ``prepared``."""
+
+    @abc.abstractmethod
+    def log_density(self, prepared: Any, x: Tensor) -> Tensor:
+        """Returns log N(x; mu, S) + D/2 log 2 pi in nats, (F, B)."""
+
+    @abc.abstractmethod
+    def second(self, prepared: Any, x: Tensor, r: Tensor) -> Tensor:
         """Returns a block's second moments under responsibilities r (F, B)."""
 
     @abc.abstractmethod
-    def empty(self, use: Any) -> Tensor:
-        """Returns zeros of float64 for the second moments."""
+    def zeros(self, prepared: Any) -> Tensor:
+        """Returns zeros in float64 of the second moments' shape."""
 
     @abc.abstractmethod
-    def estimate(self, use: Any, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
-        """Returns covariances around the new means (R, K, D)."""
+    def estimate(self, prepared: Any, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
+        """Returns covariances around the new means (R, K, D); ``initial`` if the sums were taken around `unit`."""
 
     @abc.abstractmethod
-    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
-        """Returns covariances with no variance below ``least`` (D,), which is what rounding leaves of zero."""
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        """Returns covariances whose variances below ``floor`` (D,) are set to it, and which are positive definite."""
 
     @abc.abstractmethod
     def dense(self, mixture: Mixture) -> Tensor:
-        """Returns (R, K, D, D)."""
+        """Returns the covariances as (R, K, D, D)."""
 
     @abc.abstractmethod
     def parameters(self, K: int, D: int) -> int:
-        """Returns how many free numbers the covariances are."""
+        """Returns the number of free parameters of the covariances of K components."""
 
-    def guess(self, use: Any, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
-        """Returns covariances where there are none to go on from."""
-        return self.estimate(use, sums, N, means, reg)
+    @abc.abstractmethod
+    def cells(self, F: int, D: int) -> int:
+        """Returns how many numbers an item needs in a block."""
 
     def center(self, mixture: Mixture) -> Tensor:
-        """Returns a (R, K, D): the origin."""
-        return torch.zeros_like(mixture.means)
+        """Returns the centers a (R, K, D) of the moments."""
+        return mixture.means if self.around_means else torch.zeros_like(mixture.means)
 
-    def first(self, use: Any, x: Tensor, r: Tensor) -> Tensor:
+    def first(self, prepared: Any, x: Tensor, r: Tensor) -> Tensor:
         """Returns a block's sums of r (x - a), (F, D)."""
-        return r @ x
+        total = r @ x
+        return total - r.sum(-1, keepdim=True) * prepared.mu if self.around_means else total
 
     def rows(self, F: int, D: int) -> int:
-        """Returns the items in a block."""
-        return max(64, CELLS // (F + D))
+        """Returns the number of items in a block."""
+        return max(64, CELLS // self.cells(F, D))
 
     def revive(self, mixture: Mixture, r: int, k: int, x: Tensor, weight: float) -> None:
-        """Sets component k of mixture r on an item, with the mean of the covariances and some weight, in place."""
+        """Moves component k of mixture r to an item x (D,), with the mean of the other covariances and this weight, in place."""
         mixture.means[r, k] = x
         if not self.shared:
             others = torch.arange(mixture.weights.shape[1], device=x.device) != k
@@ -163,22 +169,23 @@ class Structure(abc.ABC):
 
 def unflat(x: Tensor, like: Tensor) -> Tensor:
     """Returns numbers of components (F, ...) as (R, K, ...)."""
-    found: Tensor = x.unflatten(0, like.shape[:2])
-    return found
+    of_mixtures: Tensor = x.unflatten(0, like.shape[:2])
+    return of_mixtures
 
 
-def least_variance(variance: Tensor, size: Tensor) -> Tensor:
-    """Returns the variances (D,) that are told from zero, for those of all items and their mean squares.
+def variance_floor(variance: Tensor, square: Tensor) -> Tensor:
+    """Returns the lowest variances (D,) of components, for the variances of all items and their mean squares.
 
     Example:
-        >>> least_variance(torch.tensor([4.0, 0.0]), torch.tensor([5.0, 9.0]))  # a constant feature keeps its unit
+        >>> variance_floor(torch.tensor([4.0, 0.0]), torch.tensor([5.0, 9.0]))  # a constant feature counts as of variance 1
         tensor([4.0000e-13, 1.0000e-13])
     """
-    return ROUNDING * torch.where(variance > 1e-28 * size, variance, 1.0)
+    floor: Tensor = ROUNDING * torch.where(variance > 1e-28 * square, variance, 1.0)
+    return floor
 
 
 def inverse_roots(S: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns P upper triangular with P P^T = S^{-1}, and log |S|, for S (..., D, D); the singular ones get a jitter.
+    """Returns P upper triangular with P P^T = S^{-1}, and log |S|, for S (..., D, D); singular matrices get a jitter.
 
     Raises:
         ValueError: A matrix is not finite or not positive semidefinite.
@@ -198,110 +205,123 @@ def inverse_roots(S: Tensor) -> tuple[Tensor, Tensor]:
     return P.reshape(S.shape), 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1).reshape(S.shape[:-2])
 
 
+def _definite(S: Tensor, floor: Tensor) -> Tensor:
+    """Returns symmetric matrices of the lower triangles of S (..., D, D), with variances >= ``floor`` (D,), of full rank."""
+    S = S.tril() + S.tril(-1).mT
+    diagonal = S.diagonal(dim1=-2, dim2=-1)
+    diagonal.copy_(torch.maximum(diagonal, floor))
+    L, failed = torch.linalg.cholesky_ex(S)
+    noise = 4 * len(floor) * torch.finfo(S.dtype).eps * diagonal
+    singular = (L.diagonal(dim1=-2, dim2=-1).square() < noise).any(-1) | (failed > 0)
+    for i in map(tuple, singular.nonzero().tolist()):
+        S[i] = _full_rank(S[i], floor / ROUNDING)
+    return S
+
+
+def _full_rank(S: Tensor, unit: Tensor) -> Tensor:
+    """Returns a matrix (D, D) plus the jitter, in units of the variances (D,) or its own, that makes it positive definite."""
+    if not bool(S.isfinite().all()):
+        raise ValueError("expected finite covariances, found NaN or infinity: check the data for extreme values")
+    unit = torch.maximum(unit, S.diagonal())
+    lowest = float(torch.linalg.eigvalsh(S / unit.sqrt() / unit.sqrt()[:, None])[0])
+    return S + torch.diag(max(ROUNDING, 32 * len(S) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
+
+
 @dataclass
-class _Dense:
+class _Factors:
     mu: Tensor  # (F, D)
-    P: Tensor  # (F, D, D), or (R, D, D) of tied ones
+    P: Tensor  # (F, D, D), or (R, D, D) of tied covariances
     log_det: Tensor  # (F,), or (R,)
     R: int
 
 
-class Full(Structure):
-    """One covariance a component, its moments taken around the means of before: nothing cancels."""
+def _factors(mixture: Mixture, S: Tensor, dtype: torch.dtype) -> _Factors:
+    P, log_det = inverse_roots(S)
+    return _Factors(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype), len(mixture.means))
 
-    def begin(self, known: Mixture) -> Mixture:
+
+class Full(Structure):
+    """One covariance per component, with moments around the current means."""
+
+    shared, around_means, initial_passes = False, True, 1
+
+    def unit(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.diag_embed(torch.ones_like(known.means)))
 
-    def center(self, mixture: Mixture) -> Tensor:
-        return mixture.means
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
+        return _factors(mixture, mixture.covariances.flatten(0, 1), dtype)
 
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> _Dense:
-        P, log_det = inverse_roots(mixture.covariances.flatten(0, 1))
-        return _Dense(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype), len(mixture.means))
+    def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
+        y = torch.bmm(x - prepared.mu[:, None], prepared.P)
+        return -0.5 * (y.square_().sum(-1) + prepared.log_det[:, None])
 
-    def log_density(self, use: _Dense, x: Tensor) -> Tensor:
-        y = torch.bmm(x - use.mu[:, None], use.P)
-        return -0.5 * (y.square_().sum(-1) + use.log_det[:, None])
-
-    def first(self, use: _Dense, x: Tensor, r: Tensor) -> Tensor:
-        return r @ x - r.sum(-1, keepdim=True) * use.mu
-
-    def second(self, use: _Dense, x: Tensor, r: Tensor) -> Tensor:
-        delta = x - use.mu[:, None]
+    def second(self, prepared: _Factors, x: Tensor, r: Tensor) -> Tensor:
+        delta = x - prepared.mu[:, None]
         return torch.bmm((delta * r[..., None]).mT, delta)
 
-    def empty(self, use: _Dense) -> Tensor:
-        return torch.zeros_like(use.P, dtype=torch.float64)
+    def zeros(self, prepared: _Factors) -> Tensor:
+        return torch.zeros_like(prepared.P, dtype=torch.float64)
 
-    def estimate(self, use: _Dense, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
+    def estimate(self, prepared: _Factors, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         delta = sums.first / N[:, None]
         S = sums.second / N[:, None, None] - delta[..., None] * delta[..., None, :]
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return unflat(S, means)
 
-    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
-        """Returns covariances with a jitter for those of which a feature's variance, given those before it, is rounding."""
-        L, failed = torch.linalg.cholesky_ex(S)
-        noise = 4 * len(least) * torch.finfo(S.dtype).eps * S.diagonal(dim1=-2, dim2=-1)
-        short = (L.diagonal(dim1=-2, dim2=-1).square() < torch.maximum(noise, least)).any(-1) | (failed > 0)
-        unit = (least / ROUNDING).sqrt()
-        for i in map(tuple, short.nonzero().tolist()):
-            S[i].diagonal().add_(least)
-            S[i].diagonal().add_(linalg.cholesky(S[i] / unit / unit[:, None], unit=1e10)[1] * unit.square())
-        return S
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        return _definite(S, floor)
 
     def dense(self, mixture: Mixture) -> Tensor:
         return mixture.covariances
 
-    def rows(self, F: int, D: int) -> int:
-        return max(64, CELLS // (F * D))
-
     def parameters(self, K: int, D: int) -> int:
         return K * D * (D + 1) // 2
 
+    def cells(self, F: int, D: int) -> int:
+        return F * D
 
-class Tied(Full):
-    """One covariance for all components of a mixture: in its coordinates all densities are of unit covariance."""
 
-    shared = True
+class Tied(Structure):
+    """One covariance for all components of a mixture, with moments around the origin; it whitens the items of all of them."""
 
-    def begin(self, known: Mixture) -> Mixture:
+    shared, around_means, initial_passes = True, False, 1
+
+    def unit(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.diag_embed(torch.ones_like(known.means[:, 0])))
 
-    def center(self, mixture: Mixture) -> Tensor:
-        return Structure.center(self, mixture)
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
+        return _factors(mixture, mixture.covariances, dtype)
 
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> _Dense:
-        P, log_det = inverse_roots(mixture.covariances)
-        return _Dense(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype), len(mixture.means))
-
-    def log_density(self, use: _Dense, x: Tensor) -> Tensor:
-        y, m = x @ use.P, use.mu.unflatten(0, (use.R, -1)) @ use.P  # (R, B, D), (R, K, D)
+    def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
+        y, m = x @ prepared.P, prepared.mu.unflatten(0, (prepared.R, -1)) @ prepared.P  # (R, B, D), (R, K, D)
         Q = y.square().sum(-1)[:, None] - 2 * m @ y.mT + m.square().sum(-1)[..., None]
-        log_p: Tensor = -0.5 * (Q.clamp(min=0) + use.log_det[:, None, None])
+        log_p: Tensor = -0.5 * (Q.clamp(min=0) + prepared.log_det[:, None, None])
         return log_p.flatten(0, 1)
 
-    def first(self, use: _Dense, x: Tensor, r: Tensor) -> Tensor:
-        return r @ x
+    def second(self, prepared: _Factors, x: Tensor, r: Tensor) -> Tensor:
+        weight: Tensor = r.unflatten(0, (prepared.R, -1)).sum(1)  # (R, B): one, or the items' weights
+        return (x * weight[..., None]).mT @ x
 
-    def second(self, use: _Dense, x: Tensor, r: Tensor) -> Tensor:
-        whole: Tensor = r.unflatten(0, (use.R, -1)).sum(1)  # (R, B): one, or the items' weights
-        return (x * whole[..., None]).mT @ x
+    def zeros(self, prepared: _Factors) -> Tensor:
+        return torch.zeros_like(prepared.P, dtype=torch.float64)
 
-    def estimate(self, use: _Dense, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
+    def estimate(self, prepared: _Factors, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
         n = unflat(N, means)
         S: Tensor = (sums.second - (n[..., None] * means).mT @ means) / n.sum(-1)[:, None, None]
         S.diagonal(dim1=-2, dim2=-1).add_(reg)
         return S
 
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        return _definite(S, floor)
+
     def dense(self, mixture: Mixture) -> Tensor:
         return mixture.covariances[:, None].expand(-1, mixture.weights.shape[1], -1, -1)
 
-    def rows(self, F: int, D: int) -> int:
-        return Structure.rows(self, F, D)
-
     def parameters(self, K: int, D: int) -> int:
         return D * (D + 1) // 2
+
+    def cells(self, F: int, D: int) -> int:
+        return F + D
 
 
 @dataclass
@@ -312,31 +332,54 @@ class Axes:
     w: Tensor  # (F, D), 1 / variances
 
 
-class Diagonal(Structure):
-    """A variance for each feature of each component."""
+def _axes(means: Tensor, variances: Tensor, dtype: torch.dtype) -> Axes:
+    return Axes(means.flatten(0, 1).to(dtype), (1 / variances.flatten(0, 1)).to(dtype))
 
-    def begin(self, known: Mixture) -> Mixture:
-        return Mixture(known.weights, known.means, torch.ones_like(known.means))
 
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
-        d = mixture.covariances.flatten(0, 1)
-        return Axes(mixture.means.flatten(0, 1).to(dtype), (1 / d).to(dtype))
+def _variances(sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
+    """Returns each feature's variance in each component plus ``reg``, (R, K, D)."""
+    S = unflat(sums.second / N[:, None], means) - means.square()
+    return S.clamp(min=0) + reg
 
-    def log_density(self, use: Axes, x: Tensor) -> Tensor:
-        return -0.5 * (squares(use, x) - use.w.log().sum(-1)[:, None])
 
-    def second(self, use: Axes, x: Tensor, r: Tensor) -> Tensor:
+def squares(axes: Axes, x: Tensor) -> Tensor:
+    """Returns sum_d w_d (x - mu)_d^2, (F, B)."""
+    Q = axes.w @ x.square().mT - 2 * (axes.w * axes.mu) @ x.mT + (axes.w * axes.mu.square()).sum(-1, keepdim=True)
+    return Q.clamp(min=0)
+
+
+class _AlongAxes(Structure):
+    """Covariances that are diagonal, with moments around the origin."""
+
+    shared, around_means, initial_passes = False, False, 1
+
+    def log_density(self, prepared: Axes, x: Tensor) -> Tensor:
+        return -0.5 * (squares(prepared, x) - prepared.w.log().sum(-1)[:, None])
+
+    def second(self, prepared: Axes, x: Tensor, r: Tensor) -> Tensor:
         return r @ x.square()
 
-    def empty(self, use: Axes) -> Tensor:
-        return torch.zeros_like(use.mu, dtype=torch.float64)
+    def zeros(self, prepared: Axes) -> Tensor:
+        return torch.zeros_like(prepared.mu, dtype=torch.float64)
 
-    def estimate(self, use: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
-        S = unflat(sums.second / N[:, None], means) - means.square()
-        return S.clamp(min=0) + reg
+    def cells(self, F: int, D: int) -> int:
+        return F + D
 
-    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
-        return torch.maximum(S, least)
+
+class Diagonal(_AlongAxes):
+    """One variance per feature and component."""
+
+    def unit(self, known: Mixture) -> Mixture:
+        return Mixture(known.weights, known.means, torch.ones_like(known.means))
+
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
+        return _axes(mixture.means, mixture.covariances, dtype)
+
+    def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
+        return _variances(sums, N, means, reg)
+
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        return torch.maximum(S, floor)
 
     def dense(self, mixture: Mixture) -> Tensor:
         return torch.diag_embed(mixture.covariances)
@@ -345,33 +388,27 @@ class Diagonal(Structure):
         return K * D
 
 
-def squares(use: Axes, x: Tensor) -> Tensor:
-    """Returns sum_d w_d (x - mu)_d^2, (F, B)."""
-    Q = use.w @ x.square().mT - 2 * (use.w * use.mu) @ x.mT + (use.w * use.mu.square()).sum(-1, keepdim=True)
-    return Q.clamp(min=0)
+class Spherical(_AlongAxes):
+    """One variance per component."""
 
-
-class Spherical(Diagonal):
-    """One variance a component."""
-
-    def begin(self, known: Mixture) -> Mixture:
+    def unit(self, known: Mixture) -> Mixture:
         return Mixture(known.weights, known.means, torch.ones_like(known.weights))
 
-    def use(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
-        return super().use(Mixture(mixture.weights, mixture.means, self._axes(mixture)), dtype)
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
+        return _axes(mixture.means, self._per_feature(mixture), dtype)
 
-    def estimate(self, use: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
-        return super().estimate(use, sums, N, means, reg).mean(-1)
+    def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
+        return _variances(sums, N, means, reg).mean(-1)
 
-    def corrected(self, S: Tensor, least: Tensor) -> Tensor:
-        return torch.maximum(S, least.mean())
+    def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
+        return torch.maximum(S, floor.mean())
 
     def dense(self, mixture: Mixture) -> Tensor:
-        return torch.diag_embed(self._axes(mixture))
+        return torch.diag_embed(self._per_feature(mixture))
 
     def parameters(self, K: int, D: int) -> int:
         return K
 
     @staticmethod
-    def _axes(mixture: Mixture) -> Tensor:
+    def _per_feature(mixture: Mixture) -> Tensor:
         return mixture.covariances[..., None].expand_as(mixture.means).contiguous()

@@ -1,1 +1,1 @@
-"""What several evaluations compose: the spread of a cloud, and its nearest neighbors."""
+"""Parts that several evaluations share: the spread of features, and their nearest neighbors."""

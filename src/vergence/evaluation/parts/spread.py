@@ -1,4 +1,4 @@
-"""How far a cloud of embeddings spreads: effective rank, and deviation on the sphere."""
+"""Spread of embeddings: effective rank, and standard deviation on the sphere."""
 
 import torch
 from torch import Tensor
@@ -10,18 +10,18 @@ __all__ = ["effective_rank", "normalized_std"]
 
 
 def effective_rank(z: Tensor) -> Tensor:
-    r"""Returns how many directions the features use: the exponential of the entropy of the covariance's spectrum.
+    r"""Returns the effective rank of the features: the exponential of the entropy of their covariance's spectrum.
 
-        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of the centerd covariance
+        exp(- sum_k p_k ln p_k),   p_k = lambda_k / sum_l lambda_l,   lambda = eigenvalues of the covariance
 
-    Source: the effective rank of a matrix (2007), here of the covariance, whose eigenvalues are squared singular values.
+    Roy and Vetterli (The effective rank, 2007) define it for singular values; the eigenvalues here are their squares.
     Computed in float64 from the smaller of the two Gram matrices: O(N D min(N, D)).
 
     Args:
         z: Features (N, D).
 
     Returns:
-        A scalar in [1, min(N - 1, D)]; 0.0 where all points are equal (N = 1 among them).
+        A scalar in [1, min(N - 1, D)]; 0.0 if all points are equal, as for N = 1.
 
     Raises:
         ValueError: The features are not a finite matrix.
@@ -32,7 +32,7 @@ def effective_rank(z: Tensor) -> Tensor:
         (2.0, 1.0)
     """
     require_features(z=z)
-    c = z.double() - z[0].double()  # equal points become exact zeros, which subtracting a rounded mean would not give
+    c = z.double() - z[0].double()  # exact zeros for equal points, unlike subtracting a rounded mean
     c = c / c.abs().max().clamp(min=torch.finfo(c.dtype).tiny)
     c = c - c.mean(0)
     gram = c.T @ c if z.shape[1] <= len(z) else c @ c.T
@@ -44,16 +44,13 @@ def effective_rank(z: Tensor) -> Tensor:
 
 
 def normalized_std(z: Tensor) -> Tensor:
-    r"""Returns each feature's spread over the batch, measured on the sphere: sqrt(D) std_n(z_nd / max(|z_n|, 1e-6)).
-
-    The deviation is the population's (divided by N).
+    r"""Returns each feature's standard deviation on the sphere: sqrt(D) std_n(z_nd / max(|z_n|, 1e-6)), with divisor N.
 
     Args:
         z: Features (N, D).
 
     Returns:
-        (D,): 1 for directions spread evenly over the sphere, 0 where all directions are equal. The mean square over
-        features never exceeds 1.
+        (D,): 1 for directions uniform on the sphere, 0 for equal directions. The mean square over features is at most 1.
 
     Example:
         >>> z = torch.tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -5.0]])

@@ -1,1 +1,1 @@
-"""What several objectives compose: information terms, moving averages, prototypes."""
+"""Parts that several objectives compose: information terms, moving averages, prototypes, diagnostics, notices."""

@@ -1,12 +1,12 @@
-r"""Mixtures that no batch decides alone: learnable prototypes, stepwise EM, and a bank of items with the mixture fitted to it.
+r"""Mixtures estimated across batches: learnable prototypes, online EM, and a bank of items with a mixture fitted to it.
 
     p(z) = sum_k pi_k N(z; mu_k, S_k),  z = [z_a; z_b],   S_k = L_k L_k^T + s^2 I
 
-or, with D (1 + r) numbers a component in the place of D^2, of low rank in the turned pairs [(z_a + z_b); (z_a - z_b)] / sqrt(2),
+or, with D (1 + r) numbers per component instead of D^2, low-rank in the rotated pairs [(z_a + z_b); (z_a - z_b)] / sqrt(2),
 
     S_k = T (diag(d_k) + s^2 I + U_k U_k^T) T^T
 
-Their diagonal says how far the views agree feature by feature, which that of [z_a; z_b] could not. The floor s keeps embeddings
+whose diagonal says how far the views agree feature by feature; a diagonal in [z_a; z_b] cannot. The floor s prevents embeddings
 that are trained toward the components from shrinking onto them.
 
 Shapes: D features, K components, M items in the bank, r the rank.
@@ -21,46 +21,48 @@ from torch.nn import functional as F
 
 from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, PairedLowRank, rotated
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.utils import linalg
+from vergence.utils.checks import require_choice, require_count, require_positive, require_within
 
-__all__ = ["CovarianceForm", "MixtureBank", "MovingMixture", "Prototypes", "rank_of"]
+__all__ = ["CovarianceForm", "MixtureBank", "OnlineMixture", "Prototypes", "rank_of"]
 
 CovarianceForm = Literal["auto", "full", "low_rank"]
-ROUNDING = {torch.float32: 4e-6, torch.float64: 0.0}  # of the mean variance, added to covariances that sums of products make
-FULL_UP_TO = 64  # features of a covariance that "auto" keeps full
+ROUNDING = {
+    torch.float32: 4e-6,
+    torch.float64: 0.0,
+}  # in units of the mean variance; added to covariances computed as sums of products
+FULL_UP_TO = 64  # features up to which "auto" means full covariances
 
 
 def rank_of(covariance: str, rank: int, dim: int) -> int | None:
-    """Returns the rank of covariances over ``dim`` features; None for full ones. ``auto`` keeps them full up to 64 features.
+    """Returns the rank of covariances over ``dim`` features, or None for full ones; ``auto`` means full up to 64 features.
 
     Raises:
-        ValueError: There is no such form, or the rank is below 1.
+        ValueError: The structure is unknown, or the rank is below 1.
 
     Example:
         >>> rank_of("auto", 8, 64), rank_of("auto", 8, 65), rank_of("full", 8, 65)
         (None, 8, None)
     """
-    if covariance not in ("auto", "full", "low_rank"):
-        raise ValueError(f"expected covariance auto, full or low_rank, found {covariance!r}")
-    if rank < 1:
-        raise ValueError(f"expected rank of at least 1, found {rank}")
+    require_choice("covariance", covariance, ("auto", "full", "low_rank"))
+    require_count(1, rank=rank)
     return min(rank, dim) if covariance == "low_rank" or (covariance == "auto" and dim > FULL_UP_TO) else None
 
 
-def _require(components: int, floor: float) -> None:
-    if components < 1 or not floor > 0:
-        raise ValueError(f"expected components >= 1 and floor > 0, found components={components}, floor={floor}")
+def _check(components: int, floor: float) -> None:
+    require_count(1, components=components)
+    require_positive(floor=floor)
 
 
 class Prototypes(nn.Module):
-    """A mixture of K learnable Gaussians; it begins with S = I and means drawn from the standard normal by the global seed.
+    """A mixture of K learnable Gaussians, initialized with S = I and standard normal means (global seed).
 
     Args:
         dim: Features D.
         components: K >= 1.
-        rank: r of low-rank covariances; None for full ones.
-        floor: s > 0, a standard deviation; below 1.
+        rank: Rank r of low-rank covariances; None for full ones.
+        floor: Least standard deviation s, in (0, 1).
 
     Raises:
         ValueError: A setting is out of its range.
@@ -74,20 +76,27 @@ class Prototypes(nn.Module):
 
     def __init__(self, dim: int, components: int, *, rank: int | None, floor: float) -> None:
         super().__init__()
-        _require(components, floor)
-        if not floor < 1:
-            raise ValueError(f"expected a floor below the prototypes' first deviation, 1, found {floor}")
+        _check(components, floor)
+        require_within("(0, 1)", floor=floor)  # the initial standard deviation is 1
         self.floor = floor
-        own = math.log(math.expm1(math.sqrt(1 - floor**2)))  # softplus of it, and the floor, make S = I
+        spread = math.log(math.expm1(math.sqrt(1 - floor**2)))  # its softplus and the floor make S = I
         self.logits = nn.Parameter(torch.zeros(components))
         self.means = nn.Parameter(torch.randn(components, dim))
-        self.spread = nn.Parameter(torch.full((components, dim), own))
+        self.spread = nn.Parameter(torch.full((components, dim), spread))
         shape = (components, dim, dim if rank is None else rank)
         self.shared = nn.Parameter(torch.zeros(shape) if rank is None else 0.01 * torch.randn(shape))
         self.rank = rank
 
+    @classmethod
+    def single(cls, dim: int, *, rank: int | None, floor: float) -> "Prototypes":
+        """Returns one learnable Gaussian, initialized as the standard normal; its weight is not learned."""
+        one = cls(dim, 1, rank=rank, floor=floor)
+        one.means.data.zero_()
+        one.logits.requires_grad_(False)
+        return one
+
     def covariance(self) -> Covariance:
-        """Returns S, a batch of K."""
+        """Returns the covariances S_k, a batch (K,)."""
         spread, eye = F.softplus(self.spread), torch.eye(self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
         if self.rank is not None:
             return PairedLowRank.of_sums(spread.square() + self.floor**2, self.shared)
@@ -95,29 +104,36 @@ class Prototypes(nn.Module):
         return Dense(torch.linalg.cholesky_ex(L @ L.mT + self.floor**2 * eye)[0])
 
     def density(self, context: int = 0) -> GaussianMixture:
-        """Returns the mixture, of which the first ``context`` features are the context; differentiable."""
+        """Returns the mixture, with the first ``context`` features as the context; differentiable."""
         return GaussianMixture(self.logits, self.means, self.covariance(), context)
 
+    def component(self, k: int, context: int = 0) -> JointGaussian:
+        """Returns one component, with the first ``context`` features as the context; differentiable."""
+        index = torch.tensor(k, device=self.means.device)
+        return JointGaussian(self.means[k], self.covariance().index_components(index), context)
 
-class MovingMixture(nn.Module):
-    """A mixture of full covariances by stepwise EM (Cappe and Moulines, 2009): each batch moves its sums by a rate.
 
-        r_nk = p(k | z_n);   N_k <- (1 - rho) N_k + rho mean_n r_nk,   pi_k = N_k / sum_j N_j
+class OnlineMixture(nn.Module):
+    """A mixture of full covariances estimated by online EM: exponential moving averages of the sufficient statistics.
 
-    and mu_k, S_k are mean and covariance under these weights, kept around the means, where nothing cancels; s^2 I is added to
-    S_k. It begins with S = (1 + s^2) I, and takes items of the first batch for its first means. No weight falls below 1e-3 / K.
+        r_nk = p(k | z_n);   N_k <- m N_k + (1 - m) mean_n r_nk,   pi_k = N_k / sum_j N_j
+
+    and mu_k, S_k are mean and covariance under these weights, stored around the means to avoid cancellation; s^2 I is added to
+    S_k. It is initialized with S = (1 + s^2) I and, as means, items of the first batch. No weight falls below 1e-3 / K.
+
+    O. Cappe, E. Moulines, "On-line expectation-maximization algorithm for latent data models", JRSS B, 2009.
 
     Args:
         dim: Features D.
-        components: K >= 1.
-        floor: s > 0.
-        rate: rho in (0, 1].
+        components: Number of components K, >= 1.
+        floor: Standard deviation s that is added in every direction, > 0.
+        momentum: Weight m of the past, in [0, 1).
 
     Raises:
         ValueError: A setting is out of its range.
 
     Example:
-        >>> moving = MovingMixture(2, components=3, floor=0.1, rate=0.1)
+        >>> moving = OnlineMixture(2, components=3, floor=0.1, momentum=0.9)
         >>> moving.update(torch.randn(50, 2))
         >>> round(moving.density().weights.sum().item(), 6)
         1.0
@@ -128,36 +144,35 @@ class MovingMixture(nn.Module):
     S: Tensor
     begun: Tensor
 
-    def __init__(self, dim: int, components: int, *, floor: float, rate: float) -> None:
+    def __init__(self, dim: int, components: int, *, floor: float, momentum: float) -> None:
         super().__init__()
-        _require(components, floor)
-        if not 0 < rate <= 1:
-            raise ValueError(f"expected a rate above 0 and at most 1, found {rate}")
-        self.floor, self.rate = floor, rate
+        _check(components, floor)
+        require_within("[0, 1)", momentum=momentum)
+        self.floor, self.momentum = floor, momentum
         self.register_buffer("N", torch.full((components,), 1 / components))
-        self.register_buffer("mu", 0.01 * torch.randn(components, dim))  # apart, also from one item
+        self.register_buffer("mu", 0.01 * torch.randn(components, dim))  # different, also where the first batch is a single item
         self.register_buffer("S", torch.eye(dim).repeat(components, 1, 1))
-        self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("begun", torch.zeros((), dtype=torch.bool))  # whether the means have been initialized
 
     @torch.no_grad()
     def update(self, z: Tensor) -> None:
-        """Takes a batch (B, D) in."""
+        """Updates the statistics with a batch (B, D): one step of online EM."""
         z = z.to(self.mu)
         first = z[torch.linspace(0, len(z) - 1, len(self.N), device=z.device).long()]
         self.mu.add_(torch.where(self.begun, 0.0, first))
         self.begun.fill_(True)
         r, d = self.density().responsibilities(z).mT, z - self.mu[:, None]
-        new, weighted = r.mean(1), (self.rate / len(z)) * r[..., None] * d
-        N = (1 - self.rate) * self.N + self.rate * new
+        new, weighted = r.mean(1), ((1 - self.momentum) / len(z)) * r[..., None] * d
+        N = self.momentum * self.N + (1 - self.momentum) * new
         shift = weighted.sum(1) / N[:, None]
-        S = ((1 - self.rate) * (self.N / N))[:, None, None] * self.S + (weighted.mT @ d) / N[:, None, None]
-        moved = new > 1e-9  # of a component that nothing chooses, mean and covariance stay
+        S = (self.momentum * (self.N / N))[:, None, None] * self.S + (weighted.mT @ d) / N[:, None, None]
+        moved = new > 1e-9  # a component without responsibilities keeps its mean and covariance
         self.S.copy_(torch.where(moved[:, None, None], S - shift[:, :, None] * shift[:, None], self.S))
         self.mu.add_(torch.where(moved[:, None], shift, 0.0))
         self.N.copy_(N.clamp(min=1e-3 / len(N)))
 
     def density(self, context: int = 0) -> GaussianMixture:
-        """Returns the mixture, of which the first ``context`` features are the context; without gradient."""
+        """Returns the mixture, with the first ``context`` features as the context; without gradient."""
         jitter = ROUNDING[self.S.dtype] * self.S.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         added = (self.floor**2 + jitter).expand_as(self.mu)
         L = torch.linalg.cholesky_ex((self.S + torch.diag_embed(added)).double())[0].to(self.mu)
@@ -165,16 +180,18 @@ class MovingMixture(nn.Module):
 
 
 class MixtureBank(nn.Module):
-    """The last M items, and the mixture that was fitted to them last; before the first fit that is the standard normal.
+    """The last M items and the mixture last fitted to them, which before the first fit is the standard normal.
 
-    A fit is due after the first batch, then when the items seen have doubled, and, once the bank is full, after every M items.
+    A fit is due after the first batch, then whenever the number of items seen has doubled, and, once the bank is full, after
+    every M items.
 
     Args:
         dim: Features D.
-        size: M.
-        components: K, the most components.
-        rank: r of low-rank covariances; None for full ones.
-        floor: s > 0: an M step adds s^2 to full covariances' variances; no d of low-rank ones falls below it.
+        size: Number of items M.
+        components: Largest number of components K.
+        rank: Rank r of low-rank covariances; None for full ones.
+        floor: Standard deviation s > 0: an M step adds s^2 to the variances of full covariances; no d of low-rank ones falls
+            below s^2.
 
     Raises:
         ValueError: A setting is out of its range.
@@ -192,11 +209,11 @@ class MixtureBank(nn.Module):
 
     def __init__(self, dim: int, size: int, components: int, *, rank: int | None, floor: float) -> None:
         super().__init__()
-        _require(components, floor)
+        _check(components, floor)
         if size < 2 * components:
-            raise ValueError(f"expected a bank of at least two items a component, {2 * components}, found {size}")
+            raise ValueError(f"expected a bank of at least {2 * components} items, two per component, found {size}")
         self.rank, self.floor = rank, floor
-        self.seen = self.fitted = 0  # items so far, and items when the last fit became due
+        self.seen = self.fitted = 0  # items seen so far, and at the last fit
         self.register_buffer("stored", torch.zeros(size, dim))
         self.register_buffer("logits", torch.zeros(components))
         self.register_buffer("means", torch.zeros(components, dim))
@@ -205,12 +222,12 @@ class MixtureBank(nn.Module):
 
     @property
     def structure(self) -> em.Structure:
-        """How EM estimates the covariances."""
+        """Structure of the covariances, for EM."""
         return em.structure("full") if self.rank is None else em.structure("low_rank", self.rank)
 
     @torch.no_grad()
     def push(self, z: Tensor) -> bool:
-        """Puts items (B, D) in the place of the oldest; returns whether a fit is due."""
+        """Replaces the oldest items by new ones (B, D); returns whether a fit is due."""
         size = len(self.stored)
         where = torch.arange(self.seen, self.seen + len(z), device=self.stored.device)[-size:] % size
         self.stored[where] = (z if self.rank is None else rotated(z))[-size:].to(self.stored)
@@ -220,25 +237,27 @@ class MixtureBank(nn.Module):
         return due
 
     def items(self) -> Tensor:
-        """Returns what the bank holds, (min(items seen, M), D); with low-rank covariances turned."""
+        """Returns the stored items, (min(items seen, M), D), rotated where covariances are low-rank."""
         return self.stored[: self.seen]
 
     def data(self) -> em.Data:
-        """Returns the items as EM reads them."""
+        """Returns the items as data for EM."""
         x = self.items()
         return em.Data(x, None, x.double().mean(0), x.device)
 
     def start(self, r: Tensor) -> em.Mixture:
-        """Returns the mixture that responsibilities r (1, K, n) of the items make."""
+        """Returns the mixture that an M step makes of responsibilities r (1, K, n) of the items."""
         data = self.data()
-        return _moved(em.start(data, self.structure, r, self.floor**2), data.origin)
+        return _moved(em.initialize(data, self.structure, r, self.floor**2), data.origin)
 
     @torch.no_grad()
     def fit(self, *starts: em.Mixture, steps: int) -> None:
-        """Keeps the likeliest of the mixtures that EM makes of the starts on the items in some steps, in the items' precision."""
+        """Runs some EM steps on the items from each initialization and keeps the mixture of the highest likelihood."""
         data = self.data()
         if not bool(data.X.isfinite().all()):
-            raise ValueError("embeddings are not finite: lower --lr, add --warmup-epochs or --clip 1, or check the data")
+            raise ValueError(
+                "expected finite embeddings, found NaN or infinity: lower --lr, add --warmup-epochs or --clip 1, or check data"
+            )
         ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]
         self.keep(_moved(best, data.origin))
@@ -250,15 +269,15 @@ class MixtureBank(nn.Module):
         structure = self.structure
         for _ in range(steps):
             sums, use = em.expectation(data, structure, mixture, self.stored.dtype)
-            mixture = em.maximization(structure, use, sums, mixture, self.floor**2, data.least)
+            mixture = em.maximization(structure, use, sums, mixture, self.floor**2, data.variance_floor)
             dead = int(sums.N.argmin())
             if len(sums.N) > 1 and float(sums.N[dead]) < 1:
-                item = data.X[sums.where[0]].to(mixture.means) - data.origin
+                item = data.X[sums.lowest_item[0]].to(mixture.means) - data.origin
                 structure.revive(mixture, 0, dead, item, 1 / len(data.X))
         return mixture
 
     def keep(self, mixture: em.Mixture) -> None:
-        """Keeps a mixture of at most K components; the others get no weight."""
+        """Stores a mixture of at most K components; the remaining ones get weight 0."""
         weights, means, S = mixture.weights[0], mixture.means[0], mixture.covariances[0]
         K = len(weights)
         self.logits.fill_(-math.inf)[:K] = weights.log().to(self.logits)
@@ -266,25 +285,25 @@ class MixtureBank(nn.Module):
         self.shared[:K] = (linalg.cholesky(S)[0] if self.rank is None else S).to(self.shared)
 
     def mixture(self) -> em.Mixture:
-        """Returns the kept mixture as EM takes it: its components that have weight."""
-        some = self.logits > -math.inf
-        shared = self.shared[some].double()
+        """Returns the components of the stored mixture that have weight, for EM."""
+        used = self.logits > -math.inf
+        shared = self.shared[used].double()
         S = shared @ shared.mT if self.rank is None else shared
-        return em.Mixture(self.logits[some].double().softmax(0)[None], self.means[some].double()[None], S[None])
+        return em.Mixture(self.logits[used].double().softmax(0)[None], self.means[used].double()[None], S[None])
 
     def density(self, context: int = 0) -> GaussianMixture:
-        """Returns the kept mixture, of which the first ``context`` features are the context; without gradient."""
+        """Returns the stored mixture, with the first ``context`` features as the context; without gradient."""
         if self.rank is None:
             return GaussianMixture(self.logits, self.means, Dense(self.shared), context)
         covariance = PairedLowRank.of_sums(self.shared[..., 0], self.shared[..., 1:])
         return GaussianMixture(self.logits, rotated(self.means), covariance, context)
 
     def get_extra_state(self) -> Tensor:
-        """Returns the counts, for the state_dict; kept off the device, where reading one would wait for it."""
+        """Returns the counts for the state_dict; they are kept off the device, because reading one there would wait for it."""
         return torch.tensor([self.seen, self.fitted])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Takes the counts from a state_dict."""
+        """Restores the counts from a state_dict."""
         self.seen, self.fitted = state.tolist()
 
 

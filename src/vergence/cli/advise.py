@@ -1,0 +1,79 @@
+"""``vergence advise``."""
+
+import shlex
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from vergence.cli import options
+from vergence.data.config import DataConfig, ViewConfig
+from vergence.utils.names import did_you_mean
+
+__all__ = ["Advise", "advise"]
+
+
+@dataclass(kw_only=True)
+class Advise:
+    """Before training: would joint embedding or reconstruction suit these data and augmentations?"""
+
+    data: Annotated[Positional[str], arg(metavar="DATA", help=options.SOURCES)]
+    out: Path = Path("runs/advice")
+    """Folder for advice.json and report.html."""
+    labels: bool = True
+    """Use the data's labels; without them the advice often cannot tell."""
+    components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
+    """Directions that a representation keeps."""
+    draws: Annotated[int | None, arg(metavar="M", help_behavior_hint="(default: 200,000 in all)")] = None
+    """Views of each item."""
+    size: Annotated[int | None, arg(metavar="PIXELS", help_behavior_hint="")] = None
+    """Side of the images, in pixels."""
+    limit: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Use at most so many items."""
+    set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
+    """Strength of a view's operation, NAME=VALUE (blur=0, crop=(0.5,1), noise=0.1), or a field of the data (holdout=0.1)."""
+    seed: options.Seed = 0
+    data_root: Annotated[options.DataRoot, arg(help_behavior_hint="(default: data)")] = None
+    download: options.Download = False
+    device: options.Device = "auto"
+
+
+def advise(command: Advise) -> None:
+    """Runs ``vergence advise``."""
+    from vergence.report.show import show_advice
+    from vergence.runs.advise import advise_on
+
+    data, views = _configs(command)
+    advice = advise_on(
+        data,
+        views,
+        out=command.out,
+        labels=command.labels,
+        n_components=command.components,
+        n_draws=command.draws,
+        seed=command.seed,
+        device=command.device,
+        command=shlex.join(["vergence", *sys.argv[1:]]),
+    )
+    show_advice(advice.to_dict())
+    skipped = advice.facts.skipped
+    listed = f"; {skipped} files could not be read: {command.out / 'skipped.csv'}" if skipped else ""
+    print(f"wrote {command.out / 'report.html'}{listed}")
+
+
+def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:
+    given = {"root": command.data_root, "download": command.download, "size": command.size, "limit": command.limit}
+    data: dict[str, Any] = {"source": command.data, **given}
+    views: dict[str, Any] = {}
+    strengths = [f.name for f in fields(ViewConfig)]
+    for name, value in map(options.parse, command.set):
+        if name in strengths:
+            views[name] = value
+        elif name in {f.name for f in fields(DataConfig)} - data.keys():
+            data[name] = value
+        else:
+            hint = did_you_mean(name, strengths) or f"known: {', '.join(strengths)}"
+            raise ValueError(f"expected --set with the strength of an operation, found {name}={value}; {hint}")
+    return DataConfig(**data), ViewConfig(**views)

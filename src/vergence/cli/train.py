@@ -1,0 +1,74 @@
+"""``vergence train`` and ``vergence demo``."""
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from vergence.cli import options
+
+__all__ = ["Demo", "Train", "demo", "train"]
+
+
+@dataclass(kw_only=True)
+class Demo:
+    """Train, evaluate and score on scikit-learn's digits in about a minute, and write a report."""
+
+    out: Path = Path("runs/demo")
+    """Run folder; the run of an earlier demo is replaced."""
+    seed: options.Seed = 0
+
+
+@dataclass(kw_only=True)
+class _Train:
+    data: Annotated[Positional[str | None], arg(metavar="DATA", help=options.SOURCES, help_behavior_hint="")] = None
+    out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Run folder to write."""
+    resume: bool = False
+    """Go on with the run in --out (or in DATA's place) from its last checkpoint."""
+    recipe: str = "vje_small"
+    """Settings to start from; see vergence.training.recipes."""
+    set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
+    """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
+
+
+Train = make_dataclass(
+    "Train",
+    [(name, kind, field(default=default)) for name, kind, default in map(options.setting, options.SETTINGS)],
+    bases=(_Train,),
+    kw_only=True,
+    namespace={"__doc__": "Train an encoder and a density over its embeddings; writes a run folder.", "__module__": __name__},
+)
+
+
+def train(command: Any) -> None:
+    """Runs ``vergence train``; exits with 128 + signal when interrupted."""
+    from vergence.runs.train import train as run_training
+    from vergence.training.loop import Interrupted
+
+    out, source = command.out, command.data
+    if command.resume and out is None and source is not None:
+        out, source = Path(source), None  # vergence train --resume RUN
+    if out is None:
+        raise ValueError("name the run folder to write: --out runs/NAME")
+    settings, also = options.chosen(command), options.parse_settings(command.set)
+    if twice := sorted(settings.keys() & also.keys()):
+        raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
+    try:
+        run = run_training(source, out=out, recipe=command.recipe, resume=command.resume, **settings, **also)
+    except Interrupted as stop:
+        print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
+        sys.exit(128 + stop.signum)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"trained {run.folder.path}; next: vergence evaluate {shlex.quote(str(run.folder.path))}")
+
+
+def demo(command: Demo) -> None:
+    """Runs ``vergence demo``."""
+    from vergence.runs.demo import demo as run_demo
+
+    run_demo(command.out, seed=command.seed)

@@ -1,0 +1,91 @@
+"""The commands on a trained run: evaluate, embed, score, report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vergence.cli import options
+
+__all__ = ["Embed", "Evaluate", "Report", "Score", "embed", "evaluate", "report", "score"]
+
+
+@dataclass(kw_only=True)
+class Evaluate:
+    """Evaluate a run beside its controls; writes evaluation.json and prints a table."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+    probes: bool = True
+    """Fit linear probes."""
+    device: options.Device = "auto"
+
+
+@dataclass(kw_only=True)
+class _Use:
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+    images: Annotated[Positional[str], arg(metavar="IMAGES")]
+    """Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."""
+    out: Path
+    """File to write: .npz, .csv or .parquet."""
+    data_root: options.DataRoot = None
+    batch_size: int = 256
+    """Items at a time."""
+    device: options.Device = "auto"
+
+
+class Embed(_Use):
+    """Write embeddings, posterior means, variances and log-densities."""
+
+
+class Score(_Use):
+    """Write how anomalous each item is; larger is more anomalous."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Write a run's report: one interactive page that works offline."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+
+
+def evaluate(command: Evaluate) -> None:
+    """Runs ``vergence evaluate``."""
+    from vergence.report.show import show_evaluation
+    from vergence.runs.evaluate import evaluate as run_evaluation
+    from vergence.runs.run import load
+
+    show_evaluation(run_evaluation(load(command.run, device=command.device), probes=command.probes))
+
+
+def embed(command: Embed) -> None:
+    """Runs ``vergence embed``."""
+    from vergence.runs.run import load
+
+    run = load(command.run, device=command.device)
+    items = run.items(command.images, root=command.data_root)
+    _print_written(command.out, run.write_embeddings(items, command.out, batch_size=command.batch_size))
+
+
+def score(command: Score) -> None:
+    """Runs ``vergence score``."""
+    from vergence.runs.run import load
+
+    run = load(command.run, device=command.device)
+    items = run.items(command.images, root=command.data_root)
+    _print_written(command.out, run.write_scores(items, command.out, batch_size=command.batch_size))
+
+
+def _print_written(out: Path, rows: int) -> None:
+    skipped = out.with_name(f"{out.name}.skipped.csv")
+    print(f"wrote {rows} rows to {out}" + (f"; {skipped} lists what could not be read" if skipped.exists() else ""))
+
+
+def report(command: Report) -> None:
+    """Runs ``vergence report``."""
+    from vergence.report.page import write_report
+
+    print(f"wrote {write_report(command.run)}")

@@ -1,0 +1,1 @@
+"""What people do with a run: one verb, one file."""

@@ -1,0 +1,164 @@
+"""Trains a run: opens the data, builds the method, fits it and writes the run folder."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from vergence.data import sources
+from vergence.data.sources import Data
+from vergence.data.views import Views
+from vergence.methods.paired import PairedMethod
+from vergence.runs.run import Run
+from vergence.training import build, loop, recipes
+from vergence.training.config import RunConfig
+from vergence.training.folder import RunFolder, require_new, run_lock, write_skipped
+from vergence.training.monitor import online_knn
+from vergence.training.records import RunMetadata
+from vergence.utils.terminal import bar
+
+__all__ = ["describe", "train"]
+
+
+def train(
+    source: str | RunConfig | None = None,
+    *,
+    out: str | Path,
+    recipe: str = "vje_small",
+    resume: bool = False,
+    **settings: Any,
+) -> "Run":
+    """Trains an encoder and an objective, writes a run folder, and returns the run.
+
+    Args:
+        source: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description. It may
+            be left out when resuming.
+        out: Run folder.
+        recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`).
+        resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
+        **settings: Fields of the run's description by name, such as ``epochs=20`` or ``encoder="resnet18"``.
+
+    Returns:
+        The trained run.
+
+    Raises:
+        ValueError: A setting, the data or the folder cannot be used, or another process trains in the folder.
+        vergence.training.loop.Interrupted: SIGINT or SIGTERM came; the run can be resumed.
+
+    Example:
+        >>> import tempfile, torch
+        >>> folder = tempfile.mkdtemp()
+        >>> run = train("digits", out=folder + "/run", epochs=1, limit=256, device="cpu", precision="fp32")
+        >>> run.score(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
+        torch.Size([2])
+    """
+    out = Path(out)
+    config = _resumed(out, source, settings) if resume else describe(source, recipe, settings)
+    if not resume:
+        require_new(out)
+        _require_apart(out, config.data.source)
+    loop.require_shareable(config.fit)
+    several = config.fit.devices * config.fit.nodes > 1
+    if resume and not several:
+        with run_lock(out):  # refused before the data is read; held again below
+            pass
+    fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
+    opened = sources.open_data(config.data, workers=config.fit.workers)
+    mean, std = build.statistics(opened.train)
+    shape, target_shape = build.input_shapes(opened)
+    method = build.initial_method(config, shape, target_shape, mean, std)
+    views = build.make_views(opened, config.views, shape, mean, std)
+    loop.require_batches(len(opened.train), config.fit)
+    fabric = fabric or loop.launch(config.fit)
+    metadata = build.describe(config, opened, shape, target_shape, method, fabric)
+    with run_lock(out) if fabric.is_global_zero else nullcontext():
+        folder = _continued(out, metadata) if resume else _created(fabric, out, config, metadata, opened)
+        _fit(fabric, method, opened, folder, views)
+    return Run(folder, method, fabric.device)
+
+
+def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data) -> RunFolder:
+    """Returns a new run folder, which the first process writes."""
+    if fabric.is_global_zero:
+        RunFolder.create(out, config, metadata)
+        write_skipped(out / "skipped.csv", opened.skipped)
+    fabric.barrier()
+    return RunFolder(out, config, metadata)
+
+
+def _continued(out: Path, now: RunMetadata) -> RunFolder:
+    """Returns the folder of a run that is resumed.
+
+    Raises:
+        ValueError: The data has changed since the run started.
+    """
+    folder = RunFolder.open(out)
+    for name in ("n_train", "shape", "target_shape"):
+        before, found = getattr(folder.metadata, name), getattr(now, name)
+        if before != found:
+            raise ValueError(f"expected the data that the run started with, found {name} {found} instead of {before}; restore it")
+    return folder
+
+
+def describe(source: str | RunConfig | None, recipe: str, settings: dict[str, Any]) -> RunConfig:
+    """Returns the run description of a source, a recipe and changed settings.
+
+    Raises:
+        ValueError: There is no source, or a setting is unknown.
+    """
+    if source is None or source == "":
+        raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe)(str(source))
+    return recipes.override(base, **settings)
+
+
+def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any]) -> RunConfig:
+    """Returns the description of the run in a folder.
+
+    Raises:
+        ValueError: There is no run, or a setting that is given differs from the run's.
+    """
+    config = RunFolder.open(out).config
+    wanted = recipes.override(config, **settings)
+    if source is not None:
+        wanted = source if isinstance(source, RunConfig) else recipes.override(wanted, source=str(source))
+    before, now = config.to_dict(), wanted.to_dict()
+    changed = [
+        f"{name} was {before[part][name]!r}, now {now[part][name]!r}"
+        for part in before
+        for name in before[part]
+        if before[part][name] != now[part][name]
+    ]
+    if changed:
+        raise ValueError(f"--resume keeps a run's own settings: {'; '.join(changed)}; leave them out, or start another run")
+    return config
+
+
+def _require_apart(out: Path, source: str) -> None:
+    """Raises a ValueError if a run folder is, or holds, the data that the run is to be trained on."""
+    data = Path(source).expanduser()
+    if source not in sources.BUILT_IN and data.exists():
+        out, data = out.resolve(), data.resolve()
+        if out == data or out in data.parents:
+            raise ValueError(f"expected a run folder apart from the data, found --out {out} to hold {data}; choose another --out")
+
+
+def _fit(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+    """Trains with a progress bar."""
+    config = folder.config.fit
+    steps = len(opened.train) // config.batch_size
+    with bar(f"epoch 1/{config.epochs}", config.epochs * steps * config.batch_size, "images") as advance:
+        done = 0
+
+        def progress(step: int, row: dict[str, float]) -> None:
+            nonlocal done
+            note = "  ".join(f"{k} {row[k]:.4g}" for k in row if k not in _UNSHOWN)
+            label = f"epoch {(step - 1) // steps + 1}/{config.epochs}"
+            advance((step - done) * config.batch_size, note=note, label=label)
+            done = step
+
+        monitor = online_knn(opened, folder.metadata.crop_size(), fabric.device)
+        shown = progress if fabric.is_global_zero else None
+        loop.fit(fabric, method, opened.train, views, config, folder, monitor=monitor, progress=shown)
+
+
+_UNSHOWN = {"step", "epoch", "lr", "images_per_second", "std", "variance_cv"}

@@ -1,0 +1,183 @@
+"""What is recorded while a method trains: rows of metrics, warnings, checkpoints; in a run folder or in memory."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from vergence.evaluation import collapse
+from vergence.evaluation.parts.spread import effective_rank, normalized_std
+from vergence.methods.core import Method
+from vergence.training.config import FitConfig
+from vergence.training.optimizers import learning_rate
+
+__all__ = ["MemoryRecorder", "Metrics", "Monitor", "Progress", "Recorder"]
+
+LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
+PATIENCE = 2  # epochs in a row that show a symptom before it is reported
+
+State = dict[str, Any]
+Monitor = Callable[[nn.Module], dict[str, float]]  # the encoder -> numbers to record
+Progress = Callable[[int, dict[str, float]], None]  # the steps that are done, the last row of metrics
+
+
+class Recorder(Protocol):
+    """Keeps what the training loop writes; `vergence.training.folder.RunFolder` is one."""
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Adds a row of metrics."""
+
+    def log(self, line: str) -> None:
+        """Adds a line for people."""
+
+    def save_checkpoint(self, state: State) -> None:
+        """Replaces the last checkpoint."""
+
+    def load_checkpoint(self) -> State | None:
+        """Returns the last checkpoint; None where there is none."""
+
+    def drop_rows_after(self, step: int) -> None:
+        """Drops the rows of metrics behind a step."""
+
+    def save_model(self, state: dict[str, Tensor]) -> None:
+        """Keeps the trained tensors."""
+
+
+class MemoryRecorder:
+    """A recorder that keeps the rows of metrics in memory and drops everything else.
+
+    Attributes:
+        rows: Rows of metrics.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Adds a row of metrics."""
+        self.rows.append(row)
+
+    def log(self, line: str) -> None:
+        """Drops the line."""
+
+    def save_checkpoint(self, state: State) -> None:
+        """Drops the checkpoint."""
+
+    def load_checkpoint(self) -> State | None:
+        """Returns None: there is no checkpoint."""
+        return None
+
+    def drop_rows_after(self, step: int) -> None:
+        """Drops the rows of metrics behind a step."""
+        self.rows = [row for row in self.rows if row["step"] <= step]
+
+    def save_model(self, state: dict[str, Tensor]) -> None:
+        """Drops the model."""
+
+
+class Metrics:
+    """Averages the terms of the steps into rows. Terms stay on the device until a row is due, which waits for them once.
+
+    Args:
+        recorder: Takes rows and lines.
+        method: The method that trains.
+        config: Settings of the training.
+        steps: Steps of an epoch.
+        first: Whether this is the first process, the only one that records.
+        monitor: Called with the encoder every ``config.knn_every`` epochs.
+        warn: Called with each warning, once.
+
+    Attributes:
+        row: The last row.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        method: Method,
+        config: FitConfig,
+        steps: int,
+        *,
+        first: bool,
+        monitor: Monitor | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.recorder, self.method, self.config, self.steps = recorder, method, config, steps
+        self.first, self.monitor, self.warn, self.warned = first, monitor, warn, False
+        self.row: dict[str, float] = {}
+        self.collapsed = 0  # epochs in a row that show a collapse
+        self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
+        self._restart()
+
+    def _restart(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count, self.since = 0, time.monotonic()
+
+    def add(self, step: int, terms: dict[str, Tensor]) -> None:
+        """Adds the terms of a step; writes a row every `LOG_EVERY` steps and at the end of an epoch.
+
+        Raises:
+            ValueError: A term is not finite, or the embedding collapsed under ``strict``.
+        """
+        for name, value in terms.items():
+            self.sums[name] = self.sums.get(name, 0) + value.detach()
+        self.count += 1
+        if step % LOG_EVERY == 0 or step % self.steps == 0:
+            self._write(step)
+
+    def _write(self, step: int) -> None:
+        rate = self.config.batch_size * self.count / (time.monotonic() - self.since)
+        means = {name: value.item() / self.count for name, value in self.sums.items()}
+        lr = learning_rate(self.config, step - 1, self.steps)
+        self.row = {"step": step, "epoch": round(step / self.steps, 4), **means, "lr": lr, "images_per_second": rate}
+        _require_finite(self.row, step)
+        if self.first and step % self.steps == 0:
+            self.row |= self._diagnose(step // self.steps)
+        if self.first:
+            self.recorder.append(self.row)
+        self._restart()
+
+    def _diagnose(self, epoch: int) -> dict[str, float]:
+        """Returns the numbers of an epoch's end, the monitor's among them, and warns of what they show."""
+        z = self.method.embeddings()
+        spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
+        numbers = spread | self.method.diagnostics()
+        self._warn_of_collapse(None if z is None else collapse.warning(numbers, advice=self.method.advice()), epoch)
+        self._warn_of_notices(self.method.notices(numbers))
+        every = self.config.knn_every
+        if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):
+            self.method.eval()
+            numbers |= self.monitor(self.method.encoder)
+            self.method.train()
+        return numbers
+
+    def _warn_of_collapse(self, message: str | None, epoch: int) -> None:
+        """Warns once of a collapse that lasts; many runs start narrow and widen in their second epoch."""
+        self.collapsed = 0 if message is None else self.collapsed + 1
+        if message is None or self.collapsed < PATIENCE or (self.warned and not self.config.strict):
+            return
+        self.recorder.log(message)
+        if self.config.strict:
+            raise ValueError(f"{message} (epoch {epoch}, stopped by --strict)")
+        self.warn(message)
+        self.warned = True
+
+    def _warn_of_notices(self, notices: dict[str, str]) -> None:
+        """Warns once of each thing that an objective's numbers show to go wrong for some epochs in a row."""
+        before = {name: count for name, count in self.notices.items() if name in notices or count >= PATIENCE}
+        self.notices = before | {name: before.get(name, 0) + 1 for name in notices}
+        for name, message in notices.items():
+            if self.notices[name] == PATIENCE:
+                self.recorder.log(message)
+                self.warn(message)
+
+
+def _require_finite(row: dict[str, float], step: int) -> None:
+    bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+    if bad:
+        raise ValueError(
+            f"expected finite losses, found {', '.join(bad)} not finite by step {step}: lower --lr, add --warmup-epochs or "
+            "--clip 1, or check the data"
+        )

@@ -1,0 +1,282 @@
+"""What a run folder's JSON files hold, as frozen dataclasses; ``docs/run_folder.md`` documents every field.
+
+They are checked once, when they are read, and need no torch.
+"""
+
+import dataclasses
+import json
+import math
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from vergence.utils.checks import Checked
+from vergence.utils.records import from_json
+
+__all__ = [
+    "Accuracy",
+    "Anomaly",
+    "Collapse",
+    "Detection",
+    "Evaluation",
+    "Kind",
+    "Posterior",
+    "Probe",
+    "Protocol",
+    "Representation",
+    "RunMetadata",
+]
+
+MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
+
+R = TypeVar("R", bound="Record")
+Side = Literal["context", "target"]
+Kind = Literal["model", "control"]
+
+
+class Record(Checked):
+    """A dataclass with a JSON form."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain dictionaries and lists as JSON has them: tuples are lists, and numbers as keys are text."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(typing.cast(Any, self))))
+        return plain
+
+    @classmethod
+    def from_dict(cls: type[R], raw: dict[str, Any]) -> R:
+        """Builds a record from what `to_dict` returned.
+
+        Raises:
+            ValueError: A field is missing, of another type, or out of its range.
+        """
+        return from_json(cls, raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMetadata(Record):
+    """What was found when a training started: the data, the shapes, the machine and the versions.
+
+    Attributes:
+        kind: ``image``, ``vector`` or ``pairs``.
+        n_train: Number of training items.
+        n_test: Number of test items.
+        read_shape: Shape of one item as it is read, (C, H, W) or (D,); of the context for pairs.
+        shape: Shape of one item as the encoder sees it, after the crop.
+        target_shape: Shape of one target where it differs from the context's; None otherwise.
+        classes: Name of each label 0, 1, ...; empty where there are no labels.
+        note: How the test part was made.
+        skipped: Number of items that could not be read; ``skipped.csv`` lists them.
+        parameters: Number of parameters of the whole method, a teacher's included.
+        device: Device that trained, in words.
+        processes: Number of processes that trained.
+        precision: Lightning Fabric's name of the arithmetic.
+        torch: Version of torch.
+        commit: Commit of the library, with a plus where files differed from it; None outside a checkout.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"n_train": 0, "n_test": 0, "skipped": 0, "parameters": 0, "processes": 1}
+
+    kind: Literal["image", "vector", "pairs"]
+    n_train: int
+    n_test: int
+    read_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    target_shape: tuple[int, ...] | None = None
+    classes: tuple[str, ...] = ()
+    note: str = ""
+    skipped: int = 0
+    parameters: int = 0
+    device: str = ""
+    processes: int = 1
+    precision: str = ""
+    torch: str = ""
+    commit: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("read_shape", "shape", "target_shape"):
+            shape = getattr(self, name)
+            if shape is not None and not (len(shape) in (1, 3) and min(shape) >= 1 and math.prod(shape) <= MAX_ITEM):
+                raise ValueError(f"expected {name} to be (C, H, W) or (D,) of at most {MAX_ITEM:,} numbers, found {shape}")
+
+    def crop_size(self, side: Side = "context") -> int | None:
+        """Returns the side of the central crop that a side's encoder sees, in pixels; None for vectors.
+
+        Pairs of images that are not square are not cropped either.
+
+        Example:
+            >>> sizes = {"n_train": 9, "n_test": 1, "read_shape": (3, 37, 37)}
+            >>> RunMetadata(kind="image", shape=(3, 32, 32), **sizes).crop_size()
+            32
+        """
+        shape = self.target_shape if side == "target" and self.target_shape is not None else self.shape
+        square = len(shape) == 3 and (shape[1] == shape[2] or self.kind != "pairs")
+        return shape[1] if square else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol(Checked):
+    """How an evaluation was made.
+
+    Attributes:
+        bank: Number of training items that neighbors are looked for in.
+        test: Number of test items.
+        epoch: Epoch of the weights: the last.
+        seed: Seed of the run.
+        note: How the test part was made, and what was left out.
+        seconds: Duration in seconds.
+        objective: Name of the run's objective; empty in files of early versions.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"bank": 0, "test": 0, "epoch": 0, "seconds": 0}
+
+    bank: int
+    test: int
+    epoch: int
+    seed: int
+    note: str
+    seconds: float = 0.0
+    objective: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collapse(Checked):
+    """How much of the space an embedding of the test items uses; see `vergence.evaluation.collapse.collapse`.
+
+    Attributes:
+        std: Mean over features of the normalized embedding's standard deviation; 1 is even, 0 is collapsed.
+        std_min: Minimum over features of the same.
+        effective_rank: Effective rank of the embedding, 1 to D.
+        norm: Mean Euclidean norm.
+    """
+
+    std: float
+    std_min: float
+    effective_rank: float
+    norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Checked):
+    """Accuracies of k nearest neighbors, in [0, 1].
+
+    Attributes:
+        majority: Accuracy with one vote for each neighbor.
+        weighted: Accuracy with votes weighted by exp(cosine / 0.07).
+    """
+
+    majority: float
+    weighted: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Checked):
+    """Accuracies of a linear probe; see `vergence.evaluation.probe.linear_probe`.
+
+    Attributes:
+        accuracy: Accuracy on the test items, in [0, 1].
+        train_accuracy: Accuracy on the training items, in [0, 1].
+        iterations: Iterations of L-BFGS.
+        converged: Whether the solver converged.
+    """
+
+    accuracy: float
+    train_accuracy: float
+    iterations: int
+    converged: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representation(Checked):
+    """The numbers of one representation.
+
+    Attributes:
+        kind: ``model``, or ``control`` for what needs no training.
+        dim: Number of features.
+        collapse: How much of the space it uses.
+        knn: Accuracies by the number of neighbors k; None without labels of two classes.
+        probe: Linear probe; None without labels of two classes, or where probes were left out.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"dim": 1}
+
+    kind: Kind
+    dim: int
+    collapse: Collapse
+    knn: dict[int, Accuracy] | None = None
+    probe: Probe | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior(Checked):
+    """Statistics of the objective's posterior over the test items.
+
+    Attributes:
+        variance_mean: Mean variance per feature.
+        variance_cv: Standard deviation of the variances over their mean.
+        norm_z: Mean Euclidean norm of the embedding.
+        norm_mu: Mean Euclidean norm of the posterior mean.
+        entropy: Mean entropy in nats.
+    """
+
+    variance_mean: float
+    variance_cv: float
+    norm_z: float
+    norm_mu: float
+    entropy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection(Checked):
+    """How well one score separates anomalies from the other test items; see `vergence.evaluation.anomaly.detection`.
+
+    Attributes:
+        kind: ``model``, or ``control`` for a score that needs no density.
+        auroc: Area under the ROC curve; 0.5 is chance.
+        aupr: Average precision with the anomalies as positives.
+        fpr95: Share of the other items that are reported where 95 % of the anomalies are.
+    """
+
+    kind: Kind
+    auroc: float
+    aupr: float
+    fpr95: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anomaly(Checked):
+    """Detection of the classes that training left out.
+
+    Attributes:
+        inliers: Names of the classes that training kept.
+        anomalies: Names of the others.
+        n_inliers: Number of test items of the kept classes.
+        n_anomalies: Number of test items of the others.
+        scores: Detection by each score, by name.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"n_inliers": 0, "n_anomalies": 0}
+
+    inliers: tuple[str, ...]
+    anomalies: tuple[str, ...]
+    n_inliers: int
+    n_anomalies: int
+    scores: dict[str, Detection]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record):
+    """The numbers of a run beside their controls: what ``evaluation.json`` holds.
+
+    Attributes:
+        protocol: How they were made.
+        representations: Accuracies and spread by name: ``z`` (the embedding), ``mu`` (the posterior mean), and the controls
+            ``untrained``, ``pixels`` and ``pca``.
+        posterior: Statistics of the posterior; None where the objective defines no density.
+        anomaly: Detection of the classes left out; None where training kept all.
+    """
+
+    protocol: Protocol
+    representations: dict[str, Representation]
+    posterior: Posterior | None = None
+    anomaly: Anomaly | None = None

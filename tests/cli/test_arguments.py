@@ -1,0 +1,116 @@
+"""Arguments that nobody means: one line on stderr, exit code 2, nothing written; and options that come from the configuration."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from tests.cli.test_cli import call, refused
+
+from vergence.cli import commands, options
+from vergence.cli.train import Train
+from vergence.data.config import DataConfig
+from vergence.training.config import FitConfig, ModelConfig
+
+pytestmark = pytest.mark.float32
+
+MANY = "9" * 30
+
+
+@pytest.mark.parametrize("size", ["-1", "0", MANY])
+def test_batch_sizes(gaussian, tmp_path, size):
+    words = "--batch-size of at least 1" if size != MANY else "--batch-size of at most"
+    refused("train", "digits", "--out", tmp_path / "run", "--batch-size", size, words=words)
+    for command in ("embed", "score"):
+        refused(command, gaussian, "digits", "--out", tmp_path / "e.npz", "--batch-size", size, words=words)
+    refused("bench", "step", "--batch-size", size, words=words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counts(gaussian, tmp_path):
+    refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", MANY, words="--n of at most")
+    refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", "0", words="--n of at least 1")
+    refused("sample", gaussian, "--out", tmp_path / "s.png", "--decoder-epochs", "-3", words="--decoder-epochs of at least 1")
+    refused("advise", "digits", "--out", tmp_path / "a", "--draws", MANY, words="--draws of at most")
+    refused("bench", "step", "--rounds", "0", words="--rounds of at least 1")
+    refused("demo", "--out", tmp_path / "d", "--seed", "-1", words="--seed of at least 0")
+    refused("density", "sample", "m.safetensors", "x.npz", "--out", tmp_path / "y.npz", "--n", MANY, words="--n of at most")
+    refused("train", "digits", "--out", tmp_path / "run", "--keep-classes", "0", MANY, words="--keep-classes of at most")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_draws_than_memory(gaussian, tmp_path):
+    words = "not enough memory"
+    refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", str(10**15), "--device", "cpu", words=words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", ["-" * 3000, "-" * 3000 + "1", "(" * 3000, "[" * 90 + "]" * 90, "9" * 5000])
+def test_settings_that_python_cannot_read(tmp_path, value):
+    message = refused("train", "digits", "--out", tmp_path / "run", "--objective", "gje", "--set", f"dim={value}", words="dim")
+    assert len(message) < 300
+    assert not (tmp_path / "run").exists()
+
+
+def test_long_settings_are_shortened_in_the_message(tmp_path):
+    message = refused("train", "digits", "--out", tmp_path / "run", "--set", "blur=" + "x" * 3000, words="blur")
+    assert len(message) < 300
+    message = refused("train", "digits", "--out", tmp_path / "run", "--set", "y" * 3000, words="NAME=VALUE")
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("train", "", "--out", "{}/run"), ("embed", "", "digits", "--out", "{}/e.npz"), ("advise", "", "--out", "{}/a"),
+     ("score", "run", "", "--out", "{}/e.npz"), ("report", ""), ("train", "digits", "--out", "")],
+)  # fmt: skip
+def test_empty_arguments(tmp_path, arguments):
+    refused(*(text.format(tmp_path) for text in arguments), words="is empty")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_photographs_in_the_place_of_a_run(tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for command in (("embed", photos, photos), ("score", photos, photos), ("sample", photos)):
+        message = refused(*command, "--out", tmp_path / "e.npz", words="has no config.json")
+        assert f"--out {photos}" not in message
+    for command in ("evaluate", "report"):
+        assert f"--out {photos}" not in refused(command, photos, words="has no config.json")
+    assert list(photos.iterdir()) == []
+
+
+def test_messages_of_several_lines_become_one(monkeypatch):
+    def fail(command):
+        raise ValueError("first\n  second")
+
+    monkeypatch.setitem(commands.RUN, options_kind("Report"), fail)
+    refused("report", "run", words="first second")
+
+
+def options_kind(name):
+    return next(kind for kind in commands.RUN if kind.__name__ == name)
+
+
+def test_options_of_training_are_the_configurations():
+    help_text = " ".join(call("train", "--help").stdout.replace("│", " ").split())
+    for config in (DataConfig, ModelConfig, FitConfig):
+        for field in dataclasses.fields(config):
+            if field.name in options.SETTINGS:
+                assert options.described(field.name).split(".")[0] in help_text
+    names = [field.name for field in dataclasses.fields(Train)]
+    assert all(options.ALIASES.get(name, name) in names for name in options.SETTINGS)
+    assert "(default: the recipe's)" in help_text and "{sgd|adamw|lars}" in help_text
+
+
+def test_every_setting_has_a_description():
+    for name in options.known_settings():
+        assert len(options.described(name)) > 8 and options.described(name).endswith("."), name
+        assert "`" not in options.described(name)
+
+
+def test_help_loads_no_numerics():
+    code = "import sys\nfrom vergence.cli.commands import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('torch', 'numpy', 'sklearn', 'plotly', 'jinja2') if m in sys.modules], file=sys.stderr)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr.strip() == "[]"

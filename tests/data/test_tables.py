@@ -1,0 +1,98 @@
+"""Tables of numbers and pairs: every separator, every refusal, one line each."""
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from vergence.data.tables import read_contexts, read_csv, read_pairs
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def refused(call, *args, match):
+    with pytest.raises(ValueError, match=match) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_columns_by_name_in_any_order(tmp_path):
+    file = write(tmp_path / "a.csv", "a,b,c\n1,2,3\n4,5,6\n")
+    pairs = read_pairs(file, ["c"])
+    assert pairs.context.tolist() == [[1, 2], [4, 5]] and pairs.target.tolist() == [3, 6]
+    assert pairs.columns == (["a", "b"], ["c"])
+    two = read_pairs(file, ["c", "a"])
+    assert two.target.tolist() == [[3, 1], [6, 4]] and two.context.tolist() == [[2], [5]]
+    assert read_pairs(file, ["c"], ["b", "a"]).context.tolist() == [[2, 1], [5, 4]]
+    assert read_contexts(file, ["b", "a"]).tolist() == [[2, 1], [5, 4]]
+
+
+@pytest.mark.parametrize("text", ["a;b\n1,5;2,25\n-3,0;4e2\n", "a\tb\n1.5\t2.25\n-3.0\t4e2\n", "a,b\n1.5,2.25\n-3.0,4e2\n\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_separators_and_decimal_commas(tmp_path, text, encoding):
+    table = read_csv(write(tmp_path / "a.csv", text, encoding))
+    assert table.names == ("a", "b") and table.values.tolist() == [[1.5, 2.25], [-3, 400]]
+
+
+def test_one_column_and_blank_lines(tmp_path):
+    assert read_csv(write(tmp_path / "a.csv", "a\n1\n\n2\n\n")).values.tolist() == [[1], [2]]
+    assert read_contexts(write(tmp_path / "B.CSV", "a\n1\n2\n"), ["a"]).tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a;b\n1,5;2.5\n", r"line 2 of a.csv: expected decimal points or decimal commas, found '2.5' and '1,5'; use one"),
+        ("a;b\n1.234,5;2\n", "expected decimal points or decimal commas"),
+        ('a,b\n"1,234",2\n', "expected a number in column a, found '1,234'"),
+        ("a,b\n1,2\n3\n", "line 3 of a.csv: expected 2 values, found 1"),
+        ("a,a\n1,2\n", "different column names"),
+        ("a,b\n", "found the names alone"),
+        ("", "found 0 lines"),
+        ("a,b\n1," + "9" * 200_000 + "\n", "not CSV: field larger than field limit"),
+        ("a,b\n1," + "x" * 100_000 + "\n", r"found 'x{40}\.\.\.'"),
+        ('a,b\n1,"x\ny"\n', r"found 'x\\ny'"),
+    ],
+)
+def test_refused_tables(tmp_path, text, match):
+    refused(read_csv, write(tmp_path / "a.csv", text), match=match)
+
+
+def test_other_encodings_are_refused(tmp_path):
+    refused(read_csv, write(tmp_path / "a.csv", "größe,b\n1,2\n", "latin-1"), match="UTF-8 text in a.csv, .* save it as UTF-8")
+    refused(read_csv, write(tmp_path / "a.csv", "a,b\n1,2\n", "utf-16"), match="UTF-8 text in a.csv")
+
+
+def test_arrays_of_pairs_and_contexts(tmp_path):
+    c, t = np.arange(6.0).reshape(3, 2), np.arange(3)
+    np.savez(tmp_path / "a.npz", context=c, target=t, other=np.array([{}], dtype=object))
+    pairs = read_pairs(tmp_path / "a.npz")
+    assert np.array_equal(pairs.context, c) and np.array_equal(pairs.target, t) and pairs.context.dtype == np.float64
+    assert pairs.columns == (["context_0", "context_1"], ["target_0"])
+    assert np.array_equal(read_contexts(tmp_path / "a.npz", []), c)
+    np.save(tmp_path / "c.npy", c[:, 0])
+    assert np.array_equal(read_contexts(tmp_path / "c.npy", []), c[:, :1])
+
+
+def test_refused_arrays_of_pairs(tmp_path):
+    def save(**arrays):
+        np.savez(tmp_path / "a.npz", **arrays)
+        return tmp_path / "a.npz"
+
+    one = np.ones((3, 2))
+    for scalar in ({"context": 3.0, "target": one}, {"context": one, "target": 3.0}):
+        refused(read_pairs, save(**scalar), match=r"context \(N, C\) and target \(N, T\) in a.npz, found shapes")
+    refused(read_contexts, save(context=3.0), [], match=r"expected contexts \(B, C\) in a.npz, found shape \(\)")
+    refused(read_pairs, save(context=one[:0], target=one[:0]), match=r"at least 1 row in context of a.npz, found shape \(0, 2\)")
+    refused(read_contexts, save(context=one[:0]), [], match="at least 1 row")
+    refused(read_pairs, save(context=one, goal=one), match="found no target among context, goal")
+    refused(read_pairs, save(context=one, target=np.array(["a"] * 3)), match="expected numbers in target")
+    refused(read_pairs, save(context=one, target=np.array([{}] * 3)), match="cannot be read .*Python objects")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("context", b"not an array")
+    refused(read_pairs, tmp_path / "a.npz", match="found no context among no arrays")
+    refused(read_pairs, tmp_path / "none.npz", match="there is no file")
+    refused(read_pairs, tmp_path, match="there is no file")

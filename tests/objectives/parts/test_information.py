@@ -1,0 +1,184 @@
+"""Information terms: against torch's Gaussians and closed forms, in both precisions, with few items."""
+
+import math
+
+import pytest
+import torch
+from tests.reference import gmje as slow
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from vergence.densities.gaussian import GaussianMixture
+from vergence.objectives.parts import information
+from vergence.objectives.parts.information import Moments
+
+N, D = 50, 3
+
+
+def close(a, b, tol=1e-9):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
+
+
+def planted(scale=1.0):
+    return scale * slow.pair(N, D)[0]
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
+def test_moments_in_loops(shrinkage):
+    z = planted()
+    found, expected = information.moments(z, shrinkage), slow.gaussian(z, shrinkage)
+    close(found.mean, expected.loc)
+    close(found.S, expected.covariance_matrix)
+    part = found.block(slice(1, 3))
+    assert torch.equal(part.mean, found.mean[1:]) and torch.equal(part.S, found.S[1:, 1:])
+
+
+def test_the_estimated_shrinkage():
+    """The published formula; one where nothing is known, and none where everything is."""
+    z = planted()
+    S = torch.cov(z.T, correction=0)
+    squares, trace = (S * S).sum(), S.trace() ** 2
+    expected = ((1 - 2 / D) * squares + trace) / ((N + 1 - 2 / D) * (squares - trace / D))
+    close(information.oas(S, N), expected)
+    close(information.moments(z, None).S, information.moments(z, expected.item()).S)
+    assert information.oas(S, 10**9) < 1e-8 and information.oas(torch.eye(4), 100) == 1
+
+
+def test_kl_and_entropy_are_torchs():
+    m = information.moments(planted())
+    p, standard = MultivariateNormal(m.mean, m.S), MultivariateNormal(torch.zeros(D), torch.eye(D))
+    close(information.kl_standard_normal(m), kl_divergence(p, standard))
+    close(information.entropy(m), p.entropy())
+    close(information.kl_views(m, m), 2 * kl_divergence(p, standard))
+    close(information.log_det(m.S), torch.logdet(m.S))
+
+
+def test_entropy_grows_with_the_scale_and_the_kl_is_least_at_one():
+    m, a = information.moments(planted()), 0.2
+    close(information.entropy(Moments(a * m.mean, a * a * m.S)) - information.entropy(m), D * math.log(a))
+    kls = [information.kl_standard_normal(Moments(torch.zeros(D), s * torch.eye(D))).item() for s in (0.5, 0.9, 1.0, 1.1, 2.0)]
+    assert kls[2] == 0 and kls == sorted(kls[:2], reverse=True) + kls[2:] and kls[2:] == sorted(kls[2:])
+
+
+def test_information_is_a_kl_and_that_of_canonical_correlations():
+    za, zb = slow.pair(N, D)
+    m = information.moments(torch.cat([za, zb], 1))
+    p = MultivariateNormal(m.mean, m.S)
+    apart = MultivariateNormal(m.mean, torch.block_diag(m.S[:D, :D], m.S[D:, D:]))
+    close(information.mutual_information(m, D), kl_divergence(p, apart))
+    A, B = torch.linalg.cholesky(m.S[:D, :D]), torch.linalg.cholesky(m.S[D:, D:])
+    rho = torch.linalg.svdvals(torch.linalg.solve(A, m.S[:D, D:]) @ torch.linalg.inv(B).T)
+    close(information.mutual_information(m, D), -0.5 * torch.log1p(-rho.square()).sum())
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, None])
+def test_likelihood_losses_are_their_definitions(shrinkage):
+    za, zb = slow.pair(N, D)
+    p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2 * D), torch.eye(2 * D), context=D)
+    a, b = (information.moments(z, shrinkage) for z in (za, zb))
+    nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
+    kl = information.kl_standard_normal(a) + information.kl_standard_normal(b)
+    weights = {"eta": 0.3, "beta": 2.0, "shrinkage": shrinkage}
+    assert information.likelihood_loss("naive", p, za, zb, **weights) == {"nll": nll}
+    found = information.likelihood_loss("joint_kl", p, za, zb, **weights)
+    assert found.keys() == {"nll", "kl"} and found["nll"] == nll
+    close(found["kl"], 2 * kl)
+    found = information.likelihood_loss("entropy_kl", p, za, zb, **weights)
+    assert found.keys() == {"mi", "kl"}
+    close(found["mi"], nll - information.entropy(a) - information.entropy(b))
+    close(found["kl"], 0.3 * kl)
+
+
+@pytest.mark.parametrize("name", ["mi_kl", "conditional_kl", "nothing"])
+def test_a_name_of_no_likelihood_loss_is_refused(name):
+    za, zb = slow.pair(N, D)
+    p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2 * D), torch.eye(2 * D), context=D)
+    with pytest.raises(ValueError, match="expected loss among entropy_kl, joint_kl, naive, found"):
+        information.likelihood_loss(name, p, za, zb, eta=0.3, beta=2.0, shrinkage=0.0)
+
+
+def test_pointwise_information_of_a_gaussian_is_its_mutual_information_on_average():
+    za, zb = slow.pair(N, D)
+    m = information.moments(torch.cat([za, zb], 1))
+    p = GaussianMixture(torch.zeros(1), m.mean[None], m.S[None], context=D)
+    close(information.pointwise_information(p, za, zb), information.mutual_information(m, D), 1e-8)
+
+
+@pytest.mark.parametrize("wrong", [(torch.ones(1, D), torch.ones(1, D)), (torch.ones(4, D), torch.randn(4, D))])
+def test_views_without_spread_are_refused(wrong):
+    for za, zb in (wrong, wrong[::-1]):
+        with pytest.raises(ValueError, match="expected a batch of at least 2 embeddings that differ, found"):
+            information.view_moments(za, zb, None)
+
+
+def test_moments_of_half_precision():
+    z = planted()
+    found = information.moments(z.bfloat16())
+    assert found.S.dtype == torch.float32
+    torch.testing.assert_close(found.S.double(), information.moments(z).S, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "term", [information.entropy, information.kl_standard_normal, lambda m: information.mutual_information(m, 1)]
+)
+@pytest.mark.parametrize("shrinkage", [0.0, 0.2])
+def test_gradients_by_differences(term, shrinkage):
+    z = planted()[:12].requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: term(information.moments(x, shrinkage)), z)
+
+
+def test_the_gradients_in_closed_form():
+    """Of the entropy X S^{-1} / N, of the KL (X (I - S^{-1}) + mean) / N; the jitter leaves 1e-10 of them."""
+    z = planted().requires_grad_()
+    m = information.moments(z)
+    X, inverse = (z - m.mean).detach(), torch.linalg.inv(m.S.detach())
+    (g,) = torch.autograd.grad(information.entropy(m), z, retain_graph=True)
+    close(g, X @ inverse / N, 1e-8)
+    (g,) = torch.autograd.grad(information.kl_standard_normal(m), z)
+    close(g, (X @ (torch.eye(D) - inverse) + m.mean.detach()) / N, 1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_precision_and_scale(dtype, scale):
+    z = planted(scale).to(dtype).requires_grad_()
+    m = information.moments(z)
+    for value in (information.entropy(m), information.kl_standard_normal(m), information.log_det(m.S)):
+        (g,) = torch.autograd.grad(value, z, retain_graph=True)
+        assert value.dtype == g.dtype == dtype and torch.isfinite(value) and torch.isfinite(g).all()
+    close(information.entropy(m).double(), information.entropy(information.moments(planted(scale))), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fewer_items_than_features(dtype):
+    z = torch.randn(5, 40, dtype=dtype).requires_grad_()
+    for shrinkage in (None, 0.1, 0.0):
+        value = information.kl_standard_normal(information.moments(z, shrinkage))
+        (g,) = torch.autograd.grad(value, z)
+        assert torch.isfinite(value) and torch.isfinite(g).all()
+
+
+def test_what_is_no_covariance_has_no_determinant():
+    for S in (torch.zeros(2, 2), -torch.eye(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])):
+        for dtype in (torch.float32, torch.float64):
+            found = information.log_det(S.to(dtype))
+            assert found.dtype == dtype and torch.isnan(found)
+
+
+def test_settings_are_checked():
+    known, good = ("naive", "mi"), {"eta": 1.0, "beta": 1.0, "shrinkage": None}
+    information.require_settings("naive", known, **good)
+    with pytest.raises(ValueError, match="expected loss among naive, mi, found 'no'"):
+        information.require_settings("no", known, **good)
+    for wrong in ({"eta": 0.0}, {"beta": 0.0}, {"eta": -1.0}, {"eta": math.nan}, {"shrinkage": 1.1}):
+        with pytest.raises(ValueError, match=rf"expected {next(iter(wrong))} (> 0|in \[0, 1\]), found"):
+            information.require_settings("naive", known, **(good | wrong))
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_moments_of_half_precision_are_float32(dtype):
+    z = torch.randn(N, D).to(dtype)
+    for shrinkage in (0.0, None):
+        half, single = information.moments(z, shrinkage), information.moments(z.float(), shrinkage)
+        assert half.S.dtype == torch.float32
+        assert torch.equal(half.mean, single.mean) and torch.equal(half.S, single.S)

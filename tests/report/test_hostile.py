@@ -1,0 +1,257 @@
+"""Run folders of strangers: no markup of theirs reaches the page, and no value of a wrong type ends in a traceback."""
+
+import copy
+import csv
+import html.parser
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vergence.linear import advise
+from vergence.report.advice import write_page
+from vergence.report.page import write_report
+
+_SPEC = importlib.util.spec_from_file_location("fixtures_report", Path(__file__).with_name("fixtures_report.py"))
+fixtures = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(fixtures)
+
+MARKUP = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
+ODD = [None, "x", -1, float("nan"), float("inf"), 10**400, True, [], {}, [[]], {"a": {"b": 1}}]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """Plotly's 4.7 MB would be written and read some hundred times."""
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* plotly */")
+
+
+class Tags(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+def require_clean(text):
+    """The page has its own three scripts, no handlers, no pictures but its own, and no tag within the JSON."""
+    tags = Tags()
+    tags.feed(text)
+    assert [attributes.get("id") for tag, attributes in tags.found if tag == "script"] == [None, "figures", None]
+    assert not [name for _, attributes in tags.found for name in attributes if name.startswith("on")]
+    assert all(a.get("src", "data:").startswith("data:") for _, a in tags.found)
+    assert "<script>alert" not in text and "<img src=x" not in text and "49" not in re.findall(r">(\d+)<", text)
+    assert not re.search("[<>&']", re.search(r'id="figures">(.*?)</script>', text, re.S)[1])
+
+
+def planted(value, keys=False):
+    """A copy with markup at the end of every string; with ``keys`` at the end of every name too."""
+    if isinstance(value, dict):
+        return {key + MARKUP if keys else key: planted(entry, keys) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [planted(entry, keys) for entry in value]
+    return value + MARKUP if isinstance(value, str) else value
+
+
+def nodes(value, path=()):
+    """Yields the path of every value, containers included."""
+    if path:
+        yield path
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from nodes(entry, (*path, key))
+
+
+def changed(record, path, value):
+    record = copy.deepcopy(record)
+    holder = record
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return record
+
+
+def evaluation():
+    """A small one with every kind of entry."""
+    whole = fixtures.evaluation()
+    for name in ("mu", "untrained", "pca"):
+        del whole["representations"][name]
+    for entry in whole["representations"].values():
+        entry["knn"] = {"30": entry["knn"]["30"]}
+    for name in ("directional", "entropy", "knn distance on pixels"):
+        del whole["anomaly"]["scores"][name]
+    return whole | {"anomaly": whole["anomaly"] | {"inliers": ["0"]}}
+
+
+def examples(n=30):
+    data = fixtures.examples(n)
+    data["name"] = np.array([MARKUP] * n)
+    return data
+
+
+def hostile_skipped(run):
+    with (run / "skipped.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["name", "reason"], [MARKUP, MARKUP]])
+    return run
+
+
+def test_markup_in_every_string_of_every_file(tmp_path):
+    config = planted(fixtures.config())
+    for part in ("views", "fit"):  # the names of settings too
+        config[part] |= planted(fixtures.config()[part], keys=True)
+    config["model"]["options"] = planted(config["model"]["options"], keys=True)
+    found = planted(fixtures.evaluation())
+    for part in ("representations", "posterior"):
+        found[part] |= planted(found[part], keys=part == "representations")
+    found["representations"] |= {MARKUP: found["representations"]["z"]}
+    found["anomaly"]["scores"] |= {MARKUP: found["anomaly"]["scores"]["joint"]}
+    for entry in found["representations"].values():
+        entry["knn"] = (entry.get("knn") or {}) | {MARKUP: {"majority": 0.5, "weighted": 0.5}}
+    rows = [row | {name + MARKUP: value for name, value in row.items()} for row in fixtures.metrics()]
+    run = fixtures.write_run(tmp_path / "<b>run", config=config, rows=rows, evaluation=found, examples=examples())
+    text = write_report(hostile_skipped(run)).read_text(encoding="utf-8")
+    assert "damaged" not in text
+    assert text.count("alert(1)") > 200
+    require_clean(text)
+
+
+def test_markup_in_the_number_of_epochs(tmp_path):
+    config = fixtures.config()
+    config["fit"]["epochs"] = MARKUP
+    require_clean(write_report(fixtures.write_run(tmp_path / "run", config=config)).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["config", "evaluation"])
+def test_markup_in_the_place_of_every_value(tmp_path, name):
+    parts = {"config": fixtures.config(), "evaluation": evaluation()}
+    parts["config"]["metadata"]["classes"] = ["a", "b"]
+    parts["config"]["data"]["keep_classes"] = [0]
+    for path in nodes(parts[name]):
+        run = fixtures.write_run(tmp_path / "run", **parts | {name: changed(parts[name], path, MARKUP)})
+        try:
+            text = write_report(run).read_text(encoding="utf-8")
+        except ValueError as error:
+            assert name == "config" and "is damaged" in str(error) and "\n" not in str(error)
+        else:
+            require_clean(text)
+
+
+def test_markup_in_the_place_of_every_metric(tmp_path):
+    row = {"step": 5, "epoch": 1.0, "loss": 2.0, "kl": 3.0, "lr": 0.1}
+    for name in row:
+        run = fixtures.write_run(tmp_path / "run", config=fixtures.config(), rows=[row, row | {name: MARKUP}])
+        require_clean(write_report(run).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["config", "evaluation"])
+def test_one_wrong_value_gives_a_sentence(tmp_path, name):
+    parts = {"config": fixtures.config(), "evaluation": evaluation()}
+    parts["config"]["data"]["keep_classes"] = [0]
+    parts["config"]["metadata"]["classes"] = ["a"]
+    for path in nodes(parts[name]):
+        for value in ODD:
+            run = fixtures.write_run(tmp_path / "run", **parts | {name: changed(parts[name], path, value)})
+            try:
+                write_report(run)
+            except ValueError as error:
+                assert name == "config" and "is damaged" in str(error) and "\n" not in str(error), (path, value)
+
+
+def test_the_sentence_names_the_wrong_value(tmp_path):
+    found = changed(evaluation(), ("representations", "z", "probe", "accuracy"), "much")
+    text = write_report(fixtures.write_run(tmp_path / "run", config=fixtures.config(), evaluation=found)).read_text()
+    assert "representations.z.probe.accuracy: expected a finite number, found &#34;much&#34;" in text
+    config = changed(fixtures.config(), ("metadata", "n_train"), "many")
+    with pytest.raises(ValueError, match=r"metadata.n_train: expected a whole number, found \"many\""):
+        write_report(fixtures.write_run(tmp_path / "run", config=config))
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_one_wrong_metric_is_left_out(tmp_path, value):
+    row = {"step": 5, "epoch": 1.0, "loss": 2.0}
+    for name in row:
+        write_report(fixtures.write_run(tmp_path / "run", config=fixtures.config(), rows=[row, row | {name: value}]))
+
+
+WRONG_ARRAYS = {
+    "labels are text": {"label": np.array(["a"] * 30)},
+    "labels are huge": {"label": np.full(30, 2**62)},
+    "scores are text": {"score": np.array(["a"] * 30)},
+    "scores have an axis too many": {"score": np.zeros((30, 2), np.float32)},
+    "names are numbers": {"name": np.arange(30)},
+    "coordinates are three": {"xy": np.zeros((30, 3))},
+    "coordinates are flat": {"xy": np.zeros(30)},
+    "neighbors are not there": {"neighbors": np.full((2, 3), 30)},
+    "neighbors are negative": {"neighbors": np.full((2, 3), -1)},
+    "neighbors are fractions": {"neighbors": np.zeros((2, 3))},
+    "pictures are floats": {"thumbnail": np.zeros((30, 1, 4, 4), np.float32)},
+    "pictures are empty": {"thumbnail": np.zeros((30, 1, 0, 4), np.uint8)},
+    "pictures are too few": {"thumbnail": np.zeros((3, 1, 4, 4), np.uint8)},
+    "anomalous is a scalar": {"anomalous": np.array(True)},
+    "coordinates are a scalar": {"xy": np.array(1.0)},
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ARRAYS)
+def test_arrays_of_the_wrong_kind_are_left_out_and_reported(tmp_path, case):
+    run = fixtures.write_run(tmp_path / "run", config=fixtures.config(), examples=examples() | WRONG_ARRAYS[case])
+    assert "examples.npz is damaged and left out" in write_report(run).read_text()
+
+
+def test_archives_that_claim_to_be_enormous_are_left_out(tmp_path):
+    run = fixtures.write_run(tmp_path / "run", config=fixtures.config())
+    with (run / "examples.npz").open("wb") as file:
+        np.savez_compressed(file, xy=np.zeros(2**28, np.uint8))
+    assert "examples.npz is damaged and left out (expected at most" in write_report(run).read_text()
+
+
+@pytest.mark.parametrize("depth", [500, 900, 2_000, 100_000])
+def test_deeply_nested_files(tmp_path, depth):
+    deep = "[" * depth + "]" * depth
+    run = fixtures.write_run(tmp_path / "run", config=fixtures.config())
+    (run / "evaluation.json").write_text('{"posterior": ' + deep + "}")
+    (run / "metrics.jsonl").write_text('{"loss": ' + deep + "}\n")
+    write_report(run)
+    (run / "config.json").write_text(json.dumps(fixtures.config())[:-1] + ', "fit": {"a": ' + deep + "}}")
+    try:
+        write_report(run)
+    except ValueError as error:
+        assert "is damaged" in str(error) and "\n" not in str(error)
+
+
+def test_half_a_surrogate_pair_is_replaced(tmp_path):
+    config = fixtures.config(data={"source": "\ud800 photographs"})
+    assert "? photographs" in write_report(fixtures.write_run(tmp_path / "run", config=config)).read_text(encoding="utf-8")
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    run = fixtures.write_run(tmp_path / "run", config=fixtures.config())
+    for name in ("metrics.jsonl", "evaluation.json", "examples.npz", "skipped.csv"):
+        (run / name).mkdir()
+    assert "was not evaluated yet" in write_report(run).read_text()
+
+
+def test_markup_in_every_string_of_an_advice(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 6)), rng.integers(2, size=300)
+    parts = {"a": lambda X, g: X * 0.9, "b": lambda X, g: X + 0.5 * X.new_tensor(rng.normal(size=X.shape))}
+    advice = advise(x, parts, labels=y, n_components=2, n_draws=4).to_dict()
+    hostile = planted(advice) | {"verdict": advice["verdict"], "basis": advice["basis"]}
+    hostile["facts"] |= {"part": MARKUP}
+    path = write_page(hostile, tmp_path / "report.html", name=MARKUP, command=MARKUP)
+    text = path.read_text(encoding="utf-8")
+    assert text.count("alert(1)") > 8
+    require_clean(text)
+
+
+def test_templates_escape_everything_but_our_own_files():
+    folder = Path(write_report.__code__.co_filename).parent
+    files = sorted((folder / "templates").rglob("*.html"))
+    text = "".join(file.read_text() for file in files)
+    assert len(files) > 10 and "autoescape" not in text
+    assert re.findall(r"(\w+) \| safe", text) == ["allowed", "style", "plotly", "script"]
+    assert not [file.name for file in folder.glob("*.py") if re.search(r"</?(p|div|b|table|h\d)\b|Markup", file.read_text())]

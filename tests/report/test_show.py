@@ -1,0 +1,22 @@
+"""Tables in the terminal: names are printed as they are."""
+
+import importlib.util
+from pathlib import Path
+
+from vergence.report.show import show_evaluation
+from vergence.training.records import Evaluation
+
+_SPEC = importlib.util.spec_from_file_location("fixtures_report", Path(__file__).with_name("fixtures_report.py"))
+fixtures = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(fixtures)
+
+
+def test_names_in_square_brackets_are_no_markup(capsys):
+    record = fixtures.evaluation()
+    record["protocol"] |= {"objective": "vje", "note": "a [/b] note"}
+    record["anomaly"]["anomalies"] = ["[/x]", "[red]y"]
+    record["representations"]["[bold]z"] = record["representations"]["z"]
+    show_evaluation(Evaluation.from_dict(record))
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("a [/b] note", "[/x], [red]y", "[bold]z"))
+    assert "mean 0.312, CV 0.77 (in the objective's paper about 0.3 and 0.75)" in printed
