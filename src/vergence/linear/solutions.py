@@ -20,52 +20,16 @@ are derived here: reconstruction ranks a direction by its variance times its inv
 import torch
 from torch import Tensor
 
-from vergence.utils import linalg
+from vergence.utils.linalg import covariance_cholesky
 
 __all__ = [
-    "factor",
     "joint_embedding",
     "joint_embedding_objective",
     "reconstruction",
     "reconstruction_objective",
     "supervised",
     "supervised_objective",
-    "units",
 ]
-
-
-def factor(S: Tensor) -> tuple[Tensor, float]:
-    r"""Returns the Cholesky factor L of S + jitter diag(u)^2, and the jitter: the units u of the features do not matter.
-
-    u_i is the power of two next to sqrt(S_ii), so that dividing by it is exact: without jitter the factor is that of S, bit by
-    bit, and jitter reaches each feature in proportion to its own second moment.
-
-    Args:
-        S: Symmetric positive semidefinite, (D, D).
-
-    Returns:
-        L (D, D), lower; and the jitter, 0.0 where S is well conditioned.
-
-    Raises:
-        ValueError: S is not finite or not positive semidefinite.
-
-    Example:
-        >>> L, jitter = factor(torch.tensor([[4e12, 2.0], [2.0, 1e-12]], dtype=torch.float64))  # two copies of one feature
-        >>> 1e-14 < jitter < 1e-11, [f"{x:.4g}" for x in (L @ L.T).diagonal().tolist()]
-        (True, ['4e+12', '1e-12'])
-    """
-    u = units(S)
-    L, jitter = linalg.cholesky(S / (u[:, None] * u))
-    return L * u[:, None], jitter
-
-
-def units(S: Tensor) -> Tensor:
-    """Returns the power of two next to sqrt(S_ii) for each feature (D,); the largest one for features without variance."""
-    scale = S.diagonal()
-    if not bool((scale >= 0).all()) or not bool((0 < scale.max()) & (scale.max() < torch.inf)):
-        return torch.ones_like(scale)  # not a covariance, which `linalg.cholesky` reports
-    exponent = torch.frexp(torch.where(scale > 0, scale, scale.max())).exponent
-    return torch.ldexp(torch.ones_like(scale), exponent.div(2, rounding_mode="floor"))
 
 
 def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -79,7 +43,7 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
         S: (D, D), S - G positive semidefinite.
 
     Returns:
-        W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter of `factor`.
+        W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter, relative to S's diagonal.
 
     Raises:
         ValueError: S is not positive semidefinite.
@@ -90,7 +54,7 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
         >>> omega.round(decimals=6).tolist(), W.round(decimals=4).tolist()
         ([1.0, 0.5], [[0.0, 1.0], [0.2357, 0.0]])
     """
-    L, jitter = factor(S)
+    L, jitter = covariance_cholesky(S)
     A = _whiten(L, _whiten(L, G).T)
     omega, Q = torch.linalg.eigh((A + A.T) / 2)
     W = torch.linalg.solve_triangular(L.T, Q.flip(1), upper=True).T
@@ -113,7 +77,7 @@ def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]
         S: (D, D).
 
     Returns:
-        E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter of `factor`.
+        E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter, relative to S's diagonal.
 
     Raises:
         ValueError: S is not positive semidefinite.
@@ -124,7 +88,7 @@ def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]
         >>> phi.square().round(decimals=6).tolist()  # g^2 / s: the direction that joint embedding puts last comes first
         [4.5, 1.0]
     """
-    L, jitter = factor(S)
+    L, jitter = covariance_cholesky(S)
     R, phi, Pt = torch.linalg.svd(_whiten(L, M.T).T)
     E, sign = _oriented(torch.linalg.solve_triangular(L.T, Pt.T, upper=True).T)
     return E, R * phi * sign, phi, jitter
@@ -136,13 +100,13 @@ def reconstruction_objective(E: Tensor, D: Tensor, M: Tensor, S: Tensor, power: 
 
 
 def supervised(N: Tensor, S: Tensor) -> tuple[Tensor, float]:
-    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter of `factor`.
+    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter.
 
     Example:
         >>> supervised(torch.tensor([[2.0, 1.0]]), torch.diag(torch.tensor([4.0, 1.0])))[0]
         tensor([[0.5000, 1.0000]])
     """
-    L, jitter = factor(S)
+    L, jitter = covariance_cholesky(S)
     return torch.cholesky_solve(N.T, L).T, jitter
 
 
