@@ -160,7 +160,7 @@ def test_numbers_of_components_that_are():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("m", [1, 0])
 def test_one_draw_is_too_few(kind, m):
-    with pytest.raises(ValueError, match=f"expected n_draws >= 2, to tell an augmentation's mean from its spread, found {m}"):
+    with pytest.raises(ValueError, match=f"expected n_draws >= 2, found {m}: one draw does not separate an augmentation's mean"):
         fit(kind, items(), augmentation=noisy, n_draws=m)
     fit(kind, items(), augmentation=0.5, n_draws=m)  # nothing is drawn
 

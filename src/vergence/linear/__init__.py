@@ -1,4 +1,4 @@
-"""Joint embedding or reconstruction? The closed forms, the thresholds, and advice on one's own data (arXiv:2505.12477)."""
+"""Linear joint embedding, reconstruction and supervised learning in closed form, thresholds, and advice (arXiv:2505.12477)."""
 
 from vergence.linear.advice import Advice, advise
 from vergence.linear.base import Affine

@@ -1,4 +1,4 @@
-"""What the linear estimators share: reading items of any kind, moments, the Monte Carlo error, and messages."""
+"""The base of the linear estimators: reading items of any kind, moments, and the Monte Carlo error."""
 
 import abc
 import copy
@@ -28,16 +28,16 @@ RANK = 1e-12  # eigenvalues below this share of the largest are zero
 
 @dataclass
 class State:
-    """What was seen so far.
+    """What an estimator keeps between calls of `partial_fit`.
 
     Attributes:
-        seed: Of the draws.
-        sums: None before the first item.
+        seed: Seed of the draws.
+        sums: Sums over the items so far; None before the first.
         kept: Some items and their targets, for the Monte Carlo error.
-        stride: Every which item is kept.
+        stride: One of so many items is kept.
         block: Number of the next block.
-        classes: In the order of the target columns; None where targets are numbers or there are none.
-        width: Target columns; 0 without targets.
+        classes: Classes in the order of the target columns; None where targets are numbers or absent.
+        width: Number of target columns; 0 without targets.
     """
 
     seed: int
@@ -51,12 +51,12 @@ class State:
 
 @dataclass(frozen=True)
 class Affine:
-    """The augmentation tau(x) = A x + b + noise, exactly: of which theorem 3.1's xbar = A x + b need not be x.
+    """The augmentation tau(x) = A x + b + noise, without sampling; its mean xbar = A x + b may differ from x (theorem 3.1).
 
     Attributes:
-        matrix: A (D, D), its diagonal (D,), or a number.
-        offset: b (D,), or a number.
-        covariance: Of the noise: (D, D), variances (D,), or a number.
+        matrix: A (D, D), its diagonal (D,), or a number; 1 by default.
+        offset: b (D,), or a number; 0 by default.
+        covariance: Covariance of the noise (D, D), variances (D,), or a number; 0 by default.
 
     Example:
         >>> tau = Affine(0.5, covariance=1.0)
@@ -69,10 +69,10 @@ class Affine:
     covariance: Any = 0.0
 
     def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns A (D, D) and b (D,), of the type and device of a ``like`` (..., D).
+        """Returns A (D, D) and b (D,), in the type and on the device of ``like`` (..., D).
 
         Raises:
-            ValueError: They are of other sizes or not finite.
+            ValueError: A or b has another size, or A is not finite.
         """
         D = like.shape[-1]
         A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
@@ -80,21 +80,21 @@ class Affine:
             raise ValueError(f"expected A ({D}, {D}) or ({D},) and b ({D},), found shapes {tuple(A.shape)} and {tuple(b.shape)}")
         return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
 
-    def moved(self, found: Moments, *, centered: bool) -> Moments:
+    def applied(self, moments: Moments, *, centered: bool) -> Moments:
         """Returns the moments with xbar = A x + b in place of x; S is left to the caller."""
-        A, b = self.parts(found.G)
-        seen, b = A @ found.mean + b, (torch.zeros_like(found.mean) if centered else b)
-        cross = torch.outer(A @ found.mean, b)
+        A, b = self.parts(moments.G)
+        seen, b = A @ moments.mean + b, (torch.zeros_like(moments.mean) if centered else b)
+        cross = torch.outer(A @ moments.mean, b)
         return replace(
-            found,
+            moments,
             mean_seen=seen,
-            G=A @ found.G @ A.T + cross + cross.T + torch.outer(b, b),
-            M=found.M @ A.T + torch.outer(found.mean, b),
-            N=found.N @ A.T + torch.outer(found.mean_target, b),
+            G=A @ moments.G @ A.T + cross + cross.T + torch.outer(b, b),
+            M=moments.M @ A.T + torch.outer(moments.mean, b),
+            N=moments.N @ A.T + torch.outer(moments.mean_target, b),
         )
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns a draw for each item (B, D)."""
+        """Returns one sample of the augmentation for each item (B, D)."""
         A, b = self.parts(X)
         covariance = covariance_of(self.covariance, X.new_zeros(X.shape[1], X.shape[1], dtype=torch.float64), 0.0)
         values, vectors = torch.linalg.eigh(covariance)
@@ -105,7 +105,7 @@ class Affine:
 
 
 class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
-    """What the three have in common: reading, moments, and the map x -> components_ (x - mean_)."""
+    """The base of the three estimators: reading, moments, and the map x -> components_ (x - mean_)."""
 
     augmentation: Any
     n_draws: int
@@ -128,28 +128,30 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             The estimator.
 
         Raises:
-            ValueError: The items are not finite, of unlike shapes, or fewer than 2; n_components exceeds their rank; the
-                augmentation is no covariance, changes the shape, or changes nothing.
+            ValueError: The items are not finite, of different shapes, or fewer than 2; n_components exceeds their rank; the
+                augmentation is not a valid covariance, changes the shape, or changes nothing.
         """
         self._state = None
         return self.partial_fit(X, y)
 
     @torch.no_grad()
     def partial_fit(self, X: Any, y: Any = None) -> "Linear":
-        """Adds items to those seen so far and solves anew, which is O(D^3) a call; `fit` on an iterable solves once.
+        """Adds items and solves again, at O(D^3) per call; `fit` on an iterable solves once.
 
         Args:
-            X: As in `fit`. In several processes, as a first call only.
+            X: As in `fit`. In several processes, only as the first call.
             y: As in `fit`.
 
         Returns:
             The estimator.
 
         Raises:
-            ValueError: As in `fit`, or features or targets differ in number from those seen; what was seen before stays.
+            ValueError: As in `fit`, or the numbers of features or targets differ from earlier calls; the fit then stays.
         """
         if callable(self.augmentation) and self.n_draws < 2:
-            raise ValueError(f"expected n_draws >= 2, to tell an augmentation's mean from its spread, found {self.n_draws}")
+            raise ValueError(
+                f"expected n_draws >= 2, found {self.n_draws}: one draw does not separate an augmentation's mean from its spread"
+            )
         seed = np.random.SeedSequence().generate_state(1)[0] if self.random_state is None else self.random_state
         state = copy.deepcopy(self._state) or State(int(seed))
         before = dict(self.__dict__)
@@ -169,16 +171,16 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         sums.reduce(state.width)
         if sums.n < 2:
             raise ValueError(f"expected at least 2 items, found n_samples = {sums.n}; one item has no covariance")
-        found = self._augmented(sums.moments(centered=self.center))
-        self.augmentation_covariance_ = (found.S - found.G).cpu().numpy()
-        self._state, self.n_features_in_ = state, len(found.mean)
-        self.n_samples_seen_, self.mean_ = found.n, found.mean_seen.cpu().numpy() * self.center
-        self._solve(found)
+        moments = self._augmented(sums.moments(centered=self.center))
+        self.augmentation_covariance_ = (moments.S - moments.G).cpu().numpy()
+        self._state, self.n_features_in_ = state, len(moments.mean)
+        self.n_samples_seen_, self.mean_ = moments.n, moments.mean_seen.cpu().numpy() * self.center
+        self._solve(moments)
         return self
 
     @torch.no_grad()
     def transform(self, X: Any) -> Any:
-        """Returns components_ (x - mean_) for each item, (N, K), in the items' own precision.
+        """Returns components_ (x - mean_) for each item, (N, K), in the precision of the items.
 
         Args:
             X: As in `fit`, but not an iterable of batches. Files that cannot be read are left out, and listed in X.skipped.
@@ -211,7 +213,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
 
     @property
     def _shift(self) -> Any:
-        """What `transform` adds."""
+        """The offset that `transform` adds."""
         return 0.0
 
     @property
@@ -265,7 +267,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             state.block = start + b + 1
 
     def _targets(self, state: State, targets: Any) -> Tensor | None:
-        """Returns targets (B, L) as numbers; here, of estimators that have none, None."""
+        """Returns targets (B, L) as numbers; None for estimators without targets."""
         return None
 
     def _require_width(self, x: Tensor, width: int) -> None:
@@ -275,27 +277,29 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     # Solving
 
     @abc.abstractmethod
-    def _solve(self, found: Moments) -> None:
-        """Sets the fitted attributes that the moments give."""
+    def _solve(self, moments: Moments) -> None:
+        """Sets the fitted attributes."""
 
-    def _augmented(self, found: Moments) -> Moments:
+    def _augmented(self, moments: Moments) -> Moments:
         """Returns the moments under the augmentation: as sampled, or those that its numbers give."""
         if self._sampler is None:
             affine = self.augmentation if isinstance(self.augmentation, Affine) else None
-            found = found if affine is None else affine.moved(found, centered=self.center)
+            moments = moments if affine is None else affine.applied(moments, centered=self.center)
             numbers = self.augmentation if affine is None else affine.covariance
-            S = found.G + covariance_of(numbers, found.G, float(found.variance.mean()))
-            found = replace(found, S=S, eps=torch.finfo(S.dtype).eps)  # S - G is as exact as its numbers
-        elif found.n * (self.n_draws - 1) < len(found.G):
-            few = f"{found.n} items with n_draws = {self.n_draws} for {len(found.G)} features"
-            warnings.warn(f"few draws of the augmentation: {few}; what looks invariant is chance; raise n_draws", stacklevel=5)
-        constant = found.constant.nonzero().flatten().tolist()
-        if len(constant) == len(found.constant):
+            S = moments.G + covariance_of(numbers, moments.G, float(moments.variance.mean()))
+            moments = replace(moments, S=S, eps=torch.finfo(S.dtype).eps)  # S - G is exact
+        elif moments.n * (self.n_draws - 1) < len(moments.G):
+            few = f"{moments.n} items with n_draws = {self.n_draws} for {len(moments.G)} features"
+            warnings.warn(
+                f"few draws of the augmentation: {few}; directions can look invariant by chance; raise n_draws", stacklevel=5
+            )
+        constant = moments.constant.nonzero().flatten().tolist()
+        if len(constant) == len(moments.constant):
             raise ValueError(f"expected features that vary, found all {len(constant)} constant: every item is the same")
         if constant:
-            some = f"{len(constant)} of {len(found.constant)} features are constant, such as {constant[0]}"
+            some = f"{len(constant)} of {len(moments.constant)} features are constant, such as {constant[0]}"
             warnings.warn(f"{some}: they add nothing", stacklevel=4)
-        return found
+        return moments
 
     def _number(self, rank: int) -> int:
         """Returns how many components to keep."""
@@ -319,7 +323,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         while len(state.kept) > 2 * RESERVOIR:
             state.kept, state.stride = state.kept[::2], 2 * state.stride
 
-    def _error(self, contribution: Callable[[Tensor, Tensor], Tensor], found: Moments) -> float:
+    def _error(self, contribution: Callable[[Tensor, Tensor], Tensor], moments: Moments) -> float:
         """Returns the standard error that sampling the augmentation leaves in the objective, given the items; 0 without.
 
         The objective is a mean over items of ``contribution`` (items (B, D), their m views (m, B, D)) -> (B,), to first order and
@@ -329,19 +333,19 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         state = self._state
         if self._sampler is None or state is None:
             return 0.0
-        raw = torch.stack([x for x, _ in state.kept]).to(found.G.device)
-        x = flat(raw, self._sampler).double() - (found.mean if self.center else 0)
-        a, b = (contribution(x, self._views(raw, found, state.seed, number)) for number in (2**40, 2**40 + 1))
-        return float(((a - b).square().mean() / 2 / found.n).sqrt())
+        raw = torch.stack([x for x, _ in state.kept]).to(moments.G.device)
+        x = flat(raw, self._sampler).double() - (moments.mean if self.center else 0)
+        a, b = (contribution(x, self._views(raw, moments, state.seed, number)) for number in (2**40, 2**40 + 1))
+        return float(((a - b).square().mean() / 2 / moments.n).sqrt())
 
-    def _views(self, raw: Tensor, found: Moments, seed: int, number: int) -> Tensor:
+    def _views(self, raw: Tensor, moments: Moments, seed: int, number: int) -> Tensor:
         assert self._sampler is not None
         views = torch.stack(list(draw(raw, self._sampler, self.n_draws, seed, number))).double()
-        return views - found.mean_seen if self.center else views
+        return views - moments.mean_seen if self.center else views
 
 
 def _are_batches(X: Any) -> bool:
-    """Says whether X is an iterable of batches, rather than a table of numbers."""
+    """Returns whether X is an iterable of batches rather than a table of numbers."""
     if isinstance(X, (list, tuple)):
         first = X[0] if len(X) else None
         first = first[0] if isinstance(first, (list, tuple)) and len(first) else first
@@ -353,9 +357,9 @@ def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
     """Returns the covariance (D, D) of an augmentation that is given by numbers; see `JointEmbedding`.
 
     Args:
-        augmentation: The numbers, or None.
-        G: Of the items, (D, D): gives size, type and device.
-        variance: Mean over the features, of which None takes a tenth.
+        augmentation: The numbers; None is isotropic noise of a tenth of ``variance``.
+        G: Matrix (D, D) with the size, type and device of the result.
+        variance: Mean variance of the features.
 
     Raises:
         ValueError: It is of another size, not finite, not symmetric, or has a negative variance in some direction.
@@ -383,8 +387,7 @@ def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
 
 
 def warn_jitter(jitter: float) -> None:
-    """Says that S had to be changed, and by how much."""
+    """Warns that S is singular, and says how much was added to it."""
     if jitter > 0:
-        warnings.warn(
-            f"S is singular or nearly so (features that repeat each other?): added {jitter:.2g} to its diagonal", stacklevel=5
-        )
+        added = f"added {jitter:.2g} of each second moment to its diagonal"
+        warnings.warn(f"S is singular or nearly so (are some features sums of others?): {added}", stacklevel=5)

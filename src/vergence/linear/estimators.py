@@ -1,6 +1,6 @@
 """The three linear problems as scikit-learn estimators: any augmentation, data of any size, one pass.
 
-What the solutions are is in `vergence.linear.solutions`; how the moments are taken, in `vergence.linear.moments`.
+`vergence.linear.solutions` has the solutions, `vergence.linear.moments` the moments.
 """
 
 import warnings
@@ -11,10 +11,10 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-import vergence.linear.solutions as solutions
 from vergence.data.items import Items
 from vergence.linear.base import RANK, Linear, State, warn_jitter
 from vergence.linear.moments import Moments
+from vergence.linear.solutions import joint_embedding, reconstruction, supervised
 
 __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]
 
@@ -22,7 +22,7 @@ TIE = 1e-9  # eigenvalues of joint embedding nearer than this are equal
 
 
 class Components(Linear):
-    """What those share that keep a number of components."""
+    """The base of the estimators that keep a number of components."""
 
     def __init__(
         self,
@@ -43,32 +43,32 @@ class Components(Linear):
 
 
 class JointEmbedding(Components):
-    r"""Linear joint embedding (theorem 3.2): the directions that an augmentation leaves most alone.
+    r"""Linear joint embedding (theorem 3.2): the directions that are most invariant under an augmentation.
 
         min_W  1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2   subject to   W S W^T = I
 
     The minimum is exact for any augmentation with these second moments, mean-preserving or not (remark 4.1). With ``center``
-    everything is taken around its mean, which is a free intercept in the problem; ``center=False`` is the paper to the letter.
+    all moments are around the means, which amounts to a free intercept; ``center=False`` is the paper's problem as stated.
 
     Args:
         n_components: K, at most the rank of the items; None for that rank.
         augmentation: None is isotropic noise of a tenth of the mean feature variance. A number or an array (D,) are the
-            variances of noise, an array (D, D) its covariance, and `Affine` shrinks or moves the items besides: exact, without
+            variances of noise, an array (D, D) its covariance, and `Affine` also shrinks or shifts the items: exact, without
             sampling. A function f(X, generator) -> X' is sampled: X is a tensor of items (B, ...), generator a torch.Generator,
             as in ``lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype)``; so are Vergence's views.
         n_draws: m >= 2, draws for each item where the augmentation is sampled.
         center: Subtract means.
-        device: Where the moments are taken, as torch names it; a function gets items there, and a generator on the CPU.
-        random_state: Seed of the draws; None draws one.
+        device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
+        random_state: Seed of the draws; None for a random one.
 
     Attributes:
         components_: W (K, D), the most invariant first, each with its largest entry positive.
-        eigenvalues_: omega (K,), the share of a direction's second moment that the augmentation leaves, in [0, 1].
+        eigenvalues_: omega (K,), the share of a direction's second moment that does not come from the augmentation, in [0, 1].
         objective_: The minimum, 2 sum_i (1 - omega_i).
         objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
         spectrum_: All D eigenvalues omega.
         augmentation_covariance_: Sigma (D, D).
-        mean_: What `transform` subtracts, (D,).
+        mean_: Offset that `transform` subtracts, (D,).
         n_features_in_: D.
         n_samples_seen_: N.
 
@@ -81,13 +81,13 @@ class JointEmbedding(Components):
         (1000, 1)
     """
 
-    def _solve(self, found: Moments) -> None:
-        if found.unchanged():
+    def _solve(self, moments: Moments) -> None:
+        if moments.unchanged():
             raise ValueError(
                 "joint embedding is a tie: the augmentation changes nothing (S = G), so every direction is perfectly invariant; "
                 "give an augmentation that changes the items, or use Reconstruction"
             )
-        W, omega, jitter = solutions.joint_embedding(found.G, found.S)
+        W, omega, jitter = joint_embedding(moments.G, moments.S)
         warn_jitter(jitter)
         k = self._number(int((omega > 1e3 * RANK).sum()))
         if k < len(omega) and omega[k - 1] - omega[k] < TIE:
@@ -95,11 +95,13 @@ class JointEmbedding(Components):
         self.spectrum_ = omega.cpu().numpy()
         self.components_, self.eigenvalues_ = W[:k].cpu().numpy(), self.spectrum_[:k]
         self.objective_ = float(2 * (1 - omega[:k]).sum())
-        self.objective_se_ = self._error(lambda x, v: _lagrangian(v @ W[:k].T, omega[:k]), found)
+        self.objective_se_ = self._error(lambda x, v: _lagrangian(v @ W[:k].T, omega[:k]), moments)
 
 
 def _lagrangian(a: Tensor, omega: Tensor) -> Tensor:
-    """Returns what items with draws a (m, B, K) add to the constrained objective, to first order: -2 sum_k (g_k - omega_k s_k).
+    """Returns the contributions (B,) of items with draws a (m, B, K) to the constrained objective, to first order.
+
+    They are -2 sum_k (g_k - omega_k s_k).
 
     s is the mean square of an item's draws, g the mean product of two different ones.
     """
@@ -109,11 +111,11 @@ def _lagrangian(a: Tensor, omega: Tensor) -> Tensor:
 
 
 class Reconstruction(Components):
-    r"""Linear reconstruction (theorem 3.1): the directions from which the clean items can best be rebuilt.
+    r"""Linear reconstruction (theorem 3.1): the directions from which the clean items are best predicted.
 
         min_{E, D}  1/n sum_i E|x_i - D E tau(x_i)|^2
 
-    With ``center`` encoder and decoder have free intercepts; ``center=False`` is the paper to the letter. Without noise
+    With ``center`` encoder and decoder have free intercepts; ``center=False`` is the paper's problem as stated. Without noise
     (``augmentation=0.0``) this is principal component analysis.
 
     Args:
@@ -121,19 +123,19 @@ class Reconstruction(Components):
         augmentation: As in `JointEmbedding`.
         n_draws: As in `JointEmbedding`.
         center: Subtract means.
-        device: Where the moments are taken, as torch names it; a function gets items there, and a generator on the CPU.
-        random_state: Seed of the draws; None draws one.
+        device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
+        random_state: Seed of the draws; None for a random one.
 
     Attributes:
         components_: E (K, D) with E S E^T = I, the strongest first, each with its largest entry positive.
-        singular_values_: phi (K,); phi^2 is what a component explains of the items' variance.
+        singular_values_: phi (K,); phi^2 is the variance of the items that a component explains.
         decoder_: D (D, K).
         objective_: The minimum, 1/n |X|^2 - sum_i phi_i^2.
         objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
         spectrum_: All D singular values phi.
         augmentation_covariance_: Sigma (D, D).
-        mean_: What `transform` subtracts, (D,).
-        target_mean_: What `inverse_transform` adds, (D,).
+        mean_: Offset that `transform` subtracts, (D,).
+        target_mean_: Offset that `inverse_transform` adds, (D,).
         n_features_in_: D.
         n_samples_seen_: N.
 
@@ -144,16 +146,16 @@ class Reconstruction(Components):
         ([[0.1, 0.0, 0.0]], (1000, 3))
     """
 
-    def _solve(self, found: Moments) -> None:
-        E, D, phi, jitter = solutions.reconstruction(found.M, found.S)
+    def _solve(self, moments: Moments) -> None:
+        E, D, phi, jitter = reconstruction(moments.M, moments.S)
         warn_jitter(jitter)
         k = self._number(int((phi > 1e3 * RANK * phi[0]).sum()))
         E, D = E[:k], D[:, :k]
         self.spectrum_ = phi.cpu().numpy()
         self.components_, self.decoder_, self.singular_values_ = E.cpu().numpy(), D.cpu().numpy(), self.spectrum_[:k]
-        self.target_mean_ = found.mean.cpu().numpy() * self.center
-        self.objective_ = float(found.power - phi[:k].square().sum())
-        self.objective_se_ = self._error(lambda x, v: (x - v @ E.T @ D.T).square().sum(-1).mean(0), found)
+        self.target_mean_ = moments.mean.cpu().numpy() * self.center
+        self.objective_ = float(moments.power - phi[:k].square().sum())
+        self.objective_se_ = self._error(lambda x, v: (x - v @ E.T @ D.T).square().sum(-1).mean(0), moments)
 
     def inverse_transform(self, Z: Any) -> Any:
         """Returns decoder_ z + target_mean_ for each code z: (N, K) to (N, D)."""
@@ -166,16 +168,16 @@ class Supervised(Linear):
 
         min_V  1/n sum_i E|y_i - V tau(x_i)|^2 = |V|_Sigma^2 + 1/n sum_i |y_i - V xbar_i|^2
 
-    ``y`` holds targets (N,) or (N, L); integers, strings and truth values are classes, one column each (one-hot). With
-    ``center`` there is a free intercept. `transform` gives the predicted targets (N, L). ``center=False`` is the paper to the
-    letter. A matrix of integers is one of numbers.
+    ``y`` holds targets (N,) or (N, L); integers, strings and booleans (N,) are classes, one column each (one-hot); a
+    matrix of integers holds numbers. With ``center`` there is a free intercept; ``center=False`` is the paper's problem as
+    stated. `transform` gives the predicted targets (N, L).
 
     Args:
         augmentation: As in `JointEmbedding`.
         n_draws: As in `JointEmbedding`.
         center: Subtract means.
-        device: Where the moments are taken, as torch names it; a function gets items there, and a generator on the CPU.
-        random_state: Seed of the draws; None draws one.
+        device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
+        random_state: Seed of the draws; None for a random one.
 
     Attributes:
         components_: V (L, D).
@@ -183,8 +185,8 @@ class Supervised(Linear):
         objective_: The minimum.
         objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
         augmentation_covariance_: Sigma (D, D).
-        mean_: What `transform` subtracts from items, (D,).
-        target_mean_: What it adds to targets, (L,).
+        mean_: Offset that `transform` subtracts from items, (D,).
+        target_mean_: Offset that it adds to predictions, (L,).
         n_features_in_: D.
         n_samples_seen_: N.
 
@@ -231,7 +233,7 @@ class Supervised(Linear):
         return X, y
 
     def _targets(self, state: State, targets: Any) -> Tensor | None:
-        """Returns targets (B, L) as numbers; classes that were not seen before become new columns."""
+        """Returns targets (B, L) as numbers; new classes become new columns."""
         if targets is None:
             raise ValueError("expected batches of (items, targets), found items alone")
         y = np.asarray(targets)
@@ -253,23 +255,23 @@ class Supervised(Linear):
         column = {c: i for i, c in enumerate(state.classes)}
         return torch.nn.functional.one_hot(torch.tensor([column[c] for c in y.tolist()]), state.width).double()
 
-    def _solve(self, found: Moments) -> None:
-        V, jitter = solutions.supervised(found.N, found.S)
+    def _solve(self, moments: Moments) -> None:
+        V, jitter = supervised(moments.N, moments.S)
         warn_jitter(jitter)
         assert self._state is not None
         classes = self._state.classes
         order = list(range(len(V))) if classes is None else sorted(range(len(V)), key=classes.__getitem__)
         self.classes_ = None if classes is None else np.asarray([classes[i] for i in order])
         self.components_ = V[order].cpu().numpy()
-        self.target_mean_ = found.mean_target[order].cpu().numpy() * self.center
-        self.objective_ = float(found.power_target - (V * found.N).sum())
-        self.objective_se_ = self._error(lambda x, v: self._loss(v, V, found), found)
+        self.target_mean_ = moments.mean_target[order].cpu().numpy() * self.center
+        self.objective_ = float(moments.power_target - (V * moments.N).sum())
+        self.objective_se_ = self._error(lambda x, v: self._loss(v, V, moments), moments)
 
-    def _loss(self, v: Tensor, V: Tensor, found: Moments) -> Tensor:
+    def _loss(self, v: Tensor, V: Tensor, moments: Moments) -> Tensor:
         assert self._state is not None
         y = V.new_zeros(len(self._state.kept), len(V))
         for row, (_, t) in zip(y, self._state.kept, strict=True):
             assert t is not None
-            row[: len(t)] = t  # classes that came later have no column in it
-        y = y - found.mean_target if self.center else y
+            row[: len(t)] = t  # columns of later classes stay zero
+        y = y - moments.mean_target if self.center else y
         return (y - v @ V.T).square().sum(-1).mean(0)

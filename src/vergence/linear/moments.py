@@ -1,9 +1,9 @@
 r"""Second moments of items and of their augmentations, in one pass over data of any size.
 
-Sums are taken around an origin c (the mean of the first block), so that a mean far from zero costs no digits; products are of
-the data's own precision (float32 items are multiplied as float32, block by block), and blocks are added in float64. Blocks
-have a fixed number of rows and draw their views from (seed, number of the block): neither the size of the batches that
-items come in nor the number of processes changes the result.
+Sums are around an origin c (the mean of the first block), so that a mean far from zero costs no digits. Products are in the
+precision of the data (float32 items are multiplied as float32, block by block), and blocks are added in float64. Blocks have a
+fixed number of rows and sample their views from (seed, number of the block): neither the batch size of the source nor the
+number of processes changes the result.
 
 Shapes: N items, D features, L targets, m draws of the augmentation for each item.
 """
@@ -27,10 +27,10 @@ class Moments:
     """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``.
 
     Attributes:
-        n: Items.
-        mean: Of the items, (D,).
-        mean_seen: Of the augmented items, (D,).
-        mean_target: Of the targets, (L,); empty without any.
+        n: Number of items.
+        mean: Mean of the items, (D,).
+        mean_seen: Mean of the augmented items, (D,).
+        mean_target: Mean of the targets, (L,); empty without targets.
         G: (D, D), unbiased where the augmentation was sampled.
         S: (D, D).
         M: (D, D).
@@ -38,9 +38,9 @@ class Moments:
         clean: 1/n sum_i x_i x_i^T, (D, D).
         power: 1/n |X|^2.
         power_target: 1/n |Y|^2.
-        variance: (D,), of each feature, around its mean in any case.
-        eps: Rounding of the sums, relative.
-        constant: (D,) bool, the features in which all items are equal.
+        variance: (D,), of each feature, around its mean also without ``centered``.
+        eps: Relative rounding error of the sums.
+        constant: (D,) bool, whether all items are equal in a feature.
     """
 
     n: int
@@ -59,7 +59,7 @@ class Moments:
     constant: Tensor
 
     def unchanged(self) -> bool:
-        """Says whether the augmentation leaves all items as they are (S = G), up to rounding."""
+        """Returns whether the augmentation leaves all items unchanged (S = G), up to rounding."""
         return bool(((self.S - self.G).diagonal() <= 64 * self.eps * self.S.diagonal()).all())
 
 
@@ -68,8 +68,8 @@ class Sums:
 
     Args:
         dim: D.
-        draws: m >= 2 where the augmentation is sampled; 0 where its covariance is added by the caller to S.
-        device: Where the sums lie.
+        draws: m >= 2 if the augmentation is sampled; 0 if the caller adds its covariance to S.
+        device: Device of the sums.
         origin: c (D,); by default the mean of the first items that are added.
 
     Example:
@@ -133,7 +133,7 @@ class Sums:
         self.yv = torch.cat([self.yv, self.yv.new_zeros(more, self.yv.shape[1])])
 
     def reduce(self, targets: int = 0) -> None:
-        """Makes the sums those of all processes of ``torch.distributed``, where there are several, for L = ``targets``."""
+        """Adds up the sums of all processes of ``torch.distributed``, if there are several, for L = ``targets``."""
         self._widen(targets)
         if not several():
             return
@@ -163,7 +163,7 @@ class Sums:
         Raises:
             ValueError: An item or a view holds NaN or infinity.
         """
-        assert self.origin is not None, "nothing was added"
+        assert self.origin is not None, "no items were added"
         n, m, c = self.n, self.draws, self.origin
         sampled = m > 0
         mx, xx = self.x / n, self.xx / n
@@ -171,22 +171,22 @@ class Sums:
         S = self.tt / (n * m) if sampled else xx
         G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
         my, yv = self.y / n, self.yv / n
-        a, b = (-mx, -mv) if centered else (c, c)  # what is added to every item and to every view
+        a, b = (-mx, -mv) if centered else (c, c)  # offsets of every item and of every view
         if sampled and centered:  # the mean of n m views carries a variance of (S - G) / (n m) itself
             G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
 
-        def moved(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        def shifted(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
             return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
 
-        clean = moved(xx, mx, mx, a, a)
-        found = Moments(
+        clean = shifted(xx, mx, mx, a, a)
+        moments = Moments(
             n=n,
             mean=c + mx,
             mean_seen=c + mv,
             mean_target=my,
-            G=moved(G, mv, mv, b, b),
-            S=moved(S, mv, mv, b, b),
-            M=moved(xv, mx, mv, a, b),
+            G=shifted(G, mv, mv, b, b),
+            S=shifted(S, mv, mv, b, b),
+            M=shifted(xv, mx, mv, a, b),
             N=yv + torch.outer(my, b),
             clean=clean,
             power=float(clean.trace()),
@@ -195,12 +195,12 @@ class Sums:
             eps=self.eps,
             constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),
         )
-        _require_finite(found)
-        return found
+        _require_finite(moments)
+        return moments
 
 
-def _require_finite(found: Moments) -> None:
-    bad = ~(found.mean.isfinite() & found.S.diagonal().isfinite() & found.G.diagonal().isfinite())
+def _require_finite(moments: Moments) -> None:
+    bad = ~(moments.mean.isfinite() & moments.S.diagonal().isfinite() & moments.G.diagonal().isfinite())
     if bool(bad.any()):
         where = bad.nonzero().flatten().tolist()
         some = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
@@ -208,6 +208,3 @@ def _require_finite(found: Moments) -> None:
             f"Input X contains NaN or infinity (or numbers too large to square), in {len(where)} of {len(bad)} columns ({some}): "
             "leave those rows out, or fill them in"
         )
-
-
-# Reading

@@ -25,12 +25,12 @@ BLOCK = 1 << 22  # numbers in a block of items: 16 MiB of float32
 def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:
     """Yields (number, items, their targets or None) of this process's blocks, the last one shorter; of all where not ``shared``.
 
-    Every process names the same source; block b belongs to process b mod their number. Block 0, which gives the origin, and
-    the targets of an iterable are shown to all, under the number -1 to those to whom the block does not belong.
+    Every process passes the same source; block b belongs to process b mod their number. Block 0, which gives the origin, and
+    the targets of an iterable are yielded to all, under the number -1 where the block belongs to another process.
 
     Args:
         source: `Items`; an array or tensor (N, ...); or an iterable of batches, each an array or a tuple (items, targets).
-        targets: (N, ...), beside all but an iterable.
+        targets: (N, ...); None for an iterable, which has its own.
         shared: Whether the processes share the work.
     """
     rank, world = rank_and_size() if shared else (0, 1)
@@ -63,7 +63,7 @@ def as_table(data: Any) -> Any:
     """Returns items as an array or a tensor (N, D), or images (N, C, H, W); a memory map stays one.
 
     Raises:
-        ValueError: They have another shape, or there are none.
+        ValueError: The shape is another one, or there are no items.
     """
     table = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
     if table.ndim not in (2, 4) or 0 in table.shape:
@@ -72,7 +72,7 @@ def as_table(data: Any) -> Any:
 
 
 def as_tensor(x: Any) -> Tensor:
-    """Returns items as floats of at least single precision, images of bytes as they are; shares memory where it can."""
+    """Returns items as float32 or float64, uint8 images unchanged; shares memory where it can."""
     if isinstance(x, Tensor):
         x = linalg.upcast_half(x.detach())
         kept: Tensor = x if x.is_floating_point() or (x.dtype == torch.uint8 and x.ndim == 4) else x.double()
@@ -81,12 +81,12 @@ def as_tensor(x: Any) -> Tensor:
     keep = x.dtype in (np.float32, np.float64) or (x.dtype == np.uint8 and x.ndim == 4)
     x = np.ascontiguousarray(x, dtype=x.dtype if keep else np.float64)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes; `draw` hands out copies
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes; `draw` passes copies on
         return torch.from_numpy(x)
 
 
 def _regrouped(source: Iterable[Any]) -> Iterator[tuple[Tensor, Any]]:
-    """Cuts a stream of batches of any sizes into blocks."""
+    """Yields a stream of batches of any sizes in blocks of a fixed size."""
     xs: list[Tensor] = []
     ys: list[Any] = []
     held = 0
@@ -117,7 +117,7 @@ def _joined(ys: list[Any]) -> Any:
 
 
 def flat(x: Tensor, augmentation: Augmentation | None) -> Tensor:
-    """Returns items as the model sees them without augmentation, (B, D): floats, images in [0, 1], cropped as views are."""
+    """Returns items without augmentation as the model gets them, (B, D): floats, images in [0, 1], cropped as views are."""
     if isinstance(augmentation, ImageViews):
         x = center_crop(x, augmentation.size)
     return to_unit(x).flatten(1)  # only images are uint8 here

@@ -9,8 +9,8 @@ X are the items (N, D), tau an augmentation, xbar_i = E tau(x_i), Y the targets 
     reconstruction   min_{E,D}  1/n sum_i E|x_i - D E tau(x_i)|^2                                    (eq. 5, theorem 3.1)
     joint embedding  min_W      1/n sum_i E|W tau_1(x_i) - W tau_2(x_i)|^2  with  W S W^T = I        (theorem 3.2)
 
-The theorems write a symmetric root S^{1/2}. Here L, the Cholesky factor S = L L^T, stands in its place: the two differ by an
-orthogonal matrix that leaves R, Phi and E, and Omega and W, as they are. The optimal values and the two relations
+The theorems use the symmetric root S^{1/2}. Here the Cholesky factor L, S = L L^T, replaces it: the two differ by an
+orthogonal matrix that changes neither R, Phi and E nor Omega and W. The optimal values and the two relations
 
     G w = omega S w        G^2 e = phi^2 S e   (xbar_i = x_i)        so that  phi_i^2 = g_i omega_i  where G and S commute
 
@@ -20,58 +20,22 @@ are derived here: reconstruction ranks a direction by its variance times its inv
 import torch
 from torch import Tensor
 
-from vergence.utils import linalg
+from vergence.utils.linalg import covariance_cholesky
 
 __all__ = [
-    "factor",
     "joint_embedding",
     "joint_embedding_objective",
     "reconstruction",
     "reconstruction_objective",
     "supervised",
     "supervised_objective",
-    "units",
 ]
-
-
-def factor(S: Tensor) -> tuple[Tensor, float]:
-    r"""Returns the Cholesky factor L of S + jitter diag(u)^2, and the jitter: the units u of the features do not matter.
-
-    u_i is the power of two next to sqrt(S_ii), so that dividing by it is exact: without jitter the factor is that of S, bit by
-    bit, and jitter reaches each feature in proportion to its own second moment.
-
-    Args:
-        S: Symmetric positive semidefinite, (D, D).
-
-    Returns:
-        L (D, D), lower; and the jitter, 0.0 where S is well conditioned.
-
-    Raises:
-        ValueError: S is not finite or not positive semidefinite.
-
-    Example:
-        >>> L, jitter = factor(torch.tensor([[4e12, 2.0], [2.0, 1e-12]], dtype=torch.float64))  # two copies of one feature
-        >>> 1e-14 < jitter < 1e-11, [f"{x:.4g}" for x in (L @ L.T).diagonal().tolist()]
-        (True, ['4e+12', '1e-12'])
-    """
-    u = units(S)
-    L, jitter = linalg.cholesky(S / (u[:, None] * u))
-    return L * u[:, None], jitter
-
-
-def units(S: Tensor) -> Tensor:
-    """Returns the power of two next to sqrt(S_ii) for each feature (D,); the largest one for features without variance."""
-    scale = S.diagonal()
-    if not bool((scale >= 0).all()) or not bool((0 < scale.max()) & (scale.max() < torch.inf)):
-        return torch.ones_like(scale)  # not a covariance, which `linalg.cholesky` reports
-    exponent = torch.frexp(torch.where(scale > 0, scale, scale.max())).exponent
-    return torch.ldexp(torch.ones_like(scale), exponent.div(2, rounding_mode="floor"))
 
 
 def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
     r"""Returns W = Q^T S^{-1/2} and omega, S^{-1/2} G S^{-1/2} = Q Omega Q^T, the most invariant direction first (theorem 3.2).
 
-    The first k rows solve the problem in k dimensions; U W for any orthogonal U does as well. Each row's entry of largest
+    The first k rows solve the problem in k dimensions; so does U W for any orthogonal U. Each row's entry of largest
     size is positive.
 
     Args:
@@ -79,7 +43,7 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
         S: (D, D), S - G positive semidefinite.
 
     Returns:
-        W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter that S needed.
+        W (D, D), its rows w with W S W^T = I; omega (D,), descending, in [0, 1]; and the jitter, relative to S's diagonal.
 
     Raises:
         ValueError: S is not positive semidefinite.
@@ -90,7 +54,7 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
         >>> omega.round(decimals=6).tolist(), W.round(decimals=4).tolist()
         ([1.0, 0.5], [[0.0, 1.0], [0.2357, 0.0]])
     """
-    L, jitter = factor(S)
+    L, jitter = covariance_cholesky(S)
     A = _whiten(L, _whiten(L, G).T)
     omega, Q = torch.linalg.eigh((A + A.T) / 2)
     W = torch.linalg.solve_triangular(L.T, Q.flip(1), upper=True).T
@@ -103,17 +67,17 @@ def joint_embedding_objective(W: Tensor, G: Tensor, S: Tensor) -> Tensor:
 
 
 def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-    r"""Returns E, D and phi of theorem 3.1, the strongest first: M S^{-1/2} = R Phi P^T, E = P^T S^{-1/2}, D = R Phi.
+    r"""Returns E, D and phi of theorem 3.1, in descending order of phi: M S^{-1/2} = R Phi P^T, E = P^T S^{-1/2}, D = R Phi.
 
-    The first k rows of E and columns of D solve the problem in k dimensions; T E and D T^{-1} for any invertible T do as
-    well. P holds the *right* singular vectors. Each row of E has its entry of largest size positive.
+    The first k rows of E and columns of D solve the problem in k dimensions; so do T E and D T^{-1} for any invertible
+    T. P holds the *right* singular vectors. Each row of E has its entry of largest size positive.
 
     Args:
-        M: (D, D), rows for what is reconstructed, columns for what is seen.
+        M: (D, D), rows for the items that are reconstructed, columns for their mean views.
         S: (D, D).
 
     Returns:
-        E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter that S needed.
+        E (D, D) with E S E^T = I, D (D, D), phi (D,) descending, >= 0, and the jitter, relative to S's diagonal.
 
     Raises:
         ValueError: S is not positive semidefinite.
@@ -124,7 +88,7 @@ def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]
         >>> phi.square().round(decimals=6).tolist()  # g^2 / s: the direction that joint embedding puts last comes first
         [4.5, 1.0]
     """
-    L, jitter = factor(S)
+    L, jitter = covariance_cholesky(S)
     R, phi, Pt = torch.linalg.svd(_whiten(L, M.T).T)
     E, sign = _oriented(torch.linalg.solve_triangular(L.T, Pt.T, upper=True).T)
     return E, R * phi * sign, phi, jitter
@@ -136,13 +100,13 @@ def reconstruction_objective(E: Tensor, D: Tensor, M: Tensor, S: Tensor, power: 
 
 
 def supervised(N: Tensor, S: Tensor) -> tuple[Tensor, float]:
-    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter that S needed.
+    """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter.
 
     Example:
         >>> supervised(torch.tensor([[2.0, 1.0]]), torch.diag(torch.tensor([4.0, 1.0])))[0]
         tensor([[0.5000, 1.0000]])
     """
-    L, jitter = factor(S)
+    L, jitter = covariance_cholesky(S)
     return torch.cholesky_solve(N.T, L).T, jitter
 
 
@@ -158,6 +122,6 @@ def _whiten(L: Tensor, a: Tensor) -> Tensor:
 
 
 def _oriented(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the rows with their largest entries positive, and the signs that did it: one answer on every machine."""
+    """Returns the rows with their largest entries positive, and the signs applied, so that all machines give one answer."""
     sign = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()[:, 0]
     return rows * sign[:, None], sign

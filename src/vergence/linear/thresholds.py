@@ -1,11 +1,11 @@
-r"""When do joint embedding and reconstruction find the signal under noise?
+r"""The alignment above which joint embedding and reconstruction find the signal under noise.
 
-arXiv:2505.12477 version 2, section 4.
+Van Assel et al. (2025), Joint-Embedding vs Reconstruction, arXiv:2505.12477 version 2, section 4.
 
 The items are a signal in k components and noise in the others, and all matrices share their eigenvectors: the signal has
 variances kappa_i^2 / n (i <= k), the noise lambda^Gamma_i (i > k), and the augmentation adds noise of covariance
-Theta + alpha^2 Gamma: Theta is what it does besides, with variances lambda^Theta_i on all components, alpha says how strongly
-it is aligned with the noise. With many items each method finds exactly the signal's span if and only if alpha^2 exceeds
+Theta + alpha^2 Gamma: Theta is its other part, with variances lambda^Theta_i on all components; alpha is the strength of
+its alignment with the noise. With many items each method finds exactly the signal's span if and only if alpha^2 exceeds
 
     reconstruction    max_{i>k} (lambda^Gamma_i / eta^2 - lambda^Theta_i / lambda^Gamma_i) - 1
                       eta = min_{i<=k} (kappa_i^2/n) / sqrt(kappa_i^2/n + lambda^Theta_i)                   (prop. 4.3, eq. 10)
@@ -25,14 +25,14 @@ __all__ = ["Thresholds", "alignment_thresholds"]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What the alignment must exceed.
+    """Thresholds that the squared alignment alpha^2 must exceed.
 
     Attributes:
-        joint_embedding: Threshold on alpha SQUARED; negative or zero where every alpha will do.
+        joint_embedding: Threshold on alpha SQUARED; negative or zero where every alpha suffices.
         reconstruction: The same for reconstruction.
-        crossover: eta^2 / delta, a variance: with all noise below it reconstruction has the lower threshold, with all above
-            it joint embedding has; in between either may (cor. 4.5).
-        preferred: The one of lower threshold; ``either`` where both are at most 0, or equal.
+        crossover: eta^2 / delta, a variance: if all noise is below it, reconstruction has the lower threshold; if all is
+            above, joint embedding; in between either may (cor. 4.5).
+        preferred: The method with the lower threshold; ``either`` if both are at most 0, or equal.
     """
 
     joint_embedding: float
@@ -42,11 +42,11 @@ class Thresholds:
 
 
 def alignment_thresholds(signal: Any, noise: Any, augmentation_signal: Any, augmentation_noise: Any) -> Thresholds:
-    r"""Returns how well an augmentation must be aligned with the noise for each method to find the signal.
+    r"""Returns how strongly an augmentation must be aligned with the noise for each method to find the signal.
 
-    Read it so: multiply the noise's own covariance by alpha^2 and add that to what the augmentation does. Where alpha^2 is
-    above ``joint_embedding``, the closed-form joint embedding of ever more items converges to the signal's components, below
-    it never does; likewise for ``reconstruction``. A method of lower threshold asks less knowledge of the noise.
+    The covariance of the augmentation is Theta plus alpha^2 times the covariance of the noise. If alpha^2 is above
+    ``joint_embedding``, closed-form joint embedding converges to the signal's components as the number of items grows; below
+    it does not. The same holds for ``reconstruction``. A method with a lower threshold needs less knowledge of the noise.
 
     Args:
         signal: kappa_i^2 / n, the variances of the k components that matter, > 0.
@@ -55,7 +55,7 @@ def alignment_thresholds(signal: Any, noise: Any, augmentation_signal: Any, augm
         augmentation_noise: lambda^Theta_i of the others, >= 0: as long as ``noise``, or one number.
 
     Raises:
-        ValueError: Lengths differ, a list is empty, or a number is negative, zero where it may not be, or not finite.
+        ValueError: Lengths differ, a list is empty, or a number is negative, not finite, or zero where it must be positive.
 
     Example:
         >>> weak, strong = (alignment_thresholds([4.0, 1.0], [x], 1.0, 1.0) for x in (0.1, 100.0))
@@ -83,7 +83,7 @@ def _variances(name: str, values: Any, *, above: bool = False) -> npt.NDArray[np
     x = np.atleast_1d(np.asarray(values, dtype=np.float64))
     if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all() or (x < 0).any() or (above and (x == 0).any()):
         sign = "> 0" if above else ">= 0"
-        raise ValueError(f"{name}: expected a list of variances {sign}, found {values!r}; leave out components without any")
+        raise ValueError(f"{name}: expected a list of variances {sign}, found {values!r}; leave out components without variance")
     return x
 
 

@@ -1,4 +1,4 @@
-"""Augmentations made of named operations, and what they are without one of them."""
+"""Augmentations that consist of named operations, and the same without one of them."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ VECTORS: Mapping[str, tuple[str, Any]] = {name: (name, 0.0) for name in ("noise"
 
 
 class Composed:
-    """Named augmentations, one after the other.
+    """Named augmentations, applied one after the other.
 
     Example:
         >>> f = Composed({"double": lambda X, generator: 2 * X, "add": lambda X, generator: X + 1})
@@ -44,7 +44,7 @@ class Composed:
 
 
 def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
-    """Yields each operation's name and the augmentation without it; nothing where the augmentation is not made of named ones."""
+    """Yields each operation's name and the augmentation without it; nothing if the augmentation has no named operations."""
     if isinstance(augmentation, Composed):
         for name in augmentation.parts:
             yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})

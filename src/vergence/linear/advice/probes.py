@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vergence.linear.advice.groups import EVERY, GROUPS, GroupedItems, Solution, folds
-from vergence.linear.solutions import factor
+from vergence.utils.linalg import covariance_cholesky
 
 __all__ = ["ClassSums", "cross_validated", "held_out", "predicted"]
 
@@ -90,7 +90,7 @@ class ClassSums:
         mean = sums.sum(0) / N
         some = n > 0
         between = torch.where(some[:, None], sums / n.clamp(min=1)[:, None] - mean, 0.0) * (n / N).sqrt()[:, None]
-        L, _ = factor(rows @ (second / N - torch.outer(mean, mean)) @ rows.T)
+        L, _ = covariance_cholesky(rows @ (second / N - torch.outer(mean, mean)) @ rows.T)
         T = float(torch.linalg.solve_triangular(L, rows @ between.T, upper=False).square().sum())
         q = len(rows) / (float(N) - 1)
         return (T - (int(some.sum()) - 1) * q) / max(1 - q, 1e-3)
