@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.report.rendering import is_number
+from vergence.utils.files import original
 
 __all__ = ["RunFiles", "read"]
 
@@ -249,4 +250,4 @@ def _require_consistent(arrays: dict[str, Any]) -> None:
 
 def _skipped(file: Path) -> list[list[str]]:
     with _bounded(file).open(newline="", encoding="utf-8", errors="replace") as lines:
-        return [row[:2] for row in list(csv.reader(lines))[1:] if len(row) >= 2]
+        return [[original(cell) for cell in row[:2]] for row in list(csv.reader(lines))[1:] if len(row) >= 2]

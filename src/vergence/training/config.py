@@ -52,6 +52,11 @@ class ModelConfig(Checked):
         if self.teacher is True:
             raise ValueError("expected teacher to be a momentum such as 0.99, False or None, found True")
 
+    @property
+    def needs_import(self) -> bool:
+        """Whether the description names code outside the library: an objective ``package.module:Class``."""
+        return ":" in self.objective
+
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(Checked):

@@ -1,4 +1,7 @@
-"""The run folder: what is written, how it survives a kill, and how it is read. No pickle: loading runs no code.
+"""The run folder: what is written, how it survives a kill, and how it is read.
+
+Loading runs no code: there is no pickle, and a run whose description names code outside the library is refused unless the
+caller trusts it.
 
 ``config.json`` and ``model.safetensors`` are enough to use a model; ``checkpoints/last.pt`` is enough to train on.
 ``docs/run_folder.md`` documents every file. Reading the JSON files needs no torch.
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.training.config import RunConfig
 from vergence.training.records import Evaluation, RunMetadata
-from vergence.utils.files import open_table, remove_leftovers, replacing
+from vergence.utils.files import open_table, original, remove_leftovers, replacing
 from vergence.utils.locks import locked
 from vergence.utils.records import read_object, shortened
 from vergence.utils.version import __version__
@@ -66,11 +69,15 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """Reads a run's description and metadata.
+    def open(cls, path: Path, *, trust_code: bool = False) -> "RunFolder":
+        """Reads a run's description and metadata; imports nothing that they name.
+
+        Args:
+            path: The folder.
+            trust_code: Whether the run may name code outside the library, which building its method imports.
 
         Raises:
-            ValueError: There is no run, it is damaged, or a newer version wrote it.
+            ValueError: There is no run, it is damaged, a newer version wrote it, or it names code that is not trusted.
         """
         file = path / "config.json"
         if not file.is_file():
@@ -84,6 +91,11 @@ class RunFolder:
             )
         found = raw.get("metadata", raw.get("facts"))  # "facts" until format 1
         config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(found)))
+        if config.model.needs_import and not trust_code:
+            raise ValueError(
+                f"expected objectives of the library in {path}, found '{config.model.objective}', whose code would run: if you "
+                f"trust it, use --trust-code, or trust_code=True in Python"
+            )
         return cls(path, config, metadata, str(version))
 
     def write_json(self, name: str, record: dict[str, Any]) -> None:
@@ -269,7 +281,7 @@ def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:
 
 def _read_skipped(file: Path) -> list[tuple[str, str]]:
     with file.open(newline="", encoding="utf-8") as lines:
-        return [(row[0], row[1]) for row in list(csv.reader(lines))[1:] if len(row) >= 2]
+        return [(original(row[0]), original(row[1])) for row in list(csv.reader(lines))[1:] if len(row) >= 2]
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
