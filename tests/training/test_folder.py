@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,7 @@ class Evil:
 def test_loading_a_checkpoint_never_runs_code(tmp_path, capsys):
     run = make(tmp_path)
     torch.save({"step": 1, "model": Evil()}, run.path / "checkpoints" / "last.pt")
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="damaged: it holds something else than tensors, numbers and text"):
         run.load_checkpoint()
     assert "code ran" not in capsys.readouterr().out
 
@@ -169,12 +170,45 @@ def test_a_kill_between_checksum_and_file_loses_nothing(tmp_path, monkeypatch):
     assert {len(v) for v in json.loads((run.path / "checksums.json").read_text()).values()} == {1}
 
 
-@pytest.mark.parametrize("state", [[], 3, {"step": "1", "model": {}, "optimizer": {}}, {"step": 1}])
-def test_a_checkpoint_of_wrong_content_is_named(tmp_path, state):
+WHOLE = {"model": {}, "optimizer": {}, "step": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ([], "holds list"),
+        (3, "holds int"),
+        (torch.zeros(2), "holds Tensor"),
+        ({"step": 1}, "has no 'model'"),
+        ({"step": 1, "model": {}}, "has no 'optimizer'"),
+        ({"optimizer": {}, "model": {}}, "has no 'step'"),
+        ({**WHOLE, "step": "1"}, "step is '1'"),
+        ({**WHOLE, "step": -1}, "step is -1"),
+        ({**WHOLE, "step": 1.0}, "step is 1.0"),
+        ({**WHOLE, "step": True}, "step is True"),
+        ({**WHOLE, "step": None}, "step is None"),
+        ({**WHOLE, "step": torch.tensor(1)}, "step is tensor"),
+        ({**WHOLE, "step": "x" * 10**6}, r"x\.\.\. instead"),
+        ({**WHOLE, "model": torch.zeros(2)}, "model is of type Tensor"),
+        ({**WHOLE, "model": [1]}, "model is of type list"),
+        ({**WHOLE, "optimizer": "x"}, "optimizer is of type str"),
+    ],
+)
+def test_a_checkpoint_of_wrong_content_is_named(tmp_path, state, words):
     run = make(tmp_path)
     run.save_checkpoint(state)
-    with pytest.raises(ValueError, match="is not a checkpoint"):
+    with pytest.raises(ValueError, match=f"is not a checkpoint, for .*{words}") as caught:
         run.load_checkpoint()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"PK", pickle.dumps({"step": 1}), pickle.dumps(print)])
+def test_a_checkpoint_that_is_another_file_is_one_line(tmp_path, content):
+    run = make(tmp_path)
+    (run.path / "checkpoints" / "last.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"last\.pt is damaged") as caught:
+        run.load_checkpoint()
+    assert "\n" not in str(caught.value) and "weights_only" not in str(caught.value)
 
 
 def test_a_run_that_died_before_its_first_checkpoint_does_not_block_its_folder(tmp_path):

@@ -14,12 +14,14 @@ import io
 import json
 import math
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.training.config import RunConfig
 from vergence.training.records import Evaluation, RunMetadata
+from vergence.utils.checks import is_count
 from vergence.utils.files import open_table, original, remove_leftovers, replacing
 from vergence.utils.locks import locked
 from vergence.utils.records import read_object, shortened
@@ -156,15 +158,12 @@ class RunFolder:
         Raises:
             ValueError: The file is damaged.
         """
-        import torch
-
         if not (self.path / CHECKPOINT).exists():
             return None
-        state: State = self._read_checked(CHECKPOINT, lambda file: torch.load(file, map_location="cpu", weights_only=True))
-        if not isinstance(state, dict) or not isinstance(state.get("step"), int) or {"model", "optimizer"} - state.keys():
-            raise ValueError(
-                f"{self.path / CHECKPOINT} is damaged: it is not a checkpoint; restore it from a copy, or train again"
-            )
+        state: State = self._read_checked(CHECKPOINT, _read_tensors)
+        if wrong := _wrong_checkpoint(state):
+            file = self.path / CHECKPOINT
+            raise ValueError(f"{file} is damaged: it is not a checkpoint, for {wrong}; restore it from a copy, or train again")
         return state
 
     def save_model(self, state: "dict[str, Tensor]") -> None:
@@ -282,6 +281,30 @@ def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:
 def _read_skipped(file: Path) -> list[tuple[str, str]]:
     with file.open(newline="", encoding="utf-8") as lines:
         return [(original(row[0]), original(row[1])) for row in list(csv.reader(lines))[1:] if len(row) >= 2]
+
+
+def _read_tensors(file: Path) -> Any:
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that torch did not write
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # torch's own message says how to run the code
+        raise ValueError("it holds something else than tensors, numbers and text, which is not loaded") from None
+
+
+def _wrong_checkpoint(state: object) -> str:
+    """Returns why a state is no checkpoint, in words; empty for one."""
+    if not isinstance(state, dict):
+        return f"it holds {type(state).__name__} instead of a dictionary"
+    if missing := [name for name in ("model", "optimizer", "step") if name not in state]:
+        return f"it has no '{missing[0]}'"
+    for name in ("model", "optimizer"):
+        if not isinstance(state[name], dict):
+            return f"its {name} is of type {type(state[name]).__name__} instead of a dictionary"
+    step = state["step"]
+    return "" if is_count(step, 0) else f"its step is {shortened(ValueError(repr(step)))} instead of a whole number of at least 0"
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
