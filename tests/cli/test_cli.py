@@ -399,3 +399,12 @@ def test_readme_names_only_commands_that_exist():
     text = (Path(__file__).parents[2] / "README.md").read_text()
     commands = {line.split()[1] for line in text.splitlines() if line.strip().startswith("vergence ")}
     assert commands and commands <= {k.__name__.lower() for k in RUN}
+
+
+def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    record["model"]["objective"] = "\x1b[2J\x1b]0;title\x07vje\u202e"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    found = refused("evaluate", tmp_path / "run", "--device", "cpu", words="objective")
+    assert found.removesuffix("\n").isprintable()

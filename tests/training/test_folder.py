@@ -274,3 +274,61 @@ def test_a_full_disk_names_what_is_safe(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"No space left on device; the last checkpoint is safe: .*--resume"):
         run.save_checkpoint({"step": 2, "model": {}, "optimizer": {}})
     assert run.load_checkpoint()["step"] == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "evaluation.json", "skipped.csv", "checksums.json", "model.safetensors", "checkpoints/last.pt"]
+)
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_what_is_no_regular_file_is_not_read(tmp_path, name, kind):
+    run = make(tmp_path)
+    run.save_model({"w": torch.zeros(1)})
+    run.save_checkpoint({"step": 1, "model": {}, "optimizer": {}})
+    file = run.path / name
+    file.unlink(missing_ok=True)
+    {"fifo": lambda: os.mkfifo(file), "device": lambda: file.symlink_to("/dev/zero"), "folder": file.mkdir}[kind]()
+    reads = {"config.json": lambda: RunFolder.open(run.path), "evaluation.json": run.evaluation, "skipped.csv": run.skipped}
+    reads |= {"checkpoints/last.pt": run.load_checkpoint}
+    with pytest.raises(ValueError, match=r"not a regular file|no config\.json"):
+        reads.get(name, run.load_model)()
+
+
+def test_rows_are_not_appended_through_a_link(tmp_path):
+    run = make(tmp_path)
+    other = tmp_path / "profile"
+    other.write_text("mine")
+    for name in ("metrics.jsonl", "log.txt"):
+        (run.path / name).symlink_to(other)
+    for write in (lambda: run.append({"step": 1}), lambda: run.log("x")):
+        with pytest.raises(ValueError, match="cannot write"):
+            write()
+    run.drop_rows_after(1)
+    assert other.read_text() == "mine"
+
+
+def header_of(shape, dtype="F32", end=8):
+    text = json.dumps({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0" * 8
+
+
+HEADERS = [
+    header_of([2**40], end=2**42),
+    header_of([2**62, 2**62]),
+    header_of([2]),
+    header_of([-1]),
+    header_of([10**30]),
+    header_of([2], "F9"),
+]
+HEADERS += [(2**60).to_bytes(8, "little") + b"{}", b"", b"\0" * 8, header_of([2**40]), header_of([0, 2**63], end=0)]
+
+
+@pytest.mark.parametrize("content", HEADERS)
+def test_a_model_that_declares_what_it_does_not_hold_is_one_line(tmp_path, content):
+    run = make(tmp_path)
+    (run.path / "model.safetensors").write_bytes(content)
+    if content == header_of([2]):
+        assert run.load_model()["w"].tolist() == [0, 0]
+        return
+    with pytest.raises(ValueError, match="damaged") as caught:
+        run.load_model()
+    assert "\n" not in str(caught.value)

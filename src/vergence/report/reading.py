@@ -137,7 +137,7 @@ def _part(file: Path, read: Callable[[Path], Any], notes: list[str]) -> Any:
         return read(file)
     except (ValueError, KeyError, EOFError, OSError, MemoryError, RecursionError) as error:
         reason: Any = error
-    except (csv.Error, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (csv.Error, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # RuntimeError: encrypted, or packed otherwise
         reason = error
     notes.append(f"{file.name} is damaged and left out ({' '.join(str(reason).split()) or type(reason).__name__}).")
     return None

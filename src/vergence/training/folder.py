@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -117,7 +118,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """Returns the rows of ``metrics.jsonl``; a line that is not an object, as a kill leaves it, is left out."""
         file = self.path / "metrics.jsonl"
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
         return [row for row in map(_parse_row, lines) if row is not None]
 
     def evaluation(self) -> Evaluation | None:
@@ -214,7 +215,7 @@ class RunFolder:
         return {name: digests for name, digests in found.items() if isinstance(digests, list)}
 
     def _add_line(self, name: str, line: str) -> None:
-        with self._explained(name), (self.path / name).open("a", encoding="utf-8") as file:
+        with self._explained(name), open(self.path / name, "a", encoding="utf-8", opener=_open_unlinked) as file:
             file.write(line + "\n")
 
     @contextlib.contextmanager
@@ -325,9 +326,16 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
 
     errors = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, EOFError, OSError)
     try:
+        if not file.is_file():
+            raise ValueError("it is not a regular file")
         return read(file)
     except (*errors, SafetensorError, pickle.UnpicklingError, csv.Error) as error:
         raise ValueError(f"{file} is damaged: {shortened(error)}; restore it from a copy, or train again") from None
+
+
+def _open_unlinked(path: str, flags: int) -> int:
+    """Opens a file unless its name is a symbolic link: a link in a stranger's folder could lead to any file of the user's."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _sha256(file: Path) -> str:
