@@ -42,13 +42,13 @@ QUICK = [
 OPTIONS = {
     "Demo": ["out", "seed"],
     "Train": [
-        "data", "out", "resume", "recipe", "set", "objective", "encoder", "epochs", "batch_size", "optimizer", "lr", "size",
-        "limit", "keep_classes", "seed", "precision", "device", "devices", "data_root", "download", "strict",
+        "data", "out", "resume", "trust_code", "recipe", "set", "objective", "encoder", "epochs", "batch_size", "optimizer", "lr",
+        "size", "limit", "keep_classes", "seed", "precision", "device", "devices", "data_root", "download", "strict",
     ],
-    "Evaluate": ["run", "probes", "device"],
-    "Embed": ["run", "images", "out", "data_root", "batch_size", "device"],
-    "Score": ["run", "images", "out", "data_root", "batch_size", "device"],
-    "Sample": ["run", "out", "n", "context", "decoder", "decoder_epochs", "seed", "device"],
+    "Evaluate": ["run", "probes", "device", "trust_code"],
+    "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "trust_code"],
+    "Score": ["run", "images", "out", "data_root", "batch_size", "device", "trust_code"],
+    "Sample": ["run", "out", "n", "context", "decoder", "decoder_epochs", "seed", "device", "trust_code"],
     "Advise": [
         "data", "out", "labels", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
     ],
@@ -341,8 +341,9 @@ def test_sample_refuses_what_it_cannot_draw(run, gaussian, tmp_path):
 def test_a_plain_objective_has_no_score(tmp_path):
     found = call("train", "digits", "--out", tmp_path / "run", "--objective", "tests.collapsing:Constant", *QUICK)
     assert found.returncode == 0, found.stderr
-    refused("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", words="has no density")
-    assert call("evaluate", tmp_path / "run", "--no-probes").returncode == 0
+    assert found.stdout.strip().endswith("--trust-code")
+    refused("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", "--trust-code", words="has no density")
+    assert call("evaluate", tmp_path / "run", "--no-probes", "--trust-code").returncode == 0
     assert call("report", tmp_path / "run").returncode == 0
 
 
@@ -398,3 +399,12 @@ def test_readme_names_only_commands_that_exist():
     text = (Path(__file__).parents[2] / "README.md").read_text()
     commands = {line.split()[1] for line in text.splitlines() if line.strip().startswith("vergence ")}
     assert commands and commands <= {k.__name__.lower() for k in RUN}
+
+
+def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    record["model"]["objective"] = "\x1b[2J\x1b]0;title\x07vje\u202e"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    found = refused("evaluate", tmp_path / "run", "--device", "cpu", words="objective")
+    assert found.removesuffix("\n").isprintable()

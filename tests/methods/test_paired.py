@@ -165,3 +165,49 @@ def test_a_teacher_of_two_encoders_survives_saving():
     calls = []
     method((torch.randn(6, 5), torch.randn(6, 3)), lambda z: calls.append(z.shape) or z)
     assert calls == [(6, 4)] * 4
+
+
+class Own(Objective):
+    """An objective of a user's, whose forward returns what it was given."""
+
+    def __init__(self, result):
+        super().__init__()
+        self.result, self.calls = result, 0
+
+    def forward(self, za, zb):
+        self.calls += 1
+        return self.result(za) if callable(self.result) else self.result
+
+
+@pytest.mark.parametrize("teacher", [None, 0.9])
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (lambda z: z.mean(), r"found a tensor of shape \(\)"),
+        (lambda z: z, r"found a tensor of shape \(6, 8\)"),
+        (None, "found NoneType"),
+        (0.5, "found float"),
+        (lambda z: [z.mean()], "found list"),
+        ({}, "found an empty dictionary"),
+        (lambda z: {"d": z.mean(1)}, r"found 'd', a tensor of shape \(6,\)"),
+        (lambda z: {"d": z.mean().reshape(1)}, r"found 'd', a tensor of shape \(1,\)"),
+        (lambda z: {"d": z.mean(), "e": 1.0}, "found 'e' of type float"),
+        (lambda z: {"d": (z > 0).sum()}, r"found 'd', a tensor of shape \(\) and type torch.int64"),
+        (lambda z: {3: z.mean()}, "found a key 3 that is no text"),
+        (lambda z: {"d": z.detach().mean()}, "found terms without gradient"),
+    ],
+)
+def test_what_an_own_objective_returns_is_checked(result, words, teacher):
+    method = PairedMethod(nn.Linear(5, 8), Own(result), teacher=teacher)
+    with pytest.raises(ValueError, match=f"expected Own.forward to return a dictionary of scalar terms .*{words}") as caught:
+        method(views(), whole)
+    assert "\n" not in str(caught.value)
+
+
+def test_terms_are_checked_in_the_first_step_alone(monkeypatch):
+    calls = []
+    monkeypatch.setattr("vergence.methods.paired._require_terms", lambda *args, **kwargs: calls.append(args))
+    method = PairedMethod(nn.Linear(5, 8), Own(lambda z: {"d": z.mean()}), teacher=0.9)
+    for _ in range(3):
+        method(views(), whole)
+    assert len(calls) == 1 and method.objective.calls == 6

@@ -255,3 +255,17 @@ def test_templates_escape_everything_but_our_own_files():
     assert len(files) > 10 and "autoescape" not in text
     assert re.findall(r"(\w+) \| safe", text) == ["allowed", "style", "plotly", "script"]
     assert not [file.name for file in folder.glob("*.py") if re.search(r"</?(p|div|b|table|h\d)\b|Markup", file.read_text())]
+
+
+def test_an_archive_of_strange_members_is_left_out_with_a_sentence(tmp_path):
+    run = fixtures.write_run(tmp_path / "run", config=fixtures.config(), rows=fixtures.metrics(), examples=fixtures.examples(30))
+    whole = (run / "examples.npz").read_bytes()
+    encrypted = bytearray(whole)
+    for at in [m.start() for m in re.finditer(rb"PK\x01\x02", whole)]:
+        encrypted[at + 8] |= 1
+    with np.load(run / "examples.npz") as found:
+        arrays = dict(found)
+    (run / "examples.npz").write_bytes(encrypted)
+    assert "examples.npz is damaged" in write_report(run).read_text(encoding="utf-8")
+    np.savez(run / "examples.npz", **arrays | {"name": np.array([{}] * len(arrays["name"]), dtype=object)})
+    assert "examples.npz is damaged" in write_report(run).read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """Starting a training: where it may write, and what it refuses before it does."""
 
+import copy
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 import vergence
 
@@ -80,9 +82,81 @@ def test_other_data_than_the_run_started_with_is_refused(tmp_path):
         vergence.train(out=tmp_path / "run", resume=True)
 
 
-def test_a_checkpoint_of_another_model_is_one_line(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
-    run.folder.save_checkpoint({"model": {}, "optimizer": {}, "step": 2})
-    with pytest.raises(ValueError, match="does not fit the run's description") as caught:
-        vergence.train(out=tmp_path / "run", resume=True)
+def other_weights(state):
+    state["model"] = {name: torch.zeros(3) for name in state["model"]}
+
+
+def fewer_weights(state):
+    state["model"].popitem()
+
+
+def numbers(state):
+    state["model"] = dict.fromkeys(state["model"], 1.0)
+
+
+def nothing(state):
+    state["optimizer"] = {}
+
+
+def another_kind(state):
+    for kept in state["optimizer"]["state"].values():
+        kept["momentum_buffer"] = kept.pop("exp_avg")
+        del kept["exp_avg_sq"], kept["step"]
+
+
+def fewer_parameters(state):
+    state["optimizer"]["param_groups"][0]["params"].pop()
+
+
+def a_foreign_parameter(state):
+    state["optimizer"]["state"][10**6] = state["optimizer"]["state"][0]
+
+
+def other_shapes(state):
+    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(2)
+
+
+def no_tensor(state):
+    state["optimizer"]["state"][0]["exp_avg"] = "x"
+
+
+def no_groups(state):
+    state["optimizer"]["param_groups"] = 3
+
+
+def far_ahead(state):
+    state["step"] = 10**9
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    with torch.random.fork_rng():
+        return vergence.train("digits", out=tmp_path_factory.mktemp("trained") / "run", **QUICK).folder
+
+
+DAMAGES = [other_weights, fewer_weights, numbers, nothing, another_kind, fewer_parameters]
+DAMAGES += [a_foreign_parameter, other_shapes, no_tensor, no_groups, far_ahead]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_of_another_training_is_one_line(trained, damage):
+    state = trained.load_checkpoint()
+    state["step"] = 2
+    before = copy.deepcopy(state)
+    damage(state)
+    trained.save_checkpoint(state)
+    with pytest.raises(ValueError, match=r"does not fit the run's description|at most 4 steps") as caught:
+        vergence.train(out=trained.path, resume=True)
     assert "\n" not in str(caught.value)
+    trained.save_checkpoint(before)
+
+
+def test_a_checkpoint_of_another_optimizers_settings_is_trained_with_the_runs_own(trained):
+    state = trained.load_checkpoint()
+    state["step"] = 2
+    trained.save_checkpoint(state)
+    expected = vergence.train(out=trained.path, resume=True).method.state_dict()
+    state["optimizer"]["param_groups"][0] |= {"weight_decay": 1e3, "betas": "x", "capturable": [], "eps": 1e9}
+    trained.save_checkpoint(state)
+    found = vergence.train(out=trained.path, resume=True).method.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,7 @@ class Evil:
 def test_loading_a_checkpoint_never_runs_code(tmp_path, capsys):
     run = make(tmp_path)
     torch.save({"step": 1, "model": Evil()}, run.path / "checkpoints" / "last.pt")
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="damaged: it holds something else than tensors, numbers and text"):
         run.load_checkpoint()
     assert "code ran" not in capsys.readouterr().out
 
@@ -169,12 +170,45 @@ def test_a_kill_between_checksum_and_file_loses_nothing(tmp_path, monkeypatch):
     assert {len(v) for v in json.loads((run.path / "checksums.json").read_text()).values()} == {1}
 
 
-@pytest.mark.parametrize("state", [[], 3, {"step": "1", "model": {}, "optimizer": {}}, {"step": 1}])
-def test_a_checkpoint_of_wrong_content_is_named(tmp_path, state):
+WHOLE = {"model": {}, "optimizer": {}, "step": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ([], "holds list"),
+        (3, "holds int"),
+        (torch.zeros(2), "holds Tensor"),
+        ({"step": 1}, "has no 'model'"),
+        ({"step": 1, "model": {}}, "has no 'optimizer'"),
+        ({"optimizer": {}, "model": {}}, "has no 'step'"),
+        ({**WHOLE, "step": "1"}, "step is '1'"),
+        ({**WHOLE, "step": -1}, "step is -1"),
+        ({**WHOLE, "step": 1.0}, "step is 1.0"),
+        ({**WHOLE, "step": True}, "step is True"),
+        ({**WHOLE, "step": None}, "step is None"),
+        ({**WHOLE, "step": torch.tensor(1)}, "step is tensor"),
+        ({**WHOLE, "step": "x" * 10**6}, r"x\.\.\. instead"),
+        ({**WHOLE, "model": torch.zeros(2)}, "model is of type Tensor"),
+        ({**WHOLE, "model": [1]}, "model is of type list"),
+        ({**WHOLE, "optimizer": "x"}, "optimizer is of type str"),
+    ],
+)
+def test_a_checkpoint_of_wrong_content_is_named(tmp_path, state, words):
     run = make(tmp_path)
     run.save_checkpoint(state)
-    with pytest.raises(ValueError, match="is not a checkpoint"):
+    with pytest.raises(ValueError, match=f"is not a checkpoint, for .*{words}") as caught:
         run.load_checkpoint()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"PK", pickle.dumps({"step": 1}), pickle.dumps(print)])
+def test_a_checkpoint_that_is_another_file_is_one_line(tmp_path, content):
+    run = make(tmp_path)
+    (run.path / "checkpoints" / "last.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"last\.pt is damaged") as caught:
+        run.load_checkpoint()
+    assert "\n" not in str(caught.value) and "weights_only" not in str(caught.value)
 
 
 def test_a_run_that_died_before_its_first_checkpoint_does_not_block_its_folder(tmp_path):
@@ -240,3 +274,61 @@ def test_a_full_disk_names_what_is_safe(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"No space left on device; the last checkpoint is safe: .*--resume"):
         run.save_checkpoint({"step": 2, "model": {}, "optimizer": {}})
     assert run.load_checkpoint()["step"] == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "evaluation.json", "skipped.csv", "checksums.json", "model.safetensors", "checkpoints/last.pt"]
+)
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_what_is_no_regular_file_is_not_read(tmp_path, name, kind):
+    run = make(tmp_path)
+    run.save_model({"w": torch.zeros(1)})
+    run.save_checkpoint({"step": 1, "model": {}, "optimizer": {}})
+    file = run.path / name
+    file.unlink(missing_ok=True)
+    {"fifo": lambda: os.mkfifo(file), "device": lambda: file.symlink_to("/dev/zero"), "folder": file.mkdir}[kind]()
+    reads = {"config.json": lambda: RunFolder.open(run.path), "evaluation.json": run.evaluation, "skipped.csv": run.skipped}
+    reads |= {"checkpoints/last.pt": run.load_checkpoint}
+    with pytest.raises(ValueError, match=r"not a regular file|no config\.json"):
+        reads.get(name, run.load_model)()
+
+
+def test_rows_are_not_appended_through_a_link(tmp_path):
+    run = make(tmp_path)
+    other = tmp_path / "profile"
+    other.write_text("mine")
+    for name in ("metrics.jsonl", "log.txt"):
+        (run.path / name).symlink_to(other)
+    for write in (lambda: run.append({"step": 1}), lambda: run.log("x")):
+        with pytest.raises(ValueError, match="cannot write"):
+            write()
+    run.drop_rows_after(1)
+    assert other.read_text() == "mine"
+
+
+def header_of(shape, dtype="F32", end=8):
+    text = json.dumps({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0" * 8
+
+
+HEADERS = [
+    header_of([2**40], end=2**42),
+    header_of([2**62, 2**62]),
+    header_of([2]),
+    header_of([-1]),
+    header_of([10**30]),
+    header_of([2], "F9"),
+]
+HEADERS += [(2**60).to_bytes(8, "little") + b"{}", b"", b"\0" * 8, header_of([2**40]), header_of([0, 2**63], end=0)]
+
+
+@pytest.mark.parametrize("content", HEADERS)
+def test_a_model_that_declares_what_it_does_not_hold_is_one_line(tmp_path, content):
+    run = make(tmp_path)
+    (run.path / "model.safetensors").write_bytes(content)
+    if content == header_of([2]):
+        assert run.load_model()["w"].tolist() == [0, 0]
+        return
+    with pytest.raises(ValueError, match="damaged") as caught:
+        run.load_model()
+    assert "\n" not in str(caught.value)

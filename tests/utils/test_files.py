@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from vergence.utils.files import HOST, open_table, remove_leftovers, replacing
+from vergence.utils.files import HOST, open_table, original, remove_leftovers, replacing
 
 
 def parts():
@@ -51,6 +51,24 @@ def test_csv_holds_what_was_appended(tmp_path):
     assert [r["name"] for r in rows] == whole()["name"]
     assert list(rows[0]) == ["name", "score", "z_0", "z_1", "z_2", "z_3"]
     assert np.allclose([float(r["z_3"]) for r in rows], whole()["z"][:, 3], rtol=1e-6)
+
+
+FORMULAS = ["=1+1.png", "+1", "-2+3.png", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "'=1", "''-", "'"]
+FORMULAS += ["'tis.png", "a=1.png", "", "cat.png", "-"]
+
+
+def test_no_text_of_a_csv_is_a_formula_and_each_comes_back(tmp_path):
+    score = np.array([-1.5, float("-inf"), *range(len(FORMULAS) - 2)])
+    with open_table(tmp_path / "t.csv") as table:
+        table.append({"name": FORMULAS, "=label": -np.arange(len(FORMULAS)), "score": score, "known": score > 0})
+    with (tmp_path / "t.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["name", "'=label", "score", "known"]
+    assert not any(row[0].startswith(("=", "+", "-", "@", "\t", "\r", "\n")) for row in rows)
+    assert [original(row[0]) for row in rows] == FORMULAS
+    assert [row[0] for row in rows][-5:] == ["'tis.png", "a=1.png", "", "cat.png", "'-"]
+    assert [int(row[1]) for row in rows] == [-i for i in range(len(FORMULAS))]
+    assert [float(row[2]) for row in rows] == score.tolist() and rows[0][2] == "-1.5"
 
 
 def test_parquet_holds_what_was_appended(tmp_path):

@@ -70,10 +70,15 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))
 
 
+def _printable(text: str) -> str:
+    """Returns a text without control characters, which a terminal would obey; they may come from a stranger's file."""
+    return "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def _stop(message: str) -> None:
     """Prints the error in one line, in one of several processes, and exits."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        words = (word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in message.split())
+        words = (word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in _printable(message).split())
         print("error:", *words, file=sys.stderr)
     sys.exit(2)
 

@@ -14,7 +14,7 @@ from tyro.conf import UseAppendAction, arg
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.training.config import FitConfig, ModelConfig
 
-__all__ = ["ALIASES", "SETTINGS", "DataRoot", "Device", "Download", "Seed", "Settings"]
+__all__ = ["ALIASES", "SETTINGS", "DataRoot", "Device", "Download", "Seed", "Settings", "TrustCode"]
 __all__ += ["SOURCES", "check", "chosen", "described", "known_settings", "parse", "parse_settings", "setting"]
 
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
@@ -89,6 +89,7 @@ def chosen(command: Any) -> dict[str, Any]:
 Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="Device that computes.")]
 Seed = Annotated[int, arg(help="Seed of all random numbers.")]
 DataRoot = Annotated[str | None, arg(metavar="FOLDER", help=described("root"), help_behavior_hint="(default: the run's)")]
+TrustCode = Annotated[bool, arg(help="Import the objective that the run names where it is not one of the library's.")]
 Download = Annotated[bool, arg(help=described("download"))]
 Settings = UseAppendAction[list[str]]
 

@@ -29,6 +29,7 @@ class Sample:
     """Epochs of the decoder's training; another number trains it again. Implies --decoder."""
     seed: options.Seed = 0
     device: options.Device = "auto"
+    trust_code: options.TrustCode = False
 
 
 def sample(command: Sample) -> None:
@@ -37,7 +38,7 @@ def sample(command: Sample) -> None:
     from vergence.runs.run import load
 
     n = write_samples(
-        load(command.run, device=command.device),
+        load(command.run, device=command.device, trust_code=command.trust_code),
         command.out,
         n=command.n,
         context=command.context,

@@ -30,6 +30,7 @@ class _Train:
     """Run folder to write."""
     resume: bool = False
     """Go on with the run in --out (or in DATA's place) from its last checkpoint."""
+    trust_code: options.TrustCode = False
     recipe: str = "vje_small"
     """Settings to start from; see vergence.training.recipes."""
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
@@ -59,12 +60,14 @@ def train(command: Any) -> None:
     if twice := sorted(settings.keys() & also.keys()):
         raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
     try:
-        run = run_training(source, out=out, recipe=command.recipe, resume=command.resume, **settings, **also)
+        given = {"recipe": command.recipe, "resume": command.resume, "trust_code": command.trust_code}
+        run = run_training(source, out=out, **given, **settings, **also)
     except Interrupted as stop:
         print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"trained {run.folder.path}; next: vergence evaluate {shlex.quote(str(run.folder.path))}")
+        trust = " --trust-code" if run.folder.config.model.needs_import else ""
+        print(f"trained {run.folder.path}; next: vergence evaluate {shlex.quote(str(run.folder.path))}{trust}")
 
 
 def demo(command: Demo) -> None:

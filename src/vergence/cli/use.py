@@ -20,6 +20,7 @@ class Evaluate:
     probes: bool = True
     """Fit linear probes."""
     device: options.Device = "auto"
+    trust_code: options.TrustCode = False
 
 
 @dataclass(kw_only=True)
@@ -34,6 +35,7 @@ class _Use:
     batch_size: int = 256
     """Items at a time."""
     device: options.Device = "auto"
+    trust_code: options.TrustCode = False
 
 
 class Embed(_Use):
@@ -58,14 +60,15 @@ def evaluate(command: Evaluate) -> None:
     from vergence.runs.evaluate import evaluate as run_evaluation
     from vergence.runs.run import load
 
-    show_evaluation(run_evaluation(load(command.run, device=command.device), probes=command.probes))
+    run = load(command.run, device=command.device, trust_code=command.trust_code)
+    show_evaluation(run_evaluation(run, probes=command.probes))
 
 
 def embed(command: Embed) -> None:
     """Runs ``vergence embed``."""
     from vergence.runs.run import load
 
-    run = load(command.run, device=command.device)
+    run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
     _print_written(command.out, run.write_embeddings(items, command.out, batch_size=command.batch_size))
 
@@ -74,7 +77,7 @@ def score(command: Score) -> None:
     """Runs ``vergence score``."""
     from vergence.runs.run import load
 
-    run = load(command.run, device=command.device)
+    run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
     _print_written(command.out, run.write_scores(items, command.out, batch_size=command.batch_size))
 

@@ -16,7 +16,8 @@ class DataConfig(Checked):
         source: A built-in name (``digits``, ``mnist``, ...), or the path of a folder of images, a ``.npy`` or a ``.npz`` file.
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download a missing set.
-        size: Side of the square images that the encoder sees, in pixels; ``None`` keeps an array's own (64 for folders).
+        size: Side of the square images that the encoder sees, in pixels, at most 8,192; ``None`` keeps an array's own (64 for
+            folders).
         holdout: Share of the items held out for evaluation if the source has no test part, in (0, 1).
         keep_classes: Labels to train on; the others are the anomalies of the evaluation. All by default.
         limit: Largest number of training items, sampled with a fixed seed; no limit by default.
@@ -24,6 +25,7 @@ class DataConfig(Checked):
     """
 
     least: typing.ClassVar[dict[str, float]] = {"size": 1, "limit": 2}
+    most: typing.ClassVar[dict[str, float]] = {"size": 8192, "limit": 2**40}
 
     source: str
     root: str | None = None

@@ -84,13 +84,15 @@ def resnet(name: str, channels: int, stem: str) -> nn.Module:
 def timm_model(name: str, channels: int, size: int) -> nn.Module:
     """Returns timm's model ``name`` with random weights and pooled features; a tag of pretrained weights loads none.
 
+    Only names of timm's own registry: nothing is downloaded, and names of the Hugging Face Hub or of folders are refused.
+
     Args:
         name: timm's name, such as ``resnet10t`` or ``vit_tiny_patch16_224``.
         channels: Number of input channels.
         size: Side of the input images, in pixels; used by vision and Swin transformers.
 
     Raises:
-        ValueError: timm is not installed, or has no such model.
+        ValueError: timm is not installed, has no such model, or cannot build it for this input.
     """
     try:
         import timm
@@ -100,7 +102,10 @@ def timm_model(name: str, channels: int, size: int) -> nn.Module:
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
         raise ValueError(f"expected a model of timm, found '{name}'; {hint}")
     fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
-    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **fixed)
+    try:
+        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **fixed)
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise ValueError(f"timm cannot build '{name}' for {channels} channels: {str(error).splitlines()[0]}") from None
     return model
 
 

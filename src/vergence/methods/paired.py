@@ -65,6 +65,7 @@ class PairedMethod(Method):
         self.teacher = None if teacher is None else _frozen_copy(self.branch("context"))
         self.target_teacher = None if teacher is None or target_encoder is None else _frozen_copy(self.branch("target"))
         self._last: tuple[Tensor, Tensor] | None = None
+        self._terms_checked = False
 
     def branch(self, side: Side) -> nn.Sequential:
         """Returns encoder and projector of a side: items (B, ...) -> embeddings in the objective's space (B, D)."""
@@ -79,7 +80,11 @@ class PairedMethod(Method):
         return self.teacher if self.target_teacher is None else self.target_teacher
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
-        """Returns the objective's terms for two views."""
+        """Returns the objective's terms for two views.
+
+        Raises:
+            ValueError: What the objective returned is no dictionary of scalar terms; checked in the first call.
+        """
         a, b = views
         za, zb = gather(linalg.upcast_half(self.branch("context")(a))), gather(linalg.upcast_half(self.branch("target")(b)))
         with torch.autocast(za.device.type, enabled=False):  # the sums and factorizations of objectives need float32
@@ -97,6 +102,9 @@ class PairedMethod(Method):
 
     def _terms(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = self.objective(za, zb)
+        if not self._terms_checked:
+            _require_terms(type(self.objective).__name__, terms, trained=za.requires_grad or zb.requires_grad)
+            self._terms_checked = True
         return terms
 
     @torch.no_grad()
@@ -130,6 +138,33 @@ class PairedMethod(Method):
     def advice(self) -> str:
         """Returns the objective's advice where the embedding collapses."""
         return self.objective.advice
+
+
+def _require_terms(name: str, terms: object, trained: bool) -> None:
+    """Raises a ValueError unless an objective's ``forward`` returned what its contract says."""
+    wrong = ""
+    if not isinstance(terms, dict):
+        wrong = f"a tensor of shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else type(terms).__name__
+    elif not terms:
+        wrong = "an empty dictionary"
+    else:
+        wrong = next(filter(None, map(_wrong_term, terms, terms.values())), "")
+        if not wrong and trained and torch.is_grad_enabled() and not any(term.requires_grad for term in terms.values()):
+            wrong = "terms without gradient, detached from the embeddings"
+    if wrong:
+        expected = "a dictionary of scalar terms by name, such as {'distance': tensor(0.5)}"
+        raise ValueError(f"expected {name}.forward to return {expected}, found {wrong}; reduce each to a mean over the pairs")
+
+
+def _wrong_term(key: object, term: object) -> str:
+    """Returns what is wrong with one term, in words; empty for nothing."""
+    if not isinstance(key, str):
+        return f"a key {key!r} that is no text"
+    if not isinstance(term, Tensor):
+        return f"{key!r} of type {type(term).__name__}"
+    if term.ndim or not term.is_floating_point():
+        return f"{key!r}, a tensor of shape {tuple(term.shape)} and type {term.dtype}"
+    return ""
 
 
 def _frozen_copy(module: nn.Module) -> nn.Module:

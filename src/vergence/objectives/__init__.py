@@ -24,6 +24,8 @@ def names() -> list[str]:
 def get(name: str) -> type[Objective]:
     """Returns an objective's class by its file's name, or by ``package.module:Class`` for a class outside this folder.
 
+    A class outside is imported, which runs its module: the name has to come from somebody who is trusted.
+
     Raises:
         ValueError: There is no such objective; the error suggests the nearest known name.
 
@@ -64,7 +66,7 @@ def _outside(name: str) -> type[Objective]:
     module, _, attribute = name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(f"cannot import objective '{name}': {error}; expected 'package.module:Class'") from None
     if not (inspect.isclass(cls) and issubclass(cls, Objective)):
         raise ValueError(f"expected a subclass of vergence.objectives.Objective, found '{name}'; subclass it")

@@ -102,8 +102,13 @@ def write_report(run: Path) -> Path:
         skipped=files.skipped,
         listed=LISTED,
         settings=_settings(files),
-        again={"config": shlex.quote(str(run / "config.json")), "out": shlex.quote(f"{run}-again")},
+        again={"run": _argument(str(run)), "out": _argument(f"{run}-again")},
     )
+
+
+def _argument(path: str) -> str:
+    """Returns a path as a shell passes it on whole, and as no command reads it as an option."""
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
 def _lead(run: RunFiles) -> dict[str, Any]:

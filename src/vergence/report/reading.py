@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.report.rendering import is_number
+from vergence.utils.files import original
 
 __all__ = ["RunFiles", "read"]
 
@@ -136,7 +137,7 @@ def _part(file: Path, read: Callable[[Path], Any], notes: list[str]) -> Any:
         return read(file)
     except (ValueError, KeyError, EOFError, OSError, MemoryError, RecursionError) as error:
         reason: Any = error
-    except (csv.Error, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (csv.Error, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # RuntimeError: encrypted, or packed otherwise
         reason = error
     notes.append(f"{file.name} is damaged and left out ({' '.join(str(reason).split()) or type(reason).__name__}).")
     return None
@@ -249,4 +250,4 @@ def _require_consistent(arrays: dict[str, Any]) -> None:
 
 def _skipped(file: Path) -> list[list[str]]:
     with _bounded(file).open(newline="", encoding="utf-8", errors="replace") as lines:
-        return [row[:2] for row in list(csv.reader(lines))[1:] if len(row) >= 2]
+        return [[original(cell) for cell in row[:2]] for row in list(csv.reader(lines))[1:] if len(row) >= 2]

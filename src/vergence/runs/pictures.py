@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 FILE = "decoder.safetensors"
+LARGEST = 1 << 28  # numbers of a picture
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 30, 64, 2e-3
 CONTEXTS = 8  # rows of a grid
 DISTANCES = 1 << 24  # held at a time
@@ -167,14 +168,18 @@ def kept_decoder(run: Run, epochs: int | None = None, seed: int = 0) -> Decoder:
 def load_decoder(run: Run, epochs: int | None = None) -> Decoder | None:
     """Returns the decoder in the run folder; None where there is none for this model (and these ``epochs``)."""
     file = run.folder.path / FILE
+    if not file.is_file():
+        return None
     try:
         with safe_open(file, "pt") as opened:
             settings = json.loads(opened.metadata()["settings"])
             if settings["model"] != _digest(run) or epochs not in (None, settings["epochs"]):
                 return None
+            if [settings["dim"]] != opened.get_slice("net.0.mean").get_shape() or math.prod(settings["shape"]) > LARGEST:
+                return None  # nothing is allocated that the file does not hold
             decoder = Decoder(settings["dim"], settings["shape"])
             decoder.load_state_dict({name: opened.get_tensor(name) for name in opened.keys()})
-    except (FileNotFoundError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError, RuntimeError):
         return None  # a damaged decoder is trained again
     return decoder.to(run.device).eval()
 

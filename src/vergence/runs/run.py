@@ -28,17 +28,18 @@ __all__ = ["Run", "load"]
 Images = str | Path | np.ndarray | Tensor | Items
 
 
-def load(path: str | Path, *, device: str = "auto") -> "Run":
-    """Opens a trained run.
+def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) -> "Run":
+    """Opens a trained run; runs no code of the folder's.
 
     Args:
         path: The run folder.
         device: ``auto``, ``cpu`` or ``cuda``.
+        trust_code: Whether to import an objective that the run names outside the library, ``package.module:Class``.
 
     Raises:
-        ValueError: There is no finished run, it is damaged, or a newer version wrote it.
+        ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted.
     """
-    folder = RunFolder.open(Path(path))
+    folder = RunFolder.open(Path(path), trust_code=trust_code)
     on = as_device(device)
     state = folder.load_model()
     method = untrained_method(folder)

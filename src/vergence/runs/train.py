@@ -25,6 +25,7 @@ def train(
     out: str | Path,
     recipe: str = "vje_small",
     resume: bool = False,
+    trust_code: bool = False,
     **settings: Any,
 ) -> "Run":
     """Trains an encoder and an objective, writes a run folder, and returns the run.
@@ -35,6 +36,8 @@ def train(
         out: Run folder.
         recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`).
         resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
+        trust_code: Whether a run that is resumed may name an objective outside the library, ``package.module:Class``, which is
+            imported. Not needed where the settings name it.
         **settings: Fields of the run's description by name, such as ``epochs=20`` or ``encoder="resnet18"``.
 
     Returns:
@@ -52,7 +55,7 @@ def train(
         torch.Size([2])
     """
     out = Path(out)
-    config = _resumed(out, source, settings) if resume else describe(source, recipe, settings)
+    config = _resumed(out, source, settings, trust_code) if resume else describe(source, recipe, settings)
     if not resume:
         require_new(out)
         _require_apart(out, config.data.source)
@@ -91,7 +94,7 @@ def _continued(out: Path, now: RunMetadata) -> RunFolder:
     Raises:
         ValueError: The data has changed since the run started.
     """
-    folder = RunFolder.open(out)
+    folder = RunFolder.open(out, trust_code=True)  # `_resumed` has asked
     for name in ("n_train", "shape", "target_shape"):
         before, found = getattr(folder.metadata, name), getattr(now, name)
         if before != found:
@@ -111,13 +114,14 @@ def describe(source: str | RunConfig | None, recipe: str, settings: dict[str, An
     return recipes.override(base, **settings)
 
 
-def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any]) -> RunConfig:
+def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
     """Returns the description of the run in a folder.
 
     Raises:
-        ValueError: There is no run, or a setting that is given differs from the run's.
+        ValueError: There is no run, it names code that is not trusted, or a setting that is given differs from the run's.
     """
-    config = RunFolder.open(out).config
+    named = "objective" in settings or isinstance(source, RunConfig)  # by the caller: another one is refused below
+    config = RunFolder.open(out, trust_code=trust_code or named).config
     wanted = recipes.override(config, **settings)
     if source is not None:
         wanted = source if isinstance(source, RunConfig) else recipes.override(wanted, source=str(source))

@@ -4,6 +4,7 @@ Everything that decides a result is here and is written to the run folder's ``co
 """
 
 import dataclasses
+import itertools
 import math
 import typing
 from dataclasses import dataclass, field
@@ -18,6 +19,13 @@ __all__ = [
     "RunConfig",
 ]
 
+# Upper bounds: a description that exceeds them is refused before anything is allocated.
+MOST_WIDTHS, WIDEST, MOST_WEIGHTS = 16, 65_536, 2**30  # of a projector
+MOST_OPTIONS = {  # sizes among the options of the library's objectives
+    **{"bank": 2**20, "hidden": 65_536, "steps": 10_000},
+    **dict.fromkeys(("components", "max_nodes", "rank"), 4096),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Checked):
@@ -27,8 +35,9 @@ class ModelConfig(Checked):
         encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp`` or ``timm:NAME``; ``-imagenet`` or ``-cifar`` may follow a
             ResNet's name to choose its stem (by image size otherwise).
         objective: A name from ``vergence.objectives.names()``, or ``package.module:Class``.
-        options: Keyword arguments of the objective.
-        projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own.
+        options: Keyword arguments of the objective. Sizes of the library's objectives have upper bounds (``MOST_OPTIONS``).
+        projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own. At
+            most 16 widths of at most 65,536, with at most 2^30 weights between two of them.
         teacher: Momentum in [0, 1) of an exponential-moving-average teacher that embeds the targets; ``None`` for the
             objective's own (most have none), ``False`` for no teacher whatever the objective.
         target_encoder: Encoder of the second view, by name: two encoders even for views of one shape (dual encoders), and for
@@ -47,15 +56,33 @@ class ModelConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.projector, default=1) < 1:
-            raise ValueError(f"expected projector widths of at least 1, found {self.projector}")
+        _require_widths(self.projector)
+        for name, most in MOST_OPTIONS.items():
+            value = 0 if self.needs_import else self.options.get(name)
+            if isinstance(value, int | float) and abs(value) > most:
+                raise ValueError(f"expected option {name} of at most {most:,}, found {value!r}")
         if self.teacher is True:
             raise ValueError("expected teacher to be a momentum such as 0.99, False or None, found True")
+
+    @property
+    def needs_import(self) -> bool:
+        """Whether the description names code outside the library: an objective ``package.module:Class``."""
+        return ":" in self.objective
+
+
+def _require_widths(widths: tuple[int, ...]) -> None:
+    """Raises a ValueError unless a head of these widths can be allocated."""
+    if min(widths, default=1) < 1:
+        raise ValueError(f"expected projector widths of at least 1, found {widths}")
+    if len(widths) > MOST_WIDTHS or max(widths, default=1) > WIDEST:
+        raise ValueError(f"expected at most {MOST_WIDTHS} projector widths of at most {WIDEST:,}, found {widths}")
+    if any(i * o > MOST_WEIGHTS for i, o in itertools.pairwise(widths)):
+        raise ValueError(f"expected projector widths with at most {MOST_WEIGHTS:,} weights between two, found {widths}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(Checked):
-    """How the parameters are fitted.
+    """How the parameters are fitted. Numbers have upper bounds (``FitConfig.most``), far above what is of use.
 
     Attributes:
         epochs: Passes over the training items.
@@ -76,6 +103,10 @@ class FitConfig(Checked):
         strict: Whether the run stops when the embedding collapses.
     """
 
+    most: typing.ClassVar[dict[str, float]] = {
+        **dict.fromkeys(("epochs", "warmup_epochs", "knn_every", "lr", "weight_decay"), 1_000_000),
+        **{"batch_size": 2**20, "devices": 1024, "nodes": 16_384, "workers": 1024, "seed": 2**63 - 1},
+    }
     least: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(("epochs", "batch_size", "devices", "nodes"), 1),
         **dict.fromkeys(("lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0),

@@ -1,4 +1,7 @@
-"""The run folder: what is written, how it survives a kill, and how it is read. No pickle: loading runs no code.
+"""The run folder: what is written, how it survives a kill, and how it is read.
+
+Loading runs no code: there is no pickle, and a run whose description names code outside the library is refused unless the
+caller trusts it.
 
 ``config.json`` and ``model.safetensors`` are enough to use a model; ``checkpoints/last.pt`` is enough to train on.
 ``docs/run_folder.md`` documents every file. Reading the JSON files needs no torch.
@@ -10,14 +13,17 @@ import hashlib
 import io
 import json
 import math
+import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.training.config import RunConfig
 from vergence.training.records import Evaluation, RunMetadata
-from vergence.utils.files import open_table, remove_leftovers, replacing
+from vergence.utils.checks import is_count
+from vergence.utils.files import open_table, original, remove_leftovers, replacing
 from vergence.utils.locks import locked
 from vergence.utils.records import read_object, shortened
 from vergence.utils.version import __version__
@@ -66,11 +72,15 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """Reads a run's description and metadata.
+    def open(cls, path: Path, *, trust_code: bool = False) -> "RunFolder":
+        """Reads a run's description and metadata; imports nothing that they name.
+
+        Args:
+            path: The folder.
+            trust_code: Whether the run may name code outside the library, which building its method imports.
 
         Raises:
-            ValueError: There is no run, it is damaged, or a newer version wrote it.
+            ValueError: There is no run, it is damaged, a newer version wrote it, or it names code that is not trusted.
         """
         file = path / "config.json"
         if not file.is_file():
@@ -84,6 +94,11 @@ class RunFolder:
             )
         found = raw.get("metadata", raw.get("facts"))  # "facts" until format 1
         config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(found)))
+        if config.model.needs_import and not trust_code:
+            raise ValueError(
+                f"expected objectives of the library in {path}, found '{config.model.objective}', whose code would run: if you "
+                f"trust it, use --trust-code, or trust_code=True in Python"
+            )
         return cls(path, config, metadata, str(version))
 
     def write_json(self, name: str, record: dict[str, Any]) -> None:
@@ -103,7 +118,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """Returns the rows of ``metrics.jsonl``; a line that is not an object, as a kill leaves it, is left out."""
         file = self.path / "metrics.jsonl"
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
         return [row for row in map(_parse_row, lines) if row is not None]
 
     def evaluation(self) -> Evaluation | None:
@@ -144,15 +159,12 @@ class RunFolder:
         Raises:
             ValueError: The file is damaged.
         """
-        import torch
-
         if not (self.path / CHECKPOINT).exists():
             return None
-        state: State = self._read_checked(CHECKPOINT, lambda file: torch.load(file, map_location="cpu", weights_only=True))
-        if not isinstance(state, dict) or not isinstance(state.get("step"), int) or {"model", "optimizer"} - state.keys():
-            raise ValueError(
-                f"{self.path / CHECKPOINT} is damaged: it is not a checkpoint; restore it from a copy, or train again"
-            )
+        state: State = self._read_checked(CHECKPOINT, _read_tensors)
+        if wrong := _wrong_checkpoint(state):
+            file = self.path / CHECKPOINT
+            raise ValueError(f"{file} is damaged: it is not a checkpoint, for {wrong}; restore it from a copy, or train again")
         return state
 
     def save_model(self, state: "dict[str, Tensor]") -> None:
@@ -203,7 +215,7 @@ class RunFolder:
         return {name: digests for name, digests in found.items() if isinstance(digests, list)}
 
     def _add_line(self, name: str, line: str) -> None:
-        with self._explained(name), (self.path / name).open("a", encoding="utf-8") as file:
+        with self._explained(name), open(self.path / name, "a", encoding="utf-8", opener=_open_unlinked) as file:
             file.write(line + "\n")
 
     @contextlib.contextmanager
@@ -269,7 +281,31 @@ def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:
 
 def _read_skipped(file: Path) -> list[tuple[str, str]]:
     with file.open(newline="", encoding="utf-8") as lines:
-        return [(row[0], row[1]) for row in list(csv.reader(lines))[1:] if len(row) >= 2]
+        return [(original(row[0]), original(row[1])) for row in list(csv.reader(lines))[1:] if len(row) >= 2]
+
+
+def _read_tensors(file: Path) -> Any:
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that torch did not write
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # torch's own message says how to run the code
+        raise ValueError("it holds something else than tensors, numbers and text, which is not loaded") from None
+
+
+def _wrong_checkpoint(state: object) -> str:
+    """Returns why a state is no checkpoint, in words; empty for one."""
+    if not isinstance(state, dict):
+        return f"it holds {type(state).__name__} instead of a dictionary"
+    if missing := [name for name in ("model", "optimizer", "step") if name not in state]:
+        return f"it has no '{missing[0]}'"
+    for name in ("model", "optimizer"):
+        if not isinstance(state[name], dict):
+            return f"its {name} is of type {type(state[name]).__name__} instead of a dictionary"
+    step = state["step"]
+    return "" if is_count(step, 0) else f"its step is {shortened(ValueError(repr(step)))} instead of a whole number of at least 0"
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
@@ -290,9 +326,16 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
 
     errors = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, EOFError, OSError)
     try:
+        if not file.is_file():
+            raise ValueError("it is not a regular file")
         return read(file)
     except (*errors, SafetensorError, pickle.UnpicklingError, csv.Error) as error:
         raise ValueError(f"{file} is damaged: {shortened(error)}; restore it from a copy, or train again") from None
+
+
+def _open_unlinked(path: str, flags: int) -> int:
+    """Opens a file unless its name is a symbolic link: a link in a stranger's folder could lead to any file of the user's."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _sha256(file: Path) -> str:

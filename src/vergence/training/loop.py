@@ -22,7 +22,7 @@ from vergence.methods.core import Method
 from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
-from vergence.training.optimizers import build_optimizer, learning_rate
+from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -123,6 +123,8 @@ def fit(
     """
     steps = require_batches(len(items), config)
     model, optimizer, step = _restore(fabric, method, config, recorder)
+    if step > config.epochs * steps:
+        raise ValueError(f"expected a checkpoint of at most {config.epochs * steps} steps, found one of step {step}; train again")
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     saved = time.monotonic()
@@ -165,19 +167,19 @@ def _restore(
         method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
     state = recorder.load_checkpoint()
     if state is not None:
-        _load(method, state["model"])
+        _load(method.load_state_dict, state["model"])
     model, optimizer = fabric.setup(method, build_optimizer(config, method.parameters()))
     if state is None:
         return model, optimizer, 0
-    _load(optimizer, state["optimizer"])
+    _load(load_optimizer, optimizer, state["optimizer"], config)
     if fabric.is_global_zero:
         recorder.drop_rows_after(state["step"])
     return model, optimizer, state["step"]
 
 
-def _load(part: Any, state: Any) -> None:
+def _load(load: Callable[..., Any], *arguments: Any) -> None:
     try:
-        part.load_state_dict(state)
+        load(*arguments)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         reason = str(error).splitlines()[-1].strip()
         raise ValueError(f"the checkpoint does not fit the run's description ({reason}); train again") from None

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vergence.training.config import FitConfig
+from vergence.utils.checks import is_count
 
-__all__ = ["LARS", "build_optimizer", "learning_rate"]
+__all__ = ["LARS", "build_optimizer", "learning_rate", "load_optimizer"]
 
 
 def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
@@ -49,6 +51,39 @@ class LARS(torch.optim.SGD):
         super().step(closure)
         for group, value in zip(self.param_groups, decay, strict=True):
             group["weight_decay"] = value
+
+
+STATE = {
+    "sgd": {"momentum_buffer"},
+    "lars": {"momentum_buffer"},
+    "adamw": {"step", "exp_avg", "exp_avg_sq"},
+}  # what each optimizer remembers of a parameter
+
+
+def load_optimizer(optimizer: Any, state: dict[str, Any], config: FitConfig) -> None:
+    """Loads what an optimizer's `state_dict` returned; the settings stay those of ``config``.
+
+    Raises:
+        ValueError: The state is another optimizer's, or that of other parameters.
+    """
+    settings = optimizer.state_dict()["param_groups"]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if [group["params"] for group in state["param_groups"]] != [group["params"] for group in settings]:
+        raise ValueError(f"expected the optimizer's state of {len(parameters)} parameters, found another number")
+    for i, kept in state["state"].items():
+        if not is_count(i, 0) or i >= len(parameters):
+            raise ValueError(f"expected the optimizer's state of {len(parameters)} parameters, found one of parameter {i!r}")
+        if set(kept) != STATE[config.optimizer]:
+            raise ValueError(f"expected the state of optimizer '{config.optimizer}', found {', '.join(map(str, kept))}")
+        for name, value in kept.items():
+            shape = torch.Size() if name == "step" else parameters[i].shape
+            if not isinstance(value, Tensor) or value.shape != shape or not value.is_floating_point():
+                raise ValueError(f"expected the optimizer's {name} of shape {tuple(shape)}, found {_shape(value)}")
+    optimizer.load_state_dict({"state": state["state"], "param_groups": settings})
+
+
+def _shape(value: object) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def build_optimizer(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:

@@ -97,19 +97,22 @@ def _is_number(value: Any) -> bool:
 
 
 class Checked:
-    """A dataclass base that raises a ValueError for fields that have another type or lie below their lower bound in ``least``."""
+    """A dataclass base that raises a ValueError for fields of another type, or out of their bounds in ``least`` and ``most``."""
 
     least: typing.ClassVar[dict[str, float]] = {}
+    most: typing.ClassVar[dict[str, float]] = {}
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(type(self)).items():
-            if name == "least":
+            if name in ("least", "most"):
                 continue
             value = getattr(self, name)
             if not _fits(value, hint):
                 raise ValueError(f"expected {name} to be {_described(hint)}, found {value!r}")
             if name in self.least and value is not None and not value >= self.least[name]:
                 raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {value!r}")
+            if name in self.most and value is not None and not value <= self.most[name]:
+                raise ValueError(f"expected {name} of at most {self.most[name]:,}, found {value!r}")
 
 
 def _fits(value: Any, hint: Any) -> bool:

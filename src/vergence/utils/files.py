@@ -17,11 +17,12 @@ from typing import IO, Any
 
 import numpy as np
 
-__all__ = ["Table", "open_table", "remove_leftovers", "replacing"]
+__all__ = ["Table", "neutral", "open_table", "original", "remove_leftovers", "replacing"]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
 Column = np.ndarray | Sequence[str]
+FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a text begins that a spreadsheet may run; quotes so that it can be read back
 
 
 @contextlib.contextmanager
@@ -102,6 +103,8 @@ class Table(abc.ABC):
 def open_table(path: Path) -> Iterator[Table]:
     """Opens a table for writing: ``.csv``, ``.npz`` or ``.parquet`` by its ending. The file appears when all is written.
 
+    In ``.csv``, texts that a spreadsheet could take for a formula stand behind a single quote (`neutral`); numbers never do.
+
     Raises:
         ValueError: The ending is another, the folder cannot be written, or pyarrow is missing for ``.parquet``.
     """
@@ -148,7 +151,7 @@ class _CSV(Table):
                 flat[name] = values
         if self.header is None:
             self.header = list(flat)
-            self.writer.writerow(self.header)
+            self.writer.writerow(map(neutral, self.header))
         self.writer.writerows(zip(*(_as_text(v) for v in flat.values()), strict=True))
 
     def close(self) -> None:
@@ -161,7 +164,31 @@ class _CSV(Table):
 def _as_text(values: Column) -> list[str]:
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         return [f"{v:.7g}" for v in values.tolist()]
-    return [str(v) for v in values]
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biu":
+        return [str(v) for v in values]
+    return [neutral(str(v)) for v in values]
+
+
+def neutral(text: str) -> str:
+    """Returns a text as CSV files of this library hold it: behind a single quote where a spreadsheet could take it for a formula.
+
+    These are texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a line break. `original` is the inverse.
+
+    Example:
+        >>> neutral("=1+1.png"), neutral("'=x"), neutral("cat.png")
+        ("'=1+1.png", "''=x", 'cat.png')
+    """
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+def original(text: str) -> str:
+    """Returns the text of which `neutral` gave ``text``.
+
+    Example:
+        >>> original("'=1+1.png"), original("'tis.png"), original("cat.png")
+        ('=1+1.png', "'tis.png", 'cat.png')
+    """
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 class _NPZ(Table):
