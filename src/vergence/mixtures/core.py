@@ -159,13 +159,18 @@ class Conditional(Stored, abc.ABC):
             samples = self._over(context, lambda p: p.sample(torch.Size((n,))).movedim(0, 1), times=n)
         return samples[..., 0] if self.target_ndim_ == 1 else samples
 
+    def _try(self) -> None:
+        self.sample(np.zeros((1, self.n_features_in_)), random_state=0)
+
     def _read(self, context: Any, target: Any, *, reset: bool) -> tuple[Tensor, Tensor]:
         """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers of features."""
         if target is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        if np.ndim(to_numpy(target)) == 0:
+            raise ValueError("expected targets (N,) or (N, T), found a single value")
         c = validate_data(self, to_numpy(context), reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
         t = check_array(to_numpy(target), ensure_2d=False, dtype=np.float64, input_name="target", ensure_all_finite=True)
-        if t.ndim > 2 or t.ndim == 0:
+        if t.ndim > 2:
             raise ValueError(f"expected targets (N,) or (N, T), found shape {t.shape}")
         if len(t) != len(c):
             raise ValueError(

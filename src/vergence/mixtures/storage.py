@@ -1,5 +1,6 @@
 """Estimators saved as settings and arrays, without pickle."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from vergence.utils.files import replacing
+from vergence.utils.records import shortened
 
 __all__ = ["FORMAT", "Stored", "read_model"]
 
@@ -66,7 +68,21 @@ class Stored(BaseEstimator):  # type: ignore[misc]
             model.feature_names_in_ = np.asarray(names, dtype=object)
         for name, value in {**state, **arrays}.items():
             setattr(model, name, value)
+        model._require_whole(path)
         return model
+
+    def _try(self) -> None:
+        """Uses the fitted state once; subclasses override it."""
+
+    def _require_whole(self, path: str | Path) -> None:
+        """Raises a ValueError if the fitted state that was read from a file cannot be used, as that of a damaged file."""
+        trial = copy.copy(self)
+        trial.device = "cpu"
+        try:
+            trial._try()
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+            reason = shortened(error)
+            raise ValueError(f"expected a fitted {type(self).__name__} in {path}, found damage: {reason}; fit it again") from None
 
 
 def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:

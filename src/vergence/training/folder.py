@@ -288,7 +288,7 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
     """
     from safetensors import SafetensorError
 
-    errors = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, EOFError, OSError)
+    errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError, OSError)
     try:
         return read(file)
     except (*errors, SafetensorError, pickle.UnpicklingError, csv.Error) as error:
