@@ -160,7 +160,9 @@ class Conditional(Stored, abc.ABC):
         return samples[..., 0] if self.target_ndim_ == 1 else samples
 
     def _try(self) -> None:
-        self.sample(np.zeros((1, self.n_features_in_)), random_state=0)
+        context = np.zeros((1, self.n_features_in_))
+        self.sample(context, random_state=0)
+        self.pit(context, np.zeros((1, self.n_targets_)))
 
     def _read(self, context: Any, target: Any, *, reset: bool) -> tuple[Tensor, Tensor]:
         """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers of features."""
@@ -225,10 +227,12 @@ def _require_spread(t: np.ndarray) -> None:
 
 
 def to_numpy(x: Any) -> Any:
-    """Returns a tensor as an array, anything else unchanged."""
+    """Returns a tensor as an array, anything else unchanged; arrays of records or dates are refused."""
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+    if isinstance(x, np.ndarray) and x.dtype.kind in "VmM":
+        raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
     return x
 
 

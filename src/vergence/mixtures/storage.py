@@ -58,12 +58,11 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         head, arrays = read_model(path)
         if head["class"] != cls.__name__:
             raise ValueError(f"expected a {cls.__name__} in {path}, found a {head['class']}: use vergence.mixtures.load")
-        settings = json.loads(head["settings"])
+        settings, state = (_object(head[key], path) for key in ("settings", "state"))
         if foreign := settings.keys() - cls._get_param_names():
             known = f"expected settings of {cls.__name__} as in this version"
             raise ValueError(f"{known}, found {', '.join(sorted(foreign))} in {path}: fit the model again")
         model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
-        state = json.loads(head["state"])
         if names := state.pop("feature_names_in_", None):
             model.feature_names_in_ = np.asarray(names, dtype=object)
         for name, value in {**state, **arrays}.items():
@@ -106,6 +105,17 @@ def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
             f"expected format {FORMAT}, found format {head['format']} in {path}: upgrade vergence, or fit the model again"
         )
     return head, arrays
+
+
+def _object(text: str, path: str | Path) -> dict[str, Any]:
+    """Returns the object of a JSON text in a model's file."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected settings and state as JSON objects in {path}, found other text: fit the model again")
+    return value
 
 
 def _plain(value: Any) -> Any:
