@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint check wheel clean
+.PHONY: demo test fuzz kill lint check wheel clean
 
 demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
 	$(BIN)/vergence demo
 
 test: .venv/tested  ## all tests, doctests and the README's examples; two processes of one thread each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+
+fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found
+	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
 
 lint: .venv/tested  ## ruff and mypy --strict
 	$(BIN)/ruff check .

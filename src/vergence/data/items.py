@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.pixels import fit
+from vergence.utils.checks import require_count
 
 __all__ = [
     "Array",
@@ -251,6 +252,7 @@ def batches(n: int, size: int) -> Iterator[Tensor]:
         >>> [index.tolist() for index in batches(5, 2)]
         [[0, 1], [2, 3], [4]]
     """
+    require_count(1, batch_size=size)
     for start in range(0, n, size):
         yield torch.arange(start, min(start + size, n))
 

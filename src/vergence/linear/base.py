@@ -17,6 +17,7 @@ from torch import Tensor
 from vergence.data.items import Items, PairItems
 from vergence.linear.moments import Moments, Sums
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
+from vergence.utils.checks import is_count, require_choice, require_count
 from vergence.utils.devices import as_device
 
 __all__ = ["RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
@@ -148,10 +149,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         Raises:
             ValueError: As in `fit`, or the numbers of features or targets differ from earlier calls; the fit then stays.
         """
-        if callable(self.augmentation) and self.n_draws < 2:
-            raise ValueError(
-                f"expected n_draws >= 2, found {self.n_draws}: one draw does not separate an augmentation's mean from its spread"
-            )
+        self._require_settings()
         seed = np.random.SeedSequence().generate_state(1)[0] if self.random_state is None else self.random_state
         state = copy.deepcopy(self._state) or State(int(seed))
         before = dict(self.__dict__)
@@ -161,6 +159,13 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _require_settings(self) -> None:
+        require_choice("center", self.center, (True, False))
+        if self.random_state is not None:
+            require_count(0, random_state=self.random_state)
+        if callable(self.augmentation) and not is_count(self.n_draws, 2):
+            raise ValueError(f"expected n_draws >= 2, to tell an augmentation's mean from its spread, found {self.n_draws}")
 
     def _fitted(self, state: State, X: Any, y: Any) -> "Linear":
         X, y = self._checked(X, y)

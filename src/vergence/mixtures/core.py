@@ -159,13 +159,20 @@ class Conditional(Stored, abc.ABC):
             samples = self._over(context, lambda p: p.sample(torch.Size((n,))).movedim(0, 1), times=n)
         return samples[..., 0] if self.target_ndim_ == 1 else samples
 
+    def _try(self) -> None:
+        context = np.zeros((1, self.n_features_in_))
+        self.sample(context, random_state=0)
+        self.pit(context, np.zeros((1, self.n_targets_)))
+
     def _read(self, context: Any, target: Any, *, reset: bool) -> tuple[Tensor, Tensor]:
         """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers of features."""
         if target is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        if np.ndim(to_numpy(target)) == 0:
+            raise ValueError("expected targets (N,) or (N, T), found a single value")
         c = validate_data(self, to_numpy(context), reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
         t = check_array(to_numpy(target), ensure_2d=False, dtype=np.float64, input_name="target", ensure_all_finite=True)
-        if t.ndim > 2 or t.ndim == 0:
+        if t.ndim > 2:
             raise ValueError(f"expected targets (N,) or (N, T), found shape {t.shape}")
         if len(t) != len(c):
             raise ValueError(
@@ -220,10 +227,12 @@ def _require_spread(t: np.ndarray) -> None:
 
 
 def to_numpy(x: Any) -> Any:
-    """Returns a tensor as an array, anything else unchanged."""
+    """Returns a tensor as an array, anything else unchanged; arrays of records or dates are refused."""
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+    if isinstance(x, np.ndarray) and x.dtype.kind in "VmM":
+        raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
     return x
 
 

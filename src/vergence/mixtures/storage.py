@@ -1,5 +1,6 @@
 """Estimators saved as settings and arrays, without pickle."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from vergence.utils.files import replacing
+from vergence.utils.records import shortened
 
 __all__ = ["FORMAT", "Stored", "read_model"]
 
@@ -56,17 +58,30 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         head, arrays = read_model(path)
         if head["class"] != cls.__name__:
             raise ValueError(f"expected a {cls.__name__} in {path}, found a {head['class']}: use vergence.mixtures.load")
-        settings = json.loads(head["settings"])
+        settings, state = (_object(head[key], path) for key in ("settings", "state"))
         if foreign := settings.keys() - cls._get_param_names():
             known = f"expected settings of {cls.__name__} as in this version"
             raise ValueError(f"{known}, found {', '.join(sorted(foreign))} in {path}: fit the model again")
         model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
-        state = json.loads(head["state"])
         if names := state.pop("feature_names_in_", None):
             model.feature_names_in_ = np.asarray(names, dtype=object)
         for name, value in {**state, **arrays}.items():
             setattr(model, name, value)
+        model._require_whole(path)
         return model
+
+    def _try(self) -> None:
+        """Uses the fitted state once; subclasses override it."""
+
+    def _require_whole(self, path: str | Path) -> None:
+        """Raises a ValueError if the fitted state that was read from a file cannot be used, as that of a damaged file."""
+        trial = copy.copy(self)
+        trial.device = "cpu"
+        try:
+            trial._try()
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+            reason = shortened(error)
+            raise ValueError(f"expected a fitted {type(self).__name__} in {path}, found damage: {reason}; fit it again") from None
 
 
 def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -90,6 +105,17 @@ def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
             f"expected format {FORMAT}, found format {head['format']} in {path}: upgrade vergence, or fit the model again"
         )
     return head, arrays
+
+
+def _object(text: str, path: str | Path) -> dict[str, Any]:
+    """Returns the object of a JSON text in a model's file."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected settings and state as JSON objects in {path}, found other text: fit the model again")
+    return value
 
 
 def _plain(value: Any) -> Any:

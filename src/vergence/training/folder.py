@@ -324,7 +324,7 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
     """
     from safetensors import SafetensorError
 
-    errors = (ValueError, TypeError, KeyError, AttributeError, RuntimeError, EOFError, OSError)
+    errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError, OSError)
     try:
         if not file.is_file():
             raise ValueError("it is not a regular file")

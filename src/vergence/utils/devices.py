@@ -19,8 +19,8 @@ def as_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"expected a device such as cpu or cuda, found '{name}'") from None
+    except (RuntimeError, TypeError):
+        raise ValueError(f"expected a device such as cpu or cuda, found {name!r}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device '{name}' was asked for, but torch finds no CUDA device; use cpu")
     return device

@@ -34,6 +34,7 @@ from vergence.linear.advice.probes import ClassSums
 from vergence.linear.advice.records import Advice, ComponentRow, Facts, Spectrum, Verdict
 from vergence.linear.advice.summary import APART, summary
 from vergence.linear.base import Affine
+from vergence.utils.checks import is_count, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
@@ -93,6 +94,8 @@ def advise(
         >>> advise(X, None, labels=y).verdict  # noise of equal variance everywhere ranks directions as variance does
         'cannot_tell'
     """
+    require_count(0, random_state=random_state)
+    require_count(1, directions=directions, max_items=max_items)
     items, y, classes = _opened(data, labels, max_items, random_state)
     augmentation = _as_function(augmentation)
     draws = _checked_draws(items, n_draws, directions)
@@ -152,6 +155,8 @@ def _opened(data: Any, labels: Any, most: int, seed: int) -> tuple[Items, Tensor
 
 def _encoded(labels: Any) -> tuple[tuple[str, ...], Tensor]:
     """Returns the classes, and labels 0 .. L-1; -1 for what is -1, None or not a number."""
+    if labels.dtype.kind not in "iufbUSO":
+        raise ValueError(f"expected labels that are whole numbers or text, found type {labels.dtype}; convert them")
     if labels.dtype.kind == "f" and not np.array_equal(labels[np.isfinite(labels)], np.round(labels[np.isfinite(labels)])):
         raise ValueError("expected labels that are classes, found fractions: round them into classes first")
     unknown = np.array([v is None or v != v or v == -1 for v in labels.tolist()])
@@ -179,7 +184,7 @@ def _checked_draws(items: Items, n_draws: int | None, directions: int) -> int:
     least = min(directions, math.prod(items.shape))
     if least < 2:
         raise ValueError(f"expected at least 2 directions, found {least}: nothing to choose among")
-    if n_draws is not None and n_draws < 4:
+    if n_draws is not None and not is_count(n_draws, 4):
         raise ValueError(f"expected n_draws of at least 4, found {n_draws}: two halves of them show the error of sampling")
     views = VIEWS * min(1.0, 3072 / math.prod(items.shape))
     return n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))

@@ -1,0 +1,268 @@
+"""Every option of every command with usual and hostile values, in this process."""
+
+import contextlib
+import dataclasses
+import io
+import sys
+import typing
+
+from hypothesis import strategies as st
+from tests.fuzz.files import Target
+from tests.fuzz.judge import Broken, Refused
+from tests.fuzz.place import MODELS
+
+from vergence.cli import commands, density
+from vergence.cli.options import known_settings
+
+__all__ = ["TARGETS"]
+
+HOSTILE = [
+    "-1",
+    "0",
+    "1",
+    "2",
+    "nan",
+    "inf",
+    "1e9",
+    "9" * 30,
+    "x",
+    "None",
+    "-",
+    "--",
+    "é",
+    "a=b",
+    "[",
+    "[1,2]",
+    "(1,)",
+    " ",
+    "\udce9",
+]
+HOSTILE += [
+    "1.5",
+    "-" * 300,
+    "x" * 5000,
+    "../x",
+    "/dev/null",
+    "/",
+    "~",
+    ".",
+    "*",
+    "{out}",
+    "true",
+    "a\nb",
+    "'",
+    "%s",
+    "0x10",
+    "1_0",
+]
+PATHS = ["{place}/run", "{place}/pictures", "{place}/data.npz", "{place}/data.npy", "{place}/pairs.npz", "{place}/pairs.csv"]
+PATHS += ["{place}/photos", "{place}/contexts.npz", "{place}/empty", "{place}/none", "{place}/text.npz", "{place}/a.jpg"]
+PATHS += [f"{{place}}/{name}.safetensors" for name in MODELS]
+OUTS = [
+    "{out}/x.npz",
+    "{out}/x.csv",
+    "{out}/x.parquet",
+    "{out}/x.png",
+    "{out}/x",
+    "{out}",
+    "{out}/no/x.npz",
+    "{place}/empty",
+    "x\x00.npz",
+]
+USUAL = {
+    "objective": ["vje", "gje", "jepa", "gmje", "contrastive", "gmje_em", "gmje_gng", "gmje_mdn", "gmje_smc", "nothing"],
+    "encoder": ["mlp", "small", "resnet18", "none", "timm:"],
+    "optimizer": ["sgd", "adamw", "lars"],
+    "precision": ["auto", "fp32", "bf16", "fp64"],
+    "device": ["cpu", "auto", "cuda"],
+    "model": [*MODELS, "nothing"],
+    "recipe": ["vje_small", "vje_cifar10", "override", "_x"],
+    "target": ["y", "a", "z"],
+    "level": ["0.5", "0.9", "1"],
+    "holdout": ["0", "0.2", "0.99"],
+    "keep_classes": ["0", "1", "5"],
+}
+SETTINGS = [
+    "nu=1",
+    "nu=inf",
+    "projector=(4,)",
+    "projector=(0,)",
+    "projector=[3]",
+    "clip=1",
+    "teacher=0.9",
+    "teacher=2",
+    "noise=-1",
+]
+SETTINGS += [
+    "noise=0.2",
+    "mask=2",
+    "holdout=0.5",
+    "holdout=0",
+    "scale=nan",
+    "crop=(0.5,1)",
+    "crop=(2,1)",
+    "blur=x",
+    "n_components=2",
+]
+SETTINGS += [
+    "max_iter=2",
+    "options={}",
+    "source=x",
+    "dim=4",
+    "warmup_epochs=5",
+    "weight_decay=-1",
+    "covariance=low_rank",
+    "=",
+    "=1",
+    "x",
+]
+SETTINGS += [
+    "nodes=2",
+    "workers=0",
+    "knn_every=1",
+    "jitter=(1,1,1,9)",
+    "blur_sigma=(0,0)",
+    "size=0",
+    "target_encoder=mlp",
+    "loss=1",
+]
+QUICK = {
+    "Train": [
+        "--epochs=1",
+        "--limit=40",
+        "--batch-size=16",
+        "--device=cpu",
+        "--precision=fp32",
+        "--set=workers=0",
+        "--devices=1",
+    ],
+    "Advise": ["--draws=4", "--device=cpu"],
+    "Sample": ["--device=cpu"],
+    "Evaluate": ["--device=cpu"],
+}
+FIRST = {  # usual positional arguments, so that most cases reach the work
+    "Train": ["{place}/data.npz", "{place}/data.npy", "{place}/pairs.npz", "{place}/photos"],
+    "Evaluate": ["{place}/run"],
+    "Embed": ["{place}/run {place}/data.npy", "{place}/pictures {place}/photos"],
+    "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
+    "Sample": ["{place}/run", "{place}/pictures"],
+    "Advise": ["{place}/data.npz", "{place}/photos"],
+    "Report": ["{place}/run", "{place}/pictures"],
+    "DensityFit": ["{place}/pairs.npz", "{place}/pairs.csv --target y"],
+    "DensityPredict": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
+    "DensitySample": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
+    "DensityScore": [f"{{place}}/{m}.safetensors {{place}}/pairs.npz" for m in MODELS],
+}
+HEAVY = {"epochs", "decoder_epochs", "rounds", "draws", "dim"}  # options whose large valid values only take time
+KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ != "Density"}
+KINDS |= {kind.__name__: ("density", kind.__name__.removeprefix("Density").lower()) for kind in density.RUN}
+TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.RUN)}
+
+
+def _options(kind):
+    """Returns the options of a command that are not positional, with their types."""
+    hints = typing.get_type_hints(TYPES[kind], include_extras=True)
+    positional = {
+        "data",
+        "run",
+        "images",
+        "pairs",
+        "source",
+        "what",
+        *(["model"] if kind in FIRST and kind != "DensityFit" else []),
+    }
+    return {f.name: hints[f.name] for f in dataclasses.fields(TYPES[kind]) if f.name not in positional and f.name != "out"}
+
+
+@st.composite
+def _value(draw, name):
+    if name == "set":
+        known = [f"{name}=" for name in known_settings()]
+        own = st.tuples(st.sampled_from(known), st.sampled_from(HOSTILE)).map("".join)
+        return draw(st.one_of(st.sampled_from(SETTINGS), own))
+    if name in USUAL and draw(st.integers(0, 2)):
+        return draw(st.sampled_from(USUAL[name]))
+    if name in HEAVY:
+        return draw(st.sampled_from([v for v in HOSTILE if v not in ("1e9", "9" * 30, "1_0")]))
+    return draw(st.sampled_from([*HOSTILE, *PATHS[:3]]) if draw(st.integers(0, 3)) else st.text(max_size=6))
+
+
+@st.composite
+def _command_line(draw, place, kind):
+    """A command, usual positional arguments or odd ones, and up to three options."""
+    words = list(KINDS[kind])
+    if kind in FIRST and draw(st.integers(0, 4)):
+        words += draw(st.sampled_from(FIRST[kind])).split()
+    else:
+        words += draw(st.lists(st.sampled_from([*PATHS, *HOSTILE]), max_size=2))
+    words += QUICK.get(kind, [])
+    options = _options(kind)
+    if "out" in {f.name for f in dataclasses.fields(TYPES[kind])} and draw(st.integers(0, 15)):
+        good = {"Train": 4, "Advise": 4, "DensityFit": 4, "Sample": draw(st.sampled_from([0, 3]))}.get(
+            kind, draw(st.integers(0, 2))
+        )
+        words += ["--out", OUTS[good] if draw(st.integers(0, 4)) else draw(st.sampled_from([*OUTS, *HOSTILE]))]
+    for name in draw(st.lists(st.sampled_from(sorted(options)), max_size=3)) if options else []:
+        flag = "--" + name.replace("_", "-")
+        if (typing.get_origin(options[name]) is typing.Annotated and typing.get_args(options[name])[0] is bool) or options[
+            name
+        ] is bool:
+            words.append(flag if draw(st.booleans()) else "--no-" + name)
+        else:
+            words += [flag, draw(_value(name))] if draw(st.booleans()) else [f"{flag}={draw(_value(name))}"]
+    if draw(st.integers(0, 19)) == 0:
+        words.insert(draw(st.integers(0, len(words))), draw(st.sampled_from([*HOSTILE, "--help", "--version"])))
+    return words
+
+
+def _run(case, place):
+    with place.scratch() as folder, contextlib.chdir(folder) if sys.version_info >= (3, 11) else contextlib.nullcontext():
+        words = [word.replace("{place}", str(place.path)).replace("{out}", str(folder)) for word in case]
+        _call(words)
+
+
+def _call(words):
+    """Calls the command line; raises `Refused` for exit code 2 with one line, or with the usage of the option parser."""
+    shown, before = io.StringIO(), sys.argv
+    sys.argv = ["vergence", *words]
+    try:
+        with contextlib.redirect_stderr(shown):
+            commands.main(words)
+    except SystemExit as end:
+        text = shown.getvalue()
+        if end.code in (0, None):
+            return
+        errors = [line for line in text.splitlines() if line.startswith("error: ")]
+        one_line = len(errors) == 1 and text.strip().splitlines()[-1] == errors[0]
+        usage = not errors and "full helptext" in text and "Traceback" not in text
+        if end.code != 2 or not (one_line or usage):
+            raise Broken(f"exit code {end.code}: {text[-500:]}") from None
+        raise Refused(text) from None
+    finally:
+        sys.argv = before
+
+
+def _target(kind, share):
+    return Target(f"cli-{'-'.join(KINDS[kind])}", share, lambda place: _command_line(place, kind), _run)
+
+
+SHARES = {"Demo": 0, "Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Sample": 5, "Advise": 4, "Report": 3, "Bench": 0}
+SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5}
+
+
+def _refused(place, kind):
+    """Command lines of the commands that measure for long: with at least one value that is refused before the work."""
+    bad = {
+        "Demo": ["--seed=-1", "--seed=x", "--out="],
+        "Bench": ["--rounds=0", "--encoder=none", "--batch-size=-1", "--device=x"],
+    }
+    return st.tuples(_command_line(place, kind), st.sampled_from(bad[kind])).map(lambda pair: [*pair[0], pair[1]])
+
+
+TARGETS = [_target(kind, share) for kind, share in SHARES.items() if share]
+TARGETS += [
+    Target(f"cli-{kind.lower()}", 2, lambda place, kind=kind: _refused(place, kind), _run)
+    for kind, share in SHARES.items()
+    if not share
+]
+assert set(SHARES) == set(KINDS), "every command is tried"

@@ -1,0 +1,179 @@
+"""The Python entry points with arrays of odd shapes, types and values, and settings of any type."""
+
+import math
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from tests.fuzz import mutations
+from tests.fuzz.files import Target
+from tests.fuzz.place import MODELS, QUICK
+
+import vergence
+from vergence import linear, mixtures
+from vergence.cli.options import known_settings
+from vergence.objectives import names
+
+__all__ = ["TARGETS"]
+
+SCALARS = st.sampled_from(
+    [None, True, False, 0, 1, -1, 2, 3, 1000, 0.5, -0.5, 1.5, 1e300, math.inf, math.nan, "a", "", [], [1], {}, [0.1, 1.0]]
+)
+# Values that are valid but only take time or memory are left out: how large a network may be is for people to say.
+TRAIN = [
+    name
+    for name in known_settings()
+    if name not in ("source", "root", "download", "device", "devices", "nodes", "epochs", "options")
+]
+
+
+def _pick(**parts):
+    return st.fixed_dictionaries(parts)
+
+
+def _array(description, tensor):
+    x = mutations.build(description)
+    return torch.from_numpy(np.array(x)) if tensor and x.dtype.kind in "fiub" and x.dtype.isnative and x.dtype != np.uint64 else x
+
+
+# Runs
+
+
+def _embed(case, place):
+    run = place.loaded_pictures if case["pictures"] else place.loaded
+    x = _array(case["x"], case["tensor"])
+    result = getattr(run, case["call"])(x, **case["settings"])
+    values = result.mean if case["call"] == "embed" else result
+    if values.ndim and len(values) != len(x):
+        raise AssertionError(f"{len(values)} rows for {len(x)} items")
+
+
+def _embed_cases(place):
+    return _pick(
+        pictures=st.booleans(),
+        tensor=st.booleans(),
+        call=st.sampled_from(["embed", "score", "encode", "project"]),
+        x=mutations.arrays([(3, 6), (5, 3, 8, 8), (2, 12, 10, 3), (4, 9, 9), (1, 1, 8, 8)]),
+        settings=st.sampled_from([{}] * 6 + [{"batch_size": 1}, {"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}]),
+    )
+
+
+def _load(case, place):
+    path = {"run": place.run, "none": place.path / "none", "file": place.path / "data.npz"}.get(case["path"], case["path"])
+    vergence.load(path, device=case["device"])
+
+
+def _load_cases(place):
+    return _pick(
+        path=st.sampled_from(["run", "none", "file"]) | st.text(max_size=8), device=st.sampled_from(["cpu", "auto"]) | SCALARS
+    )
+
+
+def _train(case, place):
+    with place.scratch() as folder:
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in case["settings"].items()}
+        source = str(place.path / case["source"])
+        vergence.train(source, out=folder / "run", **{**QUICK, "limit": 40, **settings})
+
+
+def _train_cases(place):
+    settings = st.dictionaries(st.sampled_from([*TRAIN, "unknown"]), SCALARS, max_size=3)
+    objective = st.sampled_from([{}] + [{"objective": name} for name in names()])
+    options = st.dictionaries(
+        st.sampled_from(["nu", "dim", "covariance", "n_components", "momentum", "x", "beta"]), SCALARS, max_size=2
+    )
+    whole = st.tuples(settings, objective, options, st.booleans()).map(
+        lambda t: {"encoder": "mlp", **t[1], **t[0], **({"options": t[2]} if t[3] else {})}
+    )
+    return _pick(source=st.sampled_from(["data.npz", "pairs.npz", "data.npy", "photos"]), settings=whole)
+
+
+# Conditional models
+
+
+def _fit(case, place):
+    kind = mixtures.get(case["model"])
+    known = kind._get_param_names()
+    settings = {k: v for k, v in {**MODELS[case["model"]], "max_iter": 2, **case["settings"]}.items() if k in known}
+    context, target = _array(case["context"], case["tensor"]), _array(case["target"], case["tensor"])
+    model = kind(**{**settings, "random_state": 0}).fit(context, target)
+    query = _array(case["query"], case["tensor"])
+    getattr(model, case["call"])(query, *([target] if case["call"] in ("score", "pit", "score_samples") else []))
+
+
+def _fit_cases(place):
+    rows = st.sampled_from([40, 40, 40, 2, 3, 1])
+
+    def pair(n):
+        return _pick(
+            model=st.sampled_from(sorted(MODELS)),
+            tensor=st.booleans(),
+            context=mutations.arrays([(n, 2), (n, 1), (n, 6)]),
+            target=mutations.arrays([(n, 2), (n,), (n, 1)]),
+            query=mutations.arrays([(3, 2), (3, 1), (n, 2)]),
+            call=st.sampled_from(["predict", "predict_mode", "sample", "intervals", "pit", "score", "score_samples"]),
+            settings=st.dictionaries(
+                st.sampled_from(["n_components", "max_iter", "n_nodes", "n_particles", "tol", "device"]), SCALARS, max_size=1
+            ),
+        )
+
+    return rows.flatmap(pair)
+
+
+# Linear models and advice
+
+
+def _linear(case, place):
+    kind = getattr(linear, case["kind"])
+    settings = (
+        case["settings"] if case["kind"] != "Supervised" else {k: v for k, v in case["settings"].items() if k != "n_components"}
+    )
+    x, y = _array(case["x"], case["tensor"]), mutations.build(case["y"])
+    model = kind(**settings)
+    model = model.fit(x, y) if case["kind"] == "Supervised" else model.fit(x)
+    model.transform(_array(case["query"], case["tensor"]))
+
+
+def _linear_cases(place):
+    settings = st.dictionaries(
+        st.sampled_from(["n_components", "augmentation", "n_draws", "center", "device", "random_state"]), SCALARS, max_size=2
+    )
+    return _pick(
+        kind=st.sampled_from(["JointEmbedding", "Reconstruction", "Supervised"]),
+        tensor=st.booleans(),
+        x=mutations.arrays([(40, 6), (130, 2), (3, 6), (40, 3, 8, 8)]),
+        y=mutations.arrays([(40,), (130,), (40, 2)]),
+        query=mutations.arrays([(3, 6), (3, 2)]),
+        settings=settings,
+    )
+
+
+def _advise(case, place):
+    labels = None if case["labels"] is None else mutations.build(case["labels"])
+    noise = case["noise"]
+    augmentation = (lambda x, g: x + 0.1 * torch.randn(x.shape, generator=g, dtype=x.dtype)) if noise == "function" else noise
+    advice = linear.advise(_array(case["x"], case["tensor"]), augmentation, labels=labels, **{"n_draws": 4, **case["settings"]})
+    str(advice), advice.to_dict()
+
+
+def _advise_cases(place):
+    settings = st.dictionaries(
+        st.sampled_from(["n_components", "n_draws", "directions", "max_items", "random_state", "device"]), SCALARS, max_size=2
+    )
+    return _pick(
+        tensor=st.booleans(),
+        x=mutations.arrays([(130, 6), (130, 2), (130, 3, 4, 4), (130, 6)]),
+        labels=st.none() | mutations.arrays([(130,)]),
+        noise=st.sampled_from(["function", "function", None, 0.1, [0.1] * 6, -1.0, "x", math.nan]),
+        settings=settings,
+    )
+
+
+TARGETS = [
+    Target("call-embed", 8, _embed_cases, _embed, one_line=False),
+    Target("call-load", 2, _load_cases, _load, one_line=False),
+    Target("call-train", 6, _train_cases, _train, one_line=False),
+    Target("call-mixtures", 10, _fit_cases, _fit, one_line=False),
+    Target("call-linear", 10, _linear_cases, _linear, one_line=False),
+    Target("call-advise", 5, _advise_cases, _advise, one_line=False),
+]

@@ -1,0 +1,298 @@
+"""The readers: every file that the library reads, changed, goes through every function that reads it."""
+
+import json
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+from tests.fuzz import mutations
+from tests.fuzz.judge import pack, unpack
+from tests.fuzz.place import MODELS, state_bytes
+
+import vergence
+from vergence import mixtures
+from vergence.data.arrays import ARRAY_KEYS, LABEL_KEYS, PAIR_KEYS, PART_KEYS
+from vergence.data.config import DataConfig
+from vergence.data.images import image_mode
+from vergence.data.sources import open_data, open_items
+from vergence.data.tables import read_contexts, read_pairs
+from vergence.runs.pictures import load_decoder
+from vergence.runs.run import load
+from vergence.training.folder import RunFolder
+from vergence.utils.files import open_table
+
+__all__ = ["TARGETS"]
+
+
+class Target:
+    """A reader and what it is given.
+
+    Attributes:
+        name: Name of the target.
+        share: Weight of the target in the number of cases.
+        strategy: Function of a `Place` that returns a strategy of cases.
+        run: Runs a case.
+        one_line: Whether a refusal has to be one line.
+    """
+
+    def __init__(self, name, share, strategy, run, one_line=True):
+        self.name, self.share, self.strategy, self.run, self.one_line = name, share, strategy, run, one_line
+
+
+def _all(*calls):
+    """Calls every function; raises a refusal if all of them refuse."""
+    refusals = []
+    for call in calls:
+        try:
+            call()
+        except ValueError as error:
+            refusals.append(error)
+    if len(refusals) == len(calls):
+        raise refusals[0]
+
+
+# Run folders
+
+
+def _run_file(name, share, strategy, *calls):
+    """A target of a file of the run folder; calls take the run folder's path."""
+
+    def cases(place):
+        return strategy(place).map(pack)
+
+    def run(case, place):
+        with place.replaced(place.run, name, unpack(case)):
+            _all(*((lambda c=c: c(place.run)) for c in calls))
+
+    return Target(f"run-{name.rpartition('/')[2]}", share, cases, run)
+
+
+def _load(run):
+    load(run, device="cpu").embed(np.zeros((2, 6), "f4"))
+
+
+def _metrics(run):
+    RunFolder.open(run).metrics()
+
+
+def _of_json(name):
+    return lambda place: mutations.json_bytes(place.json(name))
+
+
+def _of_metadata(place):
+    """The configuration with edits of its metadata alone."""
+    config = place.json("config.json")
+    return mutations.json_bytes(config["metadata"]).map(lambda data: _with_metadata(config, data))
+
+
+def _with_metadata(config, data):
+    whole = json.dumps({k: v for k, v in config.items() if k != "metadata"}).encode()
+    return whole[:-1] + b', "metadata": ' + data + b"}"
+
+
+def _of_bytes(name):
+    return lambda place: mutations.damaged((place.run / name).read_bytes())
+
+
+def _of_rows(place):
+    rows = [json.loads(line) for line in (place.run / "metrics.jsonl").read_text().splitlines()]
+    return mutations.json_lines(rows * 3)
+
+
+def _of_examples(place):
+    with np.load(place.run / "examples.npz") as archive:
+        keys = tuple(archive.files)
+    return _of_bytes("examples.npz")(place) | mutations.npz_bytes(keys)
+
+
+def _of_tensors(place):
+    """The model's tensors: damaged bytes, or tensors left out, of other shapes or types, or not finite."""
+    data = (place.run / "model.safetensors").read_bytes()
+    return mutations.damaged(data) | _tensors(load_tensors(data))
+
+
+@st.composite
+def _tensors(draw, tensors, metadata=None):
+    changed = dict(tensors)
+    for _ in range(draw(st.integers(1, 3))):
+        name = draw(st.sampled_from(sorted(tensors)))
+        how = draw(st.sampled_from(["drop", "rename", "array", "nan"]))
+        array = changed.pop(name, tensors[name])
+        if how == "rename":
+            changed[name + "x"] = array
+        elif how == "array":
+            changed[name] = mutations.build(draw(mutations.arrays([array.shape], dtypes=["<f4", "<f8", "<i8", "|u1", "|b1"])))
+        elif how == "nan" and array.dtype.kind == "f":
+            changed[name] = np.full_like(array, draw(st.sampled_from([np.nan, np.inf, 0, 1e30, -1])))
+    return save_tensors({k: np.array(v, order="C") for k, v in changed.items()}, metadata)
+
+
+# Checkpoints
+
+
+@st.composite
+def _checkpoints(draw, place):
+    """The last checkpoint: damaged bytes, or a part left out, renamed or of another type."""
+    data = (place.run / "checkpoints" / "last.pt").read_bytes()
+    if draw(st.booleans()):
+        return draw(mutations.damaged(data))
+    state = torch.load(place.run / "checkpoints" / "last.pt", weights_only=True)
+    for _ in range(draw(st.integers(1, 2))):
+        tree = state
+        key = draw(st.sampled_from(sorted(map(str, tree))))
+        if key in tree and isinstance(tree[key], dict) and tree[key] and draw(st.booleans()):
+            tree = tree[key]
+            key = draw(st.sampled_from(list(tree)))
+        how = draw(st.sampled_from(["drop", "value", "tensor"]))
+        if how == "drop":
+            tree.pop(key, None)
+        else:
+            tree[key] = draw(mutations.values) if how == "value" else torch.zeros(draw(st.sampled_from([(), (1,), (3, 2), (0,)])))
+    return state_bytes(state)
+
+
+def _resume(case, place):
+    """Resumes a finished run from a changed checkpoint: its last step is done, so that little is computed."""
+    with place.replaced(place.run, "checkpoints/last.pt", unpack(case)):
+        kept = {file: (place.run / file).read_bytes() for file in ("model.safetensors", "metrics.jsonl", "config.json")}
+        try:
+            RunFolder.open(place.run).load_checkpoint()
+            vergence.train(out=place.run, resume=True)
+        finally:
+            for file, content in kept.items():
+                (place.run / file).write_bytes(content)
+            (place.run / "log.txt").unlink(missing_ok=True)
+
+
+# Data
+
+
+def _file(name, share, strategy, run):
+    """A target of a file with an ending of its own, written into a scratch folder."""
+
+    def written(case, place):
+        with place.scratch() as folder:
+            file = folder / f"x{name[name.index('.') :]}"
+            file.write_bytes(unpack(case))
+            run(file, place)
+
+    return Target(name.replace(".", "-"), share, lambda place: strategy(place).map(pack), written)
+
+
+def _arrays(file, place):
+    _all(
+        lambda: _read_data(file),
+        lambda: place.loaded.score(str(file)),
+        lambda: read_pairs(file),
+        lambda: read_contexts(file, []),
+    )
+
+
+def _read_data(file):
+    data = open_data(DataConfig(source=str(file)), workers=0)
+    data.train.read(torch.arange(min(2, len(data.train))))
+
+
+def _csv(file, place):
+    _all(lambda: read_pairs(file, ["y"]), lambda: read_contexts(file, ["a", "b"]))
+
+
+def _picture(file, place):
+    image_mode(file)
+    _all(
+        lambda: open_items(str(file.parent), shape=(1, 8, 8)).read(torch.tensor([0])),
+        lambda: place.loaded_pictures.score(str(file.parent)),
+    )
+
+
+def _pictures(*names):
+    return lambda place: st.sampled_from(names).flatmap(lambda name: mutations.damaged((place.path / name).read_bytes()))
+
+
+@st.composite
+def _densities(draw, place):
+    """A density's file: damaged bytes, other arrays, or an edited header."""
+    data = (place.path / f"{draw(st.sampled_from(sorted(MODELS)))}.safetensors").read_bytes()
+    how = draw(st.sampled_from(["bytes", "arrays", "header", "header"]))
+    if how == "bytes":
+        return draw(mutations.damaged(data))
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])["__metadata__"]
+    if how == "arrays":
+        return draw(_tensors(load_tensors(data), head))
+    parts = {key: json.loads(head[key]) for key in ("settings", "state")}
+    edited = json.loads(draw(mutations.json_bytes({**head, **parts}).filter(_is_object)))
+    texts = {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in edited.items()}
+    return save_tensors(load_tensors(data), {k: _plain(v) for k, v in texts.items()})
+
+
+def _plain(text):
+    return text.encode("utf-8", "replace").decode()
+
+
+def _is_object(data):
+    try:
+        return isinstance(json.loads(data), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _density(file, place):
+    model = mixtures.load(file)
+    contexts = np.zeros((2, 2))
+    _all(
+        lambda: model.predict(contexts),
+        lambda: model.sample(contexts, 2),
+        lambda: model.score_samples(contexts, np.zeros((2, 2))),
+        lambda: model.intervals(contexts),
+    )
+
+
+# Tables that are written
+
+
+def _tables(place):
+    column = st.tuples(
+        st.sampled_from(["name", "z", "é", "a/b", "", "=x"]), mutations.arrays([(4,), (4, 2)], ["<f4", "<f8", "<i8", "<U3"])
+    )
+    names = st.lists(st.sampled_from(["a", "", "=1", "\udce9.png", "é", "x\ny", "\x00", "a,b", '"']), min_size=4, max_size=4)
+    ending = st.sampled_from([".csv", ".npz", ".parquet", ".txt", ""])
+    return st.builds(
+        lambda e, c, n: {"ending": e, "columns": c, "names": n}, ending, st.lists(column, min_size=1, max_size=3), names
+    )
+
+
+def _write(case, place):
+    with place.scratch() as folder, open_table(folder / f"t{case['ending']}") as table:
+        columns = {name: mutations.build({**array, "shape": [4, *array["shape"][1:2]]}) for name, array in case["columns"]}
+        names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in case["names"]]
+        for _ in range(2):
+            table.append({"item": names, **{f"c{i}": x for i, x in enumerate(columns.values())}})
+
+
+TARGETS = [
+    _run_file("config.json", 8, _of_json("config.json"), _load, vergence.write_report),
+    _run_file("config.json", 4, _of_metadata, _load, vergence.write_report),
+    _run_file(
+        "evaluation.json", 5, _of_json("evaluation.json"), lambda run: RunFolder.open(run).evaluation(), vergence.write_report
+    ),
+    _run_file("metrics.jsonl", 5, _of_rows, _metrics, vergence.write_report),
+    _run_file("examples.npz", 3, _of_examples, vergence.write_report),
+    _run_file(
+        "skipped.csv", 2, lambda place: mutations.csv_bytes(), lambda run: RunFolder.open(run).skipped(), vergence.write_report
+    ),
+    _run_file("checksums.json", 2, _of_json("checksums.json"), _load),
+    _run_file("model.safetensors", 6, _of_tensors, _load),
+    _run_file("decoder.safetensors", 1, _of_bytes("model.safetensors"), lambda run: load_decoder(load(run, device="cpu"))),
+    Target("run-last.pt", 5, lambda place: _checkpoints(place).map(pack), _resume),
+    _file("data.npz", 8, lambda place: mutations.npz_bytes((*ARRAY_KEYS[:2], *LABEL_KEYS[:1], *PART_KEYS, *PAIR_KEYS)), _arrays),
+    _file("data.npy", 8, lambda place: mutations.npy_bytes(), _arrays),
+    _file("table.csv", 8, lambda place: mutations.csv_bytes(), _csv),
+    _file("picture.png", 5, _pictures("b.png", "c.png", "photos/0.png"), _picture),
+    _file("picture.jpg", 5, _pictures("a.jpg", "d.jpg"), _picture),
+    _file("density.safetensors", 8, _densities, _density),
+    Target("written-tables", 2, _tables, _write),
+]
+TARGETS[1].name = "run-metadata"
