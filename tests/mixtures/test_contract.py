@@ -183,6 +183,18 @@ def test_saving_and_loading_without_pickle(fitted, name, tmp_path):
     assert not hasattr(clone(m), "n_features_in_")
 
 
+@pytest.mark.parametrize("name", ["predict", "__class__", "__dict__", "_try", "save"])
+def test_no_file_replaces_a_method(fitted, tmp_path, name):
+    m = fitted["conditional_gaussian", 1]
+    m.save(tmp_path / "m.safetensors")
+    with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
+        head, arrays = dict(file.metadata()), {key: file.get_tensor(key) for key in file.keys()}
+    head["state"] = json.dumps(json.loads(head["state"]) | {name: 3})
+    save_file(arrays, tmp_path / "m.safetensors", metadata=head)
+    with pytest.raises(ValueError, match=f"own '{name}'"):
+        mixtures.load(tmp_path / "m.safetensors")
+
+
 def test_files_that_are_not_for_this_version(fitted, tmp_path):
     m, file = fitted["conditional_gaussian", 1], tmp_path / "m.safetensors"
     m.save(file)

@@ -65,6 +65,8 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
         if names := state.pop("feature_names_in_", None):
             model.feature_names_in_ = np.asarray(names, dtype=object)
+        if foreign := [name for name in {**state, **arrays} if hasattr(cls, name)]:  # would hide a method
+            raise ValueError(f"expected fitted state in {path}, found {cls.__name__}'s own '{foreign[0]}': fit the model again")
         for name, value in {**state, **arrays}.items():
             setattr(model, name, value)
         model._require_whole(path)
