@@ -71,6 +71,7 @@ def test_targets_that_are_one_value_or_records():
 def test_settings_of_linear_models():
     x = np.random.default_rng(0).normal(size=(40, 3))
     refused(lambda: linear.Reconstruction(center=None).fit(x), "center")
+    refused(lambda: linear.Reconstruction().fit(np.zeros((3, 6), "f4,i4")), "convert it")
     for state in (float("inf"), [1], -1):
         refused(lambda state=state: linear.Reconstruction(random_state=state).fit(x), "random_state")
     noise = lambda x, g: x + torch.randn(x.shape, generator=g, dtype=x.dtype)  # noqa: E731

@@ -230,6 +230,8 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     def _checked(self, X: Any, y: Any, reset: bool | None = None) -> tuple[Any, Any]:
         """Returns items that `blocks` can read, and targets (N, ...) as an array."""
         reset = self._state is None if reset is None else reset
+        if isinstance(X, np.ndarray) and X.dtype.kind in "VmM":
+            raise ValueError(f"expected numbers, found an array of type {X.dtype}; convert it")
         if isinstance(X, PairItems):
             raise ValueError("expected single items and an augmentation, found pairs: pass one side, X.context or X.target")
         if isinstance(X, Items):
