@@ -827,6 +827,7 @@ def work(rank, folder):
     except Exception:
         found = {"error": traceback.format_exc()}
     torch.save(found, f"{folder}/{rank}.pt")
+    torch.distributed.barrier()  # a process that leaves early lets older torch wait for ever
     torch.distributed.destroy_process_group()
 
 

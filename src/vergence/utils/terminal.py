@@ -17,6 +17,9 @@ def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., N
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:  # a disabled bar of an older rich would still print an empty line
+        yield lambda n=1, *, note="", label=None: None
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -25,7 +28,7 @@ def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., N
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(label, total=total, rate="", note="")
 
         def advance(n: int = 1, *, note: str = "", label: str | None = None) -> None:
