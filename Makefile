@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint check bench clean
+.PHONY: demo test lint check kill bench clean
 
 demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
 	$(BIN)/vergence demo
@@ -16,6 +16,11 @@ lint: .venv/tested  ## ruff and mypy --strict
 	$(BIN)/mypy
 
 check: lint test
+
+kill: .venv/tested  ## kills commands at 130 random moments, trains on four processes, and every objective for 100,000 steps
+	$(BIN)/python tests/kill/run.py
+	OMP_NUM_THREADS=1 VERGENCE_PROCESSES=4 $(BIN)/python -m pytest tests/training/test_processes_objectives.py
+	$(BIN)/python tests/kill/long.py --steps 100000
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vergence needs Python >= 3.10, found " + sys.version.split()[0] + "; set PYTHON=...")'

@@ -177,8 +177,8 @@ def kill(case, where, signum, moment, writing):
         code = finish(pid, where)
     if code not in (0, -signum, 128 + signum):
         raise Finding(f"exit code {code} after {signum.name}: {last_line(where)}")
-    if signum == signal.SIGTERM and temporary(where):
-        raise Finding(f"temporary files after SIGTERM: {temporary(where)}")
+    if signum == signal.SIGTERM and (left := [name for name in temporary(where) if f".{pid}.part" in name]):
+        raise Finding(f"temporary files after SIGTERM: {left}")
     return code != 0
 
 
@@ -195,7 +195,7 @@ def temporary(where):
 
 def files(where):
     """Returns the names of all files below a folder; children may remove some in the meantime."""
-    return sorted(os.path.relpath(os.path.join(base, f), where) for base, _, names in os.walk(where) for f in names)
+    return sorted(os.path.relpath(Path(base) / f, where) for base, _, names in os.walk(where) for f in names)
 
 
 def run(case, root, whole):
@@ -283,7 +283,9 @@ def chosen_cases(arguments):
     every = cases()
     if arguments.case is not None:
         return [every[arguments.case]]
-    return [every[i] for i in SHORT] if arguments.short else every
+    if arguments.short:
+        return [every[i] for i in SHORT]
+    return sorted(every, key=lambda case: (case.number % 10, case.number))  # all verbs soon, for a run that is stopped
 
 
 def main():
@@ -292,6 +294,7 @@ def main():
     parser.add_argument("--short", action="store_true")
     arguments = parser.parse_args()
     chosen = chosen_cases(arguments)
+
     import vergence.cli.commands
     import vergence.linear.advice
     import vergence.mixtures
@@ -312,7 +315,9 @@ def main():
             print(f"FINDING {findings[-1]}\n  again: python tests/kill/run.py --case {case.number}", flush=True)
     counts = ", ".join(f"{hits[verb]} of {verb}" for verb in COUNTS)
     took = time.monotonic() - started
-    print(f"{len(chosen)} cases, {sum(hits.values())} kills of a running command ({counts}), {len(findings)} findings, {took:.0f} s")
+    print(
+        f"{len(chosen)} cases, {sum(hits.values())} kills of a running command ({counts}), {len(findings)} findings, {took:.0f} s"
+    )
     if findings:
         sys.exit(f"the folders are kept in {root}")
     shutil.rmtree(root)
