@@ -28,6 +28,11 @@ wheel:  ## builds the wheel, installs it into a new environment outside the chec
 	cd dist && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
 	rm -rf dist/venv
 
+kill: .venv/tested  ## kills commands at 130 random moments, trains on four processes, and every objective for 100,000 steps
+	$(BIN)/python tests/kill/run.py
+	OMP_NUM_THREADS=1 VERGENCE_PROCESSES=4 $(BIN)/python -m pytest tests/training/test_processes_objectives.py
+	$(BIN)/python tests/kill/long.py --steps 100000
+
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vergence needs Python >= 3.10, found " + sys.version.split()[0] + "; set PYTHON=...")'
 	$(PYTHON) -m venv .venv

@@ -1,4 +1,7 @@
-"""Two processes train every objective of Gaussians as one does: losses, weights, banks, mixtures, teachers."""
+"""Several processes train every objective as one does: losses, weights, banks, mixtures, teachers.
+
+VERGENCE_PROCESSES=4 compares four processes with one in place of two.
+"""
 
 import json
 import os
@@ -23,12 +26,14 @@ CASES = {
     "gmje_em": {"components": 3},
     "gmje_gng": {"max_nodes": 4, "items_per_node": 16.0},
     "contrastive": {},
+    "vje": {},
     "gmje_mdn": {"components": 3},
     "gmje_smc": {"bank": 96},
     "jepa": {},
     "gmje_smc teacher": {"bank": 96},
     "jepa teacher": {},
 }
+PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
 NAMES = [name for name in CASES if name.split()[0] in objectives.names()]
 
 
@@ -42,14 +47,14 @@ def trained(name, out, devices, seed=0):
 
 
 def work(rank, port, folder):
-    """One of two processes, as a launcher outside starts them; all cases in one pair, which is slow to start."""
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "NODE_RANK": 0}
+    """One of several processes, as a launcher outside starts them; all cases in one group, which is slow to start."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": PROCESSES, "LOCAL_RANK": rank, "NODE_RANK": 0}
     os.environ.update({key: str(value) for key, value in where.items()})
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name in NAMES:
         try:
-            trained(name, folder / name, devices=2)
+            trained(name, folder / name, devices=PROCESSES)
         except Exception:
             (folder / f"{name}.txt").write_text(traceback.format_exc())
     torch.distributed.destroy_process_group()
@@ -62,10 +67,10 @@ def free_port():
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """A folder of runs by two processes."""
-    folder = tmp_path_factory.mktemp("two")
-    torch.multiprocessing.spawn(work, (free_port(), folder), nprocs=2)
+def several(tmp_path_factory):
+    """A folder of runs by several processes."""
+    folder = tmp_path_factory.mktemp("several")
+    torch.multiprocessing.spawn(work, (free_port(), folder), nprocs=PROCESSES)
     return folder
 
 
@@ -81,14 +86,14 @@ def largest_difference(a, b):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_two_processes_are_one(name, two, tmp_path):
-    assert not (two / f"{name}.txt").exists(), (two / f"{name}.txt").read_text()
+def test_several_processes_are_one(name, several, tmp_path):
+    assert not (several / f"{name}.txt").exists(), (several / f"{name}.txt").read_text()
     trained(name, tmp_path, devices=1)
-    assert json.loads((two / name / "config.json").read_text())["metadata"]["processes"] == 2
-    assert largest_difference(tmp_path, two / name) < 1e-9
-    assert losses(tmp_path) == pytest.approx(losses(two / name), abs=1e-9)
+    assert json.loads((several / name / "config.json").read_text())["metadata"]["processes"] == PROCESSES
+    assert largest_difference(tmp_path, several / name) < 1e-9
+    assert losses(tmp_path) == pytest.approx(losses(several / name), abs=1e-9)
 
 
-def test_the_comparison_tells_runs_apart(two, tmp_path):
+def test_the_comparison_tells_runs_apart(several, tmp_path):
     trained("gmje_em", tmp_path, devices=1, seed=1)
-    assert largest_difference(tmp_path, two / "gmje_em") > 1e-3
+    assert largest_difference(tmp_path, several / "gmje_em") > 1e-3

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -42,9 +42,10 @@ class Stored(BaseEstimator):  # type: ignore[misc]
                 f"expected settings that are numbers, text or arrays, found a {error}: set a number instead"
             ) from None
         head = {"format": str(FORMAT), "class": type(self).__name__, "settings": settings, "state": json.dumps(plain)}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         try:
             with replacing(where) as part:
-                save_file({k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in arrays.items()}, part, metadata=head)
+                part.write_bytes(_sorted_head(save(tensors, metadata=head)))
         except (OSError, SafetensorError) as error:
             raise ValueError(f"cannot write {where}: {error}") from None
 
@@ -84,6 +85,16 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
             reason = shortened(error)
             raise ValueError(f"expected a fitted {type(self).__name__} in {path}, found damage: {reason}; fit it again") from None
+
+
+def _sorted_head(content: bytes) -> bytes:
+    """Returns a safetensors file with its metadata in the order of their names, which safetensors writes in a random one."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    head = json.loads(content[8:end])
+    head["__metadata__"] = dict(sorted(head["__metadata__"].items()))
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the arrays start at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from vergence.densities.covariance import Covariance
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.polar import EPS
-from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.notices import collapse_notice
@@ -139,7 +139,7 @@ class Contrastive(ConditionalObjective):
 
     def classifications(self, za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Returns, for each classification, the logits (N, M), -inf for excluded keys, and the columns of the positives (N,)."""
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         a, b = self._placed(za), self._placed(zb)
         B, v = len(a), self.variance()
         if self.components == "pairs":

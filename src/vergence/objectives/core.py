@@ -10,8 +10,9 @@ from torch.distributions import Distribution
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 
-__all__ = ["ConditionalObjective", "DensityObjective", "Notice", "Objective", "require_pairs"]
+__all__ = ["ConditionalObjective", "DensityObjective", "Notice", "Objective", "require_batch", "require_pairs"]
 
+LARGEST = 1e9  # of the embeddings in a loss
 Notice = Callable[[Mapping[str, float]], dict[str, str]]  # diagnostics -> messages by the name of the diagnostic
 
 
@@ -19,6 +20,24 @@ def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
     """Raises a ValueError unless ``za`` and ``zb`` are both (B, dim)."""
     if za.shape != zb.shape or za.shape[1:] != (dim,):
         raise ValueError(f"expected two (B, {dim}) embeddings, found {tuple(za.shape)} and {tuple(zb.shape)}")
+
+
+def require_batch(za: Tensor, zb: Tensor, dim: int) -> None:
+    """Raises a ValueError unless ``za`` and ``zb`` are both (B, dim), of numbers of at most 1e9.
+
+    Covariances are of second powers, and their shrinkage of fourth ones: in float32 the loss of larger embeddings is not
+    finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step.
+
+    Example:
+        >>> require_batch(torch.full((4, 2), 1e12, dtype=torch.float32), torch.zeros(4, 2), 2)
+        Traceback (most recent call last):
+        ValueError: expected embeddings of at most 1e+09, found 1e+12: lower the learning rate, or check the data
+    """
+    require_pairs(za, zb, dim)
+    if za.device.type == "cpu" and len(za) and (largest := max(float(z.detach().abs().max()) for z in (za, zb))) > LARGEST:
+        raise ValueError(
+            f"expected embeddings of at most {LARGEST:.0e}, found {largest:.3g}: lower the learning rate, or check the data"
+        )
 
 
 class Objective(nn.Module, abc.ABC):

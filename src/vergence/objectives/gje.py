@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import JointGaussian
-from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.information import entropy, kl_views
@@ -95,9 +95,9 @@ class GJE(ConditionalObjective):
         """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim), or those of a view are all equal.
+            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         if self.loss != "naive" or self.likelihood == "batch":
             information.require_spread(za, zb)
         Z = torch.cat([upcast_half(za), upcast_half(zb)], 1)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.notices import collapse_notice, components_notice
 from vergence.objectives.parts.prototypes import CovarianceForm, OnlineMixture, Prototypes, rank_of
@@ -104,9 +104,9 @@ class GMJE(ConditionalObjective):
         """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of `parts.information.likelihood_loss`.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim), or those of a view are all equal.
+            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
         if self.loss != "mi_kl":
             return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)

@@ -24,7 +24,7 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.neural_gas import NeuralGas, nearest_node
-from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.notices import collapse_notice, components_notice
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
@@ -101,9 +101,9 @@ class GMJEGNG(ConditionalObjective):
         """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.likelihood_loss`.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim), or those of a view are all equal.
+            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
         if self.loss != "mi_kl":
             return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from vergence.densities import mixture_head
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.mixture_head import mixture
-from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.notices import collapse_notice
@@ -132,9 +132,9 @@ class GMJEMDN(ConditionalObjective):
         """Returns ``nll`` and, under its name, the marginal term: ``kl``, ``entropy`` or ``marginal_nll``.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim), or those of a view are all equal.
+            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         za, zb = upcast_half(za), upcast_half(zb)
         if self.marginal_kind in ("kl", "entropy"):
             information.require_spread(za, zb)

@@ -41,7 +41,7 @@ from torch.nn import functional as F
 from vergence.densities import particles
 from vergence.densities.particles import Bank, KernelMixture, log_kernel
 from vergence.densities.resampling import effective_sample_size
-from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.notices import collapse_notice, particles_notice
 from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
@@ -146,9 +146,9 @@ class GMJESMC(ConditionalObjective):
         """Returns the only term, ``nce``, the mean of both directions.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim).
+            ValueError: The embeddings are not two (B, dim), or are too large.
         """
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         qa, qb = self._scaled(upcast_half(za)), self._scaled(upcast_half(zb))
         ka, kb, w = self._scaled(self.bank_a.to(qa)), self._scaled(self.bank_b.to(qb)), self.weights.to(qa)
         ab = info_nce(qa, qb.detach(), kb, w, self.tau)

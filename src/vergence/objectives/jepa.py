@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
 from vergence.encoders.networks import projector
-from vergence.objectives.core import ConditionalObjective, Notice, require_pairs
+from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.notices import collapse_notice
@@ -90,9 +90,9 @@ class JEPA(ConditionalObjective):
         """Returns the only term, ``squared``, the mean of both directions; where z_b is a teacher's, b -> a trains f alone.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim).
+            ValueError: The embeddings are not two (B, dim), or are too large.
         """
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         ab = squared_error(self.predict(za), upcast_half(zb))
         ba = squared_error(self.predict(zb, backward=True), upcast_half(za))
         return {"squared": 0.5 * (ab + ba)}

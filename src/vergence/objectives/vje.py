@@ -25,7 +25,7 @@ from torch.distributions import Distribution, Independent, Normal
 from torch.nn import functional as F
 
 from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
-from vergence.objectives.core import Objective, require_pairs
+from vergence.objectives.core import Objective, require_batch, require_pairs
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
@@ -133,9 +133,9 @@ class VJE(Objective):
         """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim).
+            ValueError: The embeddings are not two (B, dim), or are too large.
         """
-        require_pairs(za, zb, self.dim)
+        require_batch(za, zb, self.dim)
         noise = torch.cat([torch.randn_like(za), torch.randn_like(zb)])
         zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once; their mean is the 1/2 sum
         mu, var = self.infer(zi)
@@ -231,5 +231,5 @@ class _InferenceNetwork(nn.Module):
         self.mean, self.variance = nn.Linear(hidden, dim), nn.Linear(hidden, dim)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.body(z)
+        h = self.body(upcast_half(z))
         return upcast_half(self.mean(h)), F.softplus(upcast_half(self.variance(h))) + EPS

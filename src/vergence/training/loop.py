@@ -122,11 +122,12 @@ def fit(
         ValueError: The batch is larger than the data, the loss is not finite, or the embedding collapsed under ``strict``.
     """
     steps = require_batches(len(items), config)
-    model, optimizer, step = _restore(fabric, method, config, recorder)
+    model, optimizer, step, counted = _restore(fabric, method, config, recorder)
     if step > config.epochs * steps:
         raise ValueError(f"expected a checkpoint of at most {config.epochs * steps} steps, found one of step {step}; train again")
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
+    metrics.load_state(counted)
     saved = time.monotonic()
     with _stop_signal() as stopped, torch.random.fork_rng():
         model.train()
@@ -149,20 +150,20 @@ def fit(
                     progress(step, metrics.row)
                 stop = _agreed(stopped, fabric, step)
                 if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds):
-                    recorder.save_checkpoint(_state(method, optimizer, step))
+                    recorder.save_checkpoint(_state(method, optimizer, step, metrics))
                     saved = time.monotonic()
                 if stop:
                     raise Interrupted(stop, step)
     fabric.barrier()
     if fabric.is_global_zero:
-        recorder.save_checkpoint(_state(method, optimizer, step))
+        recorder.save_checkpoint(_state(method, optimizer, step, metrics))
         recorder.save_model(method.state_dict())
 
 
 def _restore(
     fabric: "Fabric", method: Method, config: FitConfig, recorder: Recorder
-) -> tuple[nn.Module, torch.optim.Optimizer, int]:
-    """Returns the model and the optimizer as Fabric wraps them, in the state of the last checkpoint, and its step."""
+) -> tuple[nn.Module, torch.optim.Optimizer, int, dict[str, Any]]:
+    """Returns the model and the optimizer as Fabric wraps them, in the last checkpoint's state, its step and its metrics."""
     if fabric.world_size > 1:
         method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
     state = recorder.load_checkpoint()
@@ -170,11 +171,11 @@ def _restore(
         _load(method.load_state_dict, state["model"])
     model, optimizer = fabric.setup(method, build_optimizer(config, method.parameters()))
     if state is None:
-        return model, optimizer, 0
+        return model, optimizer, 0, {}
     _load(load_optimizer, optimizer, state["optimizer"], config)
     if fabric.is_global_zero:
         recorder.drop_rows_after(state["step"])
-    return model, optimizer, state["step"]
+    return model, optimizer, state["step"], state.get("metrics") or {}
 
 
 def _load(load: Callable[..., Any], *arguments: Any) -> None:
@@ -207,8 +208,8 @@ def require_batches(n: int, config: FitConfig) -> int:
     return n // config.batch_size
 
 
-def _state(method: Method, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
-    return {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+def _state(method: Method, optimizer: torch.optim.Optimizer, step: int, metrics: Metrics) -> dict[str, Any]:
+    return {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "metrics": metrics.state()}
 
 
 def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start: int, steps: int) -> Iterator[Any]:

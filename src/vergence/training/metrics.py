@@ -18,6 +18,8 @@ __all__ = ["MemoryRecorder", "Metrics", "Monitor", "Progress", "Recorder"]
 LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
 PATIENCE = 2  # epochs in a row that show a symptom before it is reported
 
+KEPT = {"sums", "count", "collapsed", "notices", "warned"}  # of the metrics, in a checkpoint
+
 State = dict[str, Any]
 Monitor = Callable[[nn.Module], dict[str, float]]  # the encoder -> numbers to record
 Progress = Callable[[int, dict[str, float]], None]  # the steps that are done, the last row of metrics
@@ -114,6 +116,15 @@ class Metrics:
     def _restart(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.count, self.since = 0, time.monotonic()
+
+    def state(self) -> State:
+        """Returns what a checkpoint keeps, so that the rows after a resume are those of an uninterrupted run."""
+        return {name: getattr(self, name) for name in KEPT}
+
+    def load_state(self, state: State) -> None:
+        """Goes on from what `state` returned; a checkpoint of an early version holds none."""
+        for name in KEPT & state.keys():
+            setattr(self, name, state[name])
 
     def add(self, step: int, terms: dict[str, Tensor]) -> None:
         """Adds the terms of a step; writes a row every `LOG_EVERY` steps and at the end of an epoch.

@@ -49,6 +49,7 @@ __all__ = [
 
 MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
 MIXTURE_LOSSES = ("mi_kl", "entropy_kl", "joint_kl", "naive")
+SMALLEST = (1e-15, 1e-140)  # difference of embeddings: in float32 and half precision, in float64
 JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # in units of the mean variance; added to every covariance
 
 
@@ -167,7 +168,9 @@ def entropy(m: Moments) -> Tensor:
 def require_spread(za: Tensor, zb: Tensor) -> None:
     """Raises a ValueError where a view (B, D) has one embedding or equal ones: its covariance has no determinant.
 
-    On an accelerator only B is checked, because comparing embeddings would wait for the device at every step.
+    Embeddings are equal where they differ by less than 1e-15, or by less than 1e-140 in float64: the inverse of their
+    covariance would not be finite. On an accelerator only B is checked, because comparing embeddings would wait for the
+    device at every step.
 
     Example:
         >>> require_spread(torch.ones(4, 2), torch.randn(4, 2))
@@ -176,7 +179,7 @@ def require_spread(za: Tensor, zb: Tensor) -> None:
     """
     if len(za) < 2:
         raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
-    if za.device.type == "cpu" and any(bool((z == z[:1]).all()) for z in (za, zb)):
+    if za.device.type == "cpu" and any(bool(((z - z[:1]).abs() < SMALLEST[z.dtype == torch.float64]).all()) for z in (za, zb)):
         hint = "lower the learning rate, or check the data"
         raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)} equal ones: {hint}")
 

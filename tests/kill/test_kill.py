@@ -1,0 +1,23 @@
+"""The short forms of ``make kill``: kills of every command, and long trainings of every objective."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vergence import objectives
+
+HERE = Path(__file__).parent
+
+
+def test_killed_commands_leave_what_uninterrupted_ones_do():
+    done = subprocess.run([sys.executable, HERE / "run.py", "--short"], capture_output=True, text=True)
+    assert done.returncode == 0 and ", 0 findings" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", objectives.names())
+def test_values_stay_finite_and_memory_flat(name):
+    command = [sys.executable, HERE / "long.py", "--objective", name, "--steps", "2000"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
