@@ -35,6 +35,7 @@ __all__ = [
     "require_batches",
     "require_shareable",
     "seed_of",
+    "stop_signal",
 ]
 
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
@@ -126,7 +127,7 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     saved = time.monotonic()
-    with _stop_signal() as stopped, torch.random.fork_rng():
+    with stop_signal() as stopped, torch.random.fork_rng():
         model.train()
         while step < config.epochs * steps:
             for x in _epoch(items, config, fabric, step // steps, step % steps, steps):
@@ -244,7 +245,7 @@ def _agreed(stopped: list[int], fabric: "Fabric", step: int) -> int:
 
 
 @contextlib.contextmanager
-def _stop_signal() -> Iterator[list[int]]:
+def stop_signal() -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM so that the step under way ends first; a second one acts at once."""
     caught: list[int] = []
 
