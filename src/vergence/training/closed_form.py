@@ -3,11 +3,11 @@ r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient des
 1. Dictionary: at most 100,000 patches of at most 4,000 images.
 2. Principal directions V of the features f: randomized subspace iteration on at most 10,000 images (N. Halko,
    P. G. Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Review 2011).
-3. Joint embedding: m random views of every image, in blocks of 250; only the sums of x = V^T (f - mean f) and their products stay.
+3. Joint embedding: m random views of every image, in blocks of 250; only sums of x = V^T (f - mean f) and their products stay.
    With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components G w = omega S' w with the
    largest omega, each times omega^power, are the embedding.
 
-The density is the Gaussian over two views with these very moments: covariance blocks W S W^T of each view and W G W^T between two.
+The density is the Gaussian over two views with these moments: covariance W S W^T of each view, and W G W^T between two.
 
 A block's views depend on (seed, number of the block) alone, so that a run that was killed goes on from the last pass, or
 within the last one from the last checkpoint, with the same result. Several processes share the blocks of the last pass.
