@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
+from vergence.encoders.dictionary import PatchEncoder, PatchSettings
 from vergence.utils.names import did_you_mean, unknown
 
-__all__ = ["Standardize", "encoder", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
+__all__ = ["Standardize", "encoder", "is_closed_form", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
 
-KNOWN = ("small", "mlp", "resnet18", "resnet34", "resnet50", "timm:NAME")
+KNOWN = ("small", "mlp", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches")
 
 
 class Standardize(nn.Module):
@@ -135,7 +136,8 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
 
     Args:
         name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (a ResNet's stem follows from the size, CIFAR's up
-            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), or ``timm:NAME``.
+            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME``, or ``patches`` (fitted in closed form,
+            with settings as in ``patches:atoms=512``; see `vergence.encoders.dictionary.PatchSettings`).
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
         mean: Mean of the training data per channel (of images in [0, 1]) or per feature.
         std: Standard deviation per channel or per feature.
@@ -148,9 +150,16 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
         >>> net(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([4, 256])
     """
+    if is_closed_form(name):  # contrast is normalized in every patch: pixels stay in [0, 1]
+        mean, std = torch.zeros_like(mean), torch.ones_like(std)
     net = nn.Sequential(Standardize(mean, std), _backbone(name, tuple(shape)).to(mean.dtype))
     _require_embeddings(name, net, tuple(shape))
     return net
+
+
+def is_closed_form(name: str) -> bool:
+    """Returns whether an encoder's name is one that is fitted in closed form: ``patches``, or with settings ``patches:...``."""
+    return name.partition(":")[0] == "patches"
 
 
 def width(net: nn.Module, shape: Sequence[int]) -> int:
@@ -162,6 +171,8 @@ def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
     family, _, stem = name.partition("-") if name.startswith("resnet") else (name, "", "")
     if family == "mlp":
         return nn.Sequential(nn.Flatten(), mlp((math.prod(shape), 512, 512, 256)))
+    if is_closed_form(name):
+        return PatchEncoder(shape[0], PatchSettings.parse(name, shape))
     if not (family in KNOWN or family.startswith("timm:")) or stem not in ("", "cifar", "imagenet"):
         raise unknown("encoder", name, KNOWN)
     if len(shape) != 3:

@@ -1,5 +1,7 @@
 """Trains a run: opens the data, builds the method, fits it and writes the run folder."""
 
+import dataclasses
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,11 @@ from typing import Any
 from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.data.views import Views
+from vergence.encoders.dictionary import PatchSettings
+from vergence.encoders.networks import is_closed_form
 from vergence.methods.paired import PairedMethod
 from vergence.runs.run import Run
-from vergence.training import build, loop, recipes
+from vergence.training import build, closed_form, loop, recipes
 from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_new, run_lock, write_skipped
 from vergence.training.monitor import online_knn
@@ -59,7 +63,10 @@ def train(
     if not resume:
         require_new(out)
         _require_apart(out, config.data.source)
-    loop.require_shareable(config.fit)
+    if is_closed_form(config.model.encoder):
+        closed_form.require_gje(config)
+    else:
+        loop.require_shareable(config.fit)
     several = config.fit.devices * config.fit.nodes > 1
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
@@ -68,15 +75,30 @@ def train(
     opened = sources.open_data(config.data, workers=config.fit.workers)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
+    config = _fitted(config, opened, shape)
     method = build.initial_method(config, shape, target_shape, mean, std)
     views = build.make_views(opened, config.views, shape, mean, std)
-    loop.require_batches(len(opened.train), config.fit)
+    if not is_closed_form(config.model.encoder):
+        loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
     metadata = build.describe(config, opened, shape, target_shape, method, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = _continued(out, metadata) if resume else _created(fabric, out, config, metadata, opened)
-        _fit(fabric, method, opened, folder, views)
+        fit = _fit_closed_form if is_closed_form(config.model.encoder) else _fit
+        fit(fabric, method, opened, folder, views)
     return Run(folder, method, fabric.device)
+
+
+def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
+    """Returns the description with every setting of a closed-form encoder; prints those that the data reduces."""
+    if not is_closed_form(config.model.encoder):
+        return config
+    if opened.kind != "image":
+        raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
+    settings, notes = closed_form.fitted_settings(config.model.encoder, shape, len(opened.train))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=settings.name))
 
 
 def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data) -> RunFolder:
@@ -163,6 +185,24 @@ def _fit(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, vie
         monitor = online_knn(opened, folder.metadata.crop_size(), fabric.device)
         shown = progress if fabric.is_global_zero else None
         loop.fit(fabric, method, opened.train, views, config, folder, monitor=monitor, progress=shown)
+
+
+def _fit_closed_form(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+    """Fits in closed form with a progress bar."""
+    assert views is not None, "pairs were refused"
+    settings = PatchSettings.parse(folder.config.model.encoder, folder.metadata.shape)
+    with bar("dictionary", closed_form.total_images(len(opened.train), settings.views), "images") as advance:
+
+        def progress(images: int, label: str) -> None:
+            advance(images, label=label)
+
+        shown = progress if fabric.is_global_zero else _unseen
+        size = folder.metadata.crop_size()
+        closed_form.fit(fabric, method, opened.train, views, folder.config, size, folder, shown)
+
+
+def _unseen(images: int, label: str) -> None:
+    """Shows no progress."""
 
 
 _UNSHOWN = {"step", "epoch", "lr", "images_per_second", "std", "variance_cv"}

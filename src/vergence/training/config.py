@@ -32,8 +32,8 @@ class ModelConfig(Checked):
     """Which encoder and which objective.
 
     Attributes:
-        encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp`` or ``timm:NAME``; ``-imagenet`` or ``-cifar`` may follow a
-            ResNet's name to choose its stem (by image size otherwise).
+        encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp``, ``timm:NAME`` or ``patches`` (closed form); ``-imagenet`` or
+            ``-cifar`` may follow a ResNet's name to choose its stem (by image size otherwise).
         objective: A name from ``vergence.objectives.names()``, or ``package.module:Class``.
         options: Keyword arguments of the objective. Sizes of the library's objectives have upper bounds (``MOST_OPTIONS``).
         projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own. At

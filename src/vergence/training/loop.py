@@ -35,6 +35,7 @@ __all__ = [
     "require_batches",
     "require_shareable",
     "seed_of",
+    "stop_signal",
 ]
 
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
@@ -129,7 +130,7 @@ def fit(
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(counted)
     saved = time.monotonic()
-    with _stop_signal() as stopped, torch.random.fork_rng():
+    with stop_signal() as stopped, torch.random.fork_rng():
         model.train()
         while step < config.epochs * steps:
             for x in _epoch(items, config, fabric, step // steps, step % steps, steps):
@@ -247,7 +248,7 @@ def _agreed(stopped: list[int], fabric: "Fabric", step: int) -> int:
 
 
 @contextlib.contextmanager
-def _stop_signal() -> Iterator[list[int]]:
+def stop_signal() -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM so that the step under way ends first; a second one acts at once."""
     caught: list[int] = []
 

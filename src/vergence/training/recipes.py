@@ -17,6 +17,7 @@ __all__ = [
     "get",
     "names",
     "override",
+    "patches",
     "vje_cifar10",
     "vje_cifar10_200",
     "vje_imagenet",
@@ -26,6 +27,24 @@ __all__ = [
 ]
 
 NO_BLUR = ViewConfig(blur=0.0)
+
+
+def patches(source: str = "cifar10") -> RunConfig:
+    """Whitened patches, a dictionary and linear joint embedding, all in closed form, with the joint Gaussian of the views (GJE).
+
+    Command: ``vergence train cifar10 --recipe patches --limit 10000 --out runs/patches``
+    Device and time: two CPU cores; results and times are in ``docs/patches.md``.
+
+    There are no epochs and no optimizer: of the training settings only ``seed``, ``device``, ``devices``, ``workers`` and
+    ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=512,pool=3``
+    (`vergence.encoders.dictionary.PatchSettings`); what a run uses is in its ``config.json``.
+    """
+    return RunConfig(
+        data=DataConfig(source=source),
+        views=ViewConfig(crop=(0.7, 1.0), jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
+        model=ModelConfig(encoder="patches", objective="gje"),
+        fit=FitConfig(epochs=1, precision="fp32", knn_every=0),
+    )
 
 
 def vje_small(source: str = "cifar10") -> RunConfig:

@@ -1,0 +1,123 @@
+"""kNN accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
+
+    python benchmarks/two_cores.py cifar10 --root DATA --limit 10000 --note "what this measures"
+
+writes one row to ``results/two_cores.jsonl``. With ``--choose`` a part of the training images is classified in place of the test
+images, and nothing is written: settings are chosen so.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import torch
+
+import vergence
+from vergence.data.config import DataConfig
+from vergence.data.sources import open_data
+from vergence.evaluation import controls
+from vergence.evaluation.knn import knn_accuracy
+from vergence.evaluation.parts.spread import effective_rank
+from vergence.runs.train import describe
+from vergence.utils.version import commit
+
+OUT = Path(__file__).parent / "results" / "two_cores.jsonl"
+HELD_OUT = 4_000  # training images that settings are chosen on
+K = 30
+
+
+def pixels(items):
+    """Returns the pixels of all items, (N, D) in [0, 1]."""
+    return controls.pixels(next(items.stream([torch.arange(len(items))]))[1])
+
+
+def knn(train, test, labels):
+    """Returns the accuracy of kNN with one vote for each of 30 neighbors, in percent."""
+    return round(100 * knn_accuracy(train, labels[0], test, labels[1], ks=(K,))[K]["majority"], 2)
+
+
+def parts(args, config):
+    """Returns training items, and the items that are classified."""
+    data = open_data(config.data)
+    if not args.choose:
+        return data.train, data.test
+    whole = open_data(DataConfig(source=args.source, root=args.root)).train
+    used = set(data.train.names)
+    rest = torch.tensor([i for i, name in enumerate(whole.names) if name not in used])
+    order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(1))
+    return data.train, whole.subset(rest[order[:HELD_OUT]])
+
+
+def measure(args, settings):
+    """Trains one run; returns its numbers."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        run = vergence.train(args.source, recipe="patches", out=Path(folder) / "run", **settings)
+        seconds = time.monotonic() - start
+        train, test = parts(args, run.folder.config)
+        encoder, passes = run.folder.config.model.encoder, [row["seconds"] for row in run.folder.metrics()]
+        start = time.monotonic()
+        z = run.encode(train), run.encode(test)
+        rate = (len(train) + len(test)) / (time.monotonic() - start)
+    labels = train.labels, test.labels
+    x, x_test = pixels(train), pixels(test)
+    return {
+        "encoder": encoder,
+        "seconds": round(seconds, 1),
+        "seconds_after_each_pass": passes,
+        "images_per_second": round(rate),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "knn30": knn(*z, labels),
+        "pixels_knn30": knn(x, x_test, labels),
+        "pca_knn30": knn(*controls.pca(x, x_test, 256), labels),
+        "effective_rank": round(float(effective_rank(z[1])), 1),
+    }
+
+
+def main():
+    """Measures one data set."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source")
+    parser.add_argument("--root", default="data")
+    parser.add_argument("--limit", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--encoder", default="patches")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--note", default="")
+    args = parser.parse_args()
+    also = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
+    also = {name: tuple(value) if isinstance(value, list) else value for name, value in also.items()}
+    settings = {"root": args.root, "limit": args.limit, "seed": args.seed, "encoder": args.encoder, "device": "cpu", **also}
+    describe(args.source, "patches", settings)
+    row = measure(args, settings)
+    print(row)
+    if not args.choose:
+        words = [word for word in sys.argv[1:] if word != args.root]
+        machine = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
+        model = next((line.split(":")[1].strip() for line in machine.splitlines() if "Model name" in line), "")
+        about = {
+            "date": str(date.today()),
+            "command": "python benchmarks/two_cores.py " + shlex.join(word for word in words if word != "--root"),
+            "commit": commit(),
+            "seed": args.seed,
+            "device": model,
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "versions": {"vergence": vergence.__version__, "torch": torch.__version__},
+            "note": args.note,
+        }
+        with OUT.open("a") as out:
+            out.write(json.dumps({**about, **row}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

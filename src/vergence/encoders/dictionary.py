@@ -1,0 +1,332 @@
+r"""Image features without gradient descent: a dictionary of whitened patches, and an affine map of its pooled responses.
+
+A. Coates, H. Lee, A. Y. Ng, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning", AISTATS 2011. For the
+patch p of F = C P P numbers at every position of an image in [0, 1],
+
+    n(p) = (p - mean p) / sqrt(var p + eps)                      contrast normalization, eps = 10 / 255^2
+    q = Z (n(p) - m),  Z = U diag((w + r)^{-1/2}) U^T            whitening with mean m and covariance U diag(w) U^T of n(p)
+    r_k = d_k . q = v_k . n(p) - v_k . m,  V = D Z               responses of K unit vectors (spherical k-means)
+    a = [max(r - theta, 0); max(-r - theta, 0)]                  two-sided soft threshold
+    f = sqrt(mean of a over each of pool x pool cells)           2 K pool^2 features
+
+The threshold and the pooling are fused, an image at a time: with s = softshrink(r), the two parts of a are (|s| + s) / 2 and
+(|s| - s) / 2, so that both pooled maps follow from two products with a matrix of the cells,
+in bfloat16 where the hardware supports it.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vergence.data.pixels import resize
+from vergence.utils.checks import Checked, require_count, require_positive
+from vergence.utils.names import unknown
+
+__all__ = [
+    "PatchEncoder",
+    "PatchMaps",
+    "PatchSample",
+    "PatchSettings",
+    "learn_dictionary",
+    "normalized_patches",
+    "spherical_k_means",
+    "whitening",
+]
+
+EPS = 10 / 255**2
+WHITENING = 0.1  # r
+ITERATIONS = 10
+N_PATCHES = 100_000
+LARGE, LARGE_SIDE = 48, 64  # pixels: images of a larger side are resized, and their patches taken with stride 2
+NAME = "patches"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSettings(Checked):
+    """Settings of a closed-form encoder; its name is ``patches:atoms=512,pool=2,...`` with any of them.
+
+    Attributes:
+        atoms: Unit vectors K of the dictionary.
+        patch: Side P of a patch, in pixels.
+        stride: Distance of neighboring patches, in pixels.
+        side: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
+        threshold: Soft threshold theta.
+        pool: Cells per side of the average pooling.
+        directions: Principal directions of the features that the joint embedding is solved in.
+        dim: Width of the embedding.
+        views: Random views of each image, at least 2.
+        ridge: Regularization of the views' covariance, as a multiple of its mean diagonal.
+        power: Exponent of the eigenvalues that the components are multiplied by.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {
+        **dict.fromkeys(("atoms", "patch", "stride", "pool", "directions", "dim"), 1),
+        **dict.fromkeys(("side", "threshold", "ridge", "power"), 0),
+        "views": 2,
+    }
+
+    atoms: int = 2048
+    patch: int = 6
+    stride: int = 1
+    side: int = 0
+    threshold: float = 1.0
+    pool: int = 2
+    directions: int = 2048
+    dim: int = 1024
+    views: int = 4
+    ridge: float = 0.003
+    power: float = 2.0
+
+    @classmethod
+    def parse(cls, name: str, shape: Sequence[int]) -> "PatchSettings":
+        """Returns the settings of an encoder's name for images of ``shape`` (C, H, W): those named, and defaults for the size.
+
+        Raises:
+            ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
+
+        Example:
+            >>> PatchSettings.parse("patches:atoms=64", (3, 96, 96)).stride
+            2
+        """
+        if len(shape) != 3:
+            raise ValueError(f"expected images for encoder 'patches', found vectors of {shape[0]} features; use --encoder mlp")
+        large = min(shape[1:]) > LARGE
+        given = dict(pair.partition("=")[::2] for pair in name.partition(":")[2].split(",") if pair)
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        for key in given:
+            if key not in kinds:
+                raise unknown("setting of encoder 'patches'", key, kinds)
+        defaults = {"stride": 2, "side": LARGE_SIDE} if large else {}
+        settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
+        settings.require_size(shape)
+        return settings
+
+    @property
+    def name(self) -> str:
+        """The encoder's name with every setting."""
+        return f"{NAME}:" + ",".join(f"{key}={value:g}" for key, value in dataclasses.asdict(self).items())
+
+    @property
+    def features(self) -> int:
+        """Number of pooled responses, 2 K pool^2."""
+        return 2 * self.atoms * self.pool**2
+
+    def require_size(self, shape: Sequence[int]) -> None:
+        """Raises a ValueError unless images of ``shape`` (C, H, W) have a patch in every cell of the pooling."""
+        least = self.patch + (self.pool - 1) * self.stride
+        if min(shape[1:]) < least:
+            found = f"{shape[1]} x {shape[2]}"
+            raise ValueError(f"expected images of at least {least} x {least} pixels, found {found}; use smaller patches or pools")
+
+
+def _number(key: str, text: str, kind: object) -> Any:
+    try:
+        return float(text) if kind in (float, "float") else int(text)
+    except ValueError:
+        raise ValueError(f"expected a number for setting '{key}' of encoder 'patches', found '{text}'") from None
+
+
+def normalized_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
+    """Returns n(p) of all patches of images (B, C, H, W) in [0, 1], (B, F, L) with the L positions by rows.
+
+    Example:
+        >>> normalized_patches(torch.full((1, 1, 4, 4), 0.5), 2).abs().max().item()
+        0.0
+    """
+    p = F.unfold(x, size, stride=stride)
+    p = p - p.mean(1, keepdim=True)
+    return p.mul_((p.square().mean(1, keepdim=True) + EPS).rsqrt_())
+
+
+def whitening(p: Tensor, regularization: float = WHITENING) -> tuple[Tensor, Tensor]:
+    """Returns the mean m (F,) and Z (F, F) of normalized patches (n, F)."""
+    m = p.mean(0)
+    w, U = torch.linalg.eigh(torch.cov(p.T))
+    return m, (U * (w.clamp(min=0) + regularization).rsqrt()) @ U.T
+
+
+def spherical_k_means(q: Tensor, D: Tensor, iterations: int = ITERATIONS) -> Tensor:
+    """Returns unit vectors (K, F) after iterations of d_k <- normalized sum of the rows of ``q`` (n, F) nearest to d_k.
+
+    No iteration lowers mean_i max_k d_k . q_i. An atom without rows stays.
+    """
+    for _ in range(iterations):
+        nearest = torch.cat([(part @ D.T).argmax(1) for part in q.split(10_000)])
+        total = torch.zeros_like(D).index_add_(0, nearest, q)
+        norm = total.norm(dim=1, keepdim=True)
+        D = torch.where(norm > 0, total / norm.clamp(min=torch.finfo(D.dtype).tiny), D)
+    return D
+
+
+class PatchSample:
+    """A uniform sample of at most ``n`` normalized patches of a stream of images, whatever the sizes of its batches.
+
+    Args:
+        n: Largest number of patches.
+        size: Side P of a patch, in pixels.
+        stride: Distance of neighboring patches, in pixels.
+        seed: Seed of the sample.
+    """
+
+    def __init__(self, n: int, size: int, stride: int = 1, seed: int = 0) -> None:
+        self.n, self.size, self.stride, self.seed = n, size, stride, seed
+        self.images = 0
+        self.keys = torch.zeros(0, dtype=torch.float64)
+        self.patches: Tensor | None = None
+
+    def add(self, x: Tensor) -> None:
+        """Adds images (B, C, H, W) in [0, 1]; the patches with the smallest random keys are kept."""
+        p = normalized_patches(x, self.size, self.stride)
+        keys = torch.cat([self._keys(self.images + i, p.shape[2]) for i in range(len(x))])
+        self.images += len(x)
+        last = self.keys[-1] if len(self.keys) == self.n else torch.inf
+        new = (keys < last).nonzero()[:, 0]
+        rows = p.transpose(1, 2)[new // p.shape[2], new % p.shape[2]]
+        rows = rows if self.patches is None else torch.cat([self.patches, rows])
+        self.keys, order = torch.cat([self.keys, keys[new]]).sort()
+        self.keys, self.patches = self.keys[: self.n], rows[order[: self.n]]
+
+    def _keys(self, image: int, positions: int) -> Tensor:
+        mark = hashlib.blake2b(f"{self.seed}/{image}".encode(), digest_size=4).digest()  # torch uses 32 bits of a seed
+        generator = torch.Generator().manual_seed(int.from_bytes(mark, "big"))
+        return torch.rand(positions, generator=generator, dtype=torch.float64)
+
+
+def learn_dictionary(p: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
+    """Returns the filters V = D Z (K, F) and the bias V m (K,) of normalized patches (n, F) in random order.
+
+    Raises:
+        ValueError: There are fewer distinct patches than atoms.
+    """
+    m, Z = whitening(p)
+    q = (p - m) @ Z
+    first = _distinct(p)[:atoms]
+    if len(first) < atoms or len(p) < 2:
+        raise ValueError(
+            f"expected at least {atoms} distinct patches for {atoms} atoms, found {len(first)}; "
+            "use fewer atoms, or images that vary"
+        )
+    D = spherical_k_means(q, F.normalize(q[first], dim=1))
+    V = D @ Z
+    return V, V @ m
+
+
+def _distinct(p: Tensor) -> Tensor:
+    """Returns the index of the first patch of each value, ascending."""
+    mark = p.double() @ torch.linspace(1, 2, p.shape[1], dtype=torch.float64).sqrt().cos()
+    value, order = mark.sort(stable=True)
+    new = torch.cat([value.new_ones(1, dtype=torch.bool), value.diff() > 1e-9])
+    return order[new].sort().values
+
+
+class PatchMaps(nn.Module):
+    """Images (B, C, H, W) in [0, 1] -> pooled responses f (B, 2 K pool^2): positive parts, then negative ones, cells last.
+
+    Args:
+        channels: Number of channels C.
+        settings: Settings; see `PatchSettings`.
+
+    Example:
+        >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))
+        >>> maps(torch.rand(2, 1, 8, 8, dtype=maps.filters.dtype)).shape
+        torch.Size([2, 32])
+    """
+
+    def __init__(self, channels: int, settings: PatchSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        unit = F.normalize(torch.randn(settings.atoms, channels * settings.patch**2), dim=1)
+        self.filters = nn.Parameter(unit, requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(settings.atoms), requires_grad=False)
+
+    def set(self, filters: Tensor, bias: Tensor) -> None:
+        """Sets the dictionary: V (K, F) and V m (K,)."""
+        self.filters.copy_(filters)
+        self.bias.copy_(bias)
+
+    def arithmetic(self) -> torch.dtype:
+        """Returns the type of the products: bfloat16 for float32 filters where the hardware supports it."""
+        own = self.filters.dtype
+        if own != torch.float32:
+            return own
+        cuda = self.filters.device.type == "cuda"
+        fast = torch.cuda.is_bf16_supported() if cuda else torch.cpu._is_avx512_bf16_supported()
+        return torch.bfloat16 if fast else own
+
+    def shrunk(self, x: Tensor) -> Tensor:
+        """Returns images resized to the settings' side if both of their sides are larger."""
+        side, small = self.settings.side, min(x.shape[2:])
+        if not 0 < side < small:
+            return x
+        height, width = (round(n * side / small) for n in x.shape[2:])
+        return resize(x, height, width)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns f (B, 2 K pool^2) of images, in the type of the filters."""
+        s, dtype = self.settings, self.arithmetic()
+        x = self.shrunk(x.to(self.filters.dtype))
+        rows, columns = ((n - s.patch) // s.stride + 1 for n in x.shape[2:])
+        A = cells(rows, columns, s.pool).to(self.filters)
+        A = A.to(dtype)
+        V, b = self.filters.to(dtype), self.bias[:, None].to(dtype)
+        out = x.new_empty(len(x), 2, s.atoms, s.pool**2)
+        for i, p in enumerate(normalized_patches(x, s.patch, s.stride).to(dtype)):
+            a = F.softshrink(torch.addmm(b, V, p, beta=-1), s.threshold)
+            signed = (a @ A).to(x)
+            both = (a.abs_() @ A).to(x)
+            out[i, 0], out[i, 1] = both + signed, both - signed
+        return out.flatten(1).div_(2).clamp_(min=0).sqrt_()
+
+
+def cells(rows: int, columns: int, pool: int) -> Tensor:
+    """Returns the matrix (rows columns, pool^2) whose product with maps is their average over each cell.
+
+    Example:
+        >>> cells(1, 4, 1).flatten().tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+    parts = [torch.zeros(n, pool, dtype=torch.float64) for n in (rows, columns)]
+    for part, n in zip(parts, (rows, columns), strict=True):
+        ends = [round(i * n / pool) for i in range(pool + 1)]
+        for i, (start, end) in enumerate(itertools.pairwise(ends)):
+            part[start:end, i] = 1 / (end - start)
+    return torch.kron(parts[0], parts[1])
+
+
+class PatchEncoder(nn.Module):
+    """Pooled responses of a dictionary, and an affine map to the embedding; random until its tensors are set.
+
+    Args:
+        channels: Number of channels C.
+        settings: Settings; see `PatchSettings`.
+
+    Example:
+        >>> encoder = PatchEncoder(1, PatchSettings(atoms=4, patch=3, dim=5))
+        >>> encoder(torch.rand(2, 1, 8, 8, dtype=encoder.weight.dtype)).shape
+        torch.Size([2, 5])
+    """
+
+    eigenvalues: Tensor
+
+    def __init__(self, channels: int, settings: PatchSettings) -> None:
+        super().__init__()
+        require_count(channels=channels)
+        require_positive(features=settings.features)
+        self.settings = settings
+        self.maps = PatchMaps(channels, settings)
+        self.weight = nn.Parameter(torch.randn(settings.dim, settings.features) / settings.features**0.5, requires_grad=False)
+        self.offset = nn.Parameter(torch.zeros(settings.dim), requires_grad=False)
+        self.register_buffer("eigenvalues", torch.ones(settings.dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the embedding (B, dim) of images (B, C, H, W) in [0, 1]."""
+        return F.linear(self.maps(x), self.weight, self.offset)

@@ -1,0 +1,150 @@
+"""Patch features as a scikit-learn transformer; the mathematics is in `vergence.encoders.dictionary`."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, check_random_state
+
+from vergence.data.arrays import from_array
+from vergence.data.items import Items, batches
+from vergence.data.pixels import to_unit
+from vergence.encoders.dictionary import N_PATCHES, PatchEncoder, PatchMaps, PatchSample, PatchSettings, learn_dictionary
+from vergence.utils.checks import require_at_least, require_choice, require_count
+
+__all__ = ["PatchEncoder", "PatchFeatures", "PatchSettings"]
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Pooled responses of images to a dictionary of whitened patches (Coates, Lee, Ng, AISTATS 2011).
+
+    Images are arrays (N, H, W), (N, H, W, C) or (N, C, H, W) of uint8, or of floats in [0, 1]; or `Items`, which may stay on
+    disk.
+    The same seed gives the same features, byte for byte, whatever the sizes of the batches.
+
+    Args:
+        n_atoms: Unit vectors K of the dictionary.
+        patch_size: Side of a patch, in pixels.
+        threshold: Soft threshold of the responses, at least 0.
+        pool: Cells per side of the average pooling.
+        stride: Distance of neighboring patches, in pixels.
+        size: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
+        n_patches: Largest number of patches, sampled at random, that the dictionary is learned from.
+        dtype: ``float32`` (products in bfloat16 where the hardware supports it) or ``float64``.
+        batch_size: Images at a time.
+        random_state: Seed of the sample; None for another one each time.
+
+    Attributes:
+        filters_: Whitened dictionary V = D Z, (K, C P P).
+        bias_: V m, (K,).
+        n_images_: Number of images that the sample was taken from.
+        n_features_in_: Number of pixels of an image, C H W.
+
+    Example:
+        >>> images = np.random.default_rng(0).random((20, 12, 12))
+        >>> PatchFeatures(n_atoms=8).fit_transform(images).shape
+        (20, 64)
+    """
+
+    def __init__(
+        self,
+        n_atoms: int = 512,
+        patch_size: int = 6,
+        threshold: float = 1.0,
+        pool: int = 2,
+        *,
+        stride: int = 1,
+        size: int = 0,
+        n_patches: int = N_PATCHES,
+        dtype: str = "float32",
+        batch_size: int = 200,
+        random_state: int | None = 0,
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.patch_size = patch_size
+        self.threshold = threshold
+        self.pool = pool
+        self.stride = stride
+        self.size = size
+        self.n_patches = n_patches
+        self.dtype = dtype
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> "PatchFeatures":
+        """Learns the dictionary from a random sample of the patches of all images; ``y`` is ignored.
+
+        Raises:
+            ValueError: A setting or an image is out of its range, the images are smaller than a patch, or they have fewer
+                distinct patches than the dictionary has atoms.
+        """
+        self.__dict__.pop("_sample", None)
+        return self.partial_fit(X)
+
+    def partial_fit(self, X: Any, y: Any = None) -> "PatchFeatures":
+        """Adds images to the sample and learns the dictionary again; the order and the sizes of the parts do not matter.
+
+        The order matters only for which patches a sample smaller than all patches holds.
+        """
+        self._check_settings()
+        items = self._items(X, fitting=not hasattr(self, "_sample"))
+        if not hasattr(self, "_sample"):
+            seed = self.random_state
+            seed = seed if isinstance(seed, int) else int(check_random_state(seed).randint(2**31))
+            self._shape = items.shape
+            self._sample = PatchSample(self.n_patches, self.patch_size, self.stride, seed)
+        maps = PatchMaps(self._shape[0], self._settings())
+        for _, x in items.stream(batches(len(items), self.batch_size)):
+            self._sample.add(maps.shrunk(to_unit(x, DTYPES[self.dtype])))
+        assert self._sample.patches is not None
+        V, bias = learn_dictionary(self._sample.patches, self.n_atoms)
+        self.filters_, self.bias_ = V.numpy(), bias.numpy()
+        self.n_images_, self.n_features_in_ = self._sample.images, int(np.prod(self._shape))
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Returns the features (N, 2 K pool^2) of N images."""
+        check_is_fitted(self, "filters_")
+        items, maps = self._items(X), self._maps()
+        parts = [maps(to_unit(x, DTYPES[self.dtype])).numpy() for _, x in items.stream(batches(len(items), self.batch_size))]
+        return np.concatenate(parts)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._settings().features
+
+    def _settings(self) -> PatchSettings:
+        names = {"atoms": self.n_atoms, "patch": self.patch_size, "stride": self.stride, "side": self.size}
+        return PatchSettings(**names, threshold=self.threshold, pool=self.pool)
+
+    def _check_settings(self) -> None:
+        require_count(n_atoms=self.n_atoms, patch_size=self.patch_size, pool=self.pool, stride=self.stride)
+        require_count(2, n_patches=self.n_patches)
+        require_count(batch_size=self.batch_size)
+        require_count(0, size=self.size)
+        require_at_least(0, threshold=self.threshold)
+        require_choice("dtype", self.dtype, DTYPES)
+
+    def _maps(self) -> PatchMaps:
+        maps = PatchMaps(self._shape[0], self._settings()).to(DTYPES[self.dtype])
+        maps.set(torch.from_numpy(self.filters_), torch.from_numpy(self.bias_))
+        return maps
+
+    def _items(self, X: Any, fitting: bool = False) -> Items:
+        """Returns images as items.
+
+        Raises:
+            ValueError: They are not images, too small, or of another shape than those fitted.
+        """
+        items = X if isinstance(X, Items) else from_array(X if isinstance(X, torch.Tensor) else np.asarray(X), "X")
+        if len(items.shape) != 3:
+            raise ValueError(
+                f"expected images (N, H, W), (N, H, W, C) or (N, C, H, W) in X, found items of shape {items.shape}; reshape them"
+            )
+        self._settings().require_size(items.shape)
+        if not fitting and items.shape != self._shape:
+            raise ValueError(f"expected images of shape {self._shape} as in fit, found {items.shape}; resize them")
+        return items

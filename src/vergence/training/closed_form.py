@@ -1,0 +1,286 @@
+r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient descent: three passes over images, sums that add up.
+
+1. Dictionary: at most 100,000 patches of at most 4,000 images.
+2. Principal directions V of the features f: randomized subspace iteration on at most 10,000 images (N. Halko,
+   P. G. Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Review 2011).
+3. Joint embedding: m random views of every image, in blocks of 250; only sums of x = V^T (f - mean f) and their products stay.
+   With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components G w = omega S' w with the
+   largest omega, each times omega^power, are the embedding.
+
+The density is the Gaussian over two views with these moments: covariance W S W^T of each view, and W G W^T between two.
+
+A block's views depend on (seed, number of the block) alone, so that a run that was killed goes on from the last pass, or
+within the last one from the last checkpoint, with the same result. Several processes share the blocks of the last pass.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vergence.data.items import Items, batches
+from vergence.data.pixels import center_crop, to_unit
+from vergence.data.views import Views
+from vergence.encoders.dictionary import N_PATCHES, PatchEncoder, PatchSample, PatchSettings, learn_dictionary
+from vergence.methods.paired import PairedMethod
+from vergence.objectives.gje import GJE
+from vergence.training import loop
+from vergence.training.config import RunConfig
+from vergence.training.metrics import Recorder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from vergence.linear.moments import Sums
+
+__all__ = ["fit", "fitted_settings", "principal_directions", "require_gje", "total_images"]
+
+BLOCK = 250  # images
+DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 10_000  # images
+ITERATIONS = 2
+SUMS = ("x", "xx", "v", "vv", "tt", "xv")
+
+Progress = Callable[[int, str], None]  # images, name of the pass
+
+
+def fitted_settings(name: str, shape: tuple[int, ...], n: int) -> tuple[PatchSettings, list[str]]:
+    """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on every setting that was reduced.
+
+    A dictionary has at most a tenth as many atoms as there are patches, and the features at most n - 1 directions.
+
+    Example:
+        >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1][1]
+        'dim reduced from 64 to 49: there are 50 images'
+    """
+    asked = settings = PatchSettings.parse(name, shape)
+    scale = min(1.0, settings.side / min(shape[1:])) if settings.side else 1.0
+    positions = math.prod((round(side * scale) - settings.patch) // settings.stride + 1 for side in shape[1:])
+    settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
+    settings = dataclasses.replace(settings, directions=min(settings.directions, n - 1, settings.features))
+    settings = dataclasses.replace(settings, dim=min(settings.dim, settings.directions))
+    names = ("atoms", "directions", "dim")
+    reduced = [(key, getattr(asked, key), getattr(settings, key)) for key in names]
+    return settings, [f"{key} reduced from {a} to {b}: there are {n} images" for key, a, b in reduced if b < a]
+
+
+def require_gje(config: RunConfig) -> None:
+    """Raises a ValueError unless a description with a closed-form encoder has the objective that can be filled in closed form."""
+    model = config.model
+    if model.objective != "gje" or model.options.get("likelihood", "batch") == "learned":
+        raise ValueError(
+            f"expected --objective gje with the encoder 'patches', which no optimizer trains, found '{model.objective}' "
+            f"with options {model.options}; leave the objective out"
+        )
+    if model.projector or model.target_encoder is not None or model.teacher:
+        raise ValueError("expected neither projector, teacher nor target_encoder with the encoder 'patches'; leave them out")
+
+
+def total_images(n: int, views: int) -> int:
+    """Returns how many images `fit` encodes or samples patches from, for its progress."""
+    return min(n, DICTIONARY_FROM) + min(n, DIRECTIONS_FROM) + n * views
+
+
+def fit(
+    fabric: "Fabric",
+    method: PairedMethod,
+    items: Items,
+    views: Views,
+    config: RunConfig,
+    size: int | None,
+    recorder: Recorder,
+    progress: Progress = lambda images, label: None,
+) -> None:
+    """Fits ``method`` from the recorder's last checkpoint, if it has one, and saves the model.
+
+    Args:
+        fabric: The engine that `vergence.training.loop.launch` returned.
+        method: A `PatchEncoder` behind its input statistics, and `GJE`; changed in place.
+        items: Training images; labels are not read.
+        views: Makes random views of a batch.
+        config: Description of the run.
+        size: Side of the central crop that the encoder sees, in pixels; None for whole images.
+        recorder: Keeps checkpoints, metrics and the model; used by the first process only.
+        progress: Called with the number of images that are done, and the name of the pass.
+
+    Raises:
+        vergence.training.loop.Interrupted: SIGINT or SIGTERM came; the finished passes were saved.
+        ValueError: The images cannot be read, or do not have as many distinct patches as the dictionary has atoms.
+    """
+    method.to(fabric.device)
+    with loop.stop_signal() as stopped, torch.no_grad():
+        _Fit(fabric, method, items, views, config, size, recorder, progress, stopped).run()
+
+
+class _Fit:
+    """One fit: what its passes share."""
+
+    def __init__(
+        self,
+        fabric: "Fabric",
+        method: PairedMethod,
+        items: Items,
+        views: Views,
+        config: RunConfig,
+        size: int | None,
+        recorder: Recorder,
+        progress: Progress,
+        stopped: list[int],
+    ) -> None:
+        self.fabric, self.method, self.items, self.views, self.config = fabric, method, items, views, config
+        self.size, self.recorder, self.progress, self.stopped = size, recorder, progress, stopped
+        encoder = next(m for m in method.encoder.modules() if isinstance(m, PatchEncoder))
+        self.encoder, self.settings, self.maps = encoder, encoder.settings, encoder.maps
+        self.step, self.started = 0, time.monotonic()
+
+    def run(self) -> None:
+        """Runs the passes that the checkpoint does not hold."""
+        from vergence.linear.moments import Sums
+
+        state = self.recorder.load_checkpoint() or {"step": 0}
+        self.step = state["step"]
+        if self.step >= 1:
+            self.maps.set(state["filters"], state["bias"])
+        else:
+            self.maps.set(*self._dictionary())
+            self._save(1)
+        if self.step >= 2:
+            mean, V = state["mean"], state["directions"]
+        else:
+            mean, V = self._directions()
+            self._save(2, mean=mean, directions=V)
+        device = self.fabric.device
+        sums = Sums(V.shape[1], self.settings.views, device, torch.zeros(V.shape[1], dtype=V.dtype, device=device))
+        if "sums" in state:
+            sums.n, sums.eps = state["n"], state["eps"]
+            for name in SUMS:
+                getattr(sums, name).copy_(state["sums"][name])
+        self._moments(sums, mean.to(device), V.to(device))
+        if self.fabric.is_global_zero:
+            self.recorder.save_model(self.method.state_dict())
+        self.fabric.barrier()
+
+    def _dictionary(self) -> tuple[Tensor, Tensor]:
+        s, seed = self.settings, loop.seed_of(self.config.fit.seed, "patches", 0) % (1 << 31)
+        sample = PatchSample(N_PATCHES, s.patch, s.stride, seed)
+        for x in self._images(self._some(DICTIONARY_FROM), "dictionary"):
+            sample.add(self.maps.shrunk(x.to(self.maps.filters.dtype)).cpu())
+        if sample.patches is None:
+            raise ValueError("expected images to learn a dictionary from, found none that could be read")
+        return learn_dictionary(sample.patches, s.atoms)
+
+    def _directions(self) -> tuple[Tensor, Tensor]:
+        parts = [self.maps(x).to(self.maps.arithmetic()) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
+        generator = torch.Generator().manual_seed(loop.seed_of(self.config.fit.seed, "directions", 0))
+        mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype, generator)
+        return mean.cpu(), V.cpu()
+
+    def _moments(self, sums: "Sums", mean: Tensor, V: Tensor) -> None:
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        blocks = list(batches(len(self.items), BLOCK))
+        self.progress(self.step * BLOCK * self.settings.views if self.step > 2 else 0, "joint embedding")
+        mine = range(max(0, self.step - 2) + rank, len(blocks), world)
+        saved = time.monotonic()
+        stream = self.items.stream((blocks[i] for i in mine), workers=self.config.fit.workers)
+        W = V.to(self.maps.arithmetic())
+        for i, (_, x) in zip(mine, stream, strict=True):
+            if len(x):
+                drawn = [self._projected(x.to(self.fabric.device), i, j, mean, W) for j in range(self.settings.views)]
+                sums.add(drawn[0], drawn)
+            self.progress(len(x) * self.settings.views * world, "joint embedding")
+            if world == 1 and (self.stopped or time.monotonic() - saved > self.config.fit.checkpoint_seconds):
+                totals = {name: getattr(sums, name) for name in SUMS}
+                self._save(3 + i, mean=mean, directions=V, sums=totals, n=sums.n, eps=sums.eps)
+                saved = time.monotonic()
+            self._stop()
+        sums.reduce()
+        self._solve(sums, mean, V)
+        self._row("joint embedding", mean_eigenvalue=float(self.encoder.eigenvalues.mean()))
+
+    def _projected(self, x: Tensor, block: int, view: int, mean: Tensor, W: Tensor) -> Tensor:
+        seed = loop.seed_of(self.config.fit.seed, "views", block * self.settings.views + view)
+        f: Tensor = self.maps(self.views(x, torch.Generator().manual_seed(seed)))
+        return ((f - mean).to(W.dtype) @ W).to(f.dtype)
+
+    def _solve(self, sums: "Sums", mean: Tensor, V: Tensor) -> None:
+        """Sets the affine map and the joint Gaussian from the sums."""
+        from vergence.linear.solutions import joint_embedding
+
+        s, found = self.settings, sums.moments(centered=True)
+        ridge = s.ridge * found.S.diagonal().mean() * torch.eye(len(found.S), dtype=found.S.dtype, device=found.S.device)
+        W, omega, _ = joint_embedding(found.G, found.S + ridge)
+        omega = omega[: s.dim]
+        W = W[: s.dim] * omega[:, None] ** s.power
+        weight = W @ V.T.to(W)
+        self.encoder.weight.copy_(weight)
+        self.encoder.offset.copy_(-(weight @ mean.to(W)) - W @ found.mean_seen)
+        self.encoder.eigenvalues.copy_(omega)
+        objective = self.method.objective
+        assert isinstance(objective, GJE)
+        S, G = W @ found.S @ W.T, W @ found.G @ W.T
+        moving = objective.moving
+        moving.mean.zero_()
+        moving.covariance.copy_(torch.cat([torch.cat([S, G], 1), torch.cat([G.T, S], 1)]))
+        moving.steps.fill_(found.n)
+        moving.items.fill_(found.n * s.views)
+
+    def _some(self, limit: int) -> Tensor:
+        """Returns the index of at most ``limit`` images, sampled with the seed, in their order."""
+        generator = torch.Generator().manual_seed(loop.seed_of(self.config.fit.seed, "sample", limit))
+        return torch.randperm(len(self.items), generator=generator)[:limit].sort().values
+
+    def _images(self, index: Tensor, label: str) -> Iterator[Tensor]:
+        """Yields images as the encoder sees them, in [0, 1], on the device."""
+        for _, x in self.items.stream(iter(index.split(BLOCK)), workers=self.config.fit.workers):
+            x = x if self.size is None else center_crop(x, self.size)
+            if len(x):
+                yield to_unit(x, self.maps.filters.dtype).to(self.fabric.device)
+            self.progress(len(x), label)
+            self._stop()
+
+    def _stop(self) -> None:
+        if self.stopped:
+            raise loop.Interrupted(self.stopped[-1], self.step)
+
+    def _save(self, step: int, **state: Any) -> None:
+        self.step = step
+        if not self.fabric.is_global_zero:
+            return
+        maps = {"filters": self.maps.filters.detach(), "bias": self.maps.bias.detach()}
+        self.recorder.save_checkpoint({"model": {}, "optimizer": {}, "step": step, **maps, **state})
+        if step <= 2:
+            self._row(("dictionary", "directions")[step - 1])
+
+    def _row(self, label: str, **numbers: float) -> None:
+        if self.fabric.is_global_zero:
+            seconds = round(time.monotonic() - self.started, 1)
+            self.recorder.append({"step": self.step, "epoch": 1, "seconds": seconds, **numbers})
+            self.recorder.log(f"{label} after {seconds:g} s")
+
+
+def principal_directions(
+    parts: list[Tensor], k: int, dtype: torch.dtype, generator: torch.Generator, iterations: int = ITERATIONS
+) -> tuple[Tensor, Tensor]:
+    """Returns the mean (F,) of features and an orthonormal basis (F, k) of about their first k principal directions.
+
+    Args:
+        parts: Features (B, F) in parts; products are taken in their type.
+        k: Number of directions.
+        dtype: Type of the sums.
+        generator: Generator of the random start, on the CPU.
+        iterations: Subspace iterations.
+    """
+    n = sum(len(f) for f in parts)
+    mean = torch.stack([f.to(dtype).sum(0) for f in parts]).sum(0) / n
+    Q = torch.randn(parts[0].shape[1], k, generator=generator, dtype=dtype).to(mean.device)
+    for _ in range(iterations):
+        low = Q.to(parts[0].dtype)
+        Y = torch.zeros_like(Q)
+        for f in parts:
+            c = (f.to(dtype) - mean).to(f.dtype)
+            Y += (c.T @ (c @ low)).to(dtype)
+        Q = torch.linalg.qr(Y)[0]
+    return mean, Q

@@ -1,0 +1,175 @@
+"""The recipe ``patches``: equal to the solution by hand, resumed with the same bits, usable as every run, and its bad input."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+
+import vergence
+from vergence.data.arrays import from_array
+from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.items import batches
+from vergence.data.views import ImageViews
+from vergence.encoders.dictionary import PatchEncoder, PatchSettings
+from vergence.encoders.networks import Standardize
+from vergence.methods.paired import PairedMethod
+from vergence.objectives.gje import GJE
+from vergence.training import closed_form, loop, recipes
+from vergence.training.config import FitConfig, RunConfig
+from vergence.training.metrics import MemoryRecorder
+
+TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
+QUICK = {"recipe": "patches", "encoder": TINY, "device": "cpu"}
+
+
+class Fabric:
+    """One process on the CPU."""
+
+    device, global_rank, world_size, is_global_zero = torch.device("cpu"), 0, 1, True
+
+    def barrier(self):
+        """Does nothing."""
+
+
+def fitted(x, settings, views):
+    net = torch.nn.Sequential(Standardize(torch.zeros(1), torch.ones(1)), PatchEncoder(1, settings))
+    method = PairedMethod(net, GJE(settings.dim))
+    config = RunConfig(data=DataConfig(source="x"), fit=FitConfig(workers=0))
+    closed_form.fit(Fabric(), method, from_array(x), views, config, None, MemoryRecorder())
+    return method
+
+
+def test_the_fit_equals_the_generalized_eigenproblem_by_hand():
+    x = np.random.default_rng(0).random((300, 8, 8)).astype(np.float32)
+    settings = PatchSettings(atoms=4, patch=3, pool=1, directions=8, dim=3, views=3, ridge=0.01, power=1.0)
+    views = ImageViews(ViewConfig(crop=(0.9, 1.0), blur=0.0), 8)
+    method = fitted(x, settings, views)
+    encoder = method.encoder[1]
+    f = []  # all 8 features are kept, so that the principal directions are a rotation
+    for block, index in enumerate(batches(300, closed_form.BLOCK)):
+        seeds = [loop.seed_of(0, "views", block * 3 + j) for j in range(3)]
+        part = torch.from_numpy(x)[index, None]
+        f.append(torch.stack([encoder.maps(views(part, torch.Generator().manual_seed(seed))) for seed in seeds]))
+    f = torch.cat(f, 1)
+    mean = f.mean((0, 1))
+    within = (f - f.mean(0)).flatten(0, 1)
+    within = within.T @ within / (300 * 2)
+    c = (f - mean).flatten(0, 1)
+    S = c.T @ c / 900 + within / 900
+    G = S - within
+    S_ridge = S + 0.01 * S.diagonal().mean() * torch.eye(8)
+    omega, w = scipy.linalg.eigh(G.numpy(), S_ridge.numpy())
+    omega, w = torch.from_numpy(omega[::-1][:3].copy()), torch.from_numpy(w[:, ::-1][:, :3].copy())
+    torch.testing.assert_close(encoder.eigenvalues, omega, rtol=1e-6, atol=1e-8)
+    z = encoder(torch.from_numpy(x)[:, None].double())
+    by_hand = (encoder.maps(torch.from_numpy(x)[:, None].double()) - mean) @ w * omega
+    torch.testing.assert_close(z.abs(), by_hand.abs(), rtol=1e-6, atol=1e-8)
+
+
+def test_the_density_is_the_gaussian_of_the_views():
+    x = np.random.default_rng(0).random((300, 8, 8)).astype(np.float32)
+    settings = PatchSettings(atoms=4, patch=3, pool=1, directions=8, dim=3, ridge=0.0, power=1.0)
+    method = fitted(x, settings, ImageViews(ViewConfig(crop=(0.9, 1.0), blur=0.0), 8))
+    omega = method.encoder[1].eigenvalues
+    S = method.objective.moving.covariance
+    torch.testing.assert_close(S[:3, :3], torch.diag(omega**2), atol=1e-8, rtol=0)
+    torch.testing.assert_close(S[:3, 3:], torch.diag(omega**3), atol=1e-8, rtol=0)
+
+
+def test_subspace_iteration_finds_the_principal_directions():
+    f = torch.randn(200, 12) @ torch.diag(3.0 ** -torch.arange(12.0)) @ torch.linalg.qr(torch.randn(12, 12))[0]
+    mean, V = closed_form.principal_directions(
+        list(f.split(70)), 3, torch.float64, torch.Generator().manual_seed(0), iterations=30
+    )
+    expected = torch.linalg.svd(f - f.mean(0), full_matrices=False)[2][:3]
+    torch.testing.assert_close(V @ V.T, expected.T @ expected, rtol=0, atol=1e-8)
+    torch.testing.assert_close(mean, f.mean(0))
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("at", [1, 8, 14])
+def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, at):
+    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
+    calls = []
+    stop = closed_form._Fit._stop
+
+    def stop_once(self):
+        calls.append(self.step)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        stop(self)
+
+    monkeypatch.setattr(closed_form._Fit, "_stop", stop_once)
+    with pytest.raises(loop.Interrupted):
+        vergence.train("digits", out=tmp_path / "run", **QUICK)
+    resumed = vergence.train(out=tmp_path / "run", resume=True)
+    files = [run.folder.path / "model.safetensors" for run in (whole, resumed)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.float32
+def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    assert run.folder.config.fit.epochs == 1 and PatchSettings.parse(run.folder.config.model.encoder, (1, 8, 8)).dim == 8
+    evaluation = vergence.evaluate(run, probes=False)
+    assert evaluation.representations["z"].knn[20].majority > 0.6
+    assert vergence.write_report(tmp_path / "run").exists()
+    loaded = vergence.load(tmp_path / "run")
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    assert torch.equal(loaded.encode(x), run.encode(x)) and loaded.encode(x).shape == (5, 8)
+    assert loaded.write_embeddings(x, tmp_path / "z.npz") == 5 == len(loaded.score(x))
+    assert loaded.sample(3)[0].shape == (3, 8) and loaded.embed(x).mean.shape == (5, 8)
+    flat = torch.full((5, 1, 8, 8), 255, dtype=torch.uint8)
+    flat[:, :, ::2, ::3] = 0  # unlike any digit
+    digits = next(loaded.items("digits").stream([torch.arange(200)]))[1]
+    assert loaded.score(flat).min() > loaded.score(digits).median()
+
+
+@pytest.mark.float32
+def test_two_processes_fit_what_one_fits(tmp_path):
+    command = [sys.executable, "-m", "vergence.cli.commands", "train", "digits", "--recipe", "patches", "--encoder", TINY]
+    command += ["--device", "cpu", "--devices", "2", "--out", str(tmp_path / "two")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=240)
+    one, two = vergence.train("digits", out=tmp_path / "one", **QUICK), vergence.load(tmp_path / "two")
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize(
+    ("x", "settings", "match"),
+    [
+        (np.zeros((20, 3), np.float32), {}, "expected images for encoder 'patches', found vector data"),
+        (np.full((20, 9, 9), 3, np.uint8), {}, "distinct patches for 16 atoms, found 1"),
+        (np.zeros((20, 3, 3, 1), np.uint8), {}, "expected images of at least 4 x 4 pixels"),
+        (np.zeros((20, 9, 9), np.uint8), {"objective": "vje"}, "expected --objective gje with the encoder 'patches'"),
+        (np.zeros((20, 9, 9), np.uint8), {"projector": (4,)}, "expected neither projector, teacher nor target_encoder"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tmp_path, x, settings, match):
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(ValueError, match=match) as caught:
+        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **QUICK, **settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.float32
+def test_what_the_data_reduces_is_noted(tmp_path, capsys):
+    x = np.random.default_rng(0).integers(0, 256, (15, 9, 9), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", x)
+    run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", recipe="patches", device="cpu")
+    err = capsys.readouterr().err
+    assert "note: atoms reduced from 2048 to 19: there are 12 images" in err and "dim reduced from 1024 to 11" in err
+    assert run.encode(x).shape == (15, 11) and run.encode(x).isfinite().all() and run.score(x).isfinite().all()
+
+
+def test_the_recipe_is_complete():
+    config = recipes.patches()
+    assert config.model.encoder == "patches" and config.model.objective == "gje" and config.views.blur == 0
+    assert RunConfig.from_dict(config.to_dict()) == config
