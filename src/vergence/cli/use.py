@@ -20,6 +20,7 @@ class Evaluate:
     probes: bool = True
     """Fit linear probes."""
     device: options.Device = "auto"
+    threads: options.Threads = None
 
 
 @dataclass(kw_only=True)
@@ -34,6 +35,7 @@ class _Use:
     batch_size: int = 256
     """Items at a time."""
     device: options.Device = "auto"
+    threads: options.Threads = None
 
 
 class Embed(_Use):

@@ -73,11 +73,12 @@ class FitConfig(Checked):
         seed: Seed of the initialization, the order of the data, the views and the samples.
         knn_every: Epochs between online kNN checks on at most 10,000 items; 0 for none.
         checkpoint_seconds: Least time between two checkpoints, in seconds.
+        threads: CPU threads of each process; ``None`` chooses one or all by measuring, which a resumed run does not repeat.
         strict: Whether the run stops when the embedding collapses.
     """
 
     least: typing.ClassVar[dict[str, float]] = {
-        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes"), 1),
+        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "threads"), 1),
         **dict.fromkeys(("lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0),
     }
 
@@ -96,6 +97,7 @@ class FitConfig(Checked):
     seed: int = 0
     knn_every: int = 10
     checkpoint_seconds: float = 30.0
+    threads: int | None = None
     strict: bool = False
 
 
