@@ -64,7 +64,9 @@ def lightly_loop(
 
 def our_loop(encoder: str, images: torch.Tensor, batch_size: int, steps: int, precision: str) -> float:
     """Returns images per second of `loop.fit` after a warm-up run of two steps."""
-    fit = FitConfig(epochs=1, batch_size=batch_size, precision=precision, knn_every=0, checkpoint_seconds=1e9, device="cpu")
+    threads = torch.get_num_threads()  # as many as lightly's loop has
+    settings = {"precision": precision, "knn_every": 0, "checkpoint_seconds": 1e9, "device": "cpu", "threads": threads}
+    fit = FitConfig(epochs=1, batch_size=batch_size, **settings)
     fabric = loop.launch(fit)
     model = ModelConfig(encoder=encoder)
     for n in (2, steps):

@@ -38,6 +38,7 @@ class Advise:
     data_root: Annotated[options.DataRoot, arg(help_behavior_hint="(default: data)")] = None
     download: options.Download = False
     device: options.Device = "auto"
+    threads: options.Threads = None
 
 
 def advise(command: Advise) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tyro
@@ -43,7 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
             args=arguments,
         )
         options.check(command)
-        RUN[type(command)](command)
+        with _threads(command):
+            RUN[type(command)](command)
     except (ValueError, OSError) as error:
         _stop(_message(error))
     except (RuntimeError, MemoryError) as error:
@@ -52,6 +54,16 @@ def main(arguments: list[str] | None = None) -> None:
         _stop(f"not enough memory ({error}); choose smaller numbers, for instance of --n or --batch-size")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _threads(command: Any) -> AbstractContextManager[None]:
+    """Returns a context with the number of threads that a command was given."""
+    number = getattr(getattr(command, "do", command), "threads", None)
+    if number is None:
+        return nullcontext()
+    from vergence.utils.threads import fixed
+
+    return fixed(number)
 
 
 def _require_no_empty(arguments: list[str]) -> None:

@@ -36,6 +36,7 @@ class DensityFit:
     seed: options.Seed = 0
     device: Device = "cpu"
     """Device to compute on."""
+    threads: options.Threads = None
 
 
 @dataclass(kw_only=True)

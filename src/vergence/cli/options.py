@@ -14,7 +14,7 @@ from tyro.conf import UseAppendAction, arg
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.training.config import FitConfig, ModelConfig
 
-__all__ = ["ALIASES", "SETTINGS", "DataRoot", "Device", "Download", "Seed", "Settings", "TrustCode"]
+__all__ = ["ALIASES", "SETTINGS", "DataRoot", "Device", "Download", "Seed", "Settings", "Threads", "TrustCode"]
 __all__ += ["SOURCES", "check", "chosen", "described", "known_settings", "parse", "parse_settings", "setting"]
 
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
@@ -25,11 +25,12 @@ SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of i
 # Fields of the configuration that have an option of their own in `vergence train`; --set reaches every field.
 SETTINGS = (
     *("objective", "encoder", "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes"),
-    *("seed", "precision", "device", "devices", "root", "download", "strict"),
+    *("seed", "precision", "device", "devices", "threads", "root", "download", "strict"),
 )
+MEASURED = "(default: one or all, by measuring)"
 ALIASES = {"root": "data_root"}  # name of an option where it is not the field's
 METAVARS = {"lr": "RATE", "size": "PIXELS", "keep_classes": "LABEL [LABEL ...]", "root": "FOLDER"}
-DEFAULTS = {"keep_classes": "", "root": "(default: data)"}  # of the help, where it is not the recipe's
+DEFAULTS = {"keep_classes": "", "root": "(default: data)", "threads": MEASURED}  # of the help, where it is not the recipe's
 
 
 @functools.cache
@@ -87,6 +88,7 @@ def chosen(command: Any) -> dict[str, Any]:
 
 
 Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="Device that computes.")]
+Threads = Annotated[int | None, arg(metavar="N", help="CPU threads.", help_behavior_hint=MEASURED)]
 Seed = Annotated[int, arg(help="Seed of all random numbers.")]
 DataRoot = Annotated[str | None, arg(metavar="FOLDER", help=described("root"), help_behavior_hint="(default: the run's)")]
 TrustCode = Annotated[bool, arg(help="Import the objective that the run names where it is not one of the library's.")]

@@ -20,6 +20,7 @@ class Evaluate:
     probes: bool = True
     """Fit linear probes."""
     device: options.Device = "auto"
+    threads: options.Threads = None
     trust_code: options.TrustCode = False
 
 
@@ -35,6 +36,7 @@ class _Use:
     batch_size: int = 256
     """Items at a time."""
     device: options.Device = "auto"
+    threads: options.Threads = None
     trust_code: options.TrustCode = False
 
 

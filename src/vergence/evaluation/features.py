@@ -1,13 +1,14 @@
 """Embeddings of data by a trained network: in order, in bounded memory, without gradient."""
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vergence.data.items import Items, batches
 from vergence.data.pixels import center_crop
+from vergence.utils.threads import Threads
 
 __all__ = ["collect", "stream"]
 
@@ -25,6 +26,8 @@ def stream(
 ) -> Iterator[tuple[Tensor, T]]:
     """Yields the indices of the items read and the function of their batch, in the items' order, without unreadable items.
 
+    The number of threads is chosen by measuring (`vergence.utils.threads.Threads`), for which the function is repeated on parts.
+
     Args:
         function: Function of a batch (B, ...) on ``device``.
         items: Items to read.
@@ -33,12 +36,25 @@ def stream(
         batch_size: Items per batch, which bounds the memory.
         workers: Processes that decode images.
     """
-    with torch.inference_mode():
-        for index, x in items.stream(batches(len(items), batch_size), workers=workers):
-            x = x[0] if isinstance(x, (tuple, list)) else x  # the context of a pair
-            x = x.to(device, non_blocking=True)
-            x = x if size is None or x.ndim != 4 else center_crop(x, size).to(memory_format=torch.channels_last)
-            yield index, function(x)
+
+    def outcome(x: Tensor) -> T:
+        x = x.to(device, non_blocking=True)
+        x = x if size is None or x.ndim != 4 else center_crop(x, size).to(memory_format=torch.channels_last)
+        return function(x)
+
+    def part(unit: tuple[Tensor, Any]) -> T:
+        x = _context(unit[1])
+        return outcome(x[: max(1, len(x) // 4)])
+
+    with torch.inference_mode(), Threads(device=device) as threads:
+        for index, x in threads.over(items.stream(batches(len(items), batch_size), workers=workers), trial=part):
+            yield index, outcome(_context(x))
+
+
+def _context(x: Any) -> Tensor:
+    """Returns a batch, of pairs their contexts."""
+    context: Tensor = x[0] if isinstance(x, (tuple, list)) else x
+    return context
 
 
 def collect(

@@ -15,10 +15,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from vergence.data.items import Items, PairItems
+from vergence.data.pixels import to_unit
 from vergence.linear.moments import Moments, Sums
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
 from vergence.utils.checks import is_count, require_choice, require_count
 from vergence.utils.devices import as_device
+from vergence.utils.threads import Threads
 
 __all__ = ["RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
 
@@ -251,7 +253,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         return X, y
 
     def _absorb(self, state: State, X: Any, y: Any) -> None:
-        sampler, device, start = self._sampler, as_device(self.device), state.block
+        sampler, device = self._sampler, as_device(self.device)
         if y is not None:
             self._targets(state, y)  # all classes, in one order on every process
         indexed = isinstance(X, (Items, np.ndarray, Tensor))
@@ -259,17 +261,25 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             some = torch.linspace(0, len(X) - 1, min(len(X), RESERVOIR)).long().unique()
             raw = next(iter(X.stream(iter([some]))))[1] if isinstance(X, Items) else as_tensor(X[some.numpy()])
             self._keep(state, raw, self._targets(state, None if y is None else y[some.numpy()]))
-        for b, items, targets in blocks(X, y):
+        with Threads(device=device) as threads:
+            self._absorb_blocks(state, blocks(X, y), threads, keep=not indexed)
+
+    def _absorb_blocks(self, state: State, read: Iterable[tuple[int, Tensor, Any]], threads: Threads, *, keep: bool) -> None:
+        """Adds blocks to the sums; ``keep`` says whether some of their items are kept for the Monte Carlo error."""
+        sampler, device, start = self._sampler, as_device(self.device), state.block
+        for b, items, targets in read if sampler is not None else threads.over(read, trial=lambda block: _pass(block[1])):
             raw = items.to(device)
             x, t = flat(raw, sampler), self._targets(state, targets)
             if state.sums is None:
                 state.sums = Sums(x.shape[1], self.n_draws if sampler else 0, device, x.double().mean(0))
             self._require_width(x, len(state.sums.x))
-            if sampler is not None and not indexed:
+            if sampler is not None and keep:
                 self._keep(state, raw, t)
             if b < 0:
                 continue
-            views = draw(raw, sampler, self.n_draws, state.seed, start + b) if sampler is not None else ()
+            views: Iterable[Tensor] = ()
+            if sampler is not None:
+                views = threads.over(draw(raw, sampler, self.n_draws, state.seed, start + b), trial=_pass)
             state.sums.add(x, views, None if t is None else t.to(device))
             state.block = start + b + 1
 
@@ -349,6 +359,12 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         assert self._sampler is not None
         views = torch.stack(list(draw(raw, self._sampler, self.n_draws, seed, number))).double()
         return views - moments.mean_seen if self.center else views
+
+
+def _pass(x: Tensor) -> Tensor:
+    """Returns the product that sums over a block (B, ...) or its views consist of, of a quarter of it: for trials."""
+    part = to_unit(x[: len(x) // 4 or len(x)]).flatten(1)
+    return part.T @ part
 
 
 def _are_batches(X: Any) -> bool:

@@ -83,7 +83,7 @@ def train(
     fabric = fabric or loop.launch(config.fit)
     metadata = build.describe(config, opened, shape, target_shape, method, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
-        folder = _continued(out, metadata) if resume else _created(fabric, out, config, metadata, opened)
+        folder = _continued(out, config, metadata) if resume else _created(fabric, out, config, metadata, opened)
         fit = _fit_closed_form if is_closed_form(config.model.encoder) else _fit
         fit(fabric, method, opened, folder, views)
     return Run(folder, method, fabric.device)
@@ -110,8 +110,8 @@ def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, o
     return RunFolder(out, config, metadata)
 
 
-def _continued(out: Path, now: RunMetadata) -> RunFolder:
-    """Returns the folder of a run that is resumed.
+def _continued(out: Path, config: RunConfig, now: RunMetadata) -> RunFolder:
+    """Returns the folder of a run that is resumed, as `_resumed` describes it.
 
     Raises:
         ValueError: The data has changed since the run started.
@@ -121,6 +121,7 @@ def _continued(out: Path, now: RunMetadata) -> RunFolder:
         before, found = getattr(folder.metadata, name), getattr(now, name)
         if before != found:
             raise ValueError(f"expected the data that the run started with, found {name} {found} instead of {before}; restore it")
+    folder.config = config
     return folder
 
 
@@ -137,7 +138,7 @@ def describe(source: str | RunConfig | None, recipe: str, settings: dict[str, An
 
 
 def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
-    """Returns the description of the run in a folder.
+    """Returns the description of the run in a folder; the number of threads may be another now.
 
     Raises:
         ValueError: There is no run, it names code that is not trusted, or a setting that is given differs from the run's.
@@ -152,11 +153,11 @@ def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any]
         f"{name} was {before[part][name]!r}, now {now[part][name]!r}"
         for part in before
         for name in before[part]
-        if before[part][name] != now[part][name]
+        if name != "threads" and before[part][name] != now[part][name]
     ]
     if changed:
         raise ValueError(f"--resume keeps a run's own settings: {'; '.join(changed)}; leave them out, or start another run")
-    return config
+    return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
 
 
 def _require_apart(out: Path, source: str) -> None:
@@ -205,4 +206,4 @@ def _unseen(images: int, label: str) -> None:
     """Shows no progress."""
 
 
-_UNSHOWN = {"step", "epoch", "lr", "images_per_second", "std", "variance_cv"}
+_UNSHOWN = {"step", "epoch", "lr", "images_per_second", "threads", "std", "variance_cv"}

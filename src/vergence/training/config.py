@@ -100,6 +100,7 @@ class FitConfig(Checked):
         seed: Seed of the initialization, the order of the data, the views and the samples.
         knn_every: Epochs between online kNN checks on at most 10,000 training items; 0 for none.
         checkpoint_seconds: Least time between two checkpoints, in seconds.
+        threads: CPU threads of each process; ``None`` chooses one or all by measuring, which a resumed run does not repeat.
         strict: Whether the run stops when the embedding collapses.
     """
 
@@ -108,7 +109,7 @@ class FitConfig(Checked):
         **{"batch_size": 2**20, "devices": 1024, "nodes": 16_384, "workers": 1024, "seed": 2**63 - 1},
     }
     least: typing.ClassVar[dict[str, float]] = {
-        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes"), 1),
+        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "threads"), 1),
         **dict.fromkeys(("lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0),
     }
 
@@ -127,6 +128,7 @@ class FitConfig(Checked):
     seed: int = 0
     knn_every: int = 10
     checkpoint_seconds: float = 30.0
+    threads: int | None = None
     strict: bool = False
 
 

@@ -304,7 +304,9 @@ def _wrong_checkpoint(state: object) -> str:
     for name in ("model", "optimizer"):
         if not isinstance(state[name], dict):
             return f"its {name} is of type {type(state[name]).__name__} instead of a dictionary"
-    step = state["step"]
+    step, threads = state["step"], state.get("threads")
+    if threads is not None and not is_count(threads, 1):
+        return f"its number of threads is {shortened(ValueError(repr(threads)))} instead of a whole number of at least 1"
     return "" if is_count(step, 0) else f"its step is {shortened(ValueError(repr(step)))} instead of a whole number of at least 0"
 
 

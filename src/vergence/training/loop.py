@@ -5,6 +5,7 @@ sample what one process would: each samples for the whole batch and takes its pa
 """
 
 import contextlib
+import copy
 import hashlib
 import logging
 import signal
@@ -23,6 +24,7 @@ from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer
+from vergence.utils.threads import Threads
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -38,6 +40,7 @@ __all__ = [
     "stop_signal",
 ]
 
+TRIAL = 32  # items of a trial of the number of threads
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
 
 
@@ -123,17 +126,21 @@ def fit(
         ValueError: The batch is larger than the data, the loss is not finite, or the embedding collapsed under ``strict``.
     """
     steps = require_batches(len(items), config)
-    model, optimizer, step, counted = _restore(fabric, method, config, recorder)
+    model, optimizer, state = _restore(fabric, method, config, recorder)
+    step = state["step"]
     if step > config.epochs * steps:
         raise ValueError(f"expected a checkpoint of at most {config.epochs * steps} steps, found one of step {step}; train again")
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
-    metrics.load_state(counted)
+    metrics.load_state(state["metrics"])
     saved = time.monotonic()
-    with stop_signal() as stopped, torch.random.fork_rng():
+    log = recorder.log if fabric.is_global_zero else None
+    choice = Threads(config.threads, start=state["threads"], device=fabric.device, log=log)
+    with stop_signal() as stopped, torch.random.fork_rng(), choice as threads:
         model.train()
         while step < config.epochs * steps:
-            for x in _epoch(items, config, fabric, step // steps, step % steps, steps):
+            epoch = _epoch(items, config, fabric, step // steps, step % steps, steps)
+            for x in threads.over(epoch, trial=_trial(method.encoder, views, fabric)):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(config, step, steps)
                 torch.manual_seed(seed_of(config.seed, "noise", step))
@@ -151,20 +158,20 @@ def fit(
                     progress(step, metrics.row)
                 stop = _agreed(stopped, fabric, step)
                 if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds):
-                    recorder.save_checkpoint(_state(method, optimizer, step, metrics))
+                    recorder.save_checkpoint(_state(method, optimizer, step, metrics, threads))
                     saved = time.monotonic()
                 if stop:
                     raise Interrupted(stop, step)
     fabric.barrier()
     if fabric.is_global_zero:
-        recorder.save_checkpoint(_state(method, optimizer, step, metrics))
+        recorder.save_checkpoint(_state(method, optimizer, step, metrics, threads))
         recorder.save_model(method.state_dict())
 
 
 def _restore(
     fabric: "Fabric", method: Method, config: FitConfig, recorder: Recorder
-) -> tuple[nn.Module, torch.optim.Optimizer, int, dict[str, Any]]:
-    """Returns the model and the optimizer as Fabric wraps them, in the last checkpoint's state, its step and its metrics."""
+) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]:
+    """Returns the model and the optimizer as Fabric wraps them, and the last checkpoint's step, metrics and threads."""
     if fabric.world_size > 1:
         method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
     state = recorder.load_checkpoint()
@@ -172,11 +179,11 @@ def _restore(
         _load(method.load_state_dict, state["model"])
     model, optimizer = fabric.setup(method, build_optimizer(config, method.parameters()))
     if state is None:
-        return model, optimizer, 0, {}
+        return model, optimizer, {"step": 0, "metrics": {}, "threads": None}
     _load(load_optimizer, optimizer, state["optimizer"], config)
     if fabric.is_global_zero:
         recorder.drop_rows_after(state["step"])
-    return model, optimizer, state["step"], state.get("metrics") or {}
+    return model, optimizer, {"step": state["step"], "metrics": state.get("metrics") or {}, "threads": state.get("threads")}
 
 
 def _load(load: Callable[..., Any], *arguments: Any) -> None:
@@ -209,8 +216,9 @@ def require_batches(n: int, config: FitConfig) -> int:
     return n // config.batch_size
 
 
-def _state(method: Method, optimizer: torch.optim.Optimizer, step: int, metrics: Metrics) -> dict[str, Any]:
-    return {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "metrics": metrics.state()}
+def _state(method: Method, optimizer: torch.optim.Optimizer, step: int, metrics: Metrics, threads: Threads) -> dict[str, Any]:
+    state = {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    return state | {"metrics": metrics.state(), "threads": threads.settled}
 
 
 def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start: int, steps: int) -> Iterator[Any]:
@@ -229,6 +237,20 @@ def _views(views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", ste
     part = slice(fabric.global_rank * len(x), (fabric.global_rank + 1) * len(x))
     draws = [views.draw(config.batch_size, generator) for _ in range(2)]
     return tuple(views.apply(x, {name: draw[part] for name, draw in drawn.items()}) for drawn in draws)
+
+
+def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callable[[Any], None]:
+    """Returns what stands for a step in trials: both passes of a copy of the encoder on some items of a batch."""
+
+    def work(x: Any) -> None:
+        generator = torch.Generator().manual_seed(0)
+        part = x[0][:TRIAL] if views is None else views(x[:TRIAL], generator)
+        network = copy.deepcopy(encoder)
+        with fabric.autocast():
+            z = network(part.to(next(network.parameters()).dtype))
+        z.float().square().mean().backward()
+
+    return work
 
 
 def _gather(fabric: "Fabric") -> Callable[[Tensor], Tensor]:

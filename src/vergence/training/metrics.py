@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from vergence.evaluation import collapse
@@ -143,6 +144,7 @@ class Metrics:
         means = {name: value.item() / self.count for name, value in self.sums.items()}
         lr = learning_rate(self.config, step - 1, self.steps)
         self.row = {"step": step, "epoch": round(step / self.steps, 4), **means, "lr": lr, "images_per_second": rate}
+        self.row["threads"] = torch.get_num_threads()
         _require_finite(self.row, step)
         if self.first and step % self.steps == 0:
             self.row |= self._diagnose(step // self.steps)

@@ -1,31 +1,41 @@
 """Chooses the number of threads by measuring, since beside another busy program two threads can be far slower than one.
 
 With OpenMP every parallel region ends at a barrier. Where another process takes a core, each barrier waits for a time slice of
-that process, and a step with two threads can take twenty to seventy times as long as with one. Nothing announces this, so the
-work is tried with one thread and with all, at the start and again when it takes twice as long as before.
+that process, and a step with two threads can take twenty to seventy times as long as with one. Nothing reports this, so the
+work is tried with one thread and with all, after its first second and again when it takes twice as long as before.
 """
 
 import contextlib
+import functools
 import statistics
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import torch
 
 from vergence.utils.checks import require_count
+from vergence.utils.distributed import several
 
-__all__ = ["Threads", "choose", "using"]
+__all__ = ["Threads", "choose", "fixed", "using"]
 
+PATIENCE = 1.0  # seconds of work before the first trial: shorter work is done without one
 ROUNDS = 3  # timed calls with each number of threads
 ABANDON = 5.0  # times as slow as with one thread: more calls would only cost time
 GAIN = 1.05  # more threads than one must be faster by this factor
-SLOWER = 2.0  # times the usual seconds of a unit of work, at which the choice is made again
+SLOWER = 2.0  # times the usual seconds of a unit of work, at which there is another trial
 WINDOW = 8  # units of work that the current rate is taken from
 REST = 30.0  # least seconds between two trials
+AGAIN = 300.0  # seconds with fewer threads than there are, after which there is another trial
+
+T = TypeVar("T")
+Work = Callable[[], object]
+_requested: list[int] = []  # the numbers of the `fixed` contexts that are open, the innermost last
 
 
-def choose(work: Callable[[], object], most: int | None = None) -> int:
+def choose(work: Work, most: int | None = None) -> int:
     """Returns the number of threads, 1 or ``most``, with which ``work`` takes less time, and leaves torch with that number.
 
     Args:
@@ -47,13 +57,13 @@ def choose(work: Callable[[], object], most: int | None = None) -> int:
         torch.set_num_threads(1)
         return 1
     one = _seconds(work, 1)
-    several = _seconds(work, most, limit=ABANDON * one)
-    best = most if several * GAIN < one else 1
+    all_ = _seconds(work, most, limit=ABANDON * one)
+    best = most if all_ * GAIN < one else 1
     torch.set_num_threads(best)
     return best
 
 
-def _seconds(work: Callable[[], object], threads: int, limit: float = float("inf")) -> float:
+def _seconds(work: Work, threads: int, limit: float = float("inf")) -> float:
     """Returns the median seconds of a call after one that warms up, or those of the first call above ``limit``."""
     torch.set_num_threads(threads)
     seconds = []
@@ -67,62 +77,117 @@ def _seconds(work: Callable[[], object], threads: int, limit: float = float("inf
 
 
 class Threads:
-    """Keeps the number of threads right while work goes on: chooses at the start, and again when the work slows down by half.
+    """Keeps the number of threads right while work goes on: one or all of torch's, by trials beside the work.
+
+    As a context it sets the number on entry and restores torch's on exit. Work of less than a second is left alone, and so is
+    work with one thread, on another device than the CPU, or in one of several processes. Trials change no result; another
+    number of threads changes its last bits.
 
     Args:
-        work: Repeatable work without lasting effects that stands for a unit, for the trials.
-        number: Number of threads to use whatever the measurements say; None measures.
-        start: Number to start with instead of a first trial, for instance that of an interrupted run; ignored with ``number``.
-        log: Called with one line at every choice.
+        number: Number of threads whatever the measurements say; None for that of an enclosing `fixed`, or for measuring.
+        start: Number to start with instead of a first trial, for instance that of an interrupted run; ignored with a number.
+        device: Device of the work.
+        log: Called with a line at each decision; a terminal besides shows those that change the number.
+
+    Attributes:
+        number: Number of threads that is in use.
 
     Example:
-        >>> with using(1):
-        ...     threads = Threads(lambda: torch.ones(8).sum(), log=print)
-        ...     threads.number
-        1 thread
-        1
+        >>> with Threads(1) as threads:
+        ...     [unit for unit in threads.over("ab", trial=str.upper)], torch.get_num_threads()
+        (['a', 'b'], 1)
     """
 
     def __init__(
         self,
-        work: Callable[[], object],
         number: int | None = None,
         *,
         start: int | None = None,
-        log: Callable[[str], None] = lambda line: None,
+        device: torch.device | str = "cpu",
+        log: Callable[[str], None] | None = None,
     ) -> None:
-        self.work, self.log, self.fixed = work, log, number is not None
-        self.most = torch.get_num_threads()
         if number is not None:
             require_count(threads=number)
-            self._use(number, "as requested")
-        elif start is not None:
-            self._use(min(start, self.most), "as before")
-        else:
-            self._try()
+        self.requested, self.start, self.device, self.log = number, start, torch.device(device), log
+        self.measures, self.number = False, torch.get_num_threads()
 
-    def _use(self, number: int, reason: str) -> None:
-        torch.set_num_threads(number)
+    def __enter__(self) -> "Threads":
+        self.most = torch.get_num_threads()
+        number = _requested[-1] if self.requested is None and _requested else self.requested
+        self.measures = number is None and self.most > 1 and self.device.type == "cpu" and not several()
+        self.tried = self.start is not None
+        self._use(self.most if number is None else number)
+        if number is not None:
+            self._say("as requested", changed=False)
+        elif self.start is not None and self.start < self.most:
+            self._use(self.start)
+            self._say("as before", changed=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.start = self.number if self.measures and self.tried else self.start  # of the next entry
+        self.measures = False
+        if self.number != self.most:
+            torch.set_num_threads(self.most)
+
+    @property
+    def settled(self) -> int | None:
+        """The number of threads, to start with when the work is continued; None while the first trial is still to come."""
+        return None if self.measures and not self.tried else self.number
+
+    def _use(self, number: int) -> None:
+        if number != torch.get_num_threads():
+            torch.set_num_threads(number)
         self.number = number
-        self.usual = float("inf")
+        self.usual, self.spent, self.since = float("inf"), 0.0, time.monotonic()
         self.recent: deque[float] = deque(maxlen=WINDOW)
-        self.since = time.monotonic()
-        self.log(f"{number} thread{'s' if number > 1 else ''}" + (f" ({reason})" if reason else ""))
 
-    def _try(self) -> None:
-        self._use(choose(self.work, self.most), "chosen by measuring" if self.most > 1 else "")
+    def over(self, units: Iterable[T], trial: Callable[[T], object]) -> Iterator[T]:
+        """Yields units of work and notes how long each takes.
 
-    def note(self, seconds: float) -> bool:
-        """Takes the seconds of a unit of work; chooses again if units take twice as long, and returns whether it did."""
+        Args:
+            units: Whatever the work is done on, one after the other.
+            trial: Work on a unit that stands for the real one: repeatable, without lasting effects, and shorter.
+        """
+        start = time.perf_counter()
+        for unit in units:
+            yield unit
+            self.note(time.perf_counter() - start, functools.partial(trial, unit))
+            start = time.perf_counter()
+
+    def note(self, seconds: float, work: Work) -> bool:
+        """Takes the seconds of a unit of work; makes a trial with ``work`` if one is due, and returns whether it did."""
+        if not self.measures:
+            return False
         self.recent.append(seconds)
-        if self.fixed or self.most == 1 or len(self.recent) < WINDOW:
+        self.spent += seconds
+        if not self._is_due():
+            return False
+        before, first = self.number, not self.tried
+        with torch.random.fork_rng(devices=[]):
+            self._use(choose(work, self.most))
+        self.tried = True
+        if first or self.number != before:
+            self._say("chosen by measuring", changed=self.number != before)
+        return True
+
+    def _is_due(self) -> bool:
+        """Returns whether it is time for a trial."""
+        if not self.tried:
+            return self.spent >= PATIENCE
+        if len(self.recent) < WINDOW:
             return False
         now = statistics.median(self.recent)
         self.usual = min(self.usual, now)
-        if now < SLOWER * self.usual or time.monotonic() - self.since < REST:
-            return False
-        self._try()
-        return True
+        rested = time.monotonic() - self.since
+        return rested >= REST and (now >= SLOWER * self.usual or (self.number < self.most and rested >= AGAIN))
+
+    def _say(self, reason: str, *, changed: bool) -> None:
+        line = f"{self.number} thread{'s' if self.number > 1 else ''} ({reason})"
+        if self.log is not None:
+            self.log(line)
+        if changed and sys.stderr.isatty():
+            print(line, file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -140,3 +205,24 @@ def using(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def fixed(number: int | None) -> Iterator[None]:
+    """Sets torch's number of threads for a while, in which nothing measures another; None changes nothing.
+
+    Example:
+        >>> with fixed(1), Threads() as threads:
+        ...     threads.number
+        1
+    """
+    if number is None:
+        yield
+        return
+    require_count(threads=number)
+    _requested.append(number)
+    try:
+        with using(number):
+            yield
+    finally:
+        _requested.pop()
