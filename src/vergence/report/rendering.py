@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vergence.utils.files import replacing
+from vergence.utils.files import explained, replacing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,7 +52,7 @@ def write(path: Path, folder: str, sections: Mapping[str, str], figures: Mapping
             **values,
         )
     )
-    with replacing(path) as part:
+    with explained(path, "what it shows is safe: free space and repeat the command"), replacing(path) as part:
         part.write_text(page, encoding="utf-8", errors="replace")  # a name may hold half a surrogate pair
     return path
 

@@ -17,7 +17,7 @@ from vergence.report.advice import write_page
 from vergence.training import build
 from vergence.training.folder import write_skipped
 from vergence.utils.devices import as_device
-from vergence.utils.files import replacing
+from vergence.utils.files import explained, replacing
 from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
@@ -114,5 +114,5 @@ def _facts(advice: Advice, opened: Data) -> Facts:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    with replacing(path) as part:
+    with explained(path, "free space, or choose another --out, and repeat the command"), replacing(path) as part:
         part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

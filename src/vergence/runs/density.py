@@ -2,26 +2,26 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from vergence import mixtures
 from vergence.data.tables import Pairs
+from vergence.runs.identity import of_array, of_estimator, versions
 from vergence.utils import terminal
 from vergence.utils.checks import require_within
-from vergence.utils.files import open_table
 from vergence.utils.names import did_you_mean
+from vergence.utils.parts import open_parts
 
 __all__ = ["build", "fit", "predict", "sample", "score"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
-ROWS = 1024  # rows that are computed and written at a time
+ROWS = 1024  # rows that are computed at a time
+PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
 FEW = 20  # held-out pairs below which no scores are reported
-
-Block = TypeVar("Block")
 
 
 def build(name: str, settings: dict[str, Any]) -> Any:
@@ -115,40 +115,45 @@ def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) 
             answers["answers"] = density.mixture_distribution.entropy().exp().cpu().numpy()
         return answers
 
-    return _write(out, "predict", _blocks(contexts), rows, len(contexts))
+    job = {"job": "predict", "model": of_estimator(model), "source": of_array(contexts), "level": level}
+    return _write(out, job, len(contexts), lambda block: rows(contexts[block]))
 
 
 def sample(model: Any, contexts: np.ndarray, out: Path, *, n: int = 10, seed: int = 0) -> int:
     """Writes n samples of each context's targets, with the row of the context; returns the rows written."""
     rng = np.random.default_rng(seed)
-    row = 0
+    seeds = [int(rng.integers(2**31 - 1)) for _ in range(0, len(contexts), ROWS)]
 
-    def rows(c: np.ndarray) -> dict[str, np.ndarray]:
-        nonlocal row
-        samples = model.sample(c, n, random_state=int(rng.integers(2**31 - 1)))
-        which = np.repeat(np.arange(row, row + len(c)), n)
-        row += len(c)
+    def rows(block: slice) -> dict[str, np.ndarray]:
+        c = contexts[block]
+        samples = model.sample(c, n, random_state=seeds[block.start // ROWS])
+        which = np.repeat(np.arange(block.start, block.start + len(c)), n)
         return {"row": which, "target": samples.reshape(len(c) * n, *samples.shape[2:])}
 
-    return n * _write(out, "sample", _blocks(contexts), rows, len(contexts))
+    job = {"job": "sample", "model": of_estimator(model), "source": of_array(contexts), "n": n, "seed": seed}
+    return n * _write(out, job, len(contexts), rows)
 
 
 def score(model: Any, pairs: Pairs, out: Path) -> int:
     """Writes the log-density (nats) and the PIT of each pair; returns the rows written."""
 
-    def rows(block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"log_density": model.score_samples(*block), "pit": model.pit(*block)}
+    def rows(block: slice) -> dict[str, np.ndarray]:
+        c, t = pairs.context[block], pairs.target[block]
+        return {"log_density": model.score_samples(c, t), "pit": model.pit(c, t)}
 
-    return _write(out, "score", zip(_blocks(pairs.context), _blocks(pairs.target), strict=True), rows, len(pairs.context))
-
-
-def _blocks(array: np.ndarray) -> Iterable[np.ndarray]:
-    return (array[i : i + ROWS] for i in range(0, len(array), ROWS))
+    source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
+    return _write(out, {"job": "score", "model": of_estimator(model), "source": source}, len(pairs.context), rows)
 
 
-def _write(out: Path, label: str, blocks: Iterable[Block], rows: Callable[[Block], dict[str, np.ndarray]], total: int) -> int:
-    with open_table(out) as table, terminal.bar(label, total=total, unit="rows") as advance:
-        for block in blocks:
-            table.append(rows(block))
-            advance(min(ROWS, total))
+def _write(out: Path, job: dict[str, Any], total: int, rows: Callable[[slice], dict[str, np.ndarray]]) -> int:
+    """Writes the rows of all blocks of the input; goes on behind the parts that an earlier call left."""
+    with (
+        open_parts(out, {**job, **versions()}, every=PART) as kept,
+        terminal.bar(job["job"], total=total, unit="rows") as advance,
+    ):
+        advance(kept.done)
+        for start in range(kept.done, total, ROWS):
+            block = slice(start, min(start + ROWS, total))
+            kept.append(rows(block), block.stop - start)
+            advance(block.stop - start)
     return total

@@ -8,12 +8,15 @@ from torch import Tensor
 from vergence.data.items import Items
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
+from vergence.runs.identity import of_module
 from vergence.runs.rows import Columns, by_parts, write_rows
 
 __all__ = ["write_embeddings"]
 
 
-def write_embeddings(method: PairedMethod, items: Items, out: Path, **settings: Any) -> int:
+def write_embeddings(
+    method: PairedMethod, items: Items, out: Path, *, recorded: dict[str, Any] | None = None, **settings: Any
+) -> int:
     """Writes name, z, posterior mean and variance and log-density of every item; returns the number of rows.
 
     Without a density there are name and z. The log-density, log p(z | z) of an item and itself, needs one encoder for both
@@ -23,6 +26,7 @@ def write_embeddings(method: PairedMethod, items: Items, out: Path, **settings: 
         method: Trained method, in evaluation mode.
         items: Items to embed.
         out: ``.npz``, ``.csv`` or ``.parquet`` file.
+        recorded: What else identifies the model, such as a digest of its configuration: numbers and text.
         **settings: See `vergence.runs.rows.write_rows`.
     """
 
@@ -33,7 +37,8 @@ def write_embeddings(method: PairedMethod, items: Items, out: Path, **settings: 
             return {"z": z}
         return {"z": z, **by_parts(lambda part: _belief(method, objective, part), objective, method.projector(z))}
 
-    return write_rows(columns, items, out, **settings)
+    job = {"job": "embed", "model": of_module(method), **(recorded or {})}
+    return write_rows(columns, items, out, job=job, **settings)
 
 
 def _belief(method: PairedMethod, objective: DensityObjective, z: Tensor) -> Columns:

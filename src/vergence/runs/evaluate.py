@@ -29,13 +29,14 @@ from vergence.training.records import (
     Protocol,
     Representation,
 )
-from vergence.utils.files import replacing
+from vergence.utils.files import explained, replacing
 from vergence.utils.terminal import bar
 
 __all__ = ["evaluate"]
 
 EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries with neighbors, and neighbors of each
 BATCH = 1024  # embeddings at a time
+SAFE = "the model and evaluation.json are safe: free space and repeat the command"
 PIXELS = 32  # larger images are averaged down to this side for the pixel controls
 
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
@@ -239,7 +240,8 @@ def _write_examples(run: Run, items: Items, test: Features) -> None:
         columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
     if len(run.read_shape()) == 3:
         columns["thumbnail"] = torch.cat([x for _, x in features.stream(_thumbnail, items.subset(chosen), size=run.size)]).numpy()
-    with replacing(run.folder.path / "examples.npz") as part, part.open("wb") as file:
+    path = run.folder.path / "examples.npz"
+    with explained(path, SAFE), replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **columns)
 
 

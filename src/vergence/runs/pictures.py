@@ -29,7 +29,7 @@ from vergence.encoders.decoder import Decoder
 from vergence.evaluation import features
 from vergence.methods.paired import Side
 from vergence.runs.run import Images, Run
-from vergence.utils.files import replacing
+from vergence.utils.files import explained, replacing
 from vergence.utils.terminal import bar
 
 __all__ = [
@@ -48,6 +48,7 @@ LARGEST = 1 << 28  # numbers of a picture
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 30, 64, 2e-3
 CONTEXTS = 8  # rows of a grid
 DISTANCES = 1 << 24  # held at a time
+SAFE = "the trained model is safe: free space and repeat the command, or choose another --out"
 SIDE = 32  # smaller pictures are written larger, pixel by pixel
 
 
@@ -160,7 +161,8 @@ def kept_decoder(run: Run, epochs: int | None = None, seed: int = 0) -> Decoder:
     decoder = fit_decoder(run, epochs=epochs, seed=seed)
     settings = {"epochs": epochs, "seed": seed, "dim": decoder.dim, "shape": decoder.shape, "model": _digest(run)}
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in decoder.state_dict().items()}
-    with replacing(run.folder.path / FILE) as part:
+    path = run.folder.path / FILE
+    with explained(path, SAFE), replacing(path) as part:
         part.write_bytes(save(state, {"settings": json.dumps(settings)}))
     return decoder
 
@@ -262,7 +264,7 @@ def write_samples(
     if out.suffix == ".npz":
         columns: dict[str, Any] = {"za": za.numpy(), "zb": zb.numpy()}
         columns |= {} if items is None else {"name": np.asarray(list(items.names), dtype=np.str_)}
-        with replacing(out) as part, part.open("wb") as file:
+        with explained(out, SAFE), replacing(out) as part, part.open("wb") as file:
             np.savez(file, **columns)
         return zb.numel() // zb.shape[-1]
     flat = zb.flatten(0, -2)
@@ -324,5 +326,5 @@ def _write_grid(out: Path, shown: Tensor, contexts: Tensor | None, n: int) -> No
         columns = n + 1
     larger = max(1, SIDE // min(shown.shape[2:]))
     shown = shown.repeat_interleave(larger, 2).repeat_interleave(larger, 3)
-    with replacing(out) as part:
+    with explained(out, SAFE), replacing(out) as part:
         save_image(shown, part, nrow=columns, padding=2, pad_value=1.0, format="png")

@@ -1,17 +1,21 @@
 """Items in, rows out: what the verbs that write one row an item share. Memory does not grow with the number of items."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import Items
+from vergence.data.items import Items, Skipped
 from vergence.densities.gaussian import GaussianMixture
 from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
+from vergence.runs.identity import of_items, versions
 from vergence.training.folder import write_skipped
-from vergence.utils.files import open_table
+from vergence.utils.files import require_table
+from vergence.utils.parts import open_parts
 from vergence.utils.terminal import bar
 
 __all__ = ["Columns", "by_parts", "parts", "stream", "write_rows"]
@@ -73,6 +77,7 @@ def write_rows(
     items: Items,
     out: Path,
     *,
+    job: Mapping[str, Any],
     size: int | None,
     device: torch.device,
     batch_size: int = 256,
@@ -80,23 +85,57 @@ def write_rows(
 ) -> int:
     """Writes the name and the columns of every item to a ``.npz``, ``.csv`` or ``.parquet`` file; returns the number of rows.
 
-    What cannot be read is listed in ``OUT.skipped.csv``. For the arguments see `stream`.
+    The rows are kept in parts beside ``out`` until all are there (see `vergence.utils.parts`): the same call after a kill, a
+    signal or a full disk goes on behind the last part. What cannot be read is listed in ``OUT.skipped.csv``.
+
+    Args:
+        function: Columns of a batch of items (B, ...).
+        items: Items to read.
+        out: File to write.
+        job: What determines the rows beside the items and the settings below: the verb and the model.
+        size: See `stream` for this and what follows.
+        device: Device of the function.
+        batch_size: Items at a time.
+        workers: Processes that decode images.
 
     Raises:
-        ValueError: No item could be read, or the file cannot be written.
+        ValueError: No item could be read, the file cannot be written, or another process writes it.
     """
-    rows = 0
-    with open_table(out) as table, bar(out.name, len(items)) as advance:
-        batches = stream(function, items, size=size, device=device, batch_size=batch_size, workers=workers)
-        for index, columns in batches:
-            names = [items.names[i] for i in index.tolist()]
-            table.append({"name": names, **{name: value.float().cpu().numpy() for name, value in columns.items()}})
-            rows += len(index)
-            advance(len(index))
-        if not rows:
-            first = items.skipped[0]
-            raise ValueError(f"none of the {len(items)} items could be read; the first, {first.name}: {first.reason}")
-    listing = out.with_name(f"{out.name}.skipped.csv")
-    listing.unlink(missing_ok=True)  # of an earlier call
-    write_skipped(listing, items.skipped)
-    return rows
+    require_table(out)  # before the items are read for their digest
+    settings = {"size": size, "device": device.type, "batch_size": batch_size}
+    with open_parts(out, {**job, **settings, **versions(), "source": of_items(items)}) as kept:
+        repeated = [(one.name, one.reason) for one in items.skipped]
+        with bar(out.name, len(items)) as advance:
+            advance(kept.done)
+            for names, columns, n, skipped in _batches(function, items, kept.done, size, device, batch_size, workers):
+                kept.append({"name": names, **columns}, n, skipped)
+                advance(len(names))
+        listed = list(dict.fromkeys(repeated + kept.skipped))
+        if not kept.rows:
+            kept.clear()
+            raise ValueError(f"none of the {len(items)} items could be read; the first, {listed[0][0]}: {listed[0][1]}")
+        items.skipped = [Skipped(*one) for one in listed]
+        listing = out.with_name(f"{out.name}.skipped.csv")
+        listing.unlink(missing_ok=True)  # of an earlier call
+        write_skipped(listing, items.skipped)
+        return kept.rows
+
+
+def _batches(
+    function: Callable[[Tensor], Columns],
+    items: Items,
+    start: int,
+    size: int | None,
+    device: torch.device,
+    batch_size: int,
+    workers: int,
+) -> Iterator[tuple[list[str], dict[str, np.ndarray], int, list[tuple[str, str]]]]:
+    """Yields names, columns, number of items, and name and reason of those skipped, of each batch from an item on."""
+    rest = items.subset(torch.arange(start, len(items)))
+    seen = len(rest.skipped)
+    batches = stream(function, rest, size=size, device=device, batch_size=batch_size, workers=workers)
+    for first, (index, columns) in zip(range(0, len(rest), batch_size), batches, strict=True):
+        names = [rest.names[i] for i in index.tolist()]
+        arrays = {name: value.float().cpu().numpy() for name, value in columns.items()}
+        new, seen = rest.skipped[seen:], len(rest.skipped)
+        yield names, arrays, min(batch_size, len(rest) - first), [(one.name, one.reason) for one in new]

@@ -1,6 +1,7 @@
 """The library in three calls: `train` makes a run, `load` opens one, and a `Run` embeds, scores and evaluates."""
 
 import dataclasses
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -222,17 +223,22 @@ class Run:
 
         Without a density there are name and z. The log-density, log p(z | z) of an item and itself, needs one encoder for
         both views. Memory does not grow with the number of items. What cannot be read is listed in ``OUT.skipped.csv``.
+        Finished parts are kept in ``.OUT.parts`` until all is written: the same call after a kill goes on behind them.
 
         Returns:
             The number of rows.
         """
-        settings = {"batch_size": batch_size, "workers": workers, **self.where()}
+        settings = {"batch_size": batch_size, "workers": workers, "recorded": self._recorded(), **self.where()}
         return embed.write_embeddings(self.method, self.items(source), out, **settings)
 
     def write_scores(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2) -> int:
         """Writes name and every score of every item, larger is more anomalous; otherwise as `write_embeddings`."""
-        settings = {"batch_size": batch_size, "workers": workers, **self.where()}
+        settings = {"batch_size": batch_size, "workers": workers, "recorded": self._recorded(), **self.where()}
         return score.write_scores(self.method, self.objective, self.items(source), out, **settings)
+
+    def _recorded(self) -> dict[str, Any]:
+        """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
+        return {"configuration": json.dumps(dataclasses.asdict(self.folder.config.model), default=repr)}
 
     def items(self, images: Images, *, root: str | None = None, side: Side = "context") -> Items:
         """Returns items of the run's shape from anything that can be embedded.

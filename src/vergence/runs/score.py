@@ -9,6 +9,7 @@ from torch import Tensor
 from vergence.data.items import Items
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
+from vergence.runs.identity import of_module
 from vergence.runs.rows import Columns, by_parts, stream, write_rows
 from vergence.utils.names import unknown
 
@@ -35,7 +36,15 @@ def score(method: PairedMethod, objective: DensityObjective, items: Items, how: 
     return torch.cat([part[how or names[0]] for part in scores]).cpu()
 
 
-def write_scores(method: PairedMethod, objective: DensityObjective, items: Items, out: Path, **settings: Any) -> int:
+def write_scores(
+    method: PairedMethod,
+    objective: DensityObjective,
+    items: Items,
+    out: Path,
+    *,
+    recorded: dict[str, Any] | None = None,
+    **settings: Any,
+) -> int:
     """Writes name and every score of every item; returns the number of rows.
 
     Args:
@@ -43,9 +52,11 @@ def write_scores(method: PairedMethod, objective: DensityObjective, items: Items
         objective: The method's density.
         items: Items to score.
         out: ``.npz``, ``.csv`` or ``.parquet`` file.
+        recorded: What else identifies the model, such as a digest of its configuration: numbers and text.
         **settings: See `vergence.runs.rows.write_rows`.
     """
-    return write_rows(lambda x: _scores(method, objective, x), items, out, **settings)
+    job = {"job": "score", "model": of_module(method), **(recorded or {})}
+    return write_rows(lambda x: _scores(method, objective, x), items, out, job=job, **settings)
 
 
 def _scores(method: PairedMethod, objective: DensityObjective, x: Tensor) -> Columns:

@@ -3,6 +3,8 @@
 import abc
 import contextlib
 import csv
+import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -11,13 +13,25 @@ import socket
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-__all__ = ["Table", "neutral", "open_table", "original", "remove_leftovers", "replacing"]
+__all__ = [
+    "Column",
+    "Table",
+    "exit_on_sigterm",
+    "explained",
+    "neutral",
+    "open_table",
+    "original",
+    "remove_leftovers",
+    "replacing",
+    "require_table",
+    "write_column",
+]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
@@ -34,7 +48,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """
     remove_leftovers(path.parent, f".{path.name}.")
     temporary = path.with_name(f".{path.name}.{HOST}.{os.getpid()}.part")
-    with _exit_on_sigterm():
+    with exit_on_sigterm():
         try:
             yield temporary
             if durable:
@@ -43,6 +57,29 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def explained(path: Path, advice: str) -> Iterator[None]:
+    """Turns what stops the writing of a file, such as a full disk, into one line: where, why, and what to do.
+
+    Args:
+        path: File that is written.
+        advice: What is safe, and what to do.
+
+    Raises:
+        ValueError: The block raised an OSError.
+
+    Example:
+        >>> with explained(Path("a.npz"), "free space and repeat the command"):
+        ...     raise OSError(28, "No space left on device")
+        Traceback (most recent call last):
+        ValueError: cannot write a.npz: No space left on device; free space and repeat the command
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
 
 
 def remove_leftovers(folder: Path, prefix: str = ".") -> None:
@@ -70,7 +107,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
+def exit_on_sigterm() -> Iterator[None]:
     """Lets SIGTERM unwind the stack, so that temporary files are removed, unless the program handles the signal itself."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -99,29 +136,41 @@ class Table(abc.ABC):
         """Closes what is still open; nothing more is written."""
 
 
-@contextlib.contextmanager
-def open_table(path: Path) -> Iterator[Table]:
-    """Opens a table for writing: ``.csv``, ``.npz`` or ``.parquet`` by its ending. The file appears when all is written.
-
-    In ``.csv``, texts that a spreadsheet could take for a formula stand behind a single quote (`neutral`); numbers never do.
-
-    Raises:
-        ValueError: The ending is another, the folder cannot be written, or pyarrow is missing for ``.parquet``.
-    """
-    kinds: dict[str, Callable[[Path], Table]] = {".csv": _CSV, ".npz": _NPZ, ".parquet": _Parquet}
-    if path.suffix not in kinds:
-        raise ValueError(f"cannot write '{path.name}': expected an ending among {', '.join(kinds)}")
+def require_table(path: Path) -> None:
+    """Raises a ValueError unless a table can be written to ``path``: its ending, its folder, and pyarrow for ``.parquet``."""
+    if path.suffix not in KINDS:
+        raise ValueError(f"cannot write '{path.name}': expected an ending among {', '.join(KINDS)}")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
-    with replacing(path, durable=False) as part:
-        table = kinds[path.suffix](part)
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ValueError("writing .parquet needs pyarrow: pip install 'vergence[parquet]'; or write .npz")
+
+
+@contextlib.contextmanager
+def open_table(path: Path, *, advice: str = "") -> Iterator[Table]:
+    """Opens a table for writing: ``.csv``, ``.npz`` or ``.parquet`` by its ending. The file appears when all is written.
+
+    In ``.csv``, texts that a spreadsheet could take for a formula stand behind a single quote (`neutral`); numbers never do.
+
+    Args:
+        path: File to write.
+        advice: What is safe, and what to do, for the error of a full disk; without it the rows of a ``.csv`` file that
+            reached the disk are kept. With it the file is flushed to the disk before it appears.
+
+    Raises:
+        ValueError: The ending is another, the folder cannot be written, or pyarrow is missing for ``.parquet``.
+    """
+    require_table(path)
+    with replacing(path, durable=bool(advice)) as part:
+        table = KINDS[path.suffix](part)
         try:
             yield table
             table.close()
         except OSError as error:
-            raise ValueError(f"cannot write {path}: {error.strerror}; {_keep_rows(table, part, path)}") from None
+            what = advice or _keep_rows(table, part, path)
+            raise ValueError(f"cannot write {path}: {error.strerror or error}; {what}") from None
         finally:
             with contextlib.suppress(OSError):  # what stopped the writing is already reported
                 table.abandon()
@@ -214,24 +263,41 @@ class _NPZ(Table):
         self.rows += len(array)
 
     def close(self) -> None:
-        with zipfile.ZipFile(self.path, "w", allowZip64=True) as archive:
+        with zipfile.ZipFile(self.path, "w") as archive:
             for name, file in self.files.items():
                 dtype, shape = self.kinds[name]
                 file.seek(0)
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as out:
-                    header = {"descr": dtype.str, "fortran_order": False, "shape": (self.rows, *shape)}
-                    np.lib.format.write_array_header_1_0(out, header)
-                    if dtype.kind == "U":
-                        for chunk in _strings(file):
-                            out.write(np.asarray(chunk, dtype=dtype).tobytes())
-                    else:
-                        shutil.copyfileobj(file, out, 1 << 20)
+                blocks: Iterator[bytes]
+                if dtype.kind == "U":
+                    blocks = (np.asarray(chunk, dtype=dtype).tobytes() for chunk in _strings(file))
+                else:
+                    blocks = iter(functools.partial(file.read, 1 << 20), b"")
+                write_column(archive, name, dtype, (self.rows, *shape), blocks)
 
     def abandon(self) -> None:
         for file in self.files.values():
             with contextlib.suppress(OSError):  # closing flushes, which a full disk refuses
                 file.close()
         shutil.rmtree(self.parts, ignore_errors=True)
+
+
+def write_column(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[bytes]
+) -> None:
+    """Writes an array to an open ``.npz`` archive, without the time, so that equal arrays give equal bytes.
+
+    Args:
+        archive: Archive to add to.
+        name: Name of the array.
+        dtype: Its type.
+        shape: Its shape.
+        blocks: Its bytes in C order.
+    """
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(out, header)
+        for block in blocks:
+            out.write(block)
 
 
 def _strings(file: IO[bytes]) -> Iterator[list[str]]:
@@ -245,10 +311,6 @@ def _strings(file: IO[bytes]) -> Iterator[list[str]]:
 
 class _Parquet(Table):
     def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            raise ValueError("writing .parquet needs pyarrow: pip install 'vergence[parquet]'; or write .npz") from None
         self.path = path
         self.writer: Any = None
 
@@ -274,3 +336,6 @@ def _arrow(values: Column) -> Any:
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     return pa.array(values)
+
+
+KINDS: dict[str, Callable[[Path], Table]] = {".csv": _CSV, ".npz": _NPZ, ".parquet": _Parquet}

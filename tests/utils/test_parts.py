@@ -1,0 +1,189 @@
+"""Rows kept in parts: what a kill, SIGTERM or a full disk leaves is found by the next call, which writes the same bytes."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from vergence.utils.files import HOST
+from vergence.utils.parts import open_parts
+
+JOB = {"job": "test", "model": "m"}
+N, BATCH = 60, 4
+
+
+def batch(start):
+    """Rows of the items start .. start + 3; every seventh item has none."""
+    items = [i for i in range(start, start + BATCH) if i % 7]
+    rng = np.random.default_rng(start)
+    columns = {
+        "name": ["ä" * (i % 5) + f"{i}" for i in items],
+        "score": rng.normal(size=len(items)),
+        "z": rng.normal(size=(len(items), 3)),
+    }
+    return columns, BATCH, [(str(i), "seven") for i in range(start, start + BATCH) if i % 7 == 0]
+
+
+def write(path, *, stop=N, job=JOB):
+    """Writes all rows, or dies before the item ``stop``; returns the first item that was computed."""
+    with open_parts(path, job, every=10) as kept:
+        first = kept.done
+        for start in range(first, N, BATCH):
+            if start >= stop:
+                raise KeyboardInterrupt
+            kept.append(*batch(start))
+        assert kept.skipped == [(str(i), "seven") for i in range(0, N, 7)]
+    return first
+
+
+def needs(ending):
+    if ending == "parquet":
+        pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
+def test_a_stopped_job_goes_on_and_writes_the_same_bytes(tmp_path, ending, capsys):
+    needs(ending)
+    whole, stopped = tmp_path / f"whole.{ending}", tmp_path / f"stopped.{ending}"
+    assert write(whole) == 0
+    for stop, first in ((30, 0), (31, 24), (50, 24)):
+        with pytest.raises(KeyboardInterrupt):
+            write(stopped, stop=stop)
+        assert not stopped.exists() and (tmp_path / f".{stopped.name}.parts" / "000001.npz").exists(), first
+    assert write(stopped) == 48
+    assert whole.read_bytes() == stopped.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [stopped.name, whole.name]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and said[-1] == f"{stopped}: continuing behind 48 items, kept in .{stopped.name}.parts"
+
+
+def test_nothing_is_left_of_a_job_that_stopped_before_its_first_part(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "t.csv", stop=8)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("manifest", [None, "", "[]", '{"job": "test", "model": "other"}'])
+def test_parts_of_another_job_are_discarded_with_one_line(tmp_path, manifest, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "t.csv", stop=40)
+    if manifest is not None:
+        (tmp_path / ".t.csv.parts" / "manifest.json").write_text(manifest)
+    assert write(tmp_path / "t.csv", job=JOB if manifest is not None else {**JOB, "model": "n"}) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "discarding the kept parts of another job" in said[0] and "model" in said[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "short", "empty", "gone"])
+def test_a_damaged_part_and_all_behind_it_are_computed_again(tmp_path, damage):
+    write(tmp_path / "whole.npz")
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "t.npz", stop=48)
+    part = tmp_path / ".t.npz.parts" / "000001.npz"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 3] ^= 4
+    part.write_bytes({"flipped": bytes(content), "short": bytes(content[:200])}.get(damage, b""))
+    if damage == "gone":
+        part.unlink()
+    assert write(tmp_path / "t.npz") == 12
+    assert (tmp_path / "t.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_files_that_are_no_parts_and_a_finished_file_stay(tmp_path):
+    write(tmp_path / "t.csv")
+    before = (tmp_path / "t.csv").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "t.csv", stop=20)
+    (tmp_path / ".t.csv.parts" / "notes.txt").write_text("mine")
+    assert (tmp_path / "t.csv").read_bytes() == before
+    write(tmp_path / "t.csv")
+    assert [p.name for p in (tmp_path / ".t.csv.parts").iterdir()] == ["notes.txt"]
+
+
+def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path):
+    with open_parts(tmp_path / "t.csv", JOB, every=10) as kept:
+        for start in range(0, N, BATCH):
+            kept.append(*batch(start))
+        with pytest.raises(ValueError, match=f"t.csv is in use by process {os.getpid()}"):
+            write(tmp_path / "t.csv")
+    write(tmp_path / "whole.csv")
+    assert (tmp_path / "t.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def run(code, folder):
+    path = os.pathsep.join([str(folder), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, "-c", "from tests.utils.test_parts import *; from pathlib import Path\n" + code],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
+def test_a_full_disk_keeps_the_parts_and_says_how_to_go_on(tmp_path, ending):
+    needs(ending)
+    path = tmp_path / f"t.{ending}"
+    code = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+try:
+    write(Path({str(path)!r}))
+except ValueError as error:
+    print(error)
+    sys.exit(2)
+"""
+    process = run(code.replace("(LIMIT, LIMIT)", "(2200, 2200)"), tmp_path)  # parts fit, all of them do not
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and errors == "", errors
+    assert said.count("\n") == 1 and str(path) in said and "60 items are kept in" in said and "repeat the command" in said
+    assert [p.name for p in tmp_path.iterdir()] == [f".{path.name}.parts"]
+    assert all(p.name[0] != "." for p in (tmp_path / f".{path.name}.parts").iterdir())
+    write(tmp_path / f"whole.{ending}")
+    assert write(path) == 60
+    assert path.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+    process = run(code.replace("(LIMIT, LIMIT)", "(100, 100)"), tmp_path)  # not even the manifest
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and said.count("\n") == 1 and "free space, or choose another --out" in said, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("where", ["part", "rows"])
+def test_a_signal_leaves_finished_parts_alone(tmp_path, number, where):
+    code = f"""
+import time
+from vergence.utils import parts
+whole, calls = parts._write_archive, []
+def slow(path, arrays):
+    calls.append(path)
+    if len(calls) == 3 and {where == "part"}:
+        path.write_bytes(b"half")
+        print("now", flush=True)
+        time.sleep(60)
+    whole(path, arrays)
+parts._write_archive = slow
+with parts.open_parts(Path({str(tmp_path / "t.npz")!r}), JOB, every=10) as kept:
+    for start in range(0, N, BATCH):
+        kept.append(*batch(start))
+        if start == 28 and {where == "rows"}:
+            print("now", flush=True)
+            time.sleep(60)
+"""
+    process = run(code, tmp_path)
+    assert process.stdout.readline() == "now\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == (128 + number if number == signal.SIGTERM else -number) and said == ""
+    left = {p.name for p in (tmp_path / ".t.npz.parts").iterdir()}
+    half = f".000002.npz.{HOST}.{process.pid}.part"
+    assert {"manifest.json", "000000.npz", "000001.npz"} <= left
+    assert (half in left) == (number == signal.SIGKILL and where == "part")
+    assert write(tmp_path / "t.npz") == 24
+    write(tmp_path / "whole.npz")
+    assert (tmp_path / "t.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.npz", "whole.npz"]
