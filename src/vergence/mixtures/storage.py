@@ -65,6 +65,8 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
         if names := state.pop("feature_names_in_", None):
             model.feature_names_in_ = np.asarray(names, dtype=object)
+        if strange := [name for name in {**state, **arrays} if callable(getattr(cls, name, None))]:
+            raise ValueError(f"expected fitted state in {path}, found {', '.join(strange)}: fit the model again")
         for name, value in {**state, **arrays}.items():
             setattr(model, name, value)
         model._require_whole(path)
