@@ -308,9 +308,6 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         parts = [self._sample_component(rng, k, n) for k, n in enumerate(counts)]
         return np.vstack(parts), np.repeat(np.arange(len(counts)), counts)
 
-    def _try(self) -> None:
-        self.score_samples(np.zeros((1, self.n_features_in_)))
-
     def _sample_component(self, rng: np.random.RandomState, k: int, n: int) -> np.ndarray:
         mean: np.ndarray = self.means_[k]
         S: np.ndarray = self.covariances_ if self.covariance_type == "tied" else self.covariances_[k]

@@ -74,7 +74,8 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         return model
 
     def _try(self) -> None:
-        """Uses the fitted state once; subclasses override it."""
+        """Uses the fitted state once."""
+        self.score_samples(np.zeros((1, self.n_features_in_)))
 
     def _require_whole(self, path: str | Path) -> None:
         """Raises a ValueError if the fitted state that was read from a file cannot be used, as that of a damaged file."""
