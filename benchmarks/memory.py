@@ -1,6 +1,6 @@
 """Peak memory of jobs over many items, beyond the same job on few items; all data is synthetic.
 
-python benchmarks/memory.py --scratch FOLDER --out benchmarks/results/memory.jsonl      # an hour on two cores
+python benchmarks/memory.py --scratch FOLDER                             # 90 minutes on two cores
 python benchmarks/memory.py --scratch FOLDER --limit 2000 --only predict                # seconds
 
 Each job runs as a command in a process of its own, first on 1,000 items (the library, the model and the buffers of a batch) and
@@ -10,7 +10,6 @@ for 32 px images of one channel, untrained but for one step.
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -18,15 +17,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ledger
 import numpy as np
-import torch
 from PIL import Image
 
 import vergence
 from vergence import mixtures
-from vergence.utils.version import commit
 
-SIDE, FEW = 32, 1_000
+SIDE, FEW, TINY = 32, 1_000, 100
 JOBS = {"score": 1_000_000, "embed": 1_000_000, "files": 100_000, "predict": 10_000_000}
 WAIT = """
 import json, resource, subprocess, sys
@@ -114,19 +112,12 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True, help="folder for data and output: 5 GB for all jobs")
     parser.add_argument("--limit", type=int, help="most items of a job")
     parser.add_argument("--only", choices=JOBS, action="append", help="jobs to measure; all by default")
-    parser.add_argument("--out", type=Path, help="append rows to this ledger")
-    a = parser.parse_args()
+    a = ledger.parse(parser, "memory")
     a.scratch.mkdir(parents=True, exist_ok=True)
+    limit = TINY if a.tiny else a.limit
     for job in a.only or JOBS:
-        row = measure(job, min(JOBS[job], a.limit or JOBS[job]), a.scratch)
-        limit = f" --limit {a.limit}" if a.limit else ""
-        row |= {"command": f"python benchmarks/memory.py --only {job}{limit}", "date": time.strftime("%Y-%m-%d"), "device": "cpu"}
-        row |= {"commit": commit(), "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))}
-        row |= {"torch": torch.__version__, "numpy": np.__version__}
-        print(json.dumps(row), flush=True)
-        if a.out:
-            with a.out.open("a") as ledger:
-                ledger.write(json.dumps(row) + "\n")
+        values = measure(job, min(JOBS[job], limit or JOBS[job]), a.scratch)
+        ledger.add(a.out, ledger.row(values, seed=0))
 
 
 if __name__ == "__main__":

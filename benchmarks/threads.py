@@ -15,16 +15,13 @@ two alone      idle machine, two threads, fixed
 
 import argparse
 import contextlib
-import datetime
-import json
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import ledger
 import torch
 
 from vergence.data.config import ViewConfig
@@ -33,11 +30,8 @@ from vergence.data.views import ImageViews
 from vergence.training import build, loop
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
-from vergence.utils.devices import describe_device
 from vergence.utils.threads import using
-from vergence.utils.version import commit
 
-COMMIT = commit()  # of the code that runs, whatever is committed meanwhile
 SETTINGS = {  # name -> number of threads (None: chosen by measuring), whether the competitor runs
     "one alone": (1, False),
     "auto beside": (None, True),
@@ -101,8 +95,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "threads.jsonl")
-    a = parser.parse_args()
+    a = ledger.parse(parser, "threads")
+    if a.tiny:
+        a.seconds, a.rounds, a.batch_size = 0.2, 1, 16
     most = 2
     found: dict[str, list[float]] = {name: [] for name in SETTINGS}
     decisions: dict[str, list[str]] = {name: [] for name in SETTINGS}
@@ -118,16 +113,8 @@ def main() -> None:
     ratios |= {f"{kind} / two alone": median[kind] / median["two alone"] for kind in ("auto alone", "two beside")}
     for name, value in ratios.items():
         print(f"{name}: {value:.3f}")
-    with using(most):
-        device = describe_device(torch.device("cpu"))
-    row = {
+    values = {
         "measurement": "threads",
-        "date": datetime.date.today().isoformat(),
-        "command": shlex.join(["python", "benchmarks/threads.py", *sys.argv[1:]]),
-        "commit": COMMIT,
-        "device": device,
-        "threads": most,
-        "torch": torch.__version__,
         "seconds": a.seconds,
         "rounds": a.rounds,
         "batch_size": a.batch_size,
@@ -136,8 +123,8 @@ def main() -> None:
         "decisions": decisions,
         "ratios": {name: round(value, 3) for name, value in ratios.items()},
     }
-    with a.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    with using(most):
+        ledger.add(a.out, ledger.row(values, seed=0), shown=("ratios",))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """kNN accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
 
-    python benchmarks/two_cores.py cifar10 --root DATA --limit 10000 --note "what this measures"
+    python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --note "what this measures"
 
 writes one row to ``results/two_cores.jsonl``. With ``--choose`` a part of the training images is classified in place of the test
 images, and nothing is written: settings are chosen so.
@@ -10,14 +10,11 @@ import argparse
 import json
 import os
 import resource
-import shlex
-import subprocess
-import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
+import ledger
 import torch
 
 import vergence
@@ -27,9 +24,7 @@ from vergence.evaluation import controls
 from vergence.evaluation.knn import knn_accuracy
 from vergence.evaluation.parts.spread import effective_rank
 from vergence.runs.train import describe
-from vergence.utils.version import commit
 
-OUT = Path(__file__).parent / "results" / "two_cores.jsonl"
 HELD_OUT = 4_000  # training images that settings are chosen on
 K = 30
 
@@ -49,7 +44,7 @@ def parts(args, config):
     data = open_data(config.data)
     if not args.choose:
         return data.train, data.test
-    whole = open_data(DataConfig(source=args.source, root=args.root)).train
+    whole = open_data(DataConfig(source=args.source, root=args.data_root)).train
     used = set(data.train.names)
     rest = torch.tensor([i for i, name in enumerate(whole.names) if name not in used])
     order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(1))
@@ -86,37 +81,22 @@ def main():
     """Measures one data set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source")
-    parser.add_argument("--root", default="data")
+    parser.add_argument("--data-root", default="data")
     parser.add_argument("--limit", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--encoder", default="patches")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--choose", action="store_true")
     parser.add_argument("--note", default="")
-    args = parser.parse_args()
+    args = ledger.parse(parser, "two_cores")
+    if args.tiny:
+        args.limit, args.encoder = 200, "patches:atoms=16,directions=32,dim=16,views=2"
     also = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
     also = {name: tuple(value) if isinstance(value, list) else value for name, value in also.items()}
-    settings = {"root": args.root, "limit": args.limit, "seed": args.seed, "encoder": args.encoder, "device": "cpu", **also}
+    settings = {"root": args.data_root, "limit": args.limit, "seed": args.seed, "encoder": args.encoder, "device": "cpu", **also}
     describe(args.source, "patches", settings)
-    row = measure(args, settings)
-    print(row)
-    if not args.choose:
-        words = [word for word in sys.argv[1:] if word != args.root]
-        machine = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
-        model = next((line.split(":")[1].strip() for line in machine.splitlines() if "Model name" in line), "")
-        about = {
-            "date": str(date.today()),
-            "command": "python benchmarks/two_cores.py " + shlex.join(word for word in words if word != "--root"),
-            "commit": commit(),
-            "seed": args.seed,
-            "device": model,
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "versions": {"vergence": vergence.__version__, "torch": torch.__version__},
-            "note": args.note,
-        }
-        with OUT.open("a") as out:
-            out.write(json.dumps({**about, **row}) + "\n")
+    values = {"data": args.source, "limit": args.limit, "note": args.note, "cores": os.cpu_count(), **measure(args, settings)}
+    ledger.add(None if args.choose else args.out, ledger.row(values, seed=args.seed))
 
 
 if __name__ == "__main__":
