@@ -167,7 +167,9 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         if self.random_state is not None:
             require_count(0, random_state=self.random_state)
         if callable(self.augmentation) and not is_count(self.n_draws, 2):
-            raise ValueError(f"expected n_draws >= 2, to tell an augmentation's mean from its spread, found {self.n_draws}")
+            raise ValueError(
+                f"expected n_draws >= 2, found {self.n_draws}: one draw does not separate an augmentation's mean from its spread"
+            )
 
     def _fitted(self, state: State, X: Any, y: Any) -> "Linear":
         X, y = self._checked(X, y)

@@ -106,7 +106,7 @@ class FitConfig(Checked):
 
     most: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(("epochs", "warmup_epochs", "knn_every", "lr", "weight_decay"), 1_000_000),
-        **{"batch_size": 2**20, "devices": 1024, "nodes": 16_384, "workers": 1024, "seed": 2**63 - 1},
+        **{"batch_size": 2**20, "devices": 1024, "nodes": 16_384, "workers": 1024, "threads": 1024, "seed": 2**63 - 1},
     }
     least: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "threads"), 1),

@@ -133,8 +133,7 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
-    saved = time.monotonic()
-    log = recorder.log if fabric.is_global_zero else None
+    saved, log = time.monotonic(), recorder.log if fabric.is_global_zero else None
     choice = Threads(config.threads, start=state["threads"], device=fabric.device, log=log)
     with stop_signal() as stopped, torch.random.fork_rng(), choice as threads:
         model.train()
