@@ -187,3 +187,13 @@ def test_the_number_is_restored_after_an_error():
 def test_zero_threads_are_refused(zero):
     with pytest.raises(ValueError, match="expected threads to be a whole number of at least 1, found 0"):
         zero()
+
+
+def test_an_eager_trial_comes_before_the_first_unit(monkeypatch):
+    torch.set_num_threads(2)
+    monkeypatch.setattr(threads, "choose", lambda work, most: work() or 1)
+    done = []
+    with Threads(eager=True) as chosen:
+        for unit in chosen.over("ab", trial=lambda unit: done.append(f"trial {unit}")):
+            done.append(f"{unit} with {chosen.number}")
+    assert done == ["trial a", "a with 1", "b with 1"]

@@ -134,7 +134,7 @@ def fit(
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
     saved, log = time.monotonic(), recorder.log if fabric.is_global_zero else None
-    choice = Threads(config.threads, start=state["threads"], device=fabric.device, log=log)
+    choice = Threads(config.threads, start=state["threads"], eager=True, device=fabric.device, log=log)
     with stop_signal() as stopped, torch.random.fork_rng(), choice as threads:
         model.train()
         while step < config.epochs * steps:

@@ -86,6 +86,8 @@ class Threads:
     Args:
         number: Number of threads whatever the measurements say; None for that of an enclosing `fixed`, or for measuring.
         start: Number to start with instead of a first trial, for instance that of an interrupted run; ignored with a number.
+        eager: Whether the first trial comes before the first unit of `over`, not after a second of work: where a unit with
+            all threads can take long, and where results should have the same bits from the first unit on.
         device: Device of the work.
         log: Called with a line at each decision; a terminal besides shows those that change the number.
 
@@ -103,12 +105,13 @@ class Threads:
         number: int | None = None,
         *,
         start: int | None = None,
+        eager: bool = False,
         device: torch.device | str = "cpu",
         log: Callable[[str], None] | None = None,
     ) -> None:
         if number is not None:
             require_count(threads=number)
-        self.requested, self.start, self.device, self.log = number, start, torch.device(device), log
+        self.requested, self.start, self.eager, self.device, self.log = number, start, eager, torch.device(device), log
         self.measures, self.number = False, torch.get_num_threads()
 
     def __enter__(self) -> "Threads":
@@ -151,6 +154,9 @@ class Threads:
         """
         start = time.perf_counter()
         for unit in units:
+            if self.eager and self.measures and not self.tried:
+                self._try(functools.partial(trial, unit))
+                start = time.perf_counter()
             yield unit
             self.note(time.perf_counter() - start, functools.partial(trial, unit))
             start = time.perf_counter()
@@ -163,13 +169,16 @@ class Threads:
         self.spent += seconds
         if not self._is_due():
             return False
+        self._try(work)
+        return True
+
+    def _try(self, work: Work) -> None:
         before, first = self.number, not self.tried
         with torch.random.fork_rng(devices=[]):
             self._use(choose(work, self.most))
         self.tried = True
         if first or self.number != before:
             self._say("chosen by measuring", changed=self.number != before)
-        return True
 
     def _is_due(self) -> bool:
         """Returns whether it is time for a trial."""
