@@ -72,7 +72,13 @@ def competitor(present: bool) -> Iterator[None]:
 
 def rate(threads: int | None, seconds: float, batch_size: int) -> tuple[float, list[str]]:
     """Returns views per second in the second half of a training of some seconds, and the lines of its log."""
-    fit = FitConfig(epochs=10**6, batch_size=batch_size, knn_every=0, checkpoint_seconds=1e9, device="cpu", threads=threads)
+    settings = {
+        "knn_every": 0,
+        "checkpoint_seconds": 1e9,
+        "device": "cpu",
+        "lr": 1e-4,
+    }  # noise: nothing to learn, but no divergence
+    fit = FitConfig(epochs=10**6, batch_size=batch_size, threads=threads, **settings)
     method = build.build_method(ModelConfig(), (3, 32, 32), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
     images = torch.randint(0, 256, (batch_size * 50, 3, 32, 32), dtype=torch.uint8)
     ends, log, began = [time.perf_counter()], Log(), time.perf_counter()
