@@ -77,7 +77,7 @@ def rate(threads: int | None, seconds: float, batch_size: int) -> tuple[float, l
         "checkpoint_seconds": 1e9,
         "device": "cpu",
         "lr": 1e-4,
-    }  # noise: nothing to learn, but no divergence
+    }
     fit = FitConfig(epochs=10**6, batch_size=batch_size, threads=threads, **settings)
     method = build.build_method(ModelConfig(), (3, 32, 32), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
     images = torch.randint(0, 256, (batch_size * 50, 3, 32, 32), dtype=torch.uint8)
