@@ -32,6 +32,7 @@ __all__ = [
     "from_array",
     "open_data",
     "open_items",
+    "with_shape",
 ]
 
 ARRAYS = (".npy", ".npz")
@@ -228,12 +229,17 @@ def _resized(items: ArrayItems, size: int, memory: int) -> ArrayItems:
 
 def _shaped(items: Items, shape: tuple[int, ...], name: str) -> Items:
     if isinstance(items, PairItems):
-        return PairItems(_shaped_rows(items.context, shape, name), items.target)
+        return PairItems(with_shape(items.context, shape, name), items.target)
     assert isinstance(items, ArrayItems), "built-in sets and NumPy files are arrays"
-    return _shaped_rows(items, shape, name)
+    return with_shape(items, shape, name)
 
 
-def _shaped_rows(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayItems:
+def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayItems:
+    """Returns images resized to a shape on read, or vectors of that shape as they are.
+
+    Raises:
+        ValueError: The items are of another kind, or vectors of another width; ``name`` says which.
+    """
     if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
         raise ValueError(f"expected items of shape {shape}, as the model was trained on, found {items.shape} in {name}")
     return items if items.shape == shape else items.shaped(shape)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from vergence.data import sources
-from vergence.data.items import ArrayItems, Items, PairItems
+from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.evaluation import features
@@ -252,7 +252,7 @@ class Run:
             return images.target if side == "target" and isinstance(images, PairItems) else images
         config, shape = self.folder.config.data, self.read_shape(side)
         if isinstance(images, np.ndarray | Tensor):
-            return _shaped(sources.from_array(images), shape)
+            return sources.with_shape(sources.from_array(images), shape, "the array")
         pairs = side == "target" and _holds_pairs(Path(images))
         items = sources.open_items(
             str(images),
@@ -261,7 +261,7 @@ class Run:
             download=config.download,
             holdout=config.holdout,
         )
-        return _shaped(items.target, shape) if pairs and isinstance(items, PairItems) else items
+        return sources.with_shape(items.target, shape, str(images)) if pairs and isinstance(items, PairItems) else items
 
     def _collect(self, net: nn.Module, images: Images, side: Side, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the outputs of a network in evaluation mode, and the index of the items that could be read."""
@@ -274,17 +274,6 @@ class Run:
     def where(self, side: Side = "context") -> dict[str, Any]:
         """Returns the settings with which `vergence.evaluation.features` reads items for a side: ``size`` and ``device``."""
         return {"size": self.folder.metadata.crop_size(side), "device": self.device}
-
-
-def _shaped(items: ArrayItems, shape: tuple[int, ...]) -> ArrayItems:
-    """Returns images resized to a shape on read, or vectors of that shape as they are.
-
-    Raises:
-        ValueError: The items are of another kind, or vectors of another width.
-    """
-    if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
-        raise ValueError(f"expected items of shape {shape} as the model was trained on, found {items.shape}")
-    return items.shaped(shape) if len(shape) == 3 else items
 
 
 def _holds_pairs(path: Path) -> bool:
