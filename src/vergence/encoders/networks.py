@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.encoders.dictionary import PatchEncoder, PatchSettings
+from vergence.encoders.refined import RefinedEncoder
 from vergence.utils.names import did_you_mean, unknown
 
-__all__ = ["Standardize", "encoder", "is_closed_form", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
+__all__ = ["Standardize", "encoder", "is_closed_form", "is_refined", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
 
-KNOWN = ("small", "mlp", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches")
+KNOWN = ("small", "mlp", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp")
 
 
 class Standardize(nn.Module):
@@ -137,7 +138,8 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
     Args:
         name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (a ResNet's stem follows from the size, CIFAR's up
             to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME``, or ``patches`` (fitted in closed form,
-            with settings as in ``patches:atoms=512``; see `vergence.encoders.dictionary.PatchSettings`).
+            with settings as in ``patches:atoms=512``; see `vergence.encoders.dictionary.PatchSettings`), or ``patches-mlp``
+            (the same, and a network behind it; `vergence.encoders.refined.RefinedEncoder`).
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
         mean: Mean of the training data per channel (of images in [0, 1]) or per feature.
         std: Standard deviation per channel or per feature.
@@ -158,8 +160,13 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
 
 
 def is_closed_form(name: str) -> bool:
-    """Returns whether an encoder's name is one that is fitted in closed form: ``patches``, or with settings ``patches:...``."""
-    return name.partition(":")[0] == "patches"
+    """Returns whether an encoder is fitted in closed form, at least in part: ``patches`` or ``patches-mlp``, or with settings."""
+    return name.partition(":")[0] in ("patches", "patches-mlp")
+
+
+def is_refined(name: str) -> bool:
+    """Returns whether an encoder has a network behind its closed form: ``patches-mlp``, or with settings."""
+    return name.partition(":")[0] == "patches-mlp"
 
 
 def width(net: nn.Module, shape: Sequence[int]) -> int:
@@ -172,7 +179,8 @@ def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
     if family == "mlp":
         return nn.Sequential(nn.Flatten(), mlp((math.prod(shape), 512, 512, 256)))
     if is_closed_form(name):
-        return PatchEncoder(shape[0], PatchSettings.parse(name, shape))
+        kind = RefinedEncoder if is_refined(name) else PatchEncoder
+        return kind(shape[0], PatchSettings.parse(name, shape))
     if not (family in KNOWN or family.startswith("timm:")) or stem not in ("", "cifar", "imagenet"):
         raise unknown("encoder", name, KNOWN)
     if len(shape) != 3:

@@ -10,10 +10,10 @@ from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.data.views import Views
 from vergence.encoders.dictionary import PatchSettings
-from vergence.encoders.networks import is_closed_form
+from vergence.encoders.networks import is_closed_form, is_refined
 from vergence.methods.paired import PairedMethod
 from vergence.runs.run import Run
-from vergence.training import build, closed_form, loop, recipes
+from vergence.training import build, closed_form, loop, recipes, staged
 from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_new, run_lock, write_skipped
 from vergence.training.monitor import online_knn
@@ -63,10 +63,12 @@ def train(
     if not resume:
         require_new(out)
         _require_apart(out, config.data.source)
-    if is_closed_form(config.model.encoder):
-        closed_form.require_gje(config)
-    else:
+    by_steps = is_refined(config.model.encoder) or not is_closed_form(config.model.encoder)
+    if by_steps:
+        staged.require_one_encoder(config.model)
         loop.require_shareable(config.fit)
+    else:
+        closed_form.require_gje(config)
     several = config.fit.devices * config.fit.nodes > 1
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
@@ -78,14 +80,16 @@ def train(
     config = _fitted(config, opened, shape)
     method = build.initial_method(config, shape, target_shape, mean, std)
     views = build.make_views(opened, config.views, shape, mean, std)
-    if not is_closed_form(config.model.encoder):
+    if by_steps:
         loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
     metadata = build.describe(config, opened, shape, target_shape, method, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = _continued(out, config, metadata) if resume else _created(fabric, out, config, metadata, opened)
-        fit = _fit_closed_form if is_closed_form(config.model.encoder) else _fit
-        fit(fabric, method, opened, folder, views)
+        if is_closed_form(config.model.encoder):
+            _fit_closed_form(fabric, method, opened, folder, views)
+        if by_steps:
+            _fit(fabric, method, opened, folder, views)
     return Run(folder, method, fabric.device)
 
 
@@ -98,7 +102,8 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
     settings, notes = closed_form.fitted_settings(config.model.encoder, shape, len(opened.train))
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=settings.name))
+    name = config.model.encoder.partition(":")[0] + ":" + settings.name.partition(":")[2]
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=name))
 
 
 def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data) -> RunFolder:
@@ -189,17 +194,21 @@ def _fit(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, vie
 
 
 def _fit_closed_form(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
-    """Fits in closed form with a progress bar."""
+    """Fits in closed form with a progress bar, the whole run or its first stage."""
     assert views is not None, "pairs were refused"
-    settings = PatchSettings.parse(folder.config.model.encoder, folder.metadata.shape)
+    config, size = folder.config, folder.metadata.crop_size()
+    first = is_refined(config.model.encoder)
+    if first and staged.is_fitted(fabric, folder):
+        return
+    settings = PatchSettings.parse(config.model.encoder, folder.metadata.shape)
     with bar("dictionary", closed_form.total_images(len(opened.train), settings.views), "images") as advance:
 
         def progress(images: int, label: str) -> None:
             advance(images, label=label)
 
         shown = progress if fabric.is_global_zero else _unseen
-        size = folder.metadata.crop_size()
-        closed_form.fit(fabric, method, opened.train, views, folder.config, size, folder, shown)
+        fit = staged.fit_first if first else closed_form.fit
+        fit(fabric, method, opened.train, views, config, size, folder, shown)
 
 
 def _unseen(images: int, label: str) -> None:

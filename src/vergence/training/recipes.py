@@ -18,6 +18,15 @@ __all__ = [
     "names",
     "override",
     "patches",
+    "patches_contrastive",
+    "patches_gje",
+    "patches_gmje",
+    "patches_gmje_em",
+    "patches_gmje_gng",
+    "patches_gmje_mdn",
+    "patches_gmje_smc",
+    "patches_jepa",
+    "patches_vje",
     "vje_cifar10",
     "vje_cifar10_200",
     "vje_imagenet",
@@ -45,6 +54,96 @@ def patches(source: str = "cifar10") -> RunConfig:
         model=ModelConfig(encoder="patches", objective="gje"),
         fit=FitConfig(epochs=1, precision="fp32", knn_every=0),
     )
+
+
+def patches_contrastive(source: str = "cifar10") -> RunConfig:
+    """InfoNCE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_contrastive --limit 10000 --out runs/patches_contrastive``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "contrastive", options={"temperature": 0.1})
+
+
+def patches_gje(source: str = "cifar10") -> RunConfig:
+    """GJE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_gje --limit 10000 --out runs/patches_gje``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "gje")
+
+
+def patches_gmje(source: str = "cifar10") -> RunConfig:
+    """GMJE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_gmje --limit 10000 --out runs/patches_gmje``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "gmje")
+
+
+def patches_gmje_em(source: str = "cifar10") -> RunConfig:
+    """GMJE with EM on a bank on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_gmje_em --limit 10000 --out runs/patches_gmje_em``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "gmje_em")
+
+
+def patches_gmje_gng(source: str = "cifar10") -> RunConfig:
+    """GMJE with growing neural gas on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_gmje_gng --limit 10000 --out runs/patches_gmje_gng``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "gmje_gng")
+
+
+def patches_gmje_mdn(source: str = "cifar10") -> RunConfig:
+    """GMJE with a mixture density network on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_gmje_mdn --limit 10000 --out runs/patches_gmje_mdn``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "gmje_mdn")
+
+
+def patches_gmje_smc(source: str = "cifar10") -> RunConfig:
+    """GMJE with a bank of particles on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_gmje_smc --limit 10000 --out runs/patches_gmje_smc``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "gmje_smc")
+
+
+def patches_jepa(source: str = "cifar10") -> RunConfig:
+    """Squared-error prediction with a teacher (JEPA) on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_jepa --limit 10000 --out runs/patches_jepa``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "jepa")
+
+
+def patches_vje(source: str = "cifar10") -> RunConfig:
+    """VJE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+
+    Command: ``vergence train cifar10 --recipe patches_vje --limit 10000 --out runs/patches_vje``
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
+    """
+    return _refined(source, "vje")
+
+
+def _refined(source: str, objective: str, **changes: Any) -> RunConfig:
+    """Returns the settings that the recipes of networks behind a closed form share."""
+    base = override(patches(source), encoder="patches-mlp", objective=objective)
+    fit = FitConfig(
+        epochs=4, batch_size=32, optimizer="adamw", lr=1e-3, weight_decay=1e-4, warmup_epochs=1, clip=5.0, knn_every=1
+    )
+    return override(dataclasses.replace(base, fit=fit), **changes)
 
 
 def vje_small(source: str = "cifar10") -> RunConfig:
