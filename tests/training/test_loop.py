@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,11 @@ import torch
 from safetensors.torch import load_file
 
 import vergence
+from vergence.methods.paired import PairedMethod
+from vergence.objectives.vje import VJE
 from vergence.training import loop
 from vergence.training.config import FitConfig
-from vergence.training.optimizers import LARS, learning_rate
+from vergence.training.optimizers import LARS, build_optimizer, learning_rate, set_learning_rate
 
 pytestmark = pytest.mark.float32
 
@@ -39,6 +42,18 @@ def weights(run):
 def largest_difference(a, b):
     assert a.keys() == b.keys()
     return max((a[k].double() - b[k].double()).abs().max().item() for k in a)
+
+
+def test_the_encoder_may_learn_more_slowly_than_the_objective():
+    method = PairedMethod(torch.nn.Linear(5, 8), VJE(8))
+    config = FitConfig(lr=0.1, encoder_lr=0.25)
+    groups = build_optimizer(config, method).param_groups
+    assert [group["scale"] for group in groups] == [0.25, 1.0]
+    assert {id(p) for p in groups[0]["params"]} == {id(p) for p in method.encoder.parameters()}
+    assert {id(p) for p in groups[1]["params"]} == {id(p) for p in method.objective.parameters()}
+    set_learning_rate(optimizer := build_optimizer(config, method), 0.1)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.1]
+    assert len(build_optimizer(FitConfig(), method).param_groups) == 1
 
 
 def test_seeds_are_functions_of_purpose_and_step():
@@ -168,6 +183,18 @@ def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
         vergence.train("digits", out=tmp_path / "strict", strict=True, **settings)
     assert "collapses" in (tmp_path / "strict" / "log.txt").read_text()
     assert not (tmp_path / "strict" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("objective", ["tests.collapsing:Constant", "vje"])
+def test_a_run_that_ends_collapsed_says_so_at_its_end_and_on_its_page(tmp_path, objective):
+    settings = ["--epochs", "12", "--batch-size", "64", "--optimizer", "adamw", "--lr", "0.01", "--limit", "512"]
+    ended = train(tmp_path / "run", "--objective", objective, "--precision", "fp32", *settings).stderr.splitlines()
+    page = vergence.write_report(tmp_path / "run").read_text()
+    if objective == "vje":
+        assert "training ended" not in "".join(ended) and "The training ended" not in page
+    else:
+        advice = r"warning: the training ended, but the embedding collapses .*--projector.*--recipe patches"
+        assert re.search(advice, ended[-1]) and "The training ended, but the embedding collapses" in page
 
 
 def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):

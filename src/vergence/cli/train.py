@@ -68,6 +68,8 @@ def train(command: Any) -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         trust = " --trust-code" if run.folder.config.model.needs_import else ""
         print(f"trained {run.folder.path}; next: vergence evaluate {shlex.quote(str(run.folder.path))}{trust}")
+        if run.collapse is not None:
+            print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
 
 
 def demo(command: Demo) -> None:

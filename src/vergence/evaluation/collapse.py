@@ -14,7 +14,10 @@ from vergence.utils.linalg import require_features
 __all__ = ["collapse", "warning"]
 
 ROWS = 4096  # rows that the spectrum is computed from, so that its cost does not grow with N
-ADVICE = "try a smaller learning rate, AdamW, warm-up or a larger batch; check the views"
+ADVICE = (
+    "try AdamW, a smaller learning rate, warm-up, a larger batch or a narrow projector (--projector 256 32), for images a "
+    "recipe that starts from a closed form (--recipe patches, or patches_OBJECTIVE); check the views"
+)
 
 
 def collapse(z: Tensor) -> dict[str, float]:

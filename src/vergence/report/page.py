@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vergence.evaluation.collapse import warning
 from vergence.report.charts import Figure, curve
 from vergence.report.comparison import Comparison, detections, representations
 from vergence.report.examples import Examples
@@ -88,7 +89,7 @@ def write_report(run: Path) -> Path:
         name=name,
         lead=_lead(files),
         facts=_facts(files),
-        notes=files.notes,
+        notes=[*_collapsed(files.rows), *files.notes],
         evaluated=bool(files.evaluation),
         unmeasured=_reason(files),
         quality=_quality(files),
@@ -109,6 +110,13 @@ def write_report(run: Path) -> Path:
 def _argument(path: str) -> str:
     """Returns a path as a shell passes it on whole, and as no command reads it as an option."""
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
+
+
+def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns a sentence where the last row that measured the embedding's spread shows a collapse; otherwise nothing."""
+    measured = [row for row in rows if is_number(row.get("std")) and is_number(row.get("effective_rank"))]
+    message = warning(measured[-1]) if measured else None
+    return [] if message is None else [f"The training ended, but {message}."]
 
 
 def _lead(run: RunFiles) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Evaluations and advice as tables in the terminal: every number beside its controls."""
 
+import dataclasses
 from typing import Any
 
+from vergence.evaluation.collapse import warning
 from vergence.report.reference import reference
 from vergence.training.records import Anomaly, Evaluation
 from vergence.utils.terminal import table
@@ -14,6 +16,9 @@ HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 def show_evaluation(record: Evaluation) -> None:
     """Prints the result of `vergence.evaluate`."""
     show_representations(record)
+    trained = record.representations.get("z")
+    if trained is not None and (message := warning(dataclasses.asdict(trained.collapse), trained.dim)):
+        print(f"warning: {message}")
     if record.posterior is not None:
         p = record.posterior
         regime = reference(record.protocol.objective).regime

@@ -15,7 +15,7 @@ from vergence.data import sources
 from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
-from vergence.evaluation import features
+from vergence.evaluation import collapse, features
 from vergence.methods.paired import PairedMethod, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective
 from vergence.runs import embed, score
@@ -80,6 +80,12 @@ class Run:
     def has_density(self) -> bool:
         """Whether the objective defines a density."""
         return isinstance(self.method.objective, DensityObjective)
+
+    @property
+    def collapse(self) -> str | None:
+        """What the last row of metrics shows of a collapse, and what to try, in one line; None where it shows none."""
+        last = next((row for row in reversed(self.folder.metrics()) if "effective_rank" in row and "std" in row), None)
+        return None if last is None else collapse.warning(last, advice=self.method.advice())
 
     @property
     def objective(self) -> DensityObjective:

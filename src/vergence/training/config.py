@@ -89,6 +89,8 @@ class FitConfig(Checked):
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         lr: Peak learning rate; not rescaled with the batch size.
+        encoder_lr: Learning rate of all but the objective's own parameters, as a multiple of ``lr``. Below 1 the objective's
+            network follows the encoder faster, which VJE needs to keep its directions.
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
         warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
         clip: Largest gradient norm; ``None`` for no clipping.
@@ -105,18 +107,21 @@ class FitConfig(Checked):
     """
 
     most: typing.ClassVar[dict[str, float]] = {
-        **dict.fromkeys(("epochs", "warmup_epochs", "knn_every", "lr", "weight_decay"), 1_000_000),
+        **dict.fromkeys(("epochs", "warmup_epochs", "knn_every", "lr", "encoder_lr", "weight_decay"), 1_000_000),
         **{"batch_size": 2**20, "devices": 1024, "nodes": 16_384, "workers": 1024, "threads": 1024, "seed": 2**63 - 1},
     }
     least: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "threads"), 1),
-        **dict.fromkeys(("lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0),
+        **dict.fromkeys(
+            ("lr", "encoder_lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0
+        ),
     }
 
     epochs: int = 100
     batch_size: int = 256
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     lr: float = 0.05
+    encoder_lr: float = 1.0
     weight_decay: float = 5e-6
     warmup_epochs: float = 0.0
     clip: float | None = None

@@ -23,7 +23,7 @@ from vergence.methods.core import Method
 from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
-from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer
+from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.utils.threads import Threads
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def fit(
         while step < config.epochs * steps:
             epoch = _epoch(items, config, fabric, step // steps, step % steps, steps)
             for x in threads.over(epoch, trial=_trial(method.encoder, views, fabric)):
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(config, step, steps)
+                set_learning_rate(optimizer, learning_rate(config, step, steps))
                 torch.manual_seed(seed_of(config.seed, "noise", step))
                 terms = model(_views(views, x, config, fabric, step), gather=_gather(fabric))
                 loss = torch.stack(list(terms.values())).sum()
@@ -176,7 +175,7 @@ def _restore(
     state = recorder.load_checkpoint()
     if state is not None:
         _load(method.load_state_dict, state["model"])
-    model, optimizer = fabric.setup(method, build_optimizer(config, method.parameters()))
+    model, optimizer = fabric.setup(method, build_optimizer(config, method))
     if state is None:
         return model, optimizer, {"step": 0, "metrics": {}, "threads": None}
     _load(load_optimizer, optimizer, state["optimizer"], config)

@@ -1,7 +1,6 @@
 """Optimizers and the learning rate's schedule."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from vergence.training.config import FitConfig
 from vergence.utils.checks import is_count
 
-__all__ = ["LARS", "build_optimizer", "learning_rate", "load_optimizer"]
+__all__ = ["LARS", "build_optimizer", "learning_rate", "load_optimizer", "set_learning_rate"]
 
 
 def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
@@ -86,11 +85,25 @@ def _shape(value: object) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def build_optimizer(config: FitConfig, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Returns the optimizer over the parameters that require a gradient."""
-    trained = [p for p in parameters if p.requires_grad]
+def build_optimizer(config: FitConfig, method: nn.Module) -> torch.optim.Optimizer:
+    """Returns the optimizer over a method's parameters that require a gradient; `set_learning_rate` sets its rate.
+
+    With ``config.encoder_lr`` other than 1 there are two groups: all but the objective's parameters, and the objective's.
+    """
+    named = [(name, p) for name, p in method.named_parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": [p for _, p in named], "scale": 1.0}]
+    if config.encoder_lr != 1:
+        parts = [[p for name, p in named if name.startswith("objective.") == own] for own in (False, True)]
+        scales = (config.encoder_lr, 1.0)
+        groups = [{"params": part, "scale": scale} for part, scale in zip(parts, scales, strict=True) if part]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(trained, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
     if config.optimizer == "lars":
-        return LARS(trained, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
-    return torch.optim.SGD(trained, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)
+        return LARS(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+    return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Sets each group's learning rate to ``rate`` times the group's scale."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]

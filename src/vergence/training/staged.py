@@ -82,6 +82,6 @@ def fit_first(
     if method.teacher is not None:
         method.teacher.load_state_dict(method.branch("context").state_dict())
     if fabric.is_global_zero:
-        optimizer = build_optimizer(config.fit, method.parameters())
+        optimizer = build_optimizer(config.fit, method)
         recorder.save_checkpoint({"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": 0})
     fabric.barrier()
