@@ -1,4 +1,4 @@
-"""Encoders with a closed form and a network behind it: where training starts, resuming in either stage, every objective, bad input."""
+"""A closed form with a network behind it: where training starts, resuming in either stage, every objective, bad input."""
 
 import os
 import signal
@@ -73,7 +73,8 @@ def test_every_objective_has_a_recipe_on_patches(tmp_path, name):
 def test_a_run_evaluates_embeds_and_reports(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", **{**QUICK, "limit": None})
     record = vergence.evaluate(run, probes=False)
-    assert record.representations["z"].knn[20].majority > 0.6
+    z, closed_form = (record.representations[name].knn[20].majority for name in ("z", "closed_form"))
+    assert z > 0.6 and z > closed_form - 0.05
     assert vergence.write_report(tmp_path / "run").exists()
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
     assert run.write_embeddings(x, tmp_path / "z.npz") == 5

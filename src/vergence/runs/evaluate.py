@@ -13,6 +13,7 @@ from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.encoders import networks
+from vergence.encoders.refined import RefinedEncoder
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
 from vergence.runs.rows import parts
 from vergence.runs.run import Run
@@ -32,7 +33,7 @@ from vergence.training.records import (
 from vergence.utils.files import explained, replacing
 from vergence.utils.terminal import bar
 
-__all__ = ["evaluate"]
+__all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
 
 EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries with neighbors, and neighbors of each
 BATCH = 1024  # embeddings at a time
@@ -111,7 +112,8 @@ def _features(run: Run, items: Items, advance: Any) -> Features:
 
     z = collect(run.method.encoder)
     posterior = {"mu": _posterior_mean(run, z)} if run.has_density else {}
-    return {"z": z, **posterior, "untrained": collect(_untrained(run)), "pixels": collect(_Pixels())}
+    others = {"closed_form": closed_form_encoder(run), "untrained": untrained_encoder(run), "pixels": _Pixels()}
+    return {"z": z, **posterior, **{name: collect(net) for name, net in others.items() if net is not None}}
 
 
 class _Pixels(nn.Module):
@@ -123,7 +125,14 @@ class _Pixels(nn.Module):
         return controls.pixels(x)
 
 
-def _untrained(run: Run) -> nn.Module:
+def closed_form_encoder(run: Run) -> nn.Module | None:
+    """Returns the closed form that a run's encoder refines, on its input statistics; None where it refines none."""
+    refined = next((m for m in run.method.encoder.modules() if isinstance(m, RefinedEncoder)), None)
+    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, networks.Standardize))
+    return None if refined is None else nn.Sequential(standardize, refined.closed_form)
+
+
+def untrained_encoder(run: Run) -> nn.Module:
     """Returns the run's encoder as it was before its first step."""
     standardize = next(m for m in run.method.encoder.modules() if isinstance(m, networks.Standardize))
     folder = run.folder

@@ -89,8 +89,8 @@ class FitConfig(Checked):
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         lr: Peak learning rate; not rescaled with the batch size.
-        encoder_lr: Learning rate of all but the objective's own parameters, as a multiple of ``lr``. Below 1 the objective's
-            network follows the encoder faster, which VJE needs to keep its directions.
+        encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1 projector and objective follow the encoder
+            faster than it moves, which keeps VJE from losing directions.
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
         warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
         clip: Largest gradient norm; ``None`` for no clipping.

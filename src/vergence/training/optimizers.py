@@ -88,12 +88,12 @@ def _shape(value: object) -> str:
 def build_optimizer(config: FitConfig, method: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimizer over a method's parameters that require a gradient; `set_learning_rate` sets its rate.
 
-    With ``config.encoder_lr`` other than 1 there are two groups: all but the objective's parameters, and the objective's.
+    With ``config.encoder_lr`` other than 1 there are two groups: the encoders' parameters, and those of projectors and objective.
     """
     named = [(name, p) for name, p in method.named_parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [{"params": [p for _, p in named], "scale": 1.0}]
     if config.encoder_lr != 1:
-        parts = [[p for name, p in named if name.startswith("objective.") == own] for own in (False, True)]
+        parts = [[p for name, p in named if name.startswith(("encoder.", "target_encoder.")) == own] for own in (True, False)]
         scales = (config.encoder_lr, 1.0)
         groups = [{"params": part, "scale": scale} for part, scale in zip(parts, scales, strict=True) if part]
     if config.optimizer == "adamw":

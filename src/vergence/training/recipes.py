@@ -57,7 +57,7 @@ def patches(source: str = "cifar10") -> RunConfig:
 
 
 def patches_contrastive(source: str = "cifar10") -> RunConfig:
-    """InfoNCE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """InfoNCE on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_contrastive --limit 10000 --out runs/patches_contrastive``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
@@ -66,61 +66,61 @@ def patches_contrastive(source: str = "cifar10") -> RunConfig:
 
 
 def patches_gje(source: str = "cifar10") -> RunConfig:
-    """GJE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """GJE on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_gje --limit 10000 --out runs/patches_gje``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
-    return _refined(source, "gje")
+    return _refined(source, "gje", projector=(64,))
 
 
 def patches_gmje(source: str = "cifar10") -> RunConfig:
-    """GMJE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """GMJE on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_gmje --limit 10000 --out runs/patches_gmje``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
-    return _refined(source, "gmje")
+    return _refined(source, "gmje", projector=(32,))
 
 
 def patches_gmje_em(source: str = "cifar10") -> RunConfig:
-    """GMJE with EM on a bank on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """GMJE, fitted by EM on a bank, on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_gmje_em --limit 10000 --out runs/patches_gmje_em``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
-    return _refined(source, "gmje_em")
+    return _refined(source, "gmje_em", projector=(16,))
 
 
 def patches_gmje_gng(source: str = "cifar10") -> RunConfig:
-    """GMJE with growing neural gas on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """GMJE, fitted by growing neural gas, on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_gmje_gng --limit 10000 --out runs/patches_gmje_gng``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
-    return _refined(source, "gmje_gng")
+    return _refined(source, "gmje_gng", projector=(16,))
 
 
 def patches_gmje_mdn(source: str = "cifar10") -> RunConfig:
-    """GMJE with a mixture density network on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """GMJE with a mixture density network on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_gmje_mdn --limit 10000 --out runs/patches_gmje_mdn``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
-    return _refined(source, "gmje_mdn")
+    return _refined(source, "gmje_mdn", projector=(32,))
 
 
 def patches_gmje_smc(source: str = "cifar10") -> RunConfig:
-    """GMJE with a bank of particles on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """GMJE with a bank of particles on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_gmje_smc --limit 10000 --out runs/patches_gmje_smc``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
-    return _refined(source, "gmje_smc")
+    return _refined(source, "gmje_smc", projector=(64,))
 
 
 def patches_jepa(source: str = "cifar10") -> RunConfig:
-    """Squared-error prediction with a teacher (JEPA) on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """Prediction of a teacher's embedding (JEPA) on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_jepa --limit 10000 --out runs/patches_jepa``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
@@ -129,20 +129,19 @@ def patches_jepa(source: str = "cifar10") -> RunConfig:
 
 
 def patches_vje(source: str = "cifar10") -> RunConfig:
-    """VJE on the closed form of `patches` and a network behind it; see ``docs/trained.md``.
+    """VJE on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_vje --limit 10000 --out runs/patches_vje``
     Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
-    return _refined(source, "vje")
+    return _refined(source, "vje", options={"hidden": 512})
 
 
 def _refined(source: str, objective: str, **changes: Any) -> RunConfig:
     """Returns the settings that the recipes of networks behind a closed form share."""
     base = override(patches(source), encoder="patches-mlp", objective=objective)
-    fit = FitConfig(
-        epochs=4, batch_size=32, optimizer="adamw", lr=1e-3, weight_decay=1e-4, warmup_epochs=1, clip=5.0, knn_every=1
-    )
+    fit = FitConfig(epochs=2, batch_size=128, optimizer="adamw", lr=2e-3, encoder_lr=0.03, weight_decay=1e-4, knn_every=1)
+    fit = dataclasses.replace(fit, warmup_epochs=0.2, clip=5.0)
     return override(dataclasses.replace(base, fit=fit), **changes)
 
 

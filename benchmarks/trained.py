@@ -1,0 +1,86 @@
+"""kNN accuracy of recipes with a network behind the closed form of patches, beside the closed form itself.
+
+    python benchmarks/trained.py cifar10 --data-root DATA --limit 10000 --recipes patches_vje patches_contrastive
+
+writes one row for each recipe to ``results/trained.jsonl``. With ``--choose`` a part of the training images is classified in
+place of the test images, and nothing is written: settings are chosen so.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import ledger
+import torch
+import two_cores
+
+import vergence
+from vergence.evaluation import features
+from vergence.evaluation.parts.spread import effective_rank
+from vergence.runs.evaluate import closed_form_encoder, untrained_encoder
+from vergence.runs.train import describe
+
+RECIPES = ("patches_contrastive", "patches_vje", "patches_gje", "patches_gmje")
+
+
+def measure(args, recipe, settings):
+    """Trains one run; returns its numbers beside those of its control."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        run = vergence.train(args.source, recipe=recipe, out=Path(folder) / "run", **settings)
+        seconds = time.monotonic() - start
+        parts = two_cores.parts(args, run.folder.config)
+        labels = [part.labels for part in parts]
+        closed_form = closed_form_encoder(run)
+        name = "untrained" if closed_form is None else "closed_form"
+        encoder = untrained_encoder(run) if closed_form is None else closed_form
+        z, c = (
+            [features.collect(net.eval(), part, size=run.size, device=run.device)[0] for part in parts]
+            for net in (run.method.encoder, encoder)
+        )
+        config = run.folder.config
+    return {
+        "recipe": recipe,
+        "encoder": config.model.encoder,
+        "objective": config.model.objective,
+        "epochs": config.fit.epochs,
+        "encoder_lr": config.fit.encoder_lr,
+        "seconds": round(seconds, 1),
+        "knn30": two_cores.knn(*z, labels),
+        "control": name,
+        "control_knn30": two_cores.knn(*c, labels),
+        "effective_rank": round(float(effective_rank(z[1])), 1),
+        "control_effective_rank": round(float(effective_rank(c[1])), 1),
+        "collapse": run.collapse,
+    }
+
+
+def main():
+    """Measures the recipes on one data set."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source")
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--limit", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--recipes", nargs="+", default=RECIPES)
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--note", default="")
+    args = ledger.parse(parser, "trained")
+    also = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
+    also = {name: tuple(value) if isinstance(value, list) else value for name, value in also.items()}
+    if args.tiny:
+        args.limit, also["encoder"] = 200, "patches-mlp:atoms=16,directions=32,dim=16,views=2"
+    settings = {"root": args.data_root, "limit": args.limit, "seed": args.seed, "device": "cpu", **also}
+    for recipe in args.recipes:
+        describe(args.source, recipe, settings)
+    for recipe in args.recipes:
+        torch.manual_seed(args.seed)
+        values = {"data": args.source, "limit": args.limit, "note": args.note, **measure(args, recipe, settings)}
+        ledger.add(None if args.choose else args.out, ledger.row(values, seed=args.seed))
+
+
+if __name__ == "__main__":
+    main()
