@@ -15,14 +15,33 @@ from pathlib import Path
 import ledger
 import torch
 import two_cores
+from torch.nn import functional
 
 import vergence
+from vergence.data.arrays import from_array
+from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.evaluation import features
 from vergence.evaluation.parts.spread import effective_rank
 from vergence.runs.evaluate import closed_form_encoder, untrained_encoder
 from vergence.runs.train import describe
 
+COPIES = 40
 RECIPES = ("patches_contrastive", "patches_vje", "patches_gje", "patches_gmje")
+
+
+def duplicates(encoder, run, items):
+    """Returns how many of 40 training images are the first neighbor of their copy that was reduced to half its side and back."""
+    x = next(items.stream([torch.arange(len(items))]))[1]
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:COPIES]
+    height, width = x.shape[2:]
+    copies = to_bytes(resize(resize(to_unit(x[order]), height // 2, width // 2), height, width))
+    bank, query = (functional.normalize(encode(encoder, part, run), dim=1) for part in (x, copies))
+    return int(((query @ bank.T).argmax(1) == order).sum())
+
+
+def encode(encoder, x, run):
+    """Returns the embeddings of images (N, C, H, W)."""
+    return features.collect(encoder.eval(), from_array(x.numpy()), size=run.size, device=run.device)[0]
 
 
 def measure(args, recipe, settings):
@@ -40,6 +59,7 @@ def measure(args, recipe, settings):
             [features.collect(net.eval(), part, size=run.size, device=run.device)[0] for part in parts]
             for net in (run.method.encoder, encoder)
         )
+        first = [duplicates(net, run, parts[0]) for net in (run.method.encoder, encoder)]
         config = run.folder.config
     return {
         "recipe": recipe,
@@ -53,6 +73,8 @@ def measure(args, recipe, settings):
         "control_knn30": two_cores.knn(*c, labels),
         "effective_rank": round(float(effective_rank(z[1])), 1),
         "control_effective_rank": round(float(effective_rank(c[1])), 1),
+        "duplicates_of_40": first[0],
+        "control_duplicates_of_40": first[1],
         "collapse": run.collapse,
     }
 

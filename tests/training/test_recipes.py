@@ -1,12 +1,15 @@
 import dataclasses
 import inspect
 
+import numpy as np
 import pytest
 
+import vergence
 from vergence import objectives
+from vergence.data.config import DataConfig
 from vergence.encoders import networks
 from vergence.training import recipes
-from vergence.training.config import RunConfig
+from vergence.training.config import FitConfig, ModelConfig, RunConfig
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -85,3 +88,25 @@ def test_options_are_merged_and_go_with_their_objective():
 def test_unknown_settings_are_refused(name, words):
     with pytest.raises(ValueError, match=words):
         recipes.override(recipes.vje_small(), **{name: 1})
+
+
+@pytest.mark.float32
+def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (40, 9, 9), dtype=np.uint8)
+    for name, part in {"images": x, "small": x[:, :6, :6], "vectors": x[:, 0].astype(np.float32)}.items():
+        np.save(tmp_path / f"{name}.npy", part)
+
+    def encoder(name, **settings):
+        out = tmp_path / f"{name}-{len(settings)}"
+        return vergence.train(tmp_path / f"{name}.npy", out=out, device="cpu", **settings).folder.config.model.encoder
+
+    assert encoder("images", seed=3, limit=20).startswith("patches:")
+    assert encoder("images", epochs=1, batch_size=8, knn_every=0) == "small"
+    assert encoder("small", epochs=1, batch_size=8, precision="fp32") == "small"
+    assert recipes.default("image", (1, 6, 6), []) == recipes.default("pairs", (1, 9, 9), []) == "vje_small"
+    with pytest.raises(ValueError, match="use --encoder mlp"):
+        encoder("vectors")
+    assert recipes.default("image", (1, 9, 9), [field.name for field in dataclasses.fields(DataConfig)]) == "patches"
+    used = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}
+    for name in {field.name for part in (FitConfig, ModelConfig) for field in dataclasses.fields(part)}:
+        assert recipes.default("image", (1, 9, 9), [name]) == ("patches" if name in used else "vje_small"), name

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -68,6 +70,18 @@ def test_every_objective_has_a_recipe_on_patches(tmp_path, name):
     if loaded.method.teacher is not None:  # its closed form is the student's
         student, teacher = loaded.method.branch("context").state_dict(), loaded.method.teacher.state_dict()
         assert torch.allclose(student["0.1.closed_form.weight"], teacher["0.1.closed_form.weight"])
+
+
+def test_two_processes_train_what_one_trains(tmp_path):
+    command = [sys.executable, "-m", "vergence.cli.commands", "train", "digits", "--recipe", "patches_vje", "--encoder", TINY]
+    command += ["--device", "cpu", "--limit", "300", "--batch-size", "64", "--epochs", "1", "--precision", "fp32"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    for n in (1, 2):
+        words = [*command, "--devices", str(n), "--out", str(tmp_path / str(n))]
+        subprocess.run(words, env=env, check=True, capture_output=True, timeout=240)
+    one, two = vergence.load(tmp_path / "1"), vergence.load(tmp_path / "2")
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-2, atol=1e-3)
 
 
 def test_a_run_evaluates_embeds_and_reports(tmp_path):

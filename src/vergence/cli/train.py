@@ -13,6 +13,8 @@ from vergence.cli import options
 
 __all__ = ["Demo", "Train", "demo", "train"]
 
+RECIPE = "(default: patches for images, vje_small for other data and with settings of networks or optimizers)"
+
 
 @dataclass(kw_only=True)
 class Demo:
@@ -31,7 +33,7 @@ class _Train:
     resume: bool = False
     """Go on with the run in --out (or in DATA's place) from its last checkpoint."""
     trust_code: options.TrustCode = False
-    recipe: str = "vje_small"
+    recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=RECIPE)] = None
     """Settings to start from; see vergence.training.recipes."""
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""

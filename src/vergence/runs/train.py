@@ -27,7 +27,7 @@ def train(
     source: str | RunConfig | None = None,
     *,
     out: str | Path,
-    recipe: str = "vje_small",
+    recipe: str | None = None,
     resume: bool = False,
     trust_code: bool = False,
     **settings: Any,
@@ -38,7 +38,9 @@ def train(
         source: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description. It may
             be left out when resuming.
         out: Run folder.
-        recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`).
+        recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`). By default ``patches`` for
+            images; ``vje_small`` for other data, for images that are too small, and where a setting of networks or optimizers is
+            given, which a closed form does not have (`vergence.training.recipes.default`).
         resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
         trust_code: Whether a run that is resumed may name an objective outside the library, ``package.module:Class``, which is
             imported. Not needed where the settings name it.
@@ -77,6 +79,9 @@ def train(
     opened = sources.open_data(config.data, workers=config.fit.workers)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
+    if not resume and recipe is None and not isinstance(source, RunConfig):
+        config = describe(source, recipes.default(opened.kind, shape, settings), settings)
+        by_steps = not is_closed_form(config.model.encoder)
     config = _fitted(config, opened, shape)
     method = build.initial_method(config, shape, target_shape, mean, std)
     views = build.make_views(opened, config.views, shape, mean, std)
@@ -130,15 +135,15 @@ def _continued(out: Path, config: RunConfig, now: RunMetadata) -> RunFolder:
     return folder
 
 
-def describe(source: str | RunConfig | None, recipe: str, settings: dict[str, Any]) -> RunConfig:
-    """Returns the run description of a source, a recipe and changed settings.
+def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any]) -> RunConfig:
+    """Returns the run description of a source, a recipe (``vje_small`` by default) and changed settings.
 
     Raises:
         ValueError: There is no source, or a setting is unknown.
     """
     if source is None or source == "":
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
-    base = source if isinstance(source, RunConfig) else recipes.get(recipe)(str(source))
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe or "vje_small")(str(source))
     return recipes.override(base, **settings)
 
 

@@ -6,7 +6,7 @@ source. `override` changes single settings.
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
@@ -14,6 +14,7 @@ from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
 __all__ = [
+    "default",
     "get",
     "names",
     "override",
@@ -35,6 +36,8 @@ __all__ = [
     "vje_stl10",
 ]
 
+CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
+SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 NO_BLUR = ViewConfig(blur=0.0)
 
 
@@ -224,6 +227,27 @@ def vje_imagenet(source: str = "imagenet") -> RunConfig:
         model=ModelConfig(encoder="resnet50-imagenet"),
         fit=FitConfig(epochs=100, batch_size=256, lr=0.05, weight_decay=5e-6, warmup_epochs=10, workers=8, knn_every=10),
     )
+
+
+def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
+    """Returns the name of the recipe for data where none is named: ``patches`` for images, and ``vje_small`` otherwise.
+
+    On held-out training images no recipe for two CPU cores was clearly better than ``patches``; see ``docs/trained.md``.
+
+    Args:
+        kind: Kind of the data, ``image``, ``vector`` or ``pairs``.
+        shape: Shape of an item as the encoder sees it.
+        settings: Names of the settings that are given. With one that only networks and optimizers have, such as ``epochs``,
+            ``encoder`` or ``objective``, the recipe is ``vje_small``; so for images that are smaller than the pooled patches.
+
+    Example:
+        >>> default("image", (3, 32, 32), ["seed"]), default("image", (3, 32, 32), ["epochs"]), default("vector", (5,), [])
+        ('patches', 'vje_small', 'vje_small')
+    """
+    network = {f.name for part in (ModelConfig, FitConfig) for f in dataclasses.fields(part)} - CLOSED_FORM
+    if kind != "image" or network & set(settings) or min(shape[1:]) < SMALLEST:
+        return "vje_small"
+    return "patches"
 
 
 def names() -> list[str]:
