@@ -94,7 +94,8 @@ def main():
     also = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
     also = {name: tuple(value) if isinstance(value, list) else value for name, value in also.items()}
     if args.tiny:
-        args.limit, also["encoder"] = 200, "patches-mlp:atoms=16,directions=32,dim=16,views=2"
+        args.limit, args.recipes = 200, ["patches_gje"]
+        also["encoder"] = "patches-mlp:atoms=16,directions=32,dim=16,views=2"
     settings = {"root": args.data_root, "limit": args.limit, "seed": args.seed, "device": "cpu", **also}
     for recipe in args.recipes:
         describe(args.source, recipe, settings)
