@@ -116,10 +116,14 @@ def test_limits_of_the_threshold():
     torch.testing.assert_close(f[:, 0] - f[:, 1], r.mean(2))
 
 
-def test_cells_average_and_cover_every_position_once():
-    A = cells(5, 7, 3)
-    torch.testing.assert_close(A.sum(0), torch.ones(9, dtype=A.dtype))
-    assert ((A > 0).sum(1) == 1).all()
+def test_cells_average_and_interpolate_between_their_centers():
+    A = cells(6, 9, 4)
+    torch.testing.assert_close(A.sum(0), torch.ones(16, dtype=A.dtype))
+    assert ((A > 0).sum(1) <= 4).all() and (A > 0).any(1).all()
+    mirrored = A.view(6, 9, 4, 4).flip(0, 2)
+    torch.testing.assert_close(mirrored.reshape(54, 16), A)
+    for least in (2, 3):  # as few positions as cells
+        assert (cells(least, least, least).sum(0) > 0).all()
 
 
 def test_the_sample_is_uniform():

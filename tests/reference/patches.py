@@ -29,16 +29,23 @@ def features(image, m, Z, D, size, theta, pool, stride=1):
     """f (2 K pool^2,): positive and then negative parts of each atom, each with its cells by rows."""
     rows = range(0, image.shape[1] - size + 1, stride)
     columns = range(0, image.shape[2] - size + 1, stride)
-    ends = [[round(i * len(side) / pool) for i in range(pool + 1)] for side in (rows, columns)]
     out = []
     for sign in (1, -1):
         for d in D:
             for i in range(pool):
                 for j in range(pool):
-                    total, count = 0.0, 0
-                    for top in rows[ends[0][i] : ends[0][i + 1]]:
-                        for left in columns[ends[1][j] : ends[1][j + 1]]:
+                    total, weights = 0.0, 0.0
+                    for y, top in enumerate(rows):
+                        for x, left in enumerate(columns):
+                            weight = weight_in_cell(y, len(rows), i, pool) * weight_in_cell(x, len(columns), j, pool)
                             r = float(d @ (Z @ (normalized(patch_at(image, top, left, size)) - m)))
-                            total, count = total + max(sign * r - theta, 0.0), count + 1
-                    out.append(math.sqrt(total / count))
+                            total, weights = total + weight * max(sign * r - theta, 0.0), weights + weight
+                    out.append(math.sqrt(total / weights))
     return torch.tensor(out)
+
+
+def weight_in_cell(position, positions, cell, cells):
+    """1 at the cell's center, 0 at those of its neighbors; the outer centers lie on the edges."""
+    if cells == 1:
+        return 1.0
+    return max(0.0, 1 - abs((position + 0.5) / positions - cell / (cells - 1)) * (cells - 1))

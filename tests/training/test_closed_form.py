@@ -81,14 +81,30 @@ def test_the_density_is_the_gaussian_of_the_views():
     torch.testing.assert_close(S[:3, 3:], torch.diag(omega**3), atol=1e-8, rtol=0)
 
 
-def test_subspace_iteration_finds_the_principal_directions():
-    f = torch.randn(200, 12) @ torch.diag(3.0 ** -torch.arange(12.0)) @ torch.linalg.qr(torch.randn(12, 12))[0]
-    mean, V = closed_form.principal_directions(
-        list(f.split(70)), 3, torch.float64, torch.Generator().manual_seed(0), iterations=30
-    )
+@pytest.mark.parametrize("n", [200, 9])
+def test_principal_directions_are_exact_whichever_products_are_decomposed(n):
+    f = torch.randn(n, 12) @ torch.diag(3.0 ** -torch.arange(12.0)) @ torch.linalg.qr(torch.randn(12, 12))[0]
     expected = torch.linalg.svd(f - f.mean(0), full_matrices=False)[2][:3]
+    mean, V = closed_form.principal_directions([part.clone() for part in f.split(7)], 3, torch.float64)
     torch.testing.assert_close(V @ V.T, expected.T @ expected, rtol=0, atol=1e-8)
     torch.testing.assert_close(mean, f.mean(0))
+
+
+def test_equal_images_leave_directions_finite():
+    f = torch.randn(3, 40).repeat(4, 1)
+    V = closed_form.principal_directions(list(f.split(5)), 8, torch.float64)[1]
+    assert V.isfinite().all() and (V[:, :2].norm(dim=0) - 1).abs().max() < 1e-8 and V.norm(dim=0).max() < 1.01
+
+
+def test_sums_of_parts_are_the_sums_of_the_whole():
+    views = [torch.randn(30, 4) for _ in range(3)]
+    whole, parts, rest = (closed_form.ViewSums(4, 3) for _ in range(3))
+    whole.add(views)
+    parts.add([v[:11] for v in views])
+    rest.load(parts.state())
+    rest.add([v[11:] for v in views])
+    for one, other in zip(whole.moments(), rest.moments(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
 @pytest.mark.float32

@@ -7,7 +7,7 @@ patch p of F = C P P numbers at every position of an image in [0, 1],
     q = Z (n(p) - m),  Z = U diag((w + r)^{-1/2}) U^T            whitening with mean m and covariance U diag(w) U^T of n(p)
     r_k = d_k . q = v_k . n(p) - v_k . m,  V = D Z               responses of K unit vectors (spherical k-means)
     a = [max(r - theta, 0); max(-r - theta, 0)]                  two-sided soft threshold
-    f = sqrt(mean of a over each of pool x pool cells)           2 K pool^2 features
+    f = sqrt(weighted mean of a in each of pool x pool cells)    2 K pool^2 features; the cells overlap, see `cells`
 
 The threshold and the pooling are fused, an image at a time: with s = softshrink(r), the two parts of a are (|s| + s) / 2 and
 (|s| - s) / 2, so that both pooled maps follow from two products with a matrix of the cells,
@@ -16,7 +16,6 @@ in bfloat16 where the hardware supports it.
 
 import dataclasses
 import hashlib
-import itertools
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ class PatchSettings(Checked):
         stride: Distance of neighboring patches, in pixels.
         side: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
         threshold: Soft threshold theta.
-        pool: Cells per side of the average pooling.
+        pool: Cells per side of the pooling; they overlap.
         directions: Principal directions of the features that the joint embedding is solved in.
         dim: Width of the embedding.
         views: Random views of each image, at least 2.
@@ -288,18 +287,23 @@ class PatchMaps(nn.Module):
 
 
 def cells(rows: int, columns: int, pool: int) -> Tensor:
-    """Returns the matrix (rows columns, pool^2) whose product with maps is their average over each cell.
+    """Returns the matrix (rows columns, pool^2) whose product with maps is their weighted average in each cell.
+
+    The cells' centers are an even grid from edge to edge, and the weights fall linearly to zero at the neighboring centers, as in
+    bilinear interpolation; one cell averages all positions.
 
     Example:
         >>> cells(1, 4, 1).flatten().tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
-    parts = [torch.zeros(n, pool, dtype=torch.float64) for n in (rows, columns)]
-    for part, n in zip(parts, (rows, columns), strict=True):
-        ends = [round(i * n / pool) for i in range(pool + 1)]
-        for i, (start, end) in enumerate(itertools.pairwise(ends)):
-            part[start:end, i] = 1 / (end - start)
-    return torch.kron(parts[0], parts[1])
+    return torch.kron(_windows(rows, pool), _windows(columns, pool))
+
+
+def _windows(n: int, pool: int) -> Tensor:
+    """Returns the weights (n, pool) of n positions in the cells along one side; each column adds up to 1."""
+    u = (torch.arange(n, dtype=torch.float64)[:, None] + 0.5) / n
+    a = (1 - (u - torch.linspace(0, 1, pool, dtype=torch.float64)).abs() * (pool - 1)).clamp(min=0)
+    return a / a.sum(0)
 
 
 class PatchEncoder(nn.Module):

@@ -29,7 +29,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         n_atoms: Unit vectors K of the dictionary.
         patch_size: Side of a patch, in pixels.
         threshold: Soft threshold of the responses, at least 0.
-        pool: Cells per side of the average pooling.
+        pool: Cells per side of the pooling; they overlap (`vergence.encoders.dictionary.cells`).
         stride: Distance of neighboring patches, in pixels.
         size: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
         n_patches: Largest number of patches, sampled at random, that the dictionary is learned from.

@@ -1,8 +1,7 @@
 r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient descent: three passes over images, sums that add up.
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images.
-2. Principal directions V of the features f: randomized subspace iteration on at most 10,000 images (N. Halko,
-   P. G. Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Review 2011).
+2. Principal directions V of the features f of at most 5,000 images.
 3. Joint embedding: m random views of every image, in blocks of 250; only sums of x = V^T (f - mean f) and their products stay.
    With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components G w = omega S' w with the
    largest omega, each times omega^power, are the embedding.
@@ -14,6 +13,7 @@ within the last one from the last checkpoint, with the same result. Several proc
 """
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -31,18 +31,15 @@ from vergence.objectives.gje import GJE
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
+from vergence.utils.distributed import several
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from vergence.linear.moments import Sums
-
-__all__ = ["fit", "fitted_settings", "principal_directions", "require_gje", "total_images"]
+__all__ = ["ViewSums", "fit", "fitted_settings", "principal_directions", "require_gje", "total_images"]
 
 BLOCK = 250  # images
-DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 10_000  # images
-ITERATIONS = 2
-SUMS = ("x", "xx", "v", "vv", "tt", "xv")
+DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 5_000  # images
 
 Progress = Callable[[int, str], None]  # images, name of the pass
 
@@ -138,8 +135,6 @@ class _Fit:
 
     def run(self) -> None:
         """Runs the passes that the checkpoint does not hold."""
-        from vergence.linear.moments import Sums
-
         state = self.recorder.load_checkpoint() or {"step": 0}
         self.step = state["step"]
         if self.step >= 1:
@@ -153,11 +148,9 @@ class _Fit:
             mean, V = self._directions()
             self._save(2, mean=mean, directions=V)
         device = self.fabric.device
-        sums = Sums(V.shape[1], self.settings.views, device, torch.zeros(V.shape[1], dtype=V.dtype, device=device))
+        sums = ViewSums(V.shape[1], self.settings.views, device)
         if "sums" in state:
-            sums.n, sums.eps = state["n"], state["eps"]
-            for name in SUMS:
-                getattr(sums, name).copy_(state["sums"][name])
+            sums.load(state["sums"])
         self._moments(sums, mean.to(device), V.to(device))
         if self.fabric.is_global_zero:
             self.recorder.save_model(self.method.state_dict())
@@ -173,59 +166,59 @@ class _Fit:
         return learn_dictionary(sample.patches, s.atoms)
 
     def _directions(self) -> tuple[Tensor, Tensor]:
-        parts = [self.maps(x).to(self.maps.arithmetic()) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
-        generator = torch.Generator().manual_seed(loop.seed_of(self.config.fit.seed, "directions", 0))
-        mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype, generator)
-        return mean.cpu(), V.cpu()
+        """Returns the mean of the features and their principal directions, in the type of the products."""
+        half = self.maps.arithmetic()
+        parts = [self.maps(x).to(half) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
+        mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype)
+        return mean.cpu(), V.to(half).cpu()
 
-    def _moments(self, sums: "Sums", mean: Tensor, V: Tensor) -> None:
+    def _moments(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
         rank, world = self.fabric.global_rank, self.fabric.world_size
         blocks = list(batches(len(self.items), BLOCK))
         self.progress(self.step * BLOCK * self.settings.views if self.step > 2 else 0, "joint embedding")
         mine = range(max(0, self.step - 2) + rank, len(blocks), world)
         saved = time.monotonic()
         stream = self.items.stream((blocks[i] for i in mine), workers=self.config.fit.workers)
-        W = V.to(self.maps.arithmetic())
         for i, (_, x) in zip(mine, stream, strict=True):
             if len(x):
-                drawn = [self._projected(x.to(self.fabric.device), i, j, mean, W) for j in range(self.settings.views)]
-                sums.add(drawn[0], drawn)
+                sums.add([self._projected(x.to(self.fabric.device), i, j, mean, V) for j in range(self.settings.views)])
             self.progress(len(x) * self.settings.views * world, "joint embedding")
             if world == 1 and (self.stopped or time.monotonic() - saved > self.config.fit.checkpoint_seconds):
-                totals = {name: getattr(sums, name) for name in SUMS}
-                self._save(3 + i, mean=mean, directions=V, sums=totals, n=sums.n, eps=sums.eps)
+                self._save(3 + i, mean=mean, directions=V, sums=sums.state())
                 saved = time.monotonic()
             self._stop()
         sums.reduce()
         self._solve(sums, mean, V)
         self._row("joint embedding", mean_eigenvalue=float(self.encoder.eigenvalues.mean()))
 
-    def _projected(self, x: Tensor, block: int, view: int, mean: Tensor, W: Tensor) -> Tensor:
+    def _projected(self, x: Tensor, block: int, view: int, mean: Tensor, V: Tensor) -> Tensor:
         seed = loop.seed_of(self.config.fit.seed, "views", block * self.settings.views + view)
         f: Tensor = self.maps(self.views(x, torch.Generator().manual_seed(seed)))
-        return ((f - mean).to(W.dtype) @ W).to(f.dtype)
+        return ((f - mean).to(V.dtype) @ V).to(f.dtype)
 
-    def _solve(self, sums: "Sums", mean: Tensor, V: Tensor) -> None:
+    def _solve(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
         """Sets the affine map and the joint Gaussian from the sums."""
         from vergence.linear.solutions import joint_embedding
 
-        s, found = self.settings, sums.moments(centered=True)
-        ridge = s.ridge * found.S.diagonal().mean() * torch.eye(len(found.S), dtype=found.S.dtype, device=found.S.device)
-        W, omega, _ = joint_embedding(found.G, found.S + ridge)
+        s = self.settings
+        center, S, G = sums.moments()
+        ridge = s.ridge * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype, device=S.device)
+        W, omega, _ = joint_embedding(G, S + ridge)
         omega = omega[: s.dim]
         W = W[: s.dim] * omega[:, None] ** s.power
-        weight = W @ V.T.to(W)
-        self.encoder.weight.copy_(weight)
-        self.encoder.offset.copy_(-(weight @ mean.to(W)) - W @ found.mean_seen)
+        own = self.encoder.weight
+        for part, columns in zip(own.split(BLOCK), W.to(own.dtype).split(BLOCK), strict=True):
+            part.copy_(columns @ V.T.to(own.dtype))
+        self.encoder.offset.copy_(-(own @ mean) - W.to(own.dtype) @ center.to(own.dtype))
         self.encoder.eigenvalues.copy_(omega)
         objective = self.method.objective
         assert isinstance(objective, GJE)
-        S, G = W @ found.S @ W.T, W @ found.G @ W.T
+        S, G = W @ S @ W.T, W @ G @ W.T
         moving = objective.moving
         moving.mean.zero_()
         moving.covariance.copy_(torch.cat([torch.cat([S, G], 1), torch.cat([G.T, S], 1)]))
-        moving.steps.fill_(found.n)
-        moving.items.fill_(found.n * s.views)
+        moving.steps.fill_(sums.n)
+        moving.items.fill_(sums.n * s.views)
 
     def _some(self, limit: int) -> Tensor:
         """Returns the index of at most ``limit`` images, sampled with the seed, in their order."""
@@ -261,26 +254,97 @@ class _Fit:
             self.recorder.log(f"{label} after {seconds:g} s")
 
 
-def principal_directions(
-    parts: list[Tensor], k: int, dtype: torch.dtype, generator: torch.Generator, iterations: int = ITERATIONS
-) -> tuple[Tensor, Tensor]:
-    """Returns the mean (F,) of features and an orthonormal basis (F, k) of about their first k principal directions.
+class ViewSums:
+    """Sums over images of their m views x (D,), of the views' products, and of the products of each image's mean view.
 
     Args:
-        parts: Features (B, F) in parts; products are taken in their type.
-        k: Number of directions.
-        dtype: Type of the sums.
-        generator: Generator of the random start, on the CPU.
-        iterations: Subspace iterations.
+        dim: D.
+        views: m, at least 2.
+        device: Device of the sums.
+
+    Example:
+        >>> sums = ViewSums(1, 2)
+        >>> sums.add([torch.tensor([[1.0], [5.0]]), torch.tensor([[3.0], [7.0]])])
+        >>> [part.flatten().tolist() for part in sums.moments()]
+        [[4.0], [5.5], [3.5]]
     """
-    n = sum(len(f) for f in parts)
+
+    def __init__(self, dim: int, views: int, device: str | torch.device = "cpu") -> None:
+        self.views, self.n = views, 0
+        self.total = torch.zeros(dim, dtype=torch.float64, device=device)
+        self.products, self.means = (torch.zeros(dim, dim, dtype=torch.float64, device=device) for _ in range(2))
+
+    def add(self, views: list[Tensor]) -> None:
+        """Adds the views, each (B, D), of B images."""
+        mean = torch.stack(views).mean(0)
+        self.n += len(mean)
+        self.total += mean.sum(0)
+        self.means += mean.T @ mean
+        for x in views:
+            self.products += x.T @ x
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `load` sets."""
+        return {"n": self.n, "total": self.total, "products": self.products, "means": self.means}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Sets the sums."""
+        self.n = state["n"]
+        for name in ("total", "products", "means"):
+            getattr(self, name).copy_(state[name])
+
+    def reduce(self) -> None:
+        """Adds up the sums of all processes of ``torch.distributed``, if there are several."""
+        if not several():
+            return
+        n = self.total.new_tensor([self.n])
+        for part in (n, self.total, self.products, self.means):
+            torch.distributed.all_reduce(part)
+        self.n = int(n)
+
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the mean of the views (D,), and S and G of `vergence.linear.solutions`, around it and without bias."""
+        center = self.total / self.n
+        square = torch.outer(center, center)
+        S = self.products / (self.n * self.views) - square
+        within = (S - self.means / self.n + square) * (self.views / (self.views - 1))
+        S += within / (self.n * self.views)  # the variance of the mean of all views
+        return center, S, S - within
+
+
+def principal_directions(parts: list[Tensor], k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Returns the mean (F,) of n features and their first k < n principal directions (F, k), orthonormal.
+
+    The smaller of the two matrices of products is decomposed: of the F features, or of the n images.
+
+    Args:
+        parts: Features (B, F) in parts; they are centered in place.
+        k: Number of directions.
+        dtype: Type of the sums and products.
+    """
+    n, width = sum(len(f) for f in parts), parts[0].shape[1]
     mean = torch.stack([f.to(dtype).sum(0) for f in parts]).sum(0) / n
-    Q = torch.randn(parts[0].shape[1], k, generator=generator, dtype=dtype).to(mean.device)
-    for _ in range(iterations):
-        low = Q.to(parts[0].dtype)
-        Y = torch.zeros_like(Q)
+    for f in parts:
+        f.copy_(f.to(dtype) - mean)
+    if width <= n:
+        covariance = torch.zeros(width, width, dtype=dtype, device=mean.device)
         for f in parts:
-            c = (f.to(dtype) - mean).to(f.dtype)
-            Y += (c.T @ (c @ low)).to(dtype)
-        Q = torch.linalg.qr(Y)[0]
-    return mean, Q
+            covariance += f.to(dtype).T @ f.to(dtype)
+        return mean, _leading(covariance, k)[1]
+    ends = [0, *itertools.accumulate(len(f) for f in parts)]
+    products = torch.zeros(n, n, dtype=dtype, device=mean.device)
+    for i, f in enumerate(parts):
+        for j, g in enumerate(parts[: i + 1]):
+            products[ends[i] : ends[i + 1], ends[j] : ends[j + 1]] = f.to(dtype) @ g.to(dtype).T
+    w, U = _leading(products, k)  # of the lower triangle
+    U = U * w.clamp(min=max(float(w[0]) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)).rsqrt()
+    V = torch.zeros(width, k, dtype=dtype, device=mean.device)
+    for f, u in zip(parts, U.split([len(f) for f in parts]), strict=True):
+        V += f.to(dtype).T @ u
+    return mean, V
+
+
+def _leading(a: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the k largest eigenvalues (k,), descending, and their eigenvectors (D, k) of a symmetric matrix (D, D)."""
+    w, U = torch.linalg.eigh(a)
+    return w.flip(0)[:k], U.flip(1)[:, :k]
