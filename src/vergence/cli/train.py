@@ -5,11 +5,15 @@ import shlex
 import sys
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.training import recipes
+
+if TYPE_CHECKING:
+    from vergence.runs.run import Run
 
 __all__ = ["Demo", "Train", "demo", "train"]
 
@@ -31,7 +35,7 @@ class _Train:
     resume: bool = False
     """Go on with the run in --out (or in DATA's place) from its last checkpoint."""
     trust_code: options.TrustCode = False
-    recipe: str = "vje_small"
+    recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=f"(default: {recipes.DEFAULT})")] = None
     """Settings to start from; see vergence.training.recipes."""
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
@@ -67,7 +71,14 @@ def train(command: Any) -> None:
         sys.exit(128 + stop.signum)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         trust = " --trust-code" if run.folder.config.model.needs_import else ""
-        print(f"trained {run.folder.path}; next: vergence evaluate {shlex.quote(str(run.folder.path))}{trust}")
+        print(f"{_done(run)}; next: vergence evaluate {shlex.quote(str(run.folder.path))}{trust}")
+
+
+def _done(run: "Run") -> str:
+    """Returns what was written and which weights it started from, in words."""
+    weights = run.folder.metadata.weights
+    of = "" if weights is None else f" from {'random weights' if weights.source == 'random' else weights.in_words()}"
+    return f"wrote {run.folder.path}, frozen" if run.folder.config.model.freeze else f"trained {run.folder.path}{of}"
 
 
 def demo(command: Demo) -> None:

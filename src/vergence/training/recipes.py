@@ -26,6 +26,7 @@ __all__ = [
     "vje_stl10",
 ]
 
+DEFAULT = "vje_small"
 NO_BLUR = ViewConfig(blur=0.0)
 
 
@@ -172,13 +173,12 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
         3
     """
     parts = {part.name: getattr(config, part.name) for part in dataclasses.fields(config)}
-    for name, value in changes.items():
-        holders = [key for key, part in parts.items() if name in {f.name for f in dataclasses.fields(part)}]
-        if not holders:
-            known = sorted({f.name for part in parts.values() for f in dataclasses.fields(part)})
-            raise unknown("setting", name, known)
-        for key in holders:
-            parts[key] = dataclasses.replace(parts[key], **{name: value})
+    known = {key: {f.name for f in dataclasses.fields(part)} for key, part in parts.items()}
+    for name in changes:
+        if not any(name in names for names in known.values()):
+            raise unknown("setting", name, sorted(set().union(*known.values())))
+    for key, names in known.items():  # all changes of a part at once, since some are checked together
+        parts[key] = dataclasses.replace(parts[key], **{name: changes[name] for name in changes if name in names})
     if "options" in changes and parts["model"].objective == config.model.objective:
         merged = {**config.model.options, **changes["options"]}
         parts["model"] = dataclasses.replace(parts["model"], options=merged)
