@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,9 @@ QUICK = [
 OPTIONS = {
     "Demo": ["out", "seed"],
     "Train": [
-        "data", "out", "resume", "trust_code", "recipe", "set", "objective", "encoder", "epochs", "batch_size", "optimizer", "lr",
-        "size", "limit", "keep_classes", "seed", "precision", "device", "devices", "threads", "data_root", "download", "strict",
+        "data", "out", "resume", "trust_code", "recipe", "set", "objective", "encoder", "pretrained", "weights", "init", "freeze",
+        "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "seed", "precision", "device", "devices",
+        "threads", "data_root", "download", "strict",
     ],
     "Evaluate": ["run", "probes", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code"],
@@ -221,11 +223,49 @@ def test_unusable_data(tmp_path):
         (["--devices", "3"], "3 processes can share evenly"),
         (["--keep-classes", "77"], "77"),
         (["--encoder", "timm:vit_tiny_patch16_224", "--size", "8"], "--size"),
+        (["--freeze"], "expected weights with --freeze, found encoder 'small' with random ones"),
+        (["--freeze", "--encoder", "resnet18", "--objective", "gje"], "expected no objective with freeze"),
+        (["--pretrained"], "expected --encoder timm:NAME with --pretrained, found 'small'"),
+        (["--encoder", "timm:convnextv2_small", "--pretrained"], "expected a name of timm with pretrained weights"),
+        (["--weights", "none.pth"], "no such file"),
+        (["--weights", "none.pth", "--pretrained"], "expected one source of weights, found --pretrained and --weights"),
+        (["--init", "none"], "expected a run folder"),
+        (["--init", "none", "--recipe", "patches"], "expected either a recipe or --init"),
+        (["--encoder", "identity"], "expected vectors for encoder 'identity'"),
+        (["--encoder", "no.such:thing"], "cannot import encoder 'no.such:thing'"),
     ],
 )
 def test_unusable_settings(tmp_path, arguments, words):
     refused("train", "digits", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu", *arguments, words=words)
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_without_network_and_weights_that_do_not_fit(run, tmp_path, monkeypatch):
+    settings = ["digits", "--out", tmp_path / "run", *QUICK]
+    for name, value in (("HF_HOME", str(tmp_path / "hub")), ("HF_ENDPOINT", "http://127.0.0.1:9"), ("HF_HUB_OFFLINE", "0")):
+        monkeypatch.setitem(ENV, name, value)
+    started = time.monotonic()
+    words = "does not answer"
+    refused("train", *settings, "--encoder", "timm:resnet10t", "--pretrained", words=words, run=apart)
+    assert time.monotonic() - started < 120  # with the imports, on a busy machine; the client's own retries take longer
+    file = run / "model.safetensors"
+    refused(
+        "train", *settings, "--encoder", "resnet18", "--size", "16", "--weights", file, words="start from a run with --init RUN"
+    )
+    refused("train", *settings, "--weights", file, "--init", run, words="expected one source of weights")
+    refused("score", run, tmp_path / "none.parquet", "--out", tmp_path / "s.csv", words="no such file")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_new_run_from_a_run_that_is_frozen_and_evaluated(run, tmp_path):
+    found = call("train", "--init", run, "--freeze", "--out", tmp_path / "frozen")
+    assert found.returncode == 0 and "weights: the encoder of" in found.stderr and "frozen; next" in found.stdout, found.stderr
+    assert call("evaluate", tmp_path / "frozen", "--no-probes").returncode == 0
+    assert call("embed", tmp_path / "frozen", "digits", "--out", tmp_path / "e.npz").returncode == 0
+    refused("score", tmp_path / "frozen", "digits", "--out", tmp_path / "s.csv", words="a frozen run has no density")
+    refused("sample", tmp_path / "frozen", "--out", tmp_path / "s.npz", words="no conditional density")
+    found = call("train", "--init", tmp_path / "frozen", "--objective", "vje", "--epochs", "1", "--out", tmp_path / "again")
+    assert found.returncode == 0 and "from the encoder of" in found.stdout, found.stderr
 
 
 def test_run_folders_that_are_no_runs(run, tmp_path):

@@ -71,7 +71,9 @@ OUTS = [
 ]
 USUAL = {
     "objective": ["vje", "gje", "jepa", "gmje", "contrastive", "gmje_em", "gmje_gng", "gmje_mdn", "gmje_smc", "nothing"],
-    "encoder": ["mlp", "small", "resnet18", "none", "timm:"],
+    "encoder": ["mlp", "small", "resnet18", "none", "timm:", "identity", "tests.factories:plain", "tests.factories:number"],
+    "weights": ["{place}/weights.pth", "{place}/weights.safetensors", "{place}/run/model.safetensors", "{place}/text.npz"],
+    "init": ["{place}/run", "{place}/pictures", "{place}/empty"],
     "optimizer": ["sgd", "adamw", "lars"],
     "precision": ["auto", "fp32", "bf16", "fp64"],
     "device": ["cpu", "auto", "cuda"],

@@ -1,5 +1,6 @@
 """The readers: every file that the library reads, changed, goes through every function that reads it."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -18,6 +19,7 @@ from vergence.data.config import DataConfig
 from vergence.data.images import image_mode
 from vergence.data.sources import open_data, open_items
 from vergence.data.tables import read_contexts, read_pairs
+from vergence.encoders.pretrained import load_weights, read_weights
 from vergence.runs.pictures import load_decoder
 from vergence.runs.run import load
 from vergence.training.folder import RunFolder
@@ -195,6 +197,10 @@ def _read_data(file):
     data.train.read(torch.arange(min(2, len(data.train))))
 
 
+def _table(file, place):
+    _all(lambda: _read_data(file), lambda: place.loaded.score(str(file)))
+
+
 def _csv(file, place):
     _all(lambda: read_pairs(file, ["y"]), lambda: read_contexts(file, ["a", "b"]))
 
@@ -250,6 +256,19 @@ def _density(file, place):
     )
 
 
+# Weights of an encoder
+
+
+def _weights(file, place):
+    load_weights(place.network(), read_weights(file), file.name)
+
+
+def _of_weights(place):
+    """Weights as safetensors: damaged bytes, or tensors left out, of other shapes or types, or not finite."""
+    data = (place.path / "weights.safetensors").read_bytes()
+    return mutations.damaged(data) | _tensors(load_tensors(data))
+
+
 # Tables that are written
 
 
@@ -292,7 +311,12 @@ TARGETS = [
     _file("table.csv", 8, lambda place: mutations.csv_bytes(), _csv),
     _file("picture.png", 5, _pictures("b.png", "c.png", "photos/0.png"), _picture),
     _file("picture.jpg", 5, _pictures("a.jpg", "d.jpg"), _picture),
+    _file("weights.pth", 4, lambda place: mutations.damaged((place.path / "weights.pth").read_bytes()), _weights),
+    _file("weights.safetensors", 4, _of_weights, _weights),
     _file("density.safetensors", 8, _densities, _density),
     Target("written-tables", 2, _tables, _write),
 ]
 TARGETS[1].name = "run-metadata"
+if importlib.util.find_spec("pyarrow"):
+    table = _file("table.parquet", 4, lambda place: mutations.damaged((place.path / "table.parquet").read_bytes()), _table)
+    TARGETS.append(table)

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import vergence
 from vergence import mixtures
+from vergence.utils.files import open_table
 
 QUICK = {"epochs": 1, "batch_size": 16, "device": "cpu", "precision": "fp32", "workers": 0, "knn_every": 1}
 MODELS = {"gaussian": {}, "mixture": {"n_components": 2}, "gng": {"max_nodes": 4}, "kernel": {"n_components": 4}}
@@ -48,6 +50,7 @@ class Place:
         (self.path / "empty").mkdir()
         (self.path / "text.npz").write_text("no archive")
         self._make_pictures(rng)
+        self._make_weights(x)
         vectors = {"objective": "gje", "encoder": "mlp", **QUICK}
         run = vergence.train(str(self.path / "data.npz"), out=self.run, projector=(4,), **vectors)
         vergence.evaluate(run)
@@ -68,6 +71,18 @@ class Place:
                     tensors[name] = x.sign() * x.abs().mean()
         folder.save_model(model)
         folder.save_checkpoint(state)
+
+    def _make_weights(self, x):
+        state = {name: value.float() for name, value in self.network().state_dict().items()}
+        torch.save({"state_dict": state, "epoch": 1}, self.path / "weights.pth")
+        save_file(state, self.path / "weights.safetensors")
+        with contextlib.suppress(ImportError), open_table(self.path / "table.parquet") as table:
+            table.append({"name": [str(i) for i in range(len(x))], "z": x, "label": np.arange(len(x)) % 2})
+
+    @staticmethod
+    def network():
+        """Returns the network that the files of weights are made for."""
+        return torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
 
     def _make_pictures(self, rng):
         (self.path / "photos").mkdir()

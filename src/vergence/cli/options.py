@@ -20,17 +20,31 @@ __all__ += ["SOURCES", "check", "chosen", "described", "known_settings", "parse"
 CONFIGS = (DataConfig, ViewConfig, ModelConfig, FitConfig)
 LARGEST = 2**63 - 1
 SHOWN = 80  # characters of a value in a message
-SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy or .npz file."
+SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of images; a .npy, .npz or .parquet file."
 
 # Fields of the configuration that have an option of their own in `vergence train`; --set reaches every field.
 SETTINGS = (
-    *("objective", "encoder", "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes"),
+    *("objective", "encoder", "pretrained", "weights", "init", "freeze", "epochs", "batch_size", "optimizer", "lr", "size"),
+    *("limit", "keep_classes"),
     *("seed", "precision", "device", "devices", "threads", "root", "download", "strict"),
 )
 MEASURED = "(default: one or all, by measuring)"
 ALIASES = {"root": "data_root"}  # name of an option where it is not the field's
-METAVARS = {"lr": "RATE", "size": "PIXELS", "keep_classes": "LABEL [LABEL ...]", "root": "FOLDER"}
-DEFAULTS = {"keep_classes": "", "root": "(default: data)", "threads": MEASURED}  # of the help, where it is not the recipe's
+METAVARS = {
+    "lr": "RATE",
+    "size": "PIXELS",
+    "keep_classes": "LABEL [LABEL ...]",
+    "root": "FOLDER",
+    "weights": "FILE",
+    "init": "RUN",
+}
+DEFAULTS = {
+    "keep_classes": "",
+    "weights": "",
+    "init": "",
+    "root": "(default: data)",
+    "threads": MEASURED,
+}  # of the help, where it is not the recipe's
 
 
 @functools.cache
@@ -91,7 +105,7 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], arg(help="Device that compute
 Threads = Annotated[int | None, arg(metavar="N", help="CPU threads.", help_behavior_hint=MEASURED)]
 Seed = Annotated[int, arg(help="Seed of all random numbers.")]
 DataRoot = Annotated[str | None, arg(metavar="FOLDER", help=described("root"), help_behavior_hint="(default: the run's)")]
-TrustCode = Annotated[bool, arg(help="Import the objective that the run names where it is not one of the library's.")]
+TrustCode = Annotated[bool, arg(help="Import the objective or encoder that the run names where it is not one of the library's.")]
 Download = Annotated[bool, arg(help=described("download"))]
 Settings = UseAppendAction[list[str]]
 

@@ -5,11 +5,14 @@ import shlex
 import sys
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+
+if TYPE_CHECKING:
+    from vergence.runs.run import Run
 
 __all__ = ["Demo", "Train", "demo", "train"]
 
@@ -69,9 +72,16 @@ def train(command: Any) -> None:
         sys.exit(128 + stop.signum)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         trust = " --trust-code" if run.folder.config.model.needs_import else ""
-        print(f"trained {run.folder.path}; next: vergence evaluate {shlex.quote(str(run.folder.path))}{trust}")
+        print(f"{_done(run)}; next: vergence evaluate {shlex.quote(str(run.folder.path))}{trust}")
         if run.collapse is not None:
             print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
+
+
+def _done(run: "Run") -> str:
+    """Returns what was written and which weights it started from, in words."""
+    weights = run.folder.metadata.weights
+    of = "" if weights is None else f" from {'random weights' if weights.source == 'random' else weights.in_words()}"
+    return f"wrote {run.folder.path}, frozen" if run.folder.config.model.freeze else f"trained {run.folder.path}{of}"
 
 
 def demo(command: Demo) -> None:

@@ -17,10 +17,12 @@ from torch import Tensor
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches
 from vergence.data.loading import rows_in_chunk
 
-__all__ = ["PAIR_KEYS", "channels_first", "from_array", "open_arrays", "read_arrays"]
+__all__ = ["ARRAY_KEYS", "LABEL_KEYS", "NAME_KEYS", "PAIR_KEYS", "channels_first", "checked_names", "from_array", "labels_of"]
+__all__ += ["open_arrays", "read_arrays"]
 
-ARRAY_KEYS = ("images", "x", "data", "X", "arr_0")
+ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
+NAME_KEYS = ("names", "name")
 PART_KEYS = ("x_train", "y_train", "x_test", "y_test")
 PAIR_KEYS = ("context", "target")
 TEST_KEYS = tuple(f"{key}_test" for key in (*PAIR_KEYS, *LABEL_KEYS))
@@ -99,25 +101,40 @@ def _require_values(items: ArrayItems, name: str) -> None:
 def open_arrays(path: Path, memory: int) -> Source:
     """Opens a ``.npy`` file, on disk if it has more bytes than ``memory``, or a ``.npz`` file of arrays with known keys.
 
-    Keys: ``images`` (or x, data, X, arr_0) and ``labels`` (y, label); x_train, y_train, x_test, y_test (train comes first);
+    Keys: ``images`` (or x, data, X, features, z, embeddings, arr_0), ``labels`` (y, label) and ``names`` (name) of the items, as
+    the command embed writes them; x_train, y_train, x_test, y_test (train comes first);
     ``context`` and ``target`` with labels, and the same followed by ``_test`` for a test part of their own. Labels are
     integers >= -1 (-1: unknown) or strings.
 
     Raises:
         ValueError: The file cannot be read without running code, or holds something else.
     """
-    arrays, names = read_arrays(path, (*ARRAY_KEYS, *LABEL_KEYS, *PART_KEYS, *PAIR_KEYS, *TEST_KEYS), memory)
+    arrays, names = read_arrays(path, (*ARRAY_KEYS, *LABEL_KEYS, *NAME_KEYS, *PART_KEYS, *PAIR_KEYS, *TEST_KEYS), memory)
     if all(key in arrays for key in PAIR_KEYS):
         return _pairs(arrays, path.name)
     if all(key in arrays for key in PART_KEYS[::2]):
         return _two_parts(arrays, path.name)
     key = next((key for key in ARRAY_KEYS if key in arrays), None)
     if key is None:
-        expected = "images (or x), x_train and x_test, or context and target"
+        expected = "images (or x, features), x_train and x_test, or context and target"
         raise ValueError(f"expected {expected} in {path.name}, found {', '.join(names) or 'nothing'}; rename its arrays")
     items = from_array(arrays[key], path.name)
     items.labels, classes = _labels(arrays, LABEL_KEYS, len(items), path.name)
+    if (named := next((key for key in NAME_KEYS if key in arrays), None)) is not None:
+        items.names = checked_names(arrays[named], len(items), f"{named} of {path.name}")
     return Source(items, classes)
+
+
+def checked_names(names: Array, n: int, where: str) -> list[str]:
+    """Returns the names of n items.
+
+    Raises:
+        ValueError: They are not n texts; ``where`` says which.
+    """
+    if names.shape != (n,) or names.dtype.kind not in "US":
+        found = f"found {names.dtype} of shape {names.shape}"
+        raise ValueError(f"expected {n} texts in {where}, the name of each item, {found}; give one name per row")
+    return [str(name) for name in names.astype(str)]
 
 
 def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str, Array], list[str]]:
@@ -213,9 +230,21 @@ def _joined(train: Array, test: Array, key: str, name: str) -> Array:
 
 def _labels(arrays: dict[str, Array], keys: Sequence[str], n: int, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
     key = next((key for key in keys if key in arrays), None)
-    if key is None:
-        return None, ()
-    y = arrays[key]
+    return (None, ()) if key is None else labels_of(arrays[key], n, key, name)
+
+
+def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Returns the labels (N,) of n items, and the name of each class.
+
+    Args:
+        y: Whole numbers >= -1 (-1: unknown) or strings.
+        n: Number of items.
+        key: What the labels are called in error messages.
+        name: Name of the file.
+
+    Raises:
+        ValueError: There are not n labels, or they are something else.
+    """
     if y.shape not in ((n,), (n, 1)):
         raise ValueError(f"expected {n} labels in {key} of {name}, one per item, found shape {y.shape}")
     if y.dtype.kind in "US":

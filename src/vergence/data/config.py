@@ -13,7 +13,8 @@ class DataConfig(Checked):
     """Settings of a data source.
 
     Attributes:
-        source: A built-in name (``digits``, ``mnist``, ...), or the path of a folder of images, a ``.npy`` or a ``.npz`` file.
+        source: A built-in name (``digits``, ``mnist``, ...), or the path of a folder of images, a ``.npy``, ``.npz`` or
+            ``.parquet`` file.
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download a missing set.
         size: Side of the square images that the encoder sees, in pixels, at most 8,192; ``None`` keeps an array's own (64 for

@@ -236,6 +236,7 @@ class Source:
         test: (N,) bool, the source's own test part; None if it has none.
         note: Description of that part.
         size: Side of the square images that the encoder sees, in pixels; None for other items.
+        columns: Names of the features of a table; empty for other data.
     """
 
     items: Items
@@ -243,6 +244,7 @@ class Source:
     test: Tensor | None = None
     note: str = ""
     size: int | None = None
+    columns: tuple[str, ...] = ()
 
 
 def batches(n: int, size: int) -> Iterator[Tensor]:

@@ -1,7 +1,7 @@
 """Opens a data set by its name or path and splits it; the only room that knows data sets."""
 
-import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,7 @@ from vergence.data.folders import ENDINGS, base, channels, listing, readable
 from vergence.data.images import ImageFiles, written_name
 from vergence.data.items import ArrayItems, Items, PairItems, Skipped, Source, batches
 from vergence.data.loading import load
+from vergence.data.parquet import open_table
 from vergence.utils.checks import require_within
 from vergence.utils.names import did_you_mean
 
@@ -35,7 +36,7 @@ __all__ = [
     "with_shape",
 ]
 
-ARRAYS = (".npy", ".npz")
+ARRAYS = (".npy", ".npz", ".parquet")
 FOLDER_SIZE = 64
 Kind = Literal["image", "vector", "pairs"]
 
@@ -54,6 +55,7 @@ class Data:
         note: Description of how the test part was made.
         size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
             None for vectors, and for images that are not square.
+        columns: Names of the features of a table; empty for other data.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Data:
     skipped: tuple[Skipped, ...]
     note: str
     size: int | None = None
+    columns: tuple[str, ...] = ()
 
 
 def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) -> Data:
@@ -97,7 +100,12 @@ def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) ->
     if len(train) < 2 or len(held_out) < 1:
         found = f"found {len(train)} and {len(held_out)}; give more data, or change holdout, limit or classes"
         raise ValueError(f"expected at least 2 items to train on and 1 to test, {found}")
-    return Data(_name(config.source), _kind(items), train, held_out, source.classes, tuple(items.skipped), note, source.size)
+    size = source.size
+    if size is None:  # a folder's images are read in their size
+        train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
+        size = _side(train)
+    about = (source.classes, tuple(items.skipped), note, size, source.columns)
+    return Data(_name(config.source), _kind(items), train, held_out, *about)
 
 
 def open_items(
@@ -108,6 +116,7 @@ def open_items(
     download: bool = False,
     holdout: float = 0.2,
     strict: bool = False,
+    columns: Sequence[str] = (),
     memory: int = 64 << 20,
     workers: int = 2,
 ) -> Items:
@@ -117,12 +126,13 @@ def open_items(
     streaming. A built-in name means its test part (as `open_data` with this ``holdout`` makes it), ``NAME:train`` the other.
 
     Args:
-        source: A built-in name, or the path of a folder of images, of one image, of a ``.npy`` or a ``.npz`` file.
+        source: A built-in name, or the path of a folder of images, of one image, of a ``.npy``, ``.npz`` or ``.parquet`` file.
         shape: Shape of one item as it is read: ``data.train.shape``. For pairs it is the context's.
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download what is missing.
         holdout: Share of ``digits`` that is its test part, in (0, 1).
         strict: Whether to decode every file first, and to refuse unreadable ones.
+        columns: Names of the features that the model was trained on, which are read of a ``.parquet`` file in this order.
         memory: Bytes of a ``.npy`` file above which it stays on disk.
         workers: Number of processes that decode images in the check of ``strict``.
 
@@ -141,7 +151,7 @@ def open_items(
         return _shaped(opened.items.subset(_where(test if part == "test" else ~test)), shape, source)
     path = _existing(source)
     if _is_array(path):
-        return _shaped(open_arrays(path, memory).items, shape, source)
+        return _shaped(_open_rows(path, memory, columns).items, shape, source)
     return _image_files(path, shape, strict, workers)
 
 
@@ -160,10 +170,10 @@ def _kind(items: Items) -> Kind:
 
 def _open(config: DataConfig, memory: int, workers: int) -> Source:
     if config.source in BUILT_IN:
-        return _sized(built_in(config.source, config.root, config.download), config.size, memory)
+        return built_in(config.source, config.root, config.download)
     path = _existing(config.source)
     if _is_array(path):
-        return _sized(open_arrays(path, memory), config.size, memory)
+        return _open_rows(path, memory)
     return _folder(path, config, memory, workers)
 
 
@@ -197,6 +207,10 @@ def _is_array(path: Path) -> bool:
     return path.is_file() and ending in ARRAYS
 
 
+def _open_rows(path: Path, memory: int, columns: Sequence[str] = ()) -> Source:
+    return open_table(path, columns) if path.suffix.lower() == ".parquet" else open_arrays(path, memory)
+
+
 def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source:
     found = listing(path)
     size = config.size or FOLDER_SIZE
@@ -208,15 +222,16 @@ def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source
     return Source(items, found.classes, None if found.test is None else found.test[kept], found.note, size)
 
 
-def _sized(source: Source, size: int | None, memory: int) -> Source:
+def _sized(items: Items, size: int | None, memory: int) -> Items:
     """Resizes images to ``size``: at once if the result fits into ``memory``, otherwise when they are read."""
-    items = source.items
     if size is not None and isinstance(items, PairItems):
-        items = PairItems(_resized(items.context, size, memory // 2), _resized(items.target, size, memory // 2))
-    elif size is not None and isinstance(items, ArrayItems):
-        items = _resized(items, size, memory)
-    square = len(items.shape) == 3 and items.shape[1] == items.shape[2]
-    return dataclasses.replace(source, items=items, size=items.shape[1] if square else None)
+        return PairItems(_resized(items.context, size, memory // 2), _resized(items.target, size, memory // 2))
+    return _resized(items, size, memory) if size is not None and isinstance(items, ArrayItems) else items
+
+
+def _side(items: Items) -> int | None:
+    """Returns the side of square images; None for other items."""
+    return items.shape[1] if len(items.shape) == 3 and items.shape[1] == items.shape[2] else None
 
 
 def _resized(items: ArrayItems, size: int, memory: int) -> ArrayItems:

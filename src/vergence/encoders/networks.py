@@ -1,13 +1,14 @@
 """Encoders, which map a batch of items to (B, D) embeddings, and the heads that follow them.
 
 Every encoder holds the statistics of its input (`Standardize`), and takes uint8 or float batches as they are read. All weights
-are random, also those of timm's names with a tag of pretrained weights (``timm:resnet18.a1_in1k``): the tag chooses the
-architecture alone.
+are random here, also those of timm's names with a tag of pretrained weights (``timm:resnet18.a1_in1k``): the tag chooses the
+architecture. `vergence.encoders.pretrained` reads weights and puts them into a network.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,14 +18,21 @@ from vergence.data.pixels import to_unit
 from vergence.encoders.dictionary import PatchEncoder, PatchSettings
 from vergence.encoders.refined import RefinedEncoder
 from vergence.utils.names import did_you_mean, unknown
+from vergence.utils.outside import is_factory, load_outside
 
-__all__ = ["Standardize", "encoder", "is_closed_form", "is_refined", "mlp", "projector", "resnet", "small_convnet", "timm_model"]
+__all__ = ["Standardize", "encoder", "factory_model", "is_closed_form", "is_refined", "mlp", "projector", "require_timm", "reset"]
+__all__ += ["resnet", "small_convnet", "timm_model", "width"]
 
-KNOWN = ("small", "mlp", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp")
+KNOWN = (
+    *("small", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp"),
+    "package.module:factory",
+)
 
 
 class Standardize(nn.Module):
     """(x - mean) / std, per channel of images (B, C, H, W) or feature of vectors (B, D); uint8 is first scaled to [0, 1].
+
+    Gray images become as many equal channels as there are means, before they are standardized.
 
     Example:
         >>> Standardize(torch.tensor([0.5]), torch.tensor([0.25]))(torch.tensor([[[[255]]]], dtype=torch.uint8)).item()
@@ -40,7 +48,7 @@ class Standardize(nn.Module):
         self.register_buffer("std", std.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns a tensor of x's shape and of the statistics' type."""
+        """Returns a tensor of x's shape, but for gray images of several means, and of the statistics' type."""
         shape = (1, -1) + (1,) * (x.ndim - 2)
         return (to_unit(x, self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
 
@@ -83,8 +91,8 @@ def resnet(name: str, channels: int, stem: str) -> nn.Module:
     return net
 
 
-def timm_model(name: str, channels: int, size: int) -> nn.Module:
-    """Returns timm's model ``name`` with random weights and pooled features; a tag of pretrained weights loads none.
+def timm_model(name: str, channels: int, size: int, weights: Path | None = None) -> nn.Module:
+    """Returns timm's model ``name`` with pooled features and random weights, whatever the tag in its name, or those of a file.
 
     Only names of timm's own registry: nothing is downloaded, and names of the Hugging Face Hub or of folders are refused.
 
@@ -92,9 +100,28 @@ def timm_model(name: str, channels: int, size: int) -> nn.Module:
         name: timm's name, such as ``resnet10t`` or ``vit_tiny_patch16_224``.
         channels: Number of input channels.
         size: Side of the input images, in pixels; used by vision and Swin transformers.
+        weights: File of timm's own weights of that name, which timm converts for this input.
 
     Raises:
         ValueError: timm is not installed, has no such model, or cannot build it for this input.
+    """
+    timm = require_timm(name)
+    fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
+    try:
+        if weights is not None:
+            fixed["pretrained_cfg_overlay"] = {"file": str(weights), "custom_load": weights.suffix == ".npz"}
+        pretrained = weights is not None
+        model: nn.Module = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=channels, **fixed)
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise ValueError(f"timm cannot build '{name}' for {channels} channels: {str(error).splitlines()[0]}") from None
+    return model
+
+
+def require_timm(name: str) -> Any:
+    """Returns the module timm.
+
+    Raises:
+        ValueError: timm is not installed, or has no model ``name``; the error suggests the nearest one.
     """
     try:
         import timm
@@ -103,11 +130,27 @@ def timm_model(name: str, channels: int, size: int) -> nn.Module:
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
         raise ValueError(f"expected a model of timm, found '{name}'; {hint}")
-    fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
+    return timm
+
+
+def factory_model(name: str) -> nn.Module:
+    """Returns the network that a function outside the library returns, ``package.module:factory``; its code runs.
+
+    Args:
+        name: Name of a function without arguments that returns a module from images (B, C, H, W) to embeddings (B, D).
+
+    Raises:
+        ValueError: There is no such function, it cannot be called so, or returns something else than a module.
+    """
+    expected = "package.module:factory"
+    factory = load_outside("encoder", name, expected)
     try:
-        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **fixed)
-    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise ValueError(f"timm cannot build '{name}' for {channels} channels: {str(error).splitlines()[0]}") from None
+        model = factory()
+    except (TypeError, ValueError, RuntimeError, OSError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"encoder '{name}' failed when it was called without arguments: {reason}; change the function") from None
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"expected encoder '{name}' to return a torch.nn.Module, found {type(model).__name__}")
     return model
 
 
@@ -137,11 +180,12 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
 
     Args:
         name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (a ResNet's stem follows from the size, CIFAR's up
-            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME``, or ``patches`` (fitted in closed form,
-            with settings as in ``patches:atoms=512``; see `vergence.encoders.dictionary.PatchSettings`), or ``patches-mlp``
-            (the same, and a network behind it; `vergence.encoders.refined.RefinedEncoder`).
+            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME``, ``identity`` (vectors as they are),
+            ``package.module:factory`` (`factory_model`), ``patches`` (fitted in closed form, with settings as in
+            ``patches:atoms=512``; see `vergence.encoders.dictionary.PatchSettings`), or ``patches-mlp`` (the same, and a network
+            behind it; `vergence.encoders.refined.RefinedEncoder`).
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
-        mean: Mean of the training data per channel (of images in [0, 1]) or per feature.
+        mean: Mean per channel (of images in [0, 1]) or per feature. A network of three channels takes gray images, too.
         std: Standard deviation per channel or per feature.
 
     Raises:
@@ -152,9 +196,10 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
         >>> net(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([4, 256])
     """
-    if is_closed_form(name):  # contrast is normalized in every patch: pixels stay in [0, 1]
+    if is_closed_form(name) or name == "identity":  # contrast is normalized in every patch: pixels stay in [0, 1]
         mean, std = torch.zeros_like(mean), torch.ones_like(std)
-    net = nn.Sequential(Standardize(mean, std), _backbone(name, tuple(shape)).to(mean.dtype))
+    seen = (len(mean), *shape[1:]) if len(shape) == 3 else tuple(shape)  # by the network, behind `Standardize`
+    net = nn.Sequential(Standardize(mean, std), _backbone(name, seen).to(mean.dtype))
     _require_embeddings(name, net, tuple(shape))
     return net
 
@@ -169,6 +214,14 @@ def is_refined(name: str) -> bool:
     return name.partition(":")[0] == "patches-mlp"
 
 
+def reset(net: nn.Module) -> None:
+    """Gives every layer that knows how to, as torch's do, random weights as it would have when it is built."""
+    for module in net.modules():
+        initialize = getattr(module, "reset_parameters", None)
+        if callable(initialize):
+            initialize()
+
+
 def width(net: nn.Module, shape: Sequence[int]) -> int:
     """Returns the number D of features that ``net`` computes for items of ``shape``."""
     return int(_embedded_zeros(net, tuple(shape)).shape[-1])
@@ -181,10 +234,19 @@ def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
     if is_closed_form(name):
         kind = RefinedEncoder if is_refined(name) else PatchEncoder
         return kind(shape[0], PatchSettings.parse(name, shape))
+    if is_factory(name):
+        return factory_model(name)
+    if name == "identity" and len(shape) == 1:
+        return nn.Identity()
+    if name == "identity":
+        raise ValueError(f"expected vectors for encoder 'identity', found images of shape {shape}; choose another --encoder")
     if not (family in KNOWN or family.startswith("timm:")) or stem not in ("", "cifar", "imagenet"):
         raise unknown("encoder", name, KNOWN)
     if len(shape) != 3:
-        raise ValueError(f"expected images for encoder '{name}', found vectors of {shape[0]} features; use --encoder mlp")
+        raise ValueError(
+            f"expected images for encoder '{name}', found vectors of {shape[0]} features; use --encoder mlp, or identity with "
+            "--freeze"
+        )
     if family == "small":
         return small_convnet(shape[0])
     if family.startswith("timm:"):
@@ -194,7 +256,7 @@ def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
 
 @torch.no_grad()
 def _embedded_zeros(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    first = next(net.parameters())
+    first = next(itertools.chain(net.parameters(), net.buffers()))
     training = net.training
     try:
         z: Tensor = net.eval()(torch.zeros(2, *shape, device=first.device, dtype=first.dtype))

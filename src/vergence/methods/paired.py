@@ -1,7 +1,7 @@
 """Training on pairs: two views are encoded and passed to an objective; all objectives of the library use this method."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -22,7 +22,8 @@ class PairedMethod(Method):
 
     Args:
         encoder: Items (B, ...) -> embeddings (B, D).
-        objective: Objective on pairs of embeddings of the projector's output width, or of the encoder's without projector.
+        objective: Objective on pairs of embeddings of the projector's output width, or of the encoder's without projector; None
+            for an encoder that is used as it is, which cannot be trained.
         projector: Head between encoder and objective, which evaluation does not use; none by default.
         target_encoder: Encoder of the second view (dual encoders); ``encoder`` by default.
         target_projector: Head behind ``target_encoder``, of the same output width; ``projector`` by default.
@@ -44,7 +45,7 @@ class PairedMethod(Method):
     def __init__(
         self,
         encoder: nn.Module,
-        objective: Objective,
+        objective: Objective | None,
         *,
         projector: nn.Module | None = None,
         target_encoder: nn.Module | None = None,
@@ -79,6 +80,11 @@ class PairedMethod(Method):
             return self.branch("target")
         return self.teacher if self.target_teacher is None else self.target_teacher
 
+    def reset_teacher(self) -> None:
+        """Sets a teacher's weights to those of the networks that it follows, after these were loaded."""
+        for teacher, student in self._teachers():
+            teacher.load_state_dict(student.state_dict())
+
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the objective's terms for two views.
 
@@ -101,6 +107,7 @@ class PairedMethod(Method):
         return {term: 0.5 * (ab[term] + ba[term]) for term in ab}
 
     def _terms(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        assert self.objective is not None, "a method without objective is not trained"
         terms: dict[str, Tensor] = self.objective(za, zb)
         if not self._terms_checked:
             _require_terms(type(self.objective).__name__, terms, trained=za.requires_grad or zb.requires_grad)
@@ -114,12 +121,16 @@ class PairedMethod(Method):
     @torch.no_grad()
     def after_step(self) -> None:
         """Updates the objective and the teacher."""
-        assert self._last is not None, "after_step before forward"
+        assert self._last is not None and self.objective is not None, "after_step before forward"
         self.objective.update(*self._last)
+        for teacher, student in self._teachers():
+            assert self.momentum is not None, "a teacher has a momentum"
+            _follow(teacher, student, self.momentum)
+
+    def _teachers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
+        """Yields each teacher with the network that it follows."""
         sides: tuple[tuple[nn.Module | None, Side], ...] = ((self.teacher, "context"), (self.target_teacher, "target"))
-        for teacher, side in sides:
-            if teacher is not None and self.momentum is not None:
-                _follow(teacher, self.branch(side), self.momentum)
+        yield from ((teacher, self.branch(side)) for teacher, side in sides if teacher is not None)
 
     def embeddings(self) -> Tensor | None:
         """Returns the last batch's embeddings of the first view, (B, D), detached."""
@@ -128,16 +139,17 @@ class PairedMethod(Method):
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
         """Returns the objective's diagnostics of the last batch."""
-        assert self._last is not None, "diagnostics before forward"
+        assert self._last is not None and self.objective is not None, "diagnostics before forward"
         return self.objective.diagnostics(*self._last)
 
     def notices(self, numbers: Mapping[str, float]) -> dict[str, str]:
         """Returns the messages of the objective's notices, by the diagnostic's name."""
-        return {name: message for notice in self.objective.notices for name, message in notice(numbers).items()}
+        notices = () if self.objective is None else self.objective.notices
+        return {name: message for notice in notices for name, message in notice(numbers).items()}
 
     def advice(self) -> str:
         """Returns the objective's advice where the embedding collapses."""
-        return self.objective.advice
+        return "" if self.objective is None else self.objective.advice
 
 
 def _require_terms(name: str, terms: object, trained: bool) -> None:

@@ -6,6 +6,7 @@ import pkgutil
 
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.utils.names import unknown
+from vergence.utils.outside import load_outside
 
 __all__ = ["ConditionalObjective", "DensityObjective", "Objective", "find", "get", "names"]
 
@@ -63,11 +64,7 @@ def _defined_in(module: object) -> type[Objective]:
 
 
 def _outside(name: str) -> type[Objective]:
-    module, _, attribute = name.partition(":")
-    try:
-        cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(f"cannot import objective '{name}': {error}; expected 'package.module:Class'") from None
+    cls = load_outside("objective", name, "package.module:Class")
     if not (inspect.isclass(cls) and issubclass(cls, Objective)):
         raise ValueError(f"expected a subclass of vergence.objectives.Objective, found '{name}'; subclass it")
     return cls

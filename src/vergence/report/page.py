@@ -129,6 +129,8 @@ def _lead(run: RunFiles) -> dict[str, Any]:
         "n_train": metadata.get("n_train"),
         "noun": (metadata.get("kind") or "item").removesuffix("s") + "s",
         "epochs": fit.get("epochs", "–"),
+        "frozen": model.get("freeze") is True,
+        "weights": run.weights,
         "kept": len(kept) if kept else None,
     }
 
@@ -143,7 +145,8 @@ def _facts(run: RunFiles) -> dict[str, Any]:
         "Item": " → ".join(" × ".join(map(str, metadata[key])) for key in ("shape", "target_shape") if metadata.get(key)),
         "Objective": model.get("objective"),
         "Encoder": " → ".join(model[key] for key in ("encoder", "target_encoder") if model.get(key)),
-        "Epochs, seed": f"{fit.get('epochs', '–')}, {fit.get('seed', '–')}",
+        "Starts from weights": run.weights,
+        "Epochs, seed": f"{'none' if model.get('freeze') is True else fit.get('epochs', '–')}, {fit.get('seed', '–')}",
         "Device": ", ".join(metadata[key] for key in ("device", "precision") if metadata.get(key)),
         "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), metadata.get("commit")) if v),
     }

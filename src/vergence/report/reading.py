@@ -6,6 +6,7 @@ checked here, once.
 
 import csv
 import json
+import typing
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from vergence.report.rendering import is_number
+from vergence.training.records import Weights
 from vergence.utils.files import original
 
 __all__ = ["RunFiles", "read"]
 
 LARGEST = 2**28  # bytes of a file, and of the arrays that an archive unpacks to
 CLASS_LIMIT = 2**31  # of a label
+
+WEIGHTS = typing.get_type_hints(Weights)
+SOURCES = typing.get_args(WEIGHTS["source"])
 
 Shape = Any  # what `_require` compares a value with: a rule, a list of one shape, or an object of shapes by key
 Rule = tuple[str, Callable[[Any], bool]]
@@ -30,15 +35,18 @@ TEXT: Rule = ("text", lambda x: isinstance(x, str))
 FLAG: Rule = ("true or false", lambda x: isinstance(x, bool))
 ANY: Rule = ("any value", lambda x: True)
 
+SOURCE: Rule = ("a source of weights", lambda x: x in SOURCES)
+
 CONFIG: Shape = {
     "data": {"keep_classes": [ANY]},
     "views": {},
-    "model": {"encoder": TEXT, "objective": TEXT, "target_encoder": TEXT},
+    "model": {"freeze": FLAG, "encoder": TEXT, "objective": TEXT, "target_encoder": TEXT},
     "fit": {},
     "metadata": {
         **dict.fromkeys(("n_train", "n_test", "parameters"), COUNT),
         **dict.fromkeys(("kind", "note", "device", "precision", "commit"), TEXT),
         **{key: [ANY] for key in ("shape", "target_shape", "classes")},
+        "weights": {"source": SOURCE, "name": TEXT, "file": TEXT, "sha256": TEXT, "left_out": [TEXT], "whole": FLAG},
     },
 }
 EVALUATION: Shape = {
@@ -90,6 +98,13 @@ class RunFiles:
         """What was recorded when training started: classes, counts, shapes, device, versions."""
         metadata: dict[str, Any] = self.config["metadata"]
         return metadata
+
+    @property
+    def weights(self) -> str:
+        """Which weights the run started from, in words; empty for runs of early versions."""
+        found = self.metadata.get("weights") or {}
+        given = {key: value for key, value in found.items() if key in WEIGHTS and value is not None}
+        return Weights(**{**given, "left_out": tuple(found.get("left_out") or ())}).in_words() if "source" in given else ""
 
 
 def read(run: Path) -> RunFiles:

@@ -1,5 +1,6 @@
 """The one declared protocol: a run's numbers beside their controls, from the last epoch, with every setting recorded."""
 
+import copy
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data, open_data
-from vergence.encoders import networks
+from vergence.encoders.networks import Standardize
 from vergence.encoders.refined import RefinedEncoder
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
 from vergence.runs.rows import parts
@@ -49,9 +50,10 @@ def evaluate(run: Run, *, probes: bool = True) -> Evaluation:
 
     kNN: full clean training bank, cosine, k in {1, 5, 20, 30, 200}, majority and weighted (T = 0.07). Linear probe: logistic
     regression on frozen features standardized with training statistics. Both on the embedding z and the posterior mean mu,
-    beside an untrained encoder of the same architecture, raw inputs and their PCA. If the run was trained on some classes
-    only, the others are the anomalies: AUROC, average precision and false-positive rate at 95 % detection of every score and
-    control. Without a density there are no mu, no posterior and no scores; of pairs the contexts are evaluated.
+    beside an untrained encoder of the same architecture, the encoder before its first step (``initial``) where it started from
+    weights that were not random, raw inputs and their PCA. If the run was trained on some classes only, the others are the
+    anomalies: AUROC, average precision and false-positive rate at 95 % detection of every score and control. Without a density
+    there are no mu, no posterior and no scores; of pairs the contexts are evaluated.
 
     Args:
         run: A finished run.
@@ -67,8 +69,9 @@ def evaluate(run: Run, *, probes: bool = True) -> Evaluation:
     config = run.folder.config
     opened = open_data(config.data, workers=config.fit.workers)
     kept = _kept(opened, config.data.keep_classes)
-    with bar("evaluate", 2 * 3 + 5, "steps") as advance:
-        train, test = _features(run, opened.train, advance), _features(run, opened.test, advance)
+    networks = _networks(run)
+    with bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
+        train, test = (_features(run, networks, items, advance) for items in (opened.train, opened.test))
         train["pca"], test["pca"] = controls.pca(train["pixels"], test["pixels"], train["z"].shape[1])
         representations = {}
         for name in train:
@@ -92,28 +95,40 @@ def evaluate(run: Run, *, probes: bool = True) -> Evaluation:
 
 def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Protocol:
     config = run.folder.config
+    used = "encoder as it came" if config.model.freeze else "last epoch"
     return Protocol(
         bank=len(opened.train),
         test=len(opened.test),
-        epoch=config.fit.epochs,
+        epoch=0 if config.model.freeze else config.fit.epochs,
         seed=config.fit.seed,
         objective=config.model.objective,
         seconds=round(seconds, 1),
-        note=f"{opened.note}; {'no accuracies: fewer than two labeled classes' if kept is None else 'last epoch'}",
+        note=f"{opened.note}; {'no accuracies: fewer than two labeled classes' if kept is None else used}",
     )
 
 
-def _features(run: Run, items: Items, advance: Any) -> Features:
+def _networks(run: Run) -> dict[str, nn.Module]:
+    """Returns the encoder and the networks of the controls, by name."""
+    found = {"z": run.method.encoder}
+    if (closed_form := closed_form_encoder(run)) is not None:
+        found["closed_form"] = closed_form
+    if any(True for _ in run.method.encoder.parameters()):  # an encoder without weights is what it was before
+        found["untrained"] = untrained_encoder(run)
+    initial = run.folder.load_initial()
+    if initial is not None:
+        found["initial"] = _with_state(run, initial)
+    return found | {"pixels": _Pixels()}
+
+
+def _features(run: Run, networks: dict[str, nn.Module], items: Items, advance: Any) -> Features:
     """Returns every representation of the items, (N, D) float32 each."""
-
-    def collect(net: nn.Module) -> Tensor:
+    found: Features = {}
+    for name, net in networks.items():
         advance(1)
-        return features.collect(net, items, size=run.size, device=run.device)[0]
-
-    z = collect(run.method.encoder)
-    posterior = {"mu": _posterior_mean(run, z)} if run.has_density else {}
-    others = {"closed_form": closed_form_encoder(run), "untrained": untrained_encoder(run), "pixels": _Pixels()}
-    return {"z": z, **posterior, **{name: collect(net) for name, net in others.items() if net is not None}}
+        found[name] = features.collect(net, items, size=run.size, device=run.device)[0]
+        if name == "z" and run.has_density:
+            found["mu"] = _posterior_mean(run, found["z"])
+    return found
 
 
 class _Pixels(nn.Module):
@@ -128,16 +143,31 @@ class _Pixels(nn.Module):
 def closed_form_encoder(run: Run) -> nn.Module | None:
     """Returns the closed form that a run's encoder refines, on its input statistics; None where it refines none."""
     refined = next((m for m in run.method.encoder.modules() if isinstance(m, RefinedEncoder)), None)
-    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, networks.Standardize))
+    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, Standardize))
     return None if refined is None else nn.Sequential(standardize, refined.closed_form)
 
 
 def untrained_encoder(run: Run) -> nn.Module:
     """Returns the run's encoder as it was before its first step."""
-    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, networks.Standardize))
+    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, Standardize))
     folder = run.folder
     encoder = build.initial_encoder(folder.config, folder.metadata.shape, standardize.mean.cpu(), standardize.std.cpu())
     return encoder.to(run.device)
+
+
+def _with_state(run: Run, state: dict[str, Tensor]) -> nn.Module:
+    """Returns a copy of the run's encoder with the encoder's tensors of a state.
+
+    Raises:
+        ValueError: The state is that of another model.
+    """
+    encoder = copy.deepcopy(run.method.encoder)
+    wanted = encoder.state_dict()
+    found = {name: state.get(f"encoder.{name}") for name in wanted}
+    if any(tensor is None or tensor.shape != wanted[name].shape for name, tensor in found.items()):
+        raise ValueError(f"{run.folder.path / 'initial.safetensors'} does not fit the run's description; restore it from a copy")
+    encoder.load_state_dict(found)
+    return encoder
 
 
 def _projected(run: Run, z: Tensor) -> Iterator[Tensor]:
@@ -207,9 +237,9 @@ def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> Anoma
     anomalous = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
     scores: dict[str, tuple[Kind, Tensor]] = {}
     scores |= {name: ("model", score) for name, score in _scores(run, test["z"]).items()} if run.has_density else {}
-    for name in ("z", "untrained", "pixels", "pca"):
+    for name in (name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test):
         scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
-    for name in ("z", "untrained", "pca"):
+    for name in (name for name in ("z", "untrained", "initial", "pca") if name in test):
         scores[f"Mahalanobis, {name}"] = "control", anomaly.mahalanobis(train[name], test[name])
     return Anomaly(
         inliers=tuple(opened.classes[c] for c in keep),

@@ -1,6 +1,7 @@
 """The library in three calls: `train` makes a run, `load` opens one, and a `Run` embeds, scores and evaluates."""
 
 import dataclasses
+import itertools
 import json
 import zipfile
 from pathlib import Path
@@ -35,7 +36,8 @@ def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) ->
     Args:
         path: The run folder.
         device: ``auto``, ``cpu`` or ``cuda``.
-        trust_code: Whether to import an objective that the run names outside the library, ``package.module:Class``.
+        trust_code: Whether to import what the run names outside the library: an objective ``package.module:Class``, an encoder
+            ``package.module:factory``.
 
     Raises:
         ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted.
@@ -94,6 +96,10 @@ class Run:
         Raises:
             ValueError: The run's objective defines no density.
         """
+        if self.method.objective is None:
+            raise ValueError(
+                "a frozen run has no density to embed or score with; train an objective on it: --init RUN --objective vje"
+            )
         if not isinstance(self.method.objective, DensityObjective):
             raise ValueError(f"objective '{self.folder.config.model.objective}' has no density to embed or score with")
         return self.method.objective
@@ -266,6 +272,7 @@ class Run:
             root=root or config.root,
             download=config.download,
             holdout=config.holdout,
+            columns=self.folder.metadata.columns if side == "context" else (),
         )
         return sources.with_shape(items.target, shape, str(images)) if pairs and isinstance(items, PairItems) else items
 
@@ -275,7 +282,7 @@ class Run:
 
     def to_device(self, z: Tensor) -> Tensor:
         """Returns embeddings on the run's device and in the type of its weights."""
-        return z.to(next(self.method.parameters()))
+        return z.to(next(itertools.chain(self.method.parameters(), self.method.buffers())))
 
     def where(self, side: Side = "context") -> dict[str, Any]:
         """Returns the settings with which `vergence.evaluation.features` reads items for a side: ``size`` and ``device``."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from vergence.encoders.dictionary import PatchSettings
 from vergence.encoders.networks import is_closed_form, is_refined
 from vergence.methods.paired import PairedMethod
 from vergence.runs.run import Run
-from vergence.training import build, closed_form, loop, recipes, staged
-from vergence.training.config import RunConfig
-from vergence.training.folder import RunFolder, require_new, run_lock, write_skipped
+from vergence.training import build, closed_form, loop, recipes, staged, start
+from vergence.training.config import ModelConfig, RunConfig
+from vergence.training.folder import RunFolder, require_known_code, require_new, run_lock, write_skipped
 from vergence.training.monitor import online_knn
-from vergence.training.records import RunMetadata
+from vergence.training.records import RunMetadata, Weights
 from vergence.utils.terminal import bar
 
 __all__ = ["describe", "train"]
@@ -32,7 +33,7 @@ def train(
     trust_code: bool = False,
     **settings: Any,
 ) -> "Run":
-    """Trains an encoder and an objective, writes a run folder, and returns the run.
+    """Trains an encoder and an objective, or takes an encoder as it comes; writes a run folder, and returns the run.
 
     Args:
         source: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description. It may
@@ -42,9 +43,11 @@ def train(
             images; ``vje_small`` for other data, for images that are too small, and where a setting of networks or optimizers is
             given, which a closed form does not have (`vergence.training.recipes.default`).
         resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
-        trust_code: Whether a run that is resumed may name an objective outside the library, ``package.module:Class``, which is
-            imported. Not needed where the settings name it.
-        **settings: Fields of the run's description by name, such as ``epochs=20`` or ``encoder="resnet18"``.
+        trust_code: Whether a run that is resumed, or that weights come from, may name an objective ``package.module:Class`` or an
+            encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.
+        **settings: Fields of the run's description by name, such as ``epochs=20`` or ``encoder="resnet18"``. With
+            ``pretrained=True``, ``weights=FILE`` or ``init=RUN`` the encoder starts from weights, with ``freeze=True`` it is not
+            trained (``docs/encoders.md``); with ``init`` the settings that are not given are that run's.
 
     Returns:
         The trained run.
@@ -61,16 +64,12 @@ def train(
         torch.Size([2])
     """
     out = Path(out)
-    config = _resumed(out, source, settings, trust_code) if resume else describe(source, recipe, settings)
+    config = _resumed(out, source, settings, trust_code) if resume else describe(source, recipe, settings, trust_code)
     if not resume:
         require_new(out)
         _require_apart(out, config.data.source)
-    by_steps = is_refined(config.model.encoder) or not is_closed_form(config.model.encoder)
-    if by_steps:
-        staged.require_one_encoder(config.model)
-        loop.require_shareable(config.fit)
-    else:
-        closed_form.require_gje(config)
+        config = start.configured(config)
+    _require_usable(config)
     several = config.fit.devices * config.fit.nodes > 1
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
@@ -79,23 +78,47 @@ def train(
     opened = sources.open_data(config.data, workers=config.fit.workers)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
-    if not resume and recipe is None and not isinstance(source, RunConfig):
-        config = describe(source, recipes.default(opened.kind, shape, settings), settings)
-        by_steps = not is_closed_form(config.model.encoder)
+    if not (resume or recipe or isinstance(source, RunConfig)):
+        config = _suited(config, recipes.default(opened.kind, shape, settings), source, settings)
     config = _fitted(config, opened, shape)
     method = build.initial_method(config, shape, target_shape, mean, std)
-    views = build.make_views(opened, config.views, shape, mean, std)
-    if by_steps:
+    weights = None if resume and not config.model.freeze else start.load_start(method, config, trust_code=trust_code)
+    views = None if config.model.freeze else build.make_views(opened, config.views, shape, mean, std)
+    fit = _fit_of(config.model)
+    if fit in (_fit, _fit_staged):
         loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
-    metadata = build.describe(config, opened, shape, target_shape, method, fabric)
+    metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
-        folder = _continued(out, config, metadata) if resume else _created(fabric, out, config, metadata, opened)
-        if is_closed_form(config.model.encoder):
-            _fit_closed_form(fabric, method, opened, folder, views)
-        if by_steps:
-            _fit(fabric, method, opened, folder, views)
+        folder = _continued(out, config, metadata, method) if resume else _created(fabric, out, config, metadata, opened, method)
+        fit(fabric, method, opened, folder, views)
     return Run(folder, method, fabric.device)
+
+
+def _require_usable(config: RunConfig) -> None:
+    """Raises a ValueError unless the settings of the fit suit the encoder and the objective."""
+    if config.model.freeze:
+        if config.fit.devices * config.fit.nodes > 1:
+            raise ValueError("expected one device with --freeze, which trains nothing; leave --devices out")
+    elif is_closed_form(config.model.encoder) and not is_refined(config.model.encoder):
+        closed_form.require_gje(config)
+    else:
+        staged.require_one_encoder(config.model)
+        loop.require_shareable(config.fit)
+
+
+def _fit_of(model: ModelConfig) -> "Fit":
+    """Returns the function that trains a model."""
+    if model.freeze:
+        return _keep
+    if is_refined(model.encoder):
+        return _fit_staged
+    return _fit_closed_form if is_closed_form(model.encoder) else _fit
+
+
+def _suited(config: RunConfig, recipe: str, source: str | None, settings: dict[str, Any]) -> RunConfig:
+    """Returns the description that starts from the default recipe for the data."""
+    return config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
 
 
 def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
@@ -111,20 +134,34 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
     return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=name))
 
 
-def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data) -> RunFolder:
-    """Returns a new run folder, which the first process writes."""
+def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: PairedMethod) -> RunFolder:
+    """Returns a new run folder, which the first process writes, and says which weights the run starts from."""
+    folder = RunFolder(out, config, metadata)
     if fabric.is_global_zero:
-        RunFolder.create(out, config, metadata)
+        folder = RunFolder.create(out, config, metadata)
         write_skipped(out / "skipped.csv", opened.skipped)
+        assert metadata.weights is not None, "of a new run"
+        _say_weights(folder, metadata.weights)
+        if metadata.weights.source not in ("random", "none") and not config.model.freeze:
+            folder.save_initial(method.state_dict())
     fabric.barrier()
-    return RunFolder(out, config, metadata)
+    return folder
 
 
-def _continued(out: Path, config: RunConfig, now: RunMetadata) -> RunFolder:
-    """Returns the folder of a run that is resumed, as `_resumed` describes it.
+def _say_weights(folder: RunFolder, weights: Weights) -> None:
+    """Prints and logs which weights a run starts from, unless they are random ones and its encoder's name suggests no others."""
+    hint = start.hint(folder.config.model.encoder, weights)
+    if weights.source != "random" or hint:
+        words = f"weights: {weights.in_words()}{hint}"
+        print(words, file=sys.stderr)
+        folder.log(words)
+
+
+def _continued(out: Path, config: RunConfig, now: RunMetadata, method: PairedMethod) -> RunFolder:
+    """Returns the folder of a run that is resumed, as `_resumed` describes it; sets the weights that the run started from.
 
     Raises:
-        ValueError: The data has changed since the run started.
+        ValueError: The data has changed since the run started, or the run did not come to keep the weights that it started from.
     """
     folder = RunFolder.open(out, trust_code=True)  # `_resumed` has asked
     for name in ("n_train", "shape", "target_shape"):
@@ -132,19 +169,48 @@ def _continued(out: Path, config: RunConfig, now: RunMetadata) -> RunFolder:
         if before != found:
             raise ValueError(f"expected the data that the run started with, found {name} {found} instead of {before}; restore it")
     folder.config = config
+    weights = folder.metadata.weights
+    if weights is not None and weights.source not in ("random", "none") and not config.model.freeze:
+        state = folder.load_initial()
+        if state is None:
+            raise ValueError(f"{out} was stopped before it kept the weights that it starts from; start it again without --resume")
+        method.load_state_dict(state)
     return folder
 
 
-def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any]) -> RunConfig:
-    """Returns the run description of a source, a recipe (``vje_small`` by default) and changed settings.
+def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool = False) -> RunConfig:
+    """Returns the run description of a source, a recipe or another run (``init``), and changed settings.
 
     Raises:
-        ValueError: There is no source, or a setting is unknown.
+        ValueError: There is no source, a setting is unknown, or the other run names code that is not trusted.
     """
+    if settings.get("freeze"):
+        settings = {"objective": "none", "options": {}, "projector": (), "target_encoder": None, "teacher": None, **settings}
+    if settings.get("init") is not None and not isinstance(source, RunConfig):
+        return _from_run(None if source is None else str(source), recipe, settings, trust_code)
     if source is None or source == "":
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
-    base = source if isinstance(source, RunConfig) else recipes.get(recipe or "vje_small")(str(source))
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.DEFAULT)(str(source))
     return recipes.override(base, **settings)
+
+
+def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
+    """Returns the description of a run that starts from another one's weights: that one's, with the settings that are given."""
+    if recipe is not None:
+        raise ValueError(f"expected either a recipe or --init, found recipe '{recipe}' and --init; leave one out")
+    path = Path(settings["init"]).expanduser()
+    other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
+    if not trust_code:
+        require_known_code(path, other.model, _named(settings))
+    if other.model.freeze and settings.get("objective", "none") != "none":
+        settings = {"freeze": False, **settings}
+    base = start.from_run(path, other, source=source, root=settings.get("root"))
+    return recipes.override(base, **{**settings, "init": settings["init"]})
+
+
+def _named(settings: dict[str, Any]) -> list[Any]:
+    """Returns the names of code that the caller gives, who trusts it."""
+    return [settings.get(name) for name in ("objective", "encoder", "target_encoder")]
 
 
 def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
@@ -153,8 +219,9 @@ def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any]
     Raises:
         ValueError: There is no run, it names code that is not trusted, or a setting that is given differs from the run's.
     """
-    named = "objective" in settings or isinstance(source, RunConfig)  # by the caller: another one is refused below
-    config = RunFolder.open(out, trust_code=trust_code or named).config
+    config = RunFolder.open(out, trust_code=True).config  # opening imports nothing
+    if not trust_code and not isinstance(source, RunConfig):  # what the caller names has to be the run's: see below
+        require_known_code(out, config.model, _named(settings))
     wanted = recipes.override(config, **settings)
     if source is not None:
         wanted = source if isinstance(source, RunConfig) else recipes.override(wanted, source=str(source))
@@ -177,6 +244,15 @@ def _require_apart(out: Path, source: str) -> None:
         out, data = out.resolve(), data.resolve()
         if out == data or out in data.parents:
             raise ValueError(f"expected a run folder apart from the data, found --out {out} to hold {data}; choose another --out")
+
+
+Fit = Callable[[Any, PairedMethod, Data, RunFolder, Views | None], None]
+
+
+def _keep(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+    """Saves an encoder as it is, and trains nothing."""
+    method.to(fabric.device)
+    folder.save_model(method.state_dict())
 
 
 def _fit(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
@@ -214,6 +290,12 @@ def _fit_closed_form(fabric: Any, method: PairedMethod, opened: Data, folder: Ru
         shown = progress if fabric.is_global_zero else _unseen
         fit = staged.fit_first if first else closed_form.fit
         fit(fabric, method, opened.train, views, config, size, folder, shown)
+
+
+def _fit_staged(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+    """Fits the closed form inside an encoder, then trains what is behind it."""
+    _fit_closed_form(fabric, method, opened, folder, views)
+    _fit(fabric, method, opened, folder, views)
 
 
 def _unseen(images: int, label: str) -> None:

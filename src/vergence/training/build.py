@@ -19,9 +19,10 @@ from vergence.objectives.core import Objective
 from vergence.training import loop
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.options import current_options
-from vergence.training.records import RunMetadata
+from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
 from vergence.utils.names import unknown
+from vergence.utils.outside import is_factory
 from vergence.utils.version import commit
 
 __all__ = [
@@ -53,8 +54,10 @@ def build_method(
         ValueError: A name or an option is unknown, or an encoder cannot take its shape.
     """
     n = shape[0]
-    encoder = networks.encoder(config.encoder, shape, mean[:n], std[:n])
+    encoder = networks.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
     dim = networks.width(encoder, shape)
+    if config.freeze:
+        return PairedMethod(encoder, None)
     dual = target_shape is not None or config.target_encoder is not None
     second_shape = tuple(shape if target_shape is None else target_shape)
     second = _target_encoder(config, second_shape, mean[-second_shape[0] :], std[-second_shape[0] :]) if dual else None
@@ -68,6 +71,13 @@ def build_method(
         target_projector=None if second is None else _target_projector(config, networks.width(second, second_shape), dim),
         teacher=None if teacher is False else teacher,
     )
+
+
+def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns mean and deviation of the first encoder's input: those of the description for images, else ``mean`` and ``std``."""
+    if config.input_mean is None or config.input_std is None or len(shape) != 3:
+        return mean, std
+    return mean.new_tensor(config.input_mean), std.new_tensor(config.input_std)
 
 
 def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, std: Tensor) -> nn.Module:
@@ -120,10 +130,13 @@ def initial_method(
 
 
 def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
-    """Returns the encoder of `initial_method`."""
+    """Returns the encoder of `initial_method`; what a factory returned gets random weights, too."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
-        return networks.encoder(config.model.encoder, shape, mean, std)
+        encoder = networks.encoder(config.model.encoder, shape, *input_statistics(config.model, shape, mean, std))
+        if is_factory(config.model.encoder):
+            networks.reset(encoder)
+    return encoder
 
 
 def statistics(items: Items) -> tuple[Tensor, Tensor]:
@@ -141,9 +154,15 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def describe(
-    config: RunConfig, opened: Data, shape: Sequence[int], target_shape: Sequence[int] | None, method: nn.Module, fabric: Any
+    config: RunConfig,
+    opened: Data,
+    shape: Sequence[int],
+    target_shape: Sequence[int] | None,
+    method: nn.Module,
+    weights: Weights | None,
+    fabric: Any,
 ) -> RunMetadata:
-    """Returns the metadata of a training that starts: data, shapes, machine and versions."""
+    """Returns the metadata of a training that starts: data, shapes, weights, machine and versions."""
     return RunMetadata(
         kind=opened.kind,
         classes=tuple(opened.classes),
@@ -155,6 +174,8 @@ def describe(
         shape=tuple(shape),
         target_shape=None if target_shape is None else tuple(target_shape),
         parameters=sum(p.numel() for p in method.parameters()),
+        weights=weights,
+        columns=opened.columns,
         device=describe_device(fabric.device),
         processes=fabric.world_size,
         precision=loop.precision(config.fit, fabric.device.type),

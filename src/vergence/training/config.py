@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.utils.checks import Checked
+from vergence.utils.outside import is_factory
 
 __all__ = [
     "FitConfig",
@@ -21,6 +22,7 @@ __all__ = [
 
 # Upper bounds: a description that exceeds them is refused before anything is allocated.
 MOST_WIDTHS, WIDEST, MOST_WEIGHTS = 16, 65_536, 2**30  # of a projector
+MOST_CHANNELS = 4  # of an image
 MOST_OPTIONS = {  # sizes among the options of the library's objectives
     **{"bank": 2**20, "hidden": 65_536, "steps": 10_000},
     **dict.fromkeys(("components", "max_nodes", "rank"), 4096),
@@ -32,9 +34,10 @@ class ModelConfig(Checked):
     """Which encoder and which objective.
 
     Attributes:
-        encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp``, ``timm:NAME`` or ``patches`` (closed form); ``-imagenet`` or
-            ``-cifar`` may follow a ResNet's name to choose its stem (by image size otherwise).
-        objective: A name from ``vergence.objectives.names()``, or ``package.module:Class``.
+        encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp``, ``identity`` (features as they are), ``timm:NAME``, ``patches``
+            (closed form) or ``package.module:factory``, a function that returns a network; ``-imagenet`` or ``-cifar`` may
+            follow a ResNet's name to choose its stem (by image size otherwise).
+        objective: A name from ``vergence.objectives.names()``, ``package.module:Class``, or ``none`` with ``freeze``.
         options: Keyword arguments of the objective. Sizes of the library's objectives have upper bounds (``MOST_OPTIONS``).
         projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own. At
             most 16 widths of at most 65,536, with at most 2^30 weights between two of them.
@@ -45,6 +48,13 @@ class ModelConfig(Checked):
             the first where both views are of one shape; where they are not, a second one of the same name is built, or
             ``mlp`` where that name cannot take the shape. Without a projector, a second encoder of another width is followed
             by a linear map to the first one's.
+        pretrained: Whether the first encoder, ``timm:NAME``, starts from timm's weights of that name.
+        weights: File of weights that the first encoder starts from, ``.safetensors`` or a PyTorch file; none by default.
+        init: Folder of a run whose weights the model starts from; none by default.
+        freeze: Whether the encoder is used as it is, without objective and without training.
+        input_mean: Mean per channel that the first encoder subtracts from images in [0, 1]; from the network's configuration
+            where it starts from weights, otherwise of the training data.
+        input_std: Standard deviation per channel, as ``input_mean``.
     """
 
     encoder: str = "small"
@@ -53,21 +63,69 @@ class ModelConfig(Checked):
     projector: tuple[int, ...] = ()
     teacher: float | bool | None = None
     target_encoder: str | None = None
+    pretrained: bool = False
+    weights: str | None = None
+    init: str | None = None
+    freeze: bool = False
+    input_mean: tuple[float, ...] | None = None
+    input_std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_widths(self.projector)
+        _require_statistics(self.input_mean, self.input_std)
         for name, most in MOST_OPTIONS.items():
-            value = 0 if self.needs_import else self.options.get(name)
+            value = 0 if ":" in self.objective else self.options.get(name)
             if isinstance(value, int | float) and abs(value) > most:
                 raise ValueError(f"expected option {name} of at most {most:,}, found {value!r}")
         if self.teacher is True:
             raise ValueError("expected teacher to be a momentum such as 0.99, False or None, found True")
+        sources = [name for name, given in self.sources.items() if given]
+        if len(sources) > 1:
+            raise ValueError(f"expected one source of weights, found --{' and --'.join(sources)}; leave all but one out")
+        if self.freeze:
+            _require_nothing_to_train(self)
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """Names of code outside the library: an objective ``package.module:Class``, encoders ``package.module:factory``."""
+        encoders = [name for name in (self.encoder, self.target_encoder) if name is not None and is_factory(name)]
+        return (*encoders, *([self.objective] if ":" in self.objective else []))
 
     @property
     def needs_import(self) -> bool:
-        """Whether the description names code outside the library: an objective ``package.module:Class``."""
-        return ":" in self.objective
+        """Whether the description names code outside the library."""
+        return bool(self.outside)
+
+    @property
+    def starts_from_weights(self) -> bool:
+        """Whether the description names weights that the model starts from."""
+        return any(self.sources.values())
+
+    @property
+    def sources(self) -> dict[str, str | bool | None]:
+        """Where weights may come from, by the name of the setting."""
+        return {"pretrained": self.pretrained, "weights": self.weights, "init": self.init}
+
+
+def _require_nothing_to_train(model: ModelConfig) -> None:
+    if model.objective != "none":
+        raise ValueError(
+            f"expected no objective with freeze, which trains nothing, found '{model.objective}'; leave the objective out, or "
+            "freeze"
+        )
+    if model.projector or model.target_encoder is not None or model.teacher:
+        raise ValueError(
+            "expected neither projector, teacher nor target_encoder with freeze, which trains nothing; leave them out"
+        )
+
+
+def _require_statistics(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
+    """Raises a ValueError unless there are both statistics of an input or neither, of one length, with deviations above 0."""
+    if (mean is None) != (std is None) or len(mean or ()) != len(std or ()) or len(mean or ()) > MOST_CHANNELS:
+        raise ValueError(f"expected input_mean and input_std, one number per channel each, found {mean} and {std}; give both")
+    if mean is not None and std is not None and not (mean and all(map(math.isfinite, (*mean, *std))) and min(std) > 0):
+        raise ValueError(f"expected finite input_mean and input_std > 0, found {mean} and {std}")
 
 
 def _require_widths(widths: tuple[int, ...]) -> None:

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vergence.training.config import RunConfig
+from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.records import Evaluation, RunMetadata
 from vergence.utils.checks import is_count
-from vergence.utils.files import open_table, original, remove_leftovers, replacing
+from vergence.utils.files import open_table, original, remove_leftovers, replacing, sha256
 from vergence.utils.locks import locked
 from vergence.utils.records import read_object, shortened
 from vergence.utils.version import __version__
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
     from vergence.data.items import Skipped
 
-__all__ = ["FORMAT", "RunFolder", "require_new", "require_writable", "run_lock", "write_skipped"]
+__all__ = ["FORMAT", "RunFolder", "require_known_code", "require_new", "require_writable", "run_lock", "write_skipped"]
 
 FORMAT = 2
 CHECKPOINT, MODEL, CHECKSUMS = "checkpoints/last.pt", "model.safetensors", "checksums.json"
+INITIAL = "initial.safetensors"
 State = dict[str, Any]
 
 
@@ -65,7 +66,7 @@ class RunFolder:
         require_writable(path)
         folder = cls(path, config, metadata)
         (path / "checkpoints").mkdir(exist_ok=True)
-        for name in ("metrics.jsonl", "log.txt", "skipped.csv", CHECKSUMS):
+        for name in ("metrics.jsonl", "log.txt", "skipped.csv", INITIAL, CHECKSUMS):
             (path / name).unlink(missing_ok=True)
         record = {"vergence": __version__, "format": FORMAT, **config.to_dict(), "metadata": metadata.to_dict()}
         folder.write_json("config.json", record)
@@ -94,11 +95,8 @@ class RunFolder:
             )
         found = raw.get("metadata", raw.get("facts"))  # "facts" until format 1
         config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(found)))
-        if config.model.needs_import and not trust_code:
-            raise ValueError(
-                f"expected objectives of the library in {path}, found '{config.model.objective}', whose code would run: if you "
-                f"trust it, use --trust-code, or trust_code=True in Python"
-            )
+        if not trust_code:
+            require_known_code(path, config.model)
         return cls(path, config, metadata, str(version))
 
     def write_json(self, name: str, record: dict[str, Any]) -> None:
@@ -169,9 +167,22 @@ class RunFolder:
 
     def save_model(self, state: "dict[str, Tensor]") -> None:
         """Writes ``model.safetensors`` in one step."""
-        from safetensors.torch import save
+        self._write_checked(MODEL, _tensor_bytes(state))
 
-        self._write_checked(MODEL, save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}))
+    def save_initial(self, state: "dict[str, Tensor]") -> None:
+        """Writes ``initial.safetensors``, the tensors before the first step where they were not random, in one step."""
+        self._write_checked(INITIAL, _tensor_bytes(state))
+
+    def load_initial(self) -> "dict[str, Tensor] | None":
+        """Returns the tensors before the first step; None where there are none, as for a run that started from random ones.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        from safetensors.torch import load_file
+
+        found: dict[str, Tensor] | None = self._read_checked(INITIAL, load_file) if (self.path / INITIAL).exists() else None
+        return found
 
     def load_model(self) -> "dict[str, Tensor]":
         """Returns the trained tensors.
@@ -190,7 +201,7 @@ class RunFolder:
         """Writes a file after its SHA-256; that of the file before stays valid, for a kill between the two."""
         known = {other: self.digests.get(other, digests) for other, digests in self._checksums().items()}
         if name not in self.digests and (self.path / name).exists():
-            known[name] = [_sha256(self.path / name)]
+            known[name] = [sha256(self.path / name)]
         digest = hashlib.sha256(content).hexdigest()
         self.write_json(CHECKSUMS, {**known, name: [digest, *known.get(name, [])]})
         with self._writing(name) as part:
@@ -203,7 +214,7 @@ class RunFolder:
         file = self.path / name
 
         def checked(file: Path) -> Any:
-            if digests is not None and _sha256(file) not in digests:
+            if digests is not None and sha256(file) not in digests:
                 raise ValueError("its SHA-256 differs from the one that was written")
             return read(file)
 
@@ -239,6 +250,17 @@ class RunFolder:
         if (self.path / CHECKPOINT).exists():
             return f"the last checkpoint is safe: free space, then go on with 'vergence train --resume {self.path}'"
         return "nothing was trained yet: free space, or choose another --out"
+
+
+def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | None] = ()) -> None:
+    """Raises a ValueError if a run's description names code outside the library, except the ``trusted`` names."""
+    foreign = [name for name in model.outside if name not in trusted]
+    if foreign:
+        kind = "objectives" if foreign[0] == model.objective else "encoders"
+        raise ValueError(
+            f"expected {kind} of the library in {path}, found '{foreign[0]}', whose code would run: if you "
+            f"trust it, use --trust-code, or trust_code=True in Python"
+        )
 
 
 @contextlib.contextmanager
@@ -295,6 +317,14 @@ def _read_tensors(file: Path) -> Any:
         raise ValueError("it holds something else than tensors, numbers and text, which is not loaded") from None
 
 
+def _tensor_bytes(state: "dict[str, Tensor]") -> bytes:
+    from safetensors.torch import save
+
+    # Copies, since networks from elsewhere may hold one tensor under two names, which the format refuses.
+    content: bytes = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()})
+    return content
+
+
 def _wrong_checkpoint(state: object) -> str:
     """Returns why a state is no checkpoint, in words; empty for one."""
     if not isinstance(state, dict):
@@ -338,11 +368,3 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
 def _open_unlinked(path: str, flags: int) -> int:
     """Opens a file unless its name is a symbolic link: a link in a stranger's folder could lead to any file of the user's."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while part := opened.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()

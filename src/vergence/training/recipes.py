@@ -36,6 +36,7 @@ __all__ = [
     "vje_stl10",
 ]
 
+DEFAULT = "vje_small"
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 NO_BLUR = ViewConfig(blur=0.0)
@@ -246,7 +247,7 @@ def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
     """
     network = {f.name for part in (ModelConfig, FitConfig) for f in dataclasses.fields(part)} - CLOSED_FORM
     if kind != "image" or network & set(settings) or min(shape[1:]) < SMALLEST:
-        return "vje_small"
+        return DEFAULT
     return "patches"
 
 
@@ -294,13 +295,12 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
         3
     """
     parts = {part.name: getattr(config, part.name) for part in dataclasses.fields(config)}
-    for name, value in changes.items():
-        holders = [key for key, part in parts.items() if name in {f.name for f in dataclasses.fields(part)}]
-        if not holders:
-            known = sorted({f.name for part in parts.values() for f in dataclasses.fields(part)})
-            raise unknown("setting", name, known)
-        for key in holders:
-            parts[key] = dataclasses.replace(parts[key], **{name: value})
+    known = {key: {f.name for f in dataclasses.fields(part)} for key, part in parts.items()}
+    for name in changes:
+        if not any(name in names for names in known.values()):
+            raise unknown("setting", name, sorted(set().union(*known.values())))
+    for key, names in known.items():  # all changes of a part at once, since some are checked together
+        parts[key] = dataclasses.replace(parts[key], **{name: changes[name] for name in changes if name in names})
     if "options" in changes and parts["model"].objective == config.model.objective:
         merged = {**config.model.options, **changes["options"]}
         parts["model"] = dataclasses.replace(parts["model"], options=merged)

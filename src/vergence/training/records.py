@@ -25,6 +25,7 @@ __all__ = [
     "Protocol",
     "Representation",
     "RunMetadata",
+    "Weights",
 ]
 
 MAX_ITEM = 1 << 28  # numbers of one item: a larger shape is a damaged one
@@ -53,6 +54,42 @@ class Record(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Weights(Checked):
+    """The weights that a run starts from.
+
+    Attributes:
+        source: ``random``; ``timm``, timm's of a name; ``file``; ``run``, another run's; ``factory``, those that a function
+            outside the library set; ``none`` for an encoder without weights.
+        name: timm's name, the path of the file or of the run, or the factory's name.
+        file: Name of the file that was read; empty for none.
+        sha256: SHA-256 of that file, in hexadecimal; empty for none.
+        left_out: Names of tensors in the file that have no place in the encoder, such as a classifier's.
+        whole: Whether the file gave the weights of the whole model, projector and objective included, not the encoder's alone.
+    """
+
+    source: Literal["random", "timm", "file", "run", "factory", "none"]
+    name: str = ""
+    file: str = ""
+    sha256: str = ""
+    left_out: tuple[str, ...] = ()
+    whole: bool = False
+
+    def in_words(self) -> str:
+        """Returns a description in one line.
+
+        Example:
+            >>> Weights(source="file", name="a/b.pth", file="b.pth", sha256="0" * 64, left_out=("fc.weight",)).in_words()
+            'a/b.pth (SHA-256 000000000000), without fc.weight'
+        """
+        fixed = {"random": "random", "none": "none: the encoder has none", "factory": f"those that {self.name} sets"}
+        if self.source in fixed:
+            return fixed[self.source]
+        of = {"timm": f"timm's of {self.name}, {self.file}", "run": f"{'all' if self.whole else 'the encoder'} of {self.name}"}
+        without = f", without {', '.join(self.left_out)}" if self.left_out else ""
+        return f"{of.get(self.source, self.name)} (SHA-256 {self.sha256[:12]}){without}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunMetadata(Record):
     """What was found when a training started: the data, the shapes, the machine and the versions.
 
@@ -68,6 +105,8 @@ class RunMetadata(Record):
         skipped: Number of items that could not be read; ``skipped.csv`` lists them.
         parameters: Number of parameters of the whole method, a teacher's included.
         device: Device that trained, in words.
+        weights: Weights that the run started from; None in runs of early versions, which started from random ones.
+        columns: Names of the features of a table; empty for other data.
         processes: Number of processes that trained.
         precision: Lightning Fabric's name of the arithmetic.
         torch: Version of torch.
@@ -86,6 +125,8 @@ class RunMetadata(Record):
     note: str = ""
     skipped: int = 0
     parameters: int = 0
+    weights: Weights | None = None
+    columns: tuple[str, ...] = ()
     device: str = ""
     processes: int = 1
     precision: str = ""

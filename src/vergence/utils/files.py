@@ -4,6 +4,7 @@ import abc
 import contextlib
 import csv
 import functools
+import hashlib
 import importlib.util
 import os
 import re
@@ -30,6 +31,7 @@ __all__ = [
     "remove_leftovers",
     "replacing",
     "require_table",
+    "sha256",
     "write_column",
 ]
 
@@ -80,6 +82,15 @@ def explained(path: Path, advice: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
+
+
+def sha256(file: Path) -> str:
+    """Returns the SHA-256 of a file's bytes, in hexadecimal; the file is read in parts."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while part := opened.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def remove_leftovers(folder: Path, prefix: str = ".") -> None:

@@ -1,0 +1,146 @@
+"""The weights that a run starts from: random ones, timm's of a name, a file's, another run's, or those that a factory sets."""
+
+import dataclasses
+from pathlib import Path
+
+from torch import Tensor
+
+from vergence.encoders.networks import is_closed_form, timm_model
+from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file
+from vergence.methods.paired import PairedMethod
+from vergence.training.config import ModelConfig, RunConfig
+from vergence.training.folder import RunFolder
+from vergence.training.records import Weights
+from vergence.utils.files import sha256
+from vergence.utils.outside import is_factory
+
+__all__ = ["configured", "from_run", "hint", "load_start"]
+
+MODEL = "model.safetensors"
+
+
+def configured(config: RunConfig) -> RunConfig:
+    """Returns the description with the input that its encoder expects where it starts from weights; opens no data.
+
+    The size, mean and deviation of the network's own configuration fill the fields that were not given. Weights are fetched and
+    read once, so that what is wrong with them is known before the data is opened.
+
+    Raises:
+        ValueError: The weights cannot be had, or the encoder has none and is to be frozen.
+    """
+    model = config.model
+    _require_sources(model)
+    if model.pretrained:
+        timm_file(model.encoder[5:])
+    if model.weights is not None:
+        read_weights(Path(model.weights).expanduser())
+    known = model.pretrained or model.weights is not None
+    if model.init is not None or not (known or is_factory(model.encoder)):
+        return config
+    found = expected_input(model.encoder) or (IMAGENET if is_factory(model.encoder) and (known or model.freeze) else None)
+    if found is None:
+        return config
+    if model.input_mean is None:
+        model = dataclasses.replace(model, input_mean=found.mean, input_std=found.std)
+    data = config.data if config.data.size is not None else dataclasses.replace(config.data, size=found.size)
+    return dataclasses.replace(config, model=model, data=data)
+
+
+def _require_sources(model: ModelConfig) -> None:
+    """Raises a ValueError unless the sources of weights fit the encoder's name."""
+    if model.pretrained and not model.encoder.startswith("timm:"):
+        raise ValueError(
+            f"expected --encoder timm:NAME with --pretrained, found '{model.encoder}'; name one of timm, or use --weights FILE"
+        )
+    if is_closed_form(model.encoder) and model.starts_from_weights and not (model.freeze and model.init):
+        raise ValueError("expected no weights for encoder 'patches', which is fitted in closed form; leave them out")
+    if model.weights is not None and model.encoder == "identity":
+        raise ValueError("expected no weights for encoder 'identity', which has none; leave --weights out")
+    free = model.encoder == "identity" or is_factory(model.encoder)
+    if model.freeze and not free and not model.starts_from_weights:
+        raise ValueError(
+            f"expected weights with --freeze, found encoder '{model.encoder}' with random ones; add --pretrained, --weights FILE "
+            "or --init RUN, or train it without --freeze"
+        )
+
+
+def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | None) -> RunConfig:
+    """Returns the description of a new run that starts from another one's weights, with that one's settings.
+
+    Of other data, the other run's size of images is kept, and its choice of items is not.
+
+    Args:
+        run: Folder of the other run.
+        config: Its description.
+        source: Data of the new run; the other one's by default.
+        root: Folder of torchvision's data sets; the other run's by default.
+    """
+    model = dataclasses.replace(config.model, pretrained=False, weights=None, init=str(run))
+    data = config.data
+    if source is not None and source != data.source:
+        data = type(data)(source=source, root=data.root, size=data.size)
+    if root is not None:
+        data = dataclasses.replace(data, root=root)
+    return dataclasses.replace(config, model=model, data=data)
+
+
+def load_start(method: PairedMethod, config: RunConfig, *, trust_code: bool = False) -> Weights:
+    """Puts the weights that a description names into a method with random ones; returns where they come from.
+
+    Args:
+        method: The method, as `vergence.training.build.initial_method` returns it; changed in place.
+        config: Description, as `configured` returns it.
+        trust_code: Whether a run to start from may name code outside the library.
+
+    Raises:
+        ValueError: The weights cannot be read, or do not fit.
+    """
+    found = _load(method, config, trust_code)
+    method.reset_teacher()
+    return found
+
+
+def _load(method: PairedMethod, config: RunConfig, trust_code: bool) -> Weights:
+    model = config.model
+    backbone = method.encoder[1]  # type: ignore[index]  # behind the statistics of the input
+    if model.init is not None:
+        return _load_run(method, config, Path(model.init).expanduser(), trust_code)
+    if model.weights is not None:
+        file = Path(model.weights).expanduser()
+        left_out = load_weights(backbone, read_weights(file), file.name)
+        return Weights(source="file", name=model.weights, file=file.name, sha256=sha256(file), left_out=left_out)
+    if model.pretrained:
+        name = model.encoder[5:]
+        file = timm_file(name)
+        assert model.input_mean is not None and config.data.size is not None, "see `configured`"
+        full = timm_model(name, len(model.input_mean), config.data.size, file)
+        load_weights(backbone, full.state_dict(), f"timm's weights of '{name}'")
+        return Weights(source="timm", name=name, file=file.name, sha256=sha256(file))
+    if is_factory(model.encoder):
+        return Weights(source="factory", name=model.encoder)
+    return Weights(source="random" if any(True for _ in method.encoder.parameters()) else "none")
+
+
+def _load_run(method: PairedMethod, config: RunConfig, path: Path, trust_code: bool) -> Weights:
+    folder = RunFolder.open(path, trust_code=trust_code)
+    state = folder.load_model()
+    same = _of_model(folder.config.model) == _of_model(config.model)
+    part = state if same else _below(state, "encoder.")
+    load_weights(method if same else method.encoder, part, str(path))
+    return Weights(source="run", name=config.model.init or "", file=MODEL, sha256=sha256(path / MODEL), whole=same)
+
+
+def _below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _of_model(model: ModelConfig) -> ModelConfig:
+    """Returns what decides the tensors of a model: its description without the source of its weights."""
+    return dataclasses.replace(model, pretrained=False, weights=None, init=None)
+
+
+def hint(encoder: str, weights: Weights) -> str:
+    """Returns what to add to the words about weights where an encoder's name suggests others; empty for nothing."""
+    tag = encoder.partition(":")[2].partition(".")[2]
+    named = weights.source == "random" and encoder.startswith("timm:") and tag
+    return f"; the tag '{tag}' chooses none: --pretrained loads timm's" if named else ""
