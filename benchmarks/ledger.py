@@ -44,6 +44,12 @@ def parse(parser: argparse.ArgumentParser, name: str | None = None) -> argparse.
     return options
 
 
+def settings(pairs: list[str]) -> dict[str, Any]:
+    """Returns settings of a run that were given as NAME=VALUE, with values in JSON; lists become tuples."""
+    found = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in pairs)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
 Row = dict[str, Any]
 
 

@@ -7,7 +7,6 @@ place of the test images, and nothing is written: settings are chosen so.
 """
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -91,8 +90,7 @@ def main():
     parser.add_argument("--choose", action="store_true")
     parser.add_argument("--note", default="")
     args = ledger.parse(parser, "trained")
-    also = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
-    also = {name: tuple(value) if isinstance(value, list) else value for name, value in also.items()}
+    also = ledger.settings(args.set)
     if args.tiny:
         args.limit, args.recipes = 200, ["patches_gje"]
         also["encoder"] = "patches-mlp:atoms=16,directions=32,dim=16,views=2"

@@ -7,7 +7,6 @@ images, and nothing is written: settings are chosen so.
 """
 
 import argparse
-import json
 import os
 import resource
 import tempfile
@@ -91,8 +90,7 @@ def main():
     args = ledger.parse(parser, "two_cores")
     if args.tiny:
         args.limit, args.encoder = 200, "patches:atoms=16,directions=32,dim=16,views=2"
-    also = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
-    also = {name: tuple(value) if isinstance(value, list) else value for name, value in also.items()}
+    also = ledger.settings(args.set)
     settings = {"root": args.data_root, "limit": args.limit, "seed": args.seed, "encoder": args.encoder, "device": "cpu", **also}
     describe(args.source, "patches", settings)
     values = {"data": args.source, "limit": args.limit, "note": args.note, "cores": os.cpu_count(), **measure(args, settings)}
