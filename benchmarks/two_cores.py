@@ -1,4 +1,4 @@
-"""kNN accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
+"""kNN and probe accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
 
     python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --note "what this measures"
 
@@ -22,6 +22,7 @@ from vergence.data.sources import open_data
 from vergence.evaluation import controls
 from vergence.evaluation.knn import knn_accuracy
 from vergence.evaluation.parts.spread import effective_rank
+from vergence.evaluation.probe import linear_probe
 from vergence.runs.train import describe
 
 HELD_OUT = 4_000  # training images that settings are chosen on
@@ -36,6 +37,17 @@ def pixels(items):
 def knn(train, test, labels):
     """Returns the accuracy of kNN with one vote for each of 30 neighbors, in percent."""
     return round(100 * knn_accuracy(train, labels[0], test, labels[1], ks=(K,))[K]["majority"], 2)
+
+
+def accuracies(name, train, test, labels):
+    """Returns the accuracies of kNN and of the linear probe on features, in percent, by their names."""
+    probe = linear_probe(train, labels[0], test, labels[1])["accuracy"]
+    return {f"{name}knn30": knn(train, test, labels), f"{name}probe": round(100 * probe, 2)}
+
+
+def peak():
+    """Returns the largest memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def parts(args, config):
@@ -55,23 +67,24 @@ def measure(args, settings):
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         run = vergence.train(args.source, recipe="patches", out=Path(folder) / "run", **settings)
-        seconds = time.monotonic() - start
+        seconds, fit_mib = time.monotonic() - start, peak()
         train, test = parts(args, run.folder.config)
         encoder, passes = run.folder.config.model.encoder, [row["seconds"] for row in run.folder.metrics()]
         start = time.monotonic()
         z = run.encode(train), run.encode(test)
         rate = (len(train) + len(test)) / (time.monotonic() - start)
     labels = train.labels, test.labels
-    x, x_test = pixels(train), pixels(test)
+    x = pixels(train), pixels(test)
     return {
         "encoder": encoder,
         "seconds": round(seconds, 1),
         "seconds_after_each_pass": passes,
         "images_per_second": round(rate),
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "knn30": knn(*z, labels),
-        "pixels_knn30": knn(x, x_test, labels),
-        "pca_knn30": knn(*controls.pca(x, x_test, 256), labels),
+        "fit_peak_mib": fit_mib,
+        "pixels_mib": (x[0].numel() + x[1].numel()) >> 20,
+        **accuracies("", *z, labels),
+        **accuracies("pixels_", *x, labels),
+        **accuracies("pca_", *controls.pca(*x, 256), labels),
         "effective_rank": round(float(effective_rank(z[1])), 1),
     }
 

@@ -7,7 +7,7 @@ patch p of F = C P P numbers at every position of an image in [0, 1],
     q = Z (n(p) - m),  Z = U diag((w + r)^{-1/2}) U^T            whitening with mean m and covariance U diag(w) U^T of n(p)
     r_k = d_k . q = v_k . n(p) - v_k . m,  V = D Z               responses of K unit vectors (spherical k-means)
     a = [max(r - theta, 0); max(-r - theta, 0)]                  two-sided soft threshold
-    f = sqrt(weighted mean of a in each of pool x pool cells)    2 K pool^2 features; the cells overlap, see `cells`
+    f = (weighted mean of a in each of pool x pool cells)^(1/3)  2 K pool^2 features; the cells overlap, see `cells`
 
 The threshold and the pooling are fused, an image at a time: with s = softshrink(r), the two parts of a are (|s| + s) / 2 and
 (|s| - s) / 2, so that both pooled maps follow from two products with a matrix of the cells,
@@ -45,6 +45,10 @@ WHITENING = 0.1  # r
 ITERATIONS = 10
 N_PATCHES = 100_000
 LARGE, LARGE_SIDE = 48, 64  # pixels: images of a larger side are resized, and their patches taken with stride 2
+SMALL, SMALL_PATCH = 16, 4  # pixels: images of a smaller side have smaller patches
+ROOT = 3  # of the pooled responses
+TOGETHER = 8  # images whose patches are kept at a time
+WINDOW = 0.44  # standard deviation of a cell's weights, in sides of a cell
 NAME = "patches"
 
 
@@ -72,7 +76,7 @@ class PatchSettings(Checked):
         "views": 2,
     }
 
-    atoms: int = 2048
+    atoms: int = 4096
     patch: int = 6
     stride: int = 1
     side: int = 0
@@ -80,9 +84,9 @@ class PatchSettings(Checked):
     pool: int = 2
     directions: int = 2048
     dim: int = 1024
-    views: int = 4
-    ridge: float = 0.003
-    power: float = 2.0
+    views: int = 2
+    ridge: float = 0.01
+    power: float = 1.5
 
     @classmethod
     def parse(cls, name: str, shape: Sequence[int]) -> "PatchSettings":
@@ -97,13 +101,13 @@ class PatchSettings(Checked):
         """
         if len(shape) != 3:
             raise ValueError(f"expected images for encoder 'patches', found vectors of {shape[0]} features; use --encoder mlp")
-        large = min(shape[1:]) > LARGE
+        side = min(shape[1:])
         given = dict(pair.partition("=")[::2] for pair in name.partition(":")[2].split(",") if pair)
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         for key in given:
             if key not in kinds:
                 raise unknown("setting of encoder 'patches'", key, kinds)
-        defaults = {"stride": 2, "side": LARGE_SIDE} if large else {}
+        defaults = {"stride": 2, "side": LARGE_SIDE} if side > LARGE else {"patch": SMALL_PATCH} if side < SMALL else {}
         settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
         settings.require_size(shape)
         return settings
@@ -158,7 +162,7 @@ def spherical_k_means(q: Tensor, D: Tensor, iterations: int = ITERATIONS) -> Ten
     No iteration lowers mean_i max_k d_k . q_i. An atom without rows stays.
     """
     for _ in range(iterations):
-        nearest = torch.cat([(part @ D.T).argmax(1) for part in q.split(10_000)])
+        nearest = torch.cat([(part @ D.T).argmax(1) for part in q.split(2_000)])
         total = torch.zeros_like(D).index_add_(0, nearest, q)
         norm = total.norm(dim=1, keepdim=True)
         D = torch.where(norm > 0, total / norm.clamp(min=torch.finfo(D.dtype).tiny), D)
@@ -278,19 +282,20 @@ class PatchMaps(nn.Module):
         A = A.to(dtype)
         V, b = self.filters.to(dtype), self.bias[:, None].to(dtype)
         out = x.new_empty(len(x), 2, s.atoms, s.pool**2)
-        for i, p in enumerate(normalized_patches(x, s.patch, s.stride).to(dtype)):
+        patches = (p for part in x.split(TOGETHER) for p in normalized_patches(part, s.patch, s.stride).to(dtype))
+        for f, p in zip(out, patches, strict=True):
             a = F.softshrink(torch.addmm(b, V, p, beta=-1), s.threshold)
             signed = (a @ A).to(x)
             both = (a.abs_() @ A).to(x)
-            out[i, 0], out[i, 1] = both + signed, both - signed
-        return out.flatten(1).div_(2).clamp_(min=0).sqrt_()
+            f[0], f[1] = both + signed, both - signed
+        return out.flatten(1).div_(2).clamp_(min=0).pow_(1 / ROOT)
 
 
 def cells(rows: int, columns: int, pool: int) -> Tensor:
     """Returns the matrix (rows columns, pool^2) whose product with maps is their weighted average in each cell.
 
-    The cells' centers are an even grid from edge to edge, and the weights fall linearly to zero at the neighboring centers, as in
-    bilinear interpolation; one cell averages all positions.
+    The weights are Gaussians around the centers of pool x pool equal cells, with a deviation of 0.44 of a cell's side, so that
+    neighboring cells overlap; one cell averages all positions.
 
     Example:
         >>> cells(1, 4, 1).flatten().tolist()
@@ -301,8 +306,10 @@ def cells(rows: int, columns: int, pool: int) -> Tensor:
 
 def _windows(n: int, pool: int) -> Tensor:
     """Returns the weights (n, pool) of n positions in the cells along one side; each column adds up to 1."""
-    u = (torch.arange(n, dtype=torch.float64)[:, None] + 0.5) / n
-    a = (1 - (u - torch.linspace(0, 1, pool, dtype=torch.float64)).abs() * (pool - 1)).clamp(min=0)
+    if pool == 1:
+        return torch.full((n, 1), 1 / n, dtype=torch.float64)
+    u, center = (((torch.arange(m, dtype=torch.float64) + 0.5) / m) for m in (n, pool))
+    a = (-0.5 * ((u[:, None] - center) * (pool / WINDOW)).square()).exp()
     return a / a.sum(0)
 
 

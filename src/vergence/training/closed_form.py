@@ -13,7 +13,6 @@ within the last one from the last checkpoint, with the same result. Several proc
 """
 
 import dataclasses
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ViewSums", "fit", "fitted_settings", "principal_directions", "require_gje", "total_images"]
 
-BLOCK = 250  # images
+BLOCK, COLUMNS = 250, 4096  # images, and features, at a time
 DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 5_000  # images
 
 Progress = Callable[[int, str], None]  # images, name of the pass
@@ -170,7 +169,7 @@ class _Fit:
         half = self.maps.arithmetic()
         parts = [self.maps(x).to(half) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
         mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype)
-        return mean.cpu(), V.to(half).cpu()
+        return mean.cpu(), V.cpu()
 
     def _moments(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
         rank, world = self.fabric.global_rank, self.fabric.world_size
@@ -207,8 +206,8 @@ class _Fit:
         omega = omega[: s.dim]
         W = W[: s.dim] * omega[:, None] ** s.power
         own = self.encoder.weight
-        for part, columns in zip(own.split(BLOCK), W.to(own.dtype).split(BLOCK), strict=True):
-            part.copy_(columns @ V.T.to(own.dtype))
+        for part, rows in zip(own.split(COLUMNS, 1), V.split(COLUMNS), strict=True):
+            part.copy_(W.to(own.dtype) @ rows.to(own.dtype).T)
         self.encoder.offset.copy_(-(own @ mean) - W.to(own.dtype) @ center.to(own.dtype))
         self.encoder.eigenvalues.copy_(omega)
         objective = self.method.objective
@@ -313,7 +312,7 @@ class ViewSums:
 
 
 def principal_directions(parts: list[Tensor], k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns the mean (F,) of n features and their first k < n principal directions (F, k), orthonormal.
+    """Returns the mean (F,) of n features and their first k < n principal directions (F, k), in the type of the features.
 
     The smaller of the two matrices of products is decomposed: of the F features, or of the n images.
 
@@ -329,19 +328,20 @@ def principal_directions(parts: list[Tensor], k: int, dtype: torch.dtype) -> tup
     if width <= n:
         covariance = torch.zeros(width, width, dtype=dtype, device=mean.device)
         for f in parts:
-            covariance += f.to(dtype).T @ f.to(dtype)
-        return mean, _leading(covariance, k)[1]
-    ends = [0, *itertools.accumulate(len(f) for f in parts)]
+            covariance.addmm_(f.to(dtype).T, f.to(dtype))
+        return mean, _leading(covariance, k)[1].to(parts[0].dtype)
     products = torch.zeros(n, n, dtype=dtype, device=mean.device)
-    for i, f in enumerate(parts):
-        for j, g in enumerate(parts[: i + 1]):
-            products[ends[i] : ends[i + 1], ends[j] : ends[j + 1]] = f.to(dtype) @ g.to(dtype).T
-    w, U = _leading(products, k)  # of the lower triangle
+    for f in _columns(parts, dtype):
+        products.addmm_(f, f.T)
+    w, U = _leading(products, k)
     U = U * w.clamp(min=max(float(w[0]) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)).rsqrt()
-    V = torch.zeros(width, k, dtype=dtype, device=mean.device)
-    for f, u in zip(parts, U.split([len(f) for f in parts]), strict=True):
-        V += f.to(dtype).T @ u
-    return mean, V
+    return mean, torch.cat([(f.T @ U).to(parts[0].dtype) for f in _columns(parts, dtype)])
+
+
+def _columns(parts: list[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
+    """Yields blocks of columns of a matrix that is given in parts of its rows."""
+    for start in range(0, parts[0].shape[1], COLUMNS):
+        yield torch.cat([f[:, start : start + COLUMNS] for f in parts]).to(dtype)
 
 
 def _leading(a: Tensor, k: int) -> tuple[Tensor, Tensor]:

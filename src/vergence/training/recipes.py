@@ -40,6 +40,7 @@ DEFAULT = "vje_small"
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 NO_BLUR = ViewConfig(blur=0.0)
+UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images: all shoes point to the left
 
 
 def patches(source: str = "cifar10") -> RunConfig:
@@ -51,10 +52,14 @@ def patches(source: str = "cifar10") -> RunConfig:
     There are no epochs and no optimizer: of the training settings only ``seed``, ``device``, ``devices``, ``workers`` and
     ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=512,pool=3``
     (`vergence.encoders.dictionary.PatchSettings`); what a run uses is in its ``config.json``.
+
+    Views are crops of 70 to 100 % of the area, mirrored half of the time, with brightness and saturation changed. Digits and
+    Fashion-MNIST are not mirrored; set ``flip=0`` for other data whose mirror images do not occur, such as letters.
     """
+    flip = 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5
     return RunConfig(
         data=DataConfig(source=source),
-        views=ViewConfig(crop=(0.7, 1.0), jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
+        views=ViewConfig(crop=(0.7, 1.0), flip=flip, jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
         model=ModelConfig(encoder="patches", objective="gje"),
         fit=FitConfig(epochs=1, precision="fp32", knn_every=0),
     )
