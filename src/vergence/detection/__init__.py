@@ -2,7 +2,7 @@
 
 from vergence.detection.bounds import certify, fpr_threshold, needed_for_fpr, simultaneous_bounds
 from vergence.detection.conformal import cross_p_values, needed_calibration, p_values, q_values, reportable, select
-from vergence.detection.contamination import label_trim, to_label
+from vergence.detection.contamination import label_trim, tail_p_values, to_label
 from vergence.detection.duplicates import (
     exact_duplicates,
     grouped,
@@ -47,6 +47,7 @@ __all__ = [
     "shift_weights",
     "similarity_threshold",
     "simultaneous_bounds",
+    "tail_p_values",
     "to_label",
     "training_gap",
     "weighted_p_values",
