@@ -1,0 +1,39 @@
+"""What is unusual, with a guarantee: conformal p-values, false-discovery control, odd groups, duplicates, measurements.
+
+A name is imported when it is first used.
+"""
+
+import importlib
+from typing import Any
+
+_FILES = {  # public names of each file
+    "conformal": ("Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
+    "bounds": ("Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"),
+    "shift": ("Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"),
+    "contamination": ("label_trim", "tail_p_values", "to_label"),
+    "groups": ("Group", "odd_groups"),
+    "duplicates": (
+        "Duplicates",
+        "Similarity",
+        "exact_duplicates",
+        "grouped",
+        "leaks",
+        "mild_views",
+        "near_duplicates",
+        "perceptual_hash",
+        "same_files",
+        "similarity_threshold",
+    ),
+    "measurements": ("FLAGS", "Measured", "flags", "image_size", "measure"),
+    "reasons": ("Reason", "Reasons"),
+}
+
+__all__ = [name for names in _FILES.values() for name in names]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a file when one of its names is first used."""
+    for file, names in _FILES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+    raise AttributeError(f"module 'vergence.detection' has no attribute '{name}'")

@@ -1,0 +1,1 @@
+"""What several files of the room share."""
