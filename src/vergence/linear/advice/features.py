@@ -34,7 +34,7 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     Args:
         items: Images.
         augmentation: The augmentation; images are cropped as its views are.
-        atoms: K.
+        atoms: K; at most a tenth of the number of patches.
         seed: Seed of the sample of patches.
         device: Where the features are computed, as torch names it.
 
@@ -45,14 +45,16 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     if len(shape) != 3:
         raise ValueError(f"expected images for features 'patches', found items of shape {shape}; use features='raw'")
     settings = dataclasses.replace(PatchSettings.parse("patches", shape), atoms=atoms)
-    maps = PatchMaps(shape[0], settings)
+    maps = PatchMaps(shape[0], settings)  # reads the images; the dictionary follows from them
     sample = PatchSample(N_PATCHES, settings.patch, settings.stride, seed)
     some = torch.linspace(0, len(items) - 1, min(len(items), IMAGES)).long()
     for _, raw in items.stream(some[index] for index in batches(len(some), BATCH)):
         x = to_unit(center_crop(raw, shape[1]) if isinstance(augmentation, ImageViews) else raw, maps.filters.dtype)
         sample.add(maps.shrunk(x))
     assert sample.patches is not None
-    maps.set(*learn_dictionary(sample.patches, atoms))
+    settings = dataclasses.replace(settings, atoms=min(atoms, max(2, len(sample.patches) // 10)))
+    maps = PatchMaps(shape[0], settings)
+    maps.set(*learn_dictionary(sample.patches, settings.atoms))
     maps.to(device)
 
     def features(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from vergence.linear.advice.intervals import Interval
 from vergence.linear.advice.measures import LEAST
 from vergence.linear.advice.records import ComponentRow, Facts, OperationRow, Probed, SizeRow
 
-__all__ = ["APART", "NAMES", "SAME", "summary"]
+__all__ = ["APART", "NAMES", "SAME", "SPACES", "summary"]
 
 NAMES = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "pca": "PCA", "cannot_tell": "cannot tell"}
 SPACES = {"raw": "", "patches": " patch features", "given": " features"}
