@@ -48,8 +48,8 @@ def advise_on(
         views: The augmentation, of images or vectors.
         out: Folder to write.
         labels: Whether the source's labels are used.
-        features: ``raw``, the items' own numbers; ``patches``, features of images (see `vergence.linear.advise`); or ``auto``, which
-            is `IMAGE_FEATURES` for images and ``raw`` for vectors.
+        features: ``raw``, the items' own numbers; ``patches``, features of images (see `vergence.linear.advise`); or
+            ``auto``, which is `IMAGE_FEATURES` for images and ``raw`` for vectors.
         n_components: See `vergence.linear.advise`.
         n_draws: See `vergence.linear.advise`.
         seed: Seed of everything that is random.
