@@ -82,7 +82,7 @@ def test_bounds_of_a_known_model():
 
 def test_bounds_of_vje_are_its_log_density():
     torch.manual_seed(0)
-    vje, za, zb = VJE(4).requires_grad_(False), torch.randn(5, 4), torch.randn(5, 4)
+    vje, za, zb = VJE(16).requires_grad_(False), torch.randn(5, 16), torch.randn(5, 16)
     g = torch.Generator().manual_seed(3)
     log_w = torch.stack([vje.log_prob(zb, za, samples=1, generator=g) for _ in range(32)])
     together = vje.log_prob(zb, za, samples=32, generator=torch.Generator().manual_seed(3))

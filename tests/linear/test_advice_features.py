@@ -103,12 +103,19 @@ def test_bad_input_is_reported():
         advise(x, blobs, labels=y, features="patchs")
 
 
-def test_images_too_small_for_patches_are_compared_by_pixels(tmp_path):
+def test_a_source_is_advised_on_by_features_too(tmp_path):
     rng = np.random.default_rng(0)
+    np.savez(tmp_path / "images.npz", x=rng.integers(256, size=(150, 1, 12, 12), dtype=np.uint8))
     np.savez(tmp_path / "small.npz", x=rng.integers(256, size=(150, 1, 6, 6), dtype=np.uint8))
+    np.savez(tmp_path / "vectors.npz", x=rng.normal(size=(150, 6)))
     settings = {"out": tmp_path / "a", "n_draws": 4, "device": "cpu"}
-    found = runs_advise.advise_on(DataConfig(source=str(tmp_path / "small.npz")), ViewConfig(), **settings)
-    assert found.facts.space == "raw" and "not features of patches" in found.words[-1]
-    assert json.loads((tmp_path / "a" / "advice.json").read_text())["facts"]["space"] == "raw"
+    views = ViewConfig(jitter_p=0.0, grayscale=0.0, blur=0.0, flip=0.0)
+    source = {name: DataConfig(source=str(tmp_path / f"{name}.npz")) for name in ("images", "small", "vectors")}
+    found = runs_advise.advise_on(source["images"], views, features="patches", **settings)
+    assert found.facts.space == "patches"
+    assert json.loads((tmp_path / "a" / "advice.json").read_text())["facts"]["space"] == "patches"
+    assert "patch features" in (tmp_path / "a" / "report.html").read_text()
     with pytest.raises(ValueError, match="at least 7 x 7 pixels"):
-        runs_advise.advise_on(DataConfig(source=str(tmp_path / "small.npz")), ViewConfig(), features="patches", **settings)
+        runs_advise.advise_on(source["small"], views, features="patches", **settings)
+    with pytest.raises(ValueError, match="expected images for features 'patches'"):
+        runs_advise.advise_on(source["vectors"], ViewConfig(), features="patches", **settings)

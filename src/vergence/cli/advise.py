@@ -24,8 +24,8 @@ class Advise:
     """Folder for advice.json and report.html."""
     labels: bool = True
     """Use the data's labels; without them the advice often cannot tell."""
-    features: Literal["auto", "raw", "patches"] = "auto"
-    """What the linear models see: raw (pixels, or the vectors' features) or patches (features of images); auto selects."""
+    features: Literal["raw", "patches"] = "raw"
+    """What the linear models see: the items' own numbers, or features of images that a dictionary of patches gives."""
     components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
     draws: Annotated[int | None, arg(metavar="M", help_behavior_hint="(default: 200,000 in all)")] = None

@@ -10,22 +10,17 @@ import torch
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import Data, open_data
 from vergence.data.views import Views
-from vergence.encoders.dictionary import PatchSettings
 from vergence.linear.advice import Advice, advise
 from vergence.linear.advice.augmentations import VECTORS
-from vergence.linear.advice.features import FEATURES, image_shape
 from vergence.linear.advice.records import Facts
 from vergence.report.advice import write_page
 from vergence.training import build
 from vergence.training.folder import write_skipped
-from vergence.utils.checks import require_choice
 from vergence.utils.devices import as_device
 from vergence.utils.files import explained, replacing
 from vergence.utils.version import commit
 
-__all__ = ["IMAGE_FEATURES", "advise_on"]
-
-IMAGE_FEATURES = "patches"  # what ``auto`` stands for, of images: docs/advice.md has the comparison
+__all__ = ["advise_on"]
 
 
 def advise_on(
@@ -34,7 +29,7 @@ def advise_on(
     *,
     out: Path,
     labels: bool = True,
-    features: str = "auto",
+    features: str = "raw",
     n_components: int | None = None,
     n_draws: int | None = None,
     seed: int = 0,
@@ -48,8 +43,7 @@ def advise_on(
         views: The augmentation, of images or vectors.
         out: Folder to write.
         labels: Whether the source's labels are used.
-        features: ``raw``, the items' own numbers; ``patches``, features of images (see `vergence.linear.advise`); or
-            ``auto``, which is `IMAGE_FEATURES` for images and ``raw`` for vectors.
+        features: See `vergence.linear.advise`: ``raw`` or, of images, ``patches``.
         n_components: See `vergence.linear.advise`.
         n_draws: See `vergence.linear.advise`.
         seed: Seed of everything that is random.
@@ -77,7 +71,6 @@ def advise_on(
     opened = _opened(data, views)
     known = None if labels else torch.full((len(opened.train),), -1)
     augmentation = _augmentation(opened, views)
-    features, note = _features(opened, augmentation, features)
     advice = advise(
         opened.train,
         augmentation,
@@ -88,7 +81,7 @@ def advise_on(
         random_state=seed,
         device=on,
     )
-    advice = dataclasses.replace(advice, facts=_facts(advice, opened), words=(*advice.words, *note))
+    advice = dataclasses.replace(advice, facts=_facts(advice, opened))
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     _write(out / "advice.json", advice.to_dict() | settings)
@@ -113,18 +106,6 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
 def _augmentation(opened: Data, views: ViewConfig) -> Views | None:
     mean, std = build.statistics(opened.train)
     return build.make_views(opened, views, build.input_shapes(opened)[0], mean, std)
-
-
-def _features(opened: Data, augmentation: Views | None, features: str) -> tuple[str, tuple[str, ...]]:
-    """Returns which features ``auto`` stands for, and a sentence where images are too small for the default."""
-    require_choice("features", features, ("auto", *FEATURES))
-    if features != "auto" or opened.kind != "image":
-        return "raw" if features == "auto" else features, ()
-    try:
-        PatchSettings.parse("patches", image_shape(opened.train, augmentation))
-    except ValueError as error:
-        return "raw", (f"The pixels themselves were compared, not features of patches: {error}.",)
-    return IMAGE_FEATURES, ()
 
 
 def _facts(advice: Advice, opened: Data) -> Facts:

@@ -12,18 +12,12 @@ from vergence.data.views import ImageViews
 from vergence.encoders.dictionary import N_PATCHES, PatchMaps, PatchSample, PatchSettings, learn_dictionary
 from vergence.linear.reading import Features
 
-__all__ = ["ATOMS", "FEATURES", "image_shape", "patch_features"]
+__all__ = ["ATOMS", "FEATURES", "patch_features"]
 
 FEATURES = ("raw", "patches")
 ATOMS = 256  # of the dictionary: 2,048 features
 IMAGES = 4_000  # that the dictionary's patches are sampled from
 BATCH = 200
-
-
-def image_shape(items: Items, augmentation: Any) -> tuple[int, ...]:
-    """Returns the shape of an item as the model gets it: images are cropped as their views are."""
-    size = augmentation.size if isinstance(augmentation, ImageViews) else None
-    return items.shape if size is None else (items.shape[0], size, size)
 
 
 def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed: int = 0, device: str = "cpu") -> Features:
@@ -41,7 +35,8 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     Raises:
         ValueError: The items are not images, are smaller than the pooled patches, or have fewer distinct patches than atoms.
     """
-    shape = image_shape(items, augmentation)
+    crop = augmentation.size if isinstance(augmentation, ImageViews) else None
+    shape = items.shape if crop is None else (items.shape[0], crop, crop)
     if len(shape) != 3:
         raise ValueError(f"expected images for features 'patches', found items of shape {shape}; use features='raw'")
     settings = dataclasses.replace(PatchSettings.parse("patches", shape), atoms=atoms)
@@ -49,7 +44,7 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     sample = PatchSample(N_PATCHES, settings.patch, settings.stride, seed)
     some = torch.linspace(0, len(items) - 1, min(len(items), IMAGES)).long()
     for _, raw in items.stream(some[index] for index in batches(len(some), BATCH)):
-        x = to_unit(center_crop(raw, shape[1]) if isinstance(augmentation, ImageViews) else raw, maps.filters.dtype)
+        x = to_unit(raw if crop is None else center_crop(raw, crop), maps.filters.dtype)
         sample.add(maps.shrunk(x))
     assert sample.patches is not None
     settings = dataclasses.replace(settings, atoms=min(atoms, max(2, len(sample.patches) // 10)))
