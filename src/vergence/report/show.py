@@ -56,19 +56,20 @@ def show_anomalies(anomaly: Anomaly) -> None:
 
 def show_uncertainty(record: Uncertainty) -> None:
     """Prints which uncertainties rank errors, degradations and scrambled images, and how well p(z_b | z_a) is calibrated."""
-    kinds = list(dict.fromkeys(how for s in record.scores.values() for how in s.strengths))
-    rows = [
-        [_label(name, s.kind, s.labels), s.r_auroc, s.aurc, s.scrambled, *(s.strengths.get(how) for how in kinds)]
-        for name, s in record.scores.items()
-    ]
     right = "" if record.recall_at_1 is None else f"; R@1 {record.recall_at_1:.3f}"
-    crops = "" if record.recall_at_1_crops is None else f", of the mean over {record.crops} crops {record.recall_at_1_crops:.3f}"
+    crops = "" if record.recall_at_1_crops is None else f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
+    rows = [[_label(name, s.kind, s.labels), s.r_auroc, s.aurc, s.scrambled] for name, s in record.scores.items()]
     title = f"uncertainty of {record.items} test items{right}{crops}"
-    table(title, ["uncertainty", "R-AUROC", "AURC", "scrambled", *kinds], rows)
+    table(title, ["uncertainty", "R-AUROC", "AURC", "scrambled"], rows)
     print(
         "R-AUROC: ranks items whose nearest other item has another class; scrambled: AUROC of images without content. "
         "An uncertainty that does one need not do the other."
     )
+    graded = {name: s for name, s in record.scores.items() if s.strengths}
+    kinds = list(dict.fromkeys(how for s in graded.values() for how in s.strengths))
+    if graded:
+        rows = [[_label(name, s.kind, s.labels), *(s.strengths.get(how) for how in kinds)] for name, s in graded.items()]
+        table("rank correlation with the strength of a degradation", ["uncertainty", *kinds], rows)
     if record.predictive is not None:
         p = record.predictive
         found = {key: getattr(p, key) for key in PREDICTIVE if getattr(p, key) is not None}
@@ -104,7 +105,7 @@ def _show_augmentations(rows: list[dict[str, Any]]) -> None:
 
 
 def _label(name: str, kind: str, labels: bool = False) -> str:
-    return name if kind == "model" else f"{name} (control{', uses labels' if labels else ''})"
+    return name if kind == "model" else f"{name} (control{', labels' if labels else ''})"
 
 
 def _interval(row: dict[str, Any]) -> str:
