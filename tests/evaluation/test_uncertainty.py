@@ -9,6 +9,7 @@ from vergence.evaluation import degradations
 from vergence.evaluation.uncertainty import (
     compressed_size,
     crop_spread,
+    equalizer,
     loss_head,
     neighbor_is_right,
     neighbor_spread,
@@ -78,6 +79,20 @@ def test_spread_over_crops_has_its_limits():
     mean, spread = crop_spread(z.expand(4, -1, -1) * torch.rand(4, 1, 1).add(0.1))
     assert torch.allclose(spread, torch.zeros(7), atol=1e-6) and torch.allclose(mean, z[0] / z[0].norm(dim=1, keepdim=True))
     assert torch.allclose(crop_spread(torch.cat([z, -z]))[1], torch.ones(7))
+
+
+def test_equalized_directions_have_deviations_to_a_smaller_power():
+    g = torch.Generator().manual_seed(0)
+    x = 5 + torch.randn(500, 4, generator=g) * torch.tensor([10.0, 3.0, 1.0, 0.0])
+    x = x @ torch.linalg.qr(torch.randn(4, 4, generator=g))[0]
+    s = torch.linalg.svdvals(x - x.mean(0)) / 499**0.5
+    for power in (0.0, 0.5, 1.0):
+        z = equalizer(x, power=power)(x)
+        assert z.shape == (500, 3) and torch.allclose(z.mean(0), torch.zeros(3), atol=1e-9)
+        assert torch.allclose(z.std(0), s[:3] ** (1 - power)) and torch.allclose(
+            z.T.cov(), z.T.cov().diagonal().diag(), atol=1e-9
+        )
+    assert equalizer(x, directions=2)(x).shape == (500, 2)
 
 
 def test_controls_find_what_they_are_made_for():

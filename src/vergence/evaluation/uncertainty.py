@@ -11,6 +11,7 @@ take tensors or arrays.
 
 import io
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from vergence.utils.linalg import require_features
 __all__ = [
     "compressed_size",
     "crop_spread",
+    "equalizer",
     "loss_head",
     "neighbor_is_right",
     "neighbor_spread",
@@ -183,7 +185,34 @@ def crop_spread(z: Any) -> tuple[Tensor, Tensor]:
     return m, (1 - m.norm(dim=1)).clamp(min=0)
 
 
-def neighbor_spread(train: Any, test: Any, k: int = 20) -> Tensor:
+def equalizer(train: Any, directions: int = 64, power: float = 0.75) -> Callable[[Tensor], Tensor]:
+    r"""Returns the map x -> diag(s)^{-power} V^T (x - mean) to principal directions whose deviations are made more alike.
+
+    V are at most ``directions`` principal directions of the training embeddings and s their standard deviations; a power of 1
+    whitens, 0 only centers and rotates. Cosines are then not dominated by the few directions of most variance.
+
+    Args:
+        train: Embeddings (N, D), N >= 2.
+        directions: Largest number of directions.
+        power: At least 0.
+
+    Example:
+        >>> x = torch.tensor([[3.0, 1.0], [-3.0, 1.0], [0.0, 1.5], [0.0, 0.5]])
+        >>> [round(v, 3) for v in equalizer(x, power=1.0)(x).std(0).tolist()]
+        [1.0, 1.0]
+    """
+    x = torch.as_tensor(train)
+    require_features(train=x)
+    mean = x.mean(0)
+    variance, V = torch.linalg.eigh((x - mean).double().T.cov().reshape(x.shape[1], -1))
+    keep = (
+        (variance > 1e-10 * variance.max().clamp(min=torch.finfo(variance.dtype).tiny)).nonzero().flatten().flip(0)[:directions]
+    )
+    W = (V[:, keep] * variance[keep].pow(-power / 2)).to(x)
+    return lambda other: (other - mean) @ W
+
+
+def neighbor_spread(train: Any, test: Any, k: int = 10) -> Tensor:
     r"""Returns how far each item and its k nearest training items lie from each other, (M,), in [0, 2].
 
         1/2 [mean_i d(x, n_i) + mean_{i != j} d(n_i, n_j)],   d(a, b) = 1 - cos(a, b)

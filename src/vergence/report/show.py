@@ -58,9 +58,12 @@ def show_uncertainty(record: Uncertainty) -> None:
     """Prints which uncertainties rank errors, degradations and scrambled images, and how well p(z_b | z_a) is calibrated."""
     right = "" if record.recall_at_1 is None else f"; R@1 {record.recall_at_1:.3f}"
     crops = "" if record.recall_at_1_crops is None else f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
-    rows = [[_label(name, s.kind, s.labels), s.r_auroc, s.aurc, s.scrambled] for name, s in record.scores.items()]
+    crops += "" if record.recall_at_1_equalized is None else f", equalized {record.recall_at_1_equalized:.3f}"
+    rows = [
+        [_label(name, s.kind, s.labels), s.r_auroc, s.r_auroc_equalized, s.aurc, s.scrambled] for name, s in record.scores.items()
+    ]
     title = f"uncertainty of {record.items} test items{right}{crops}"
-    table(title, ["uncertainty", "R-AUROC", "AURC", "scrambled"], rows)
+    table(title, ["uncertainty", "R-AUROC", "equalized", "AURC", "scrambled"], rows)
     print(
         "R-AUROC: ranks items whose nearest other item has another class; scrambled: AUROC of images without content. "
         "An uncertainty that does one need not do the other."

@@ -1,5 +1,6 @@
 """What a run's uncertainties say: which rank errors, degradations and images that are no data; is p(z_b | z_a) calibrated?"""
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -56,13 +57,15 @@ def measure(run: Run, opened: Data, train: Tensor, test: Tensor, *, crops: int =
         if y is not None and labeled:
             scores |= _learned(train[bank], _labels(opened.train, bank), clean.z)
         strengths, foreign = _degraded(clean, items, crops, advance) if image else ({}, {})
-    right, right_crops = (None if y is None or z is None else uncertainty.neighbor_is_right(z, y) for z in (clean.z, mean))
+    spaces = (clean.z, clean.equal(clean.z), mean)
+    right, equal, right_crops = (None if y is None or z is None else uncertainty.neighbor_is_right(z, y) for z in spaces)
     return Uncertainty(
         items=len(items),
         crops=crops if mean is not None else 0,
-        scores={name: _score(name, u, right, foreign.get(name), strengths.get(name, {})) for name, u in scores.items()},
+        scores={name: _score(name, u, (right, equal), foreign.get(name), strengths.get(name, {})) for name, u in scores.items()},
         recall_at_1=_share(right),
         recall_at_1_crops=_share(right_crops),
+        recall_at_1_equalized=_share(equal),
         aurc_best=None if right is None else float(uncertainty.risk_coverage((~right).double(), right)[1].mean()),
         predictive=_predictive(run, opened) if run.has_density else None,
     )
@@ -83,14 +86,16 @@ def _labels(items: Items, index: Tensor) -> Tensor | None:
     return None if y is None or bool((y < 0).any()) or len(y.unique()) < 2 else y
 
 
-def _score(name: str, u: Tensor, right: Tensor | None, foreign: float | None, strengths: dict[str, float]) -> UncertaintyScore:
-    ranked = right is not None and not bool(right.all()) and bool(right.any())
-    found = uncertainty.ranking(u, right) if ranked else {}
+def _score(
+    name: str, u: Tensor, right: tuple[Tensor | None, ...], foreign: float | None, strengths: dict[str, float]
+) -> UncertaintyScore:
+    found, equal = (uncertainty.ranking(u, one) if one is not None and 0 < int(one.sum()) < len(one) else {} for one in right)
     kind: Kind = "control" if name in CONTROLS else "model"
     return UncertaintyScore(
         kind=kind,
         labels=name in LABELED,
         r_auroc=found.get("auroc"),
+        r_auroc_equalized=equal.get("auroc"),
         aurc=found.get("aurc"),
         scrambled=foreign,
         strengths=strengths,
@@ -111,6 +116,11 @@ class Embedded:
     bank: Tensor
     z: Tensor
 
+    @functools.cached_property
+    def equal(self) -> Callable[[Tensor], Tensor]:
+        """The map that equalizes embeddings."""
+        return uncertainty.equalizer(self.bank)
+
     def encode(self, x: Tensor) -> Tensor:
         """Returns the embeddings (B, D) of images (B, C, H, W) in [0, 1], float32 on the CPU."""
         z: Tensor = self.run.method.encoder(x.to(self.run.device))
@@ -121,7 +131,7 @@ class Embedded:
         z = self.z if z is None else z
         own = _posterior(self.run, z) if self.run.has_density else {}
         return {
-            "neighbor spread": uncertainty.neighbor_spread(self.bank, z),
+            "neighbor spread": uncertainty.neighbor_spread(self.equal(self.bank), self.equal(z)),
             "density of z": anomaly.mahalanobis(self.bank, z),
             **own,
             "norm of z": -z.norm(dim=1),
