@@ -46,8 +46,8 @@ class _Use:
 class Embed(_Use):
     """Write embeddings, posterior means, variances and log-densities."""
 
-    crops: int = 0
-    """Random views of each item; adds the direction of their mean embedding (z_crops) and their spread."""
+    crops: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Random views of each item, 2 or more; adds the direction of their mean embedding (z_crops) and their spread."""
 
 
 class Score(_Use):
@@ -78,7 +78,7 @@ def embed(command: Embed) -> None:
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
-    _print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops, batch_size=command.batch_size))
+    _print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
 
 
 def score(command: Score) -> None:
