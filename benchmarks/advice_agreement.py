@@ -10,11 +10,15 @@ noise. The advice is computed on the training part, with labels and without. It 
 closed form   the accuracy of a least-squares probe on each of the two closed-form solutions
 networks      the same for two small networks of 16 outputs: joint embedding (VICReg, and VJE) and a denoising autoencoder
 
+The part `features` repeats the advice with labels, on the items' own numbers and on patch features (``advise(features=...)``),
+for the whole augmentation alone, with four views of each item and 128 atoms: both verdicts in one row, by the present interval.
+
 Images are halved in size; 5,000 train, 5,000 test. A difference counts as clear if it is at least half a point and at least twice
 its standard error.
 """
 
 import argparse
+import functools
 import itertools
 import math
 import time
@@ -26,14 +30,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.config import DataConfig
+from vergence.data.items import ArrayItems
 from vergence.data.sources import open_data
 from vergence.linear import JointEmbedding, Reconstruction, advise
 from vergence.linear.advice.augmentations import Composed
+from vergence.linear.advice.features import patch_features
 from vergence.linear.advice.probes import predicted
 
-ITEMS, COMPONENTS, PATTERNS = 5_000, 16, 20
+ITEMS, COMPONENTS, PATTERNS, ATOMS = 5_000, 16, 20, 128
 DATA = ("fashion_mnist", "cifar10")
 KINDS, STRENGTHS, ALIGNMENTS = ("smooth", "random"), (0.5, 2.0, 8.0), (0.0, 0.3, 1.0, 3.0)
+PARTS = ("advice", "features", "networks")
 TRAINED = {"vicreg": train_vicreg, "vje": train_vje, "autoencoder": train_autoencoder}
 
 
@@ -44,6 +51,7 @@ def settings(datasets: list[str]) -> list[dict]:
     return clean + [dict(zip(("data", "kind", "strength", "alignment"), one, strict=True)) for one in noisy]
 
 
+@functools.cache
 def images(name: str, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns halved images of both parts, (N, C, H, W) in [0, 1], and their labels."""
     data = open_data(DataConfig(source=name, root=root))
@@ -52,7 +60,7 @@ def images(name: str, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Te
         index = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:items].sort().values
         x = next(iter(part.stream(iter([index]))))[1].float() / 255
         arrays += [F.avg_pool2d(x, 2), part.labels[index]]
-    return tuple(arrays)
+    return tuple(arrays)  # nothing below changes them
 
 
 def patterns(kind: str, shape: torch.Size) -> Tensor:
@@ -133,6 +141,20 @@ def advised(setting: dict, root: str, items: int) -> dict:
     return row | {"closed_form": compared(*right)}
 
 
+def compared_features(setting: dict, root: str, items: int) -> dict:
+    """Returns the advice with labels on the items' own numbers and on features of patches of the same corrupted images."""
+    X, y, _, _, tau = problem(setting, root, items)
+    shape = images(setting["data"], root, 1)[0].shape[1:]
+    maps = patch_features(ArrayItems(X.view(-1, *shape)), None, atoms=ATOMS)
+    row = {}
+    for name, features in (("raw", "raw"), ("patches", lambda x: maps(x.float().view(-1, *shape)))):
+        began = time.monotonic()
+        # A plain function has no named operations, so that none is left out in turn.
+        a = advise(X, tau.__call__, labels=y.numpy(), features=features, n_components=COMPONENTS, n_draws=4)
+        row[name] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval, "seconds": time.monotonic() - began}
+    return row
+
+
 def trained(setting: dict, root: str, items: int, epochs: int, seeds: int) -> dict:
     """Returns the networks' accuracies on the test part."""
     X, y, T, ty, tau = problem(setting, root, items)
@@ -149,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--datasets", nargs="+", default=list(DATA), choices=DATA)
-    parser.add_argument("--parts", nargs="+", default=["advice", "networks"], choices=["advice", "networks"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
     a = ledger.parse(parser, "advice")
@@ -160,7 +182,10 @@ def main() -> None:
         if ledger.holds(a.out, **key):
             continue
         began = time.monotonic()
-        values = advised(setting, a.data_root, items) if part == "advice" else trained(setting, a.data_root, items, epochs, seeds)
+        if part == "networks":
+            values = trained(setting, a.data_root, items, epochs, seeds)
+        else:
+            values = {"advice": advised, "features": compared_features}[part](setting, a.data_root, items)
         values |= {"seconds": time.monotonic() - began}
         ledger.add(a.out, ledger.row(key | values, seed=list(range(seeds)) if part == "networks" else 0))
 

@@ -140,6 +140,90 @@ def agreement_table() -> str:
     return grid(["held against", "answer", "verdicts given", "right", "rate"], body)
 
 
+def features_table() -> str:
+    """How often the advice with labels is right on the items' own numbers and on patch features, in the same settings."""
+    settings = [row for row in advice_rows() if "patches" in row]
+    titles = {"raw": "the items' own numbers", "patches": "patch features"}
+    body = []
+    for reference in ("networks", "vje"):
+        clear = [row for row in settings if row[reference]["ahead"] != "tie"]
+        for i, (name, title) in enumerate(titles.items()):
+            given = [row for row in clear if row[name]["verdict"] != "cannot_tell"]
+            agreed = sum(row[name]["verdict"] == row[reference]["ahead"] for row in given)
+            low, high = wilson(agreed, len(given))
+            first = f"{REFERENCES[reference]}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
+            rate = f"{100 * agreed / len(given):.0f} % ({100 * low:.0f} to {100 * high:.0f})" if given else "-"
+            body.append([first, title, str(len(given)), str(agreed), rate])
+    return grid(["held against", "advice with labels on", "verdicts given", "right", "rate (95 %)"], body)
+
+
+def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Returns Wilson's 95 % interval of a share k / n."""
+    if n == 0:
+        return 0.0, 1.0
+    p, shrink = k / n, 1 + z * z / n
+    middle, half = (p + z * z / (2 * n)) / shrink, z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / shrink
+    return middle - half, middle + half
+
+
+def uncertainty_rows() -> dict[str, list[dict]]:
+    """Returns the rows of ``benchmarks/uncertainty.py`` by encoder, one for each seed: the last one."""
+    groups: dict[str, dict] = defaultdict(dict)
+    for row in rows("uncertainty"):
+        groups[row["encoder"]][row["seed"]] = row
+    return {encoder: list(of_seed.values()) for encoder, of_seed in groups.items()}
+
+
+def uncertainty_table(what: str) -> str:
+    """A line for each uncertainty, a column for each encoder: R-AUROC, or the mean AUROC of foreign images."""
+    groups = uncertainty_rows()
+    names = list(dict.fromkeys(name for group in groups.values() for row in group for name in row["scores"]))
+
+    def value(row: dict, name: str) -> float | None:
+        if what != "foreign":
+            return row["scores"].get(name, {}).get(what)
+        found = [scores[name] for scores in row["foreign"].values() if name in scores]
+        return statistics.mean(found) if found else None
+
+    body = []
+    tops = {"r_auroc": {"R@1": "recall_at_1", "R@1, mean of 8 views": "recall_at_1_crops"}}
+    tops["r_auroc_equalized"] = {"R@1, equalized": "recall_at_1_equalized"}
+    for title, key in tops.get(what, {}).items():
+        body.append([f"*{title}*", *(plus_minus([row[key] for row in group], 3) for group in groups.values())])
+    for name in names:
+        found = [[v for v in (value(row, name) for row in group) if v is not None] for group in groups.values()]
+        one = next(row["scores"][name] for group in groups.values() for row in group if name in row["scores"])
+        kind = "" if one["kind"] == "model" else " (control, labels)" if one["labels"] else " (control)"
+        if any(found):
+            body.append([name + kind, *(plus_minus(values, 3) if values else "" for values in found)])
+    return grid(["", *groups], body)
+
+
+def degradations_table() -> str:
+    """A line for each uncertainty and encoder that has one: rank correlations with the strength of each degradation."""
+    kinds, body = ("crop", "blur", "noise", "occlusion"), []
+    for encoder, group in uncertainty_rows().items():
+        for name, one in group[0]["scores"].items():
+            if one["strengths"]:
+                values = [[row["scores"][name]["strengths"][kind] for row in group] for kind in kinds]
+                body.append([encoder, name, *(plus_minus(v, 2) for v in values)])
+    return grid(["encoder", "uncertainty", *kinds], body)
+
+
+def predictive_table() -> str:
+    """A line for each encoder with a density: calibration of p(z_b | z_a) on held-out pairs of views."""
+    keys = {"log_prob": 1, "pit_ks": 3, "inside_50": 3, "inside_90": 3, "region_50": 3, "region_90": 3, "energy_score": 2}
+    keys |= {"elbo": 1, "gap": 1, "effective_samples": 1}
+    body = []
+    for encoder, group in uncertainty_rows().items():
+        found = [row["predictive"] for row in group if row["predictive"] is not None]
+        if found:
+            values = {key: [one[key] for one in found if one[key] is not None] for key in keys}
+            body.append([encoder, *(plus_minus(v, keys[key]) if v else "" for key, v in values.items())])
+    head = ["log-density, nats", "PIT distance", "in 50 %", "in 90 %", "in the 50 % region", "in the 90 % region", "energy score"]
+    return grid(["encoder", *head, "ELBO, nats", "log marginal less ELBO", "effective samples of 64"], body)
+
+
 def ties_table() -> str:
     """How often the advice cannot tell in settings without a clear difference."""
     settings = advice_rows()
@@ -464,6 +548,14 @@ PAGES = {
         "ties": ties_table,
         "overlaps": overlap_table,
         "failures": failures_table,
+        "features": features_table,
+    },
+    ROOT / "docs" / "uncertainty.md": {
+        "errors": functools.partial(uncertainty_table, "r_auroc"),
+        "errors-equalized": functools.partial(uncertainty_table, "r_auroc_equalized"),
+        "foreign": functools.partial(uncertainty_table, "foreign"),
+        "degradations": degradations_table,
+        "predictive": predictive_table,
     },
 }
 

@@ -123,6 +123,17 @@ def test_version():
     assert apart("--version").stdout.split() == ["vergence", __version__]
 
 
+def test_uncertainty_and_crops_are_options(run, tmp_path):
+    shown = call("evaluate", run, "--device", "cpu", "--uncertainty", "--no-probes")
+    assert shown.returncode == 0 and "R-AUROC" in shown.stdout and "neighbor spread" in shown.stdout, shown.stderr
+    found = json.loads((run / "evaluation.json").read_text())["uncertainty"]
+    assert found["scores"]["kNN distance"]["kind"] == "control" and found["predictive"]["elbo"] is not None
+    assert call("embed", run, "digits", "--out", tmp_path / "e.npz", "--crops", "3").returncode == 0
+    with np.load(tmp_path / "e.npz") as e:
+        assert e["z_crops"].shape == e["z"].shape and e["spread"].shape == (359,)
+    refused("embed", run, "digits", "--out", tmp_path / "f.npz", "--crops", "1", words="crops")
+
+
 def test_evaluate_embed_score_and_report_follow_training(run, tmp_path):
     assert "kNN" in call("evaluate", run, "--device", "cpu").stdout
     record = json.loads((run / "evaluation.json").read_text())
@@ -405,6 +416,14 @@ def test_advise_writes_a_page_and_says_why(tmp_path):
     again = call("advise", "digits", "--out", tmp_path / "again", "--draws", "4", "--components", "8", "--set", "blur=0")
     assert again.returncode == 0
     assert json.loads((tmp_path / "again" / "advice.json").read_text()) == record
+
+
+def test_advise_on_features_of_patches(tmp_path):
+    found = call("advise", "digits", "--out", tmp_path, "--features", "patches", "--draws", "4", "--limit", "300")
+    assert found.returncode == 0 and "patch features" in found.stdout, found.stderr
+    assert json.loads((tmp_path / "advice.json").read_text())["facts"]["space"] == "patches"
+    np.savez(tmp_path / "v.npz", x=np.random.default_rng(0).normal(size=(300, 6)))
+    refused("advise", tmp_path / "v.npz", "--out", tmp_path, "--features", "patches", words="expected images")
 
 
 def test_advise_needs_no_labels(tmp_path):

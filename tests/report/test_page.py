@@ -227,7 +227,7 @@ def test_what_is_missing_has_a_sentence(tmp_path, part):
     assert ABSENT[part] not in plain(page(whole(tmp_path / "full")))
     text = page(whole(tmp_path / "run", **{part: None}))
     assert ABSENT[part] in plain(text)
-    assert len(re.findall("<section", text)) == 9
+    assert len(re.findall("<section", text)) == 10
 
 
 def test_a_description_alone_is_enough(tmp_path):

@@ -4,7 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -24,6 +24,8 @@ class Advise:
     """Folder for advice.json and report.html."""
     labels: bool = True
     """Use the data's labels; without them the advice often cannot tell."""
+    features: Literal["raw", "patches"] = "raw"
+    """What the linear models see: the items' own numbers, or features of images that a dictionary of patches gives."""
     components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
     draws: Annotated[int | None, arg(metavar="M", help_behavior_hint="(default: 200,000 in all)")] = None
@@ -52,6 +54,7 @@ def advise(command: Advise) -> None:
         views,
         out=command.out,
         labels=command.labels,
+        features=command.features,
         n_components=command.components,
         n_draws=command.draws,
         seed=command.seed,

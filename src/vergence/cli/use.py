@@ -19,6 +19,8 @@ class Evaluate:
     """Run folder."""
     probes: bool = True
     """Fit linear probes."""
+    uncertainty: bool = False
+    """Measure what uncertainties say: which of them rank errors, degradations and scrambled images."""
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
@@ -40,8 +42,12 @@ class _Use:
     trust_code: options.TrustCode = False
 
 
+@dataclass(kw_only=True)
 class Embed(_Use):
     """Write embeddings, posterior means, variances and log-densities."""
+
+    crops: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Random views of each item, 2 or more; adds the direction of their mean embedding (z_crops) and their spread."""
 
 
 class Score(_Use):
@@ -63,7 +69,7 @@ def evaluate(command: Evaluate) -> None:
     from vergence.runs.run import load
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
-    show_evaluation(run_evaluation(run, probes=command.probes))
+    show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty))
 
 
 def embed(command: Embed) -> None:
@@ -72,7 +78,7 @@ def embed(command: Embed) -> None:
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
-    _print_written(command.out, run.write_embeddings(items, command.out, batch_size=command.batch_size))
+    _print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
 
 
 def score(command: Score) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vergence.linear.advice.summary import NAMES
+from vergence.linear.advice.summary import NAMES, SPACES
 from vergence.report.charts import COLORS, SYMBOLS, Figure, lines
 from vergence.report.rendering import count, percent, write
 
@@ -60,7 +60,7 @@ def _facts(advice: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {
         "Data": name,
         "Items": count(facts["items"]),
-        "Features": count(facts["features"]),
+        "Features": count(facts["features"]) + SPACES.get(facts.get("space", "raw"), ""),
         "Directions": f"{count(facts['directions'])}, {percent(facts['variance_kept'])}% of the variance",
         "Part of the data": f"the training part (test part: {facts['part']})" if facts.get("part") else None,
         "Unreadable, left out": count(facts["skipped"]) if facts.get("skipped") else None,

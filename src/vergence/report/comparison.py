@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Comparison", "detections", "representations"]
+__all__ = ["Comparison", "detections", "representations", "uncertainties"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,15 @@ def detections(evaluation: Mapping[str, Any]) -> Comparison:
     found = (evaluation.get("anomaly") or {}).get("scores") or {}
     titles = {"AUROC": "auroc", "average precision": "aupr", "false alarms at 95 % detection": "fpr95"}
     columns = {title: {name: (entry or {}).get(key) for name, entry in found.items()} for title, key in titles.items()}
+    return _comparison(found, columns)
+
+
+def uncertainties(evaluation: Mapping[str, Any]) -> Comparison:
+    """Returns which uncertainties rank errors and scrambled images; controls that use labels are named so."""
+    scores = (evaluation.get("uncertainty") or {}).get("scores") or {}
+    found = {f"{name}, uses labels" if (one or {}).get("labels") else name: one or {} for name, one in scores.items()}
+    titles = {"errors (R-AUROC)": "r_auroc", "errors, equalized": "r_auroc_equalized", "scrambled images (AUROC)": "scrambled"}
+    columns = {title: {name: entry.get(key) for name, entry in found.items()} for title, key in titles.items()}
     return _comparison(found, columns)
 
 

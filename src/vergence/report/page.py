@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.evaluation.collapse import warning
 from vergence.report.charts import Figure, curve
-from vergence.report.comparison import Comparison, detections, representations
+from vergence.report.comparison import Comparison, detections, representations, uncertainties
 from vergence.report.examples import Examples
 from vergence.report.reading import RunFiles, read
 from vergence.report.reference import Reference, reference
 from vergence.report.rendering import count, is_number, number, write
+from vergence.report.show import PREDICTIVE
 
 if TYPE_CHECKING:
     pass
@@ -28,6 +29,7 @@ SECTIONS = {
     "map": "A map of the test items",
     "neighbors": "Nearest neighbors",
     "posterior": "How certain is the model?",
+    "uncertainty": "Does the uncertainty mean anything?",
     "training": "Training",
     "skipped": "What was skipped",
     "settings": "Settings, and how to reproduce this run",
@@ -95,6 +97,7 @@ def write_report(run: Path) -> Path:
         quality=_quality(files),
         anomalies=_anomalies(files),
         posterior=_posterior(files, about),
+        uncertainty=_uncertainty(files),
         gallery=examples.gallery(),
         neighbors=examples.neighbors(),
         histogram=histogram,
@@ -203,6 +206,26 @@ def _posterior(run: RunFiles, about: Reference) -> dict[str, Any]:
         "head": ["", "this run", *(["the paper's"] if about.values else []), "meaning"],
         "rows": rows,
         "source": about.source,
+    }
+
+
+def _uncertainty(run: RunFiles) -> dict[str, Any]:
+    found = run.evaluation.get("uncertainty") or {}
+    scores = {name: one or {} for name, one in (found.get("scores") or {}).items()}
+    kinds = list(dict.fromkeys(how for one in scores.values() for how in one.get("strengths") or {}))
+    strengths = [
+        [name, *(number((one.get("strengths") or {}).get(how)) for how in kinds)]
+        for name, one in scores.items()
+        if one.get("strengths")
+    ]
+    predictive = found.get("predictive") or {}
+    return {
+        **{key: found.get(key) for key in ("items", "crops", "recall_at_1", "recall_at_1_crops")},
+        "comparison": uncertainties(run.evaluation),
+        "kinds": ["", *kinds],
+        "strengths": strengths,
+        "pairs": predictive.get("pairs"),
+        "predictive": [[title, number(predictive[key])] for key, title in PREDICTIVE.items() if predictive.get(key) is not None],
     }
 
 

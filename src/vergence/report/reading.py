@@ -68,6 +68,19 @@ EVALUATION: Shape = {
         "n_anomalies": COUNT,
         "scores": {"*": {"kind": TEXT, "auroc": NUMBER, "aupr": NUMBER, "fpr95": NUMBER}},
     },
+    "uncertainty": {
+        **dict.fromkeys(("items", "crops"), COUNT),
+        **dict.fromkeys(("recall_at_1", "recall_at_1_crops", "recall_at_1_equalized", "aurc_best"), NUMBER),
+        "scores": {
+            "*": {
+                "kind": TEXT,
+                "labels": FLAG,
+                **dict.fromkeys(("r_auroc", "r_auroc_equalized", "aurc", "scrambled"), NUMBER),
+                "strengths": {"*": NUMBER},
+            }
+        },
+        "predictive": {"*": NUMBER},
+    },
 }
 
 

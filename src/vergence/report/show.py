@@ -5,11 +5,23 @@ from typing import Any
 
 from vergence.evaluation.collapse import warning
 from vergence.report.reference import reference
-from vergence.training.records import Anomaly, Evaluation
+from vergence.training.records import Anomaly, Evaluation, Uncertainty
 from vergence.utils.terminal import table
 
-__all__ = ["show_advice", "show_anomalies", "show_evaluation", "show_representations"]
+__all__ = ["show_advice", "show_anomalies", "show_evaluation", "show_representations", "show_uncertainty"]
 
+PREDICTIVE = {  # field of `vergence.training.records.Predictive` -> title
+    "log_prob": "log-density",
+    "pit_ks": "PIT distance",
+    "inside_50": "in 50 % intervals",
+    "inside_90": "in 90 % intervals",
+    "region_50": "in the 50 % region",
+    "region_90": "in the 90 % region",
+    "energy_score": "energy score",
+    "elbo": "ELBO",
+    "gap": "log marginal less ELBO",
+    "effective_samples": "effective samples",
+}
 HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 
 
@@ -25,6 +37,8 @@ def show_evaluation(record: Evaluation) -> None:
         print(f"posterior variance: mean {p.variance_mean:.3f}, CV {p.variance_cv:.2f}{regime}")
     if record.anomaly is not None:
         show_anomalies(record.anomaly)
+    if record.uncertainty is not None:
+        show_uncertainty(record.uncertainty)
 
 
 def show_representations(record: Evaluation) -> None:
@@ -43,6 +57,31 @@ def show_anomalies(anomaly: Anomaly) -> None:
     rows = [[_label(name, s.kind), s.auroc, s.aupr, s.fpr95] for name, s in anomaly.scores.items()]
     title = f"anomalies: {', '.join(anomaly.anomalies)} ({anomaly.n_anomalies} among {anomaly.n_inliers} others)"
     table(title, ["score", "AUROC", "average precision", "FPR at 95 %"], rows)
+
+
+def show_uncertainty(record: Uncertainty) -> None:
+    """Prints which uncertainties rank errors, degradations and scrambled images, and how well p(z_b | z_a) is calibrated."""
+    right = "" if record.recall_at_1 is None else f"; R@1 {record.recall_at_1:.3f}"
+    crops = "" if record.recall_at_1_crops is None else f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
+    crops += "" if record.recall_at_1_equalized is None else f", equalized {record.recall_at_1_equalized:.3f}"
+    rows = [
+        [_label(name, s.kind, s.labels), s.r_auroc, s.r_auroc_equalized, s.aurc, s.scrambled] for name, s in record.scores.items()
+    ]
+    title = f"uncertainty of {record.items} test items{right}{crops}"
+    table(title, ["uncertainty", "R-AUROC", "equalized", "AURC", "scrambled"], rows)
+    print(
+        "R-AUROC: ranks items whose nearest other item has another class; scrambled: AUROC of images without content. "
+        "An uncertainty that does one need not do the other."
+    )
+    graded = {name: s for name, s in record.scores.items() if s.strengths}
+    kinds = list(dict.fromkeys(how for s in graded.values() for how in s.strengths))
+    if graded:
+        rows = [[_label(name, s.kind, s.labels), *(s.strengths.get(how) for how in kinds)] for name, s in graded.items()]
+        table("rank correlation with the strength of a degradation", ["uncertainty", *kinds], rows)
+    if record.predictive is not None:
+        p = record.predictive
+        found = {key: getattr(p, key) for key in PREDICTIVE if getattr(p, key) is not None}
+        print(f"p(z_b | z_a) on {p.pairs} held-out pairs: " + ", ".join(f"{PREDICTIVE[k]} {v:.3g}" for k, v in found.items()))
 
 
 def show_advice(advice: dict[str, Any]) -> None:
@@ -73,8 +112,8 @@ def _show_augmentations(rows: list[dict[str, Any]]) -> None:
     table("the augmentation", ["", *(HEADS.get(key, key) for key in keys)], body)
 
 
-def _label(name: str, kind: str) -> str:
-    return name if kind == "model" else f"{name} (control)"
+def _label(name: str, kind: str, labels: bool = False) -> str:
+    return name if kind == "model" else f"{name} (control{', labels' if labels else ''})"
 
 
 def _interval(row: dict[str, Any]) -> str:

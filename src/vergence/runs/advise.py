@@ -29,6 +29,7 @@ def advise_on(
     *,
     out: Path,
     labels: bool = True,
+    features: str = "raw",
     n_components: int | None = None,
     n_draws: int | None = None,
     seed: int = 0,
@@ -42,6 +43,7 @@ def advise_on(
         views: The augmentation, of images or vectors.
         out: Folder to write.
         labels: Whether the source's labels are used.
+        features: See `vergence.linear.advise`: ``raw`` or, of images, ``patches``.
         n_components: See `vergence.linear.advise`.
         n_draws: See `vergence.linear.advise`.
         seed: Seed of everything that is random.
@@ -73,6 +75,7 @@ def advise_on(
         opened.train,
         augmentation,
         labels=known,
+        features=features,
         n_components=n_components,
         n_draws=n_draws,
         random_state=seed,

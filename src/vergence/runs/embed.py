@@ -3,19 +3,66 @@
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vergence.data.items import Items
+from vergence.data.views import ImageViews, VectorViews, Views
+from vergence.encoders import networks
+from vergence.evaluation.uncertainty import crop_spread
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
 from vergence.runs.identity import of_module
 from vergence.runs.rows import Columns, by_parts, write_rows
+from vergence.training.config import RunConfig
+from vergence.training.records import RunMetadata
+from vergence.utils.checks import require_count
 
-__all__ = ["write_embeddings"]
+__all__ = ["of_crops", "views_of", "write_embeddings"]
+
+
+def views_of(config: RunConfig, metadata: RunMetadata, encoder: nn.Module) -> Views:
+    """Returns the random views that a run was trained with.
+
+    Raises:
+        ValueError: The run was trained on pairs, which have none.
+    """
+    if metadata.kind == "pairs":
+        raise ValueError("expected a run on single items for random views, found one on pairs: leave crops out")
+    if metadata.kind == "image":
+        return ImageViews(config.views, metadata.shape[1])
+    standardize = next(m for m in encoder.modules() if isinstance(m, networks.Standardize))
+    return VectorViews(config.views, standardize.mean.flatten(), standardize.std.flatten())
+
+
+def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
+    """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
+
+    Args:
+        encoder: Items (B, ...) -> embeddings (B, D).
+        views: The random views.
+        x: Items (B, ...).
+        crops: Number of views of each item, >= 2.
+        seed: Of the views.
+
+    Raises:
+        ValueError: There are fewer than 2 views.
+    """
+    require_count(2, crops=crops)
+    generator = torch.Generator().manual_seed(seed)
+    mean, spread = crop_spread(torch.stack([encoder(views(x, generator)).float() for _ in range(crops)]))
+    return {"z_crops": mean, "spread": spread}
 
 
 def write_embeddings(
-    method: PairedMethod, items: Items, out: Path, *, recorded: dict[str, Any] | None = None, **settings: Any
+    method: PairedMethod,
+    items: Items,
+    out: Path,
+    *,
+    views: Views | None = None,
+    crops: int = 0,
+    recorded: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> int:
     """Writes name, z, posterior mean and variance and log-density of every item; returns the number of rows.
 
@@ -26,18 +73,23 @@ def write_embeddings(
         method: Trained method, in evaluation mode.
         items: Items to embed.
         out: ``.npz``, ``.csv`` or ``.parquet`` file.
+        views: Random views; adds the columns of `of_crops`.
+        crops: Number of views of each item, where there are ``views``.
         recorded: What else identifies the model, such as a digest of its configuration: numbers and text.
         **settings: See `vergence.runs.rows.write_rows`.
     """
 
     def columns(x: Tensor) -> Columns:
-        z = method.encoder(x)
+        found = {"z": method.encoder(x)}
+        if views is not None:
+            found |= of_crops(method.encoder, views, x, crops)
         objective = method.objective
         if not isinstance(objective, DensityObjective):
-            return {"z": z}
-        return {"z": z, **by_parts(lambda part: _belief(method, objective, part), objective, method.projector(z))}
+            return found
+        z = found["z"]
+        return {**found, **by_parts(lambda part: _belief(method, objective, part), objective, method.projector(z))}
 
-    job = {"job": "embed", "model": of_module(method), **(recorded or {})}
+    job = {"job": "embed", "model": of_module(method), **({"crops": crops} if crops else {}), **(recorded or {})}
     return write_rows(columns, items, out, job=job, **settings)
 
 

@@ -18,6 +18,7 @@ from vergence.encoders.refined import RefinedEncoder
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
 from vergence.runs.rows import parts
 from vergence.runs.run import Run
+from vergence.runs.uncertainty import measure
 from vergence.training import build
 from vergence.training.records import (
     Accuracy,
@@ -45,7 +46,7 @@ Features = dict[str, Tensor]  # name of a representation -> (N, D)
 Kept = tuple[Tensor, Tensor]  # masks of the training and the test items whose label training kept
 
 
-def evaluate(run: Run, *, probes: bool = True) -> Evaluation:
+def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Evaluation:
     """Evaluates a run and writes ``evaluation.json`` and ``examples.npz``.
 
     kNN: full clean training bank, cosine, k in {1, 5, 20, 30, 200}, majority and weighted (T = 0.07). Linear probe: logistic
@@ -58,6 +59,7 @@ def evaluate(run: Run, *, probes: bool = True) -> Evaluation:
     Args:
         run: A finished run.
         probes: Whether linear probes are fitted; they take most of the time.
+        uncertainty: Whether uncertainties are measured, too (`vergence.runs.uncertainty`).
 
     Returns:
         What ``evaluation.json`` holds.
@@ -82,6 +84,7 @@ def evaluate(run: Run, *, probes: bool = True) -> Evaluation:
         representations=representations,
         posterior=_posterior(run, test["z"]) if run.has_density else None,
         anomaly=_anomalies(run, opened, train, test),
+        uncertainty=measure(run, opened, train["z"], test["z"], labeled=probes) if uncertainty else None,
     )
     run.folder.write_json("evaluation.json", record.to_dict())
     _write_examples(run, opened.test, test)

@@ -22,7 +22,7 @@ from vergence.objectives.core import ConditionalObjective, DensityObjective
 from vergence.runs import embed, score
 from vergence.training import build
 from vergence.training.folder import RunFolder
-from vergence.utils.checks import require_at_least
+from vergence.utils.checks import require_at_least, require_count
 from vergence.utils.devices import as_device
 
 __all__ = ["Run", "load"]
@@ -230,17 +230,41 @@ class Run:
         """
         return score.score(self.method, self.objective, self.items(images), how, batch_size=batch_size, **self.where())
 
-    def write_embeddings(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2) -> int:
+    def spread(self, images: Images, *, crops: int = 8, seed: int = 0, batch_size: int = 256) -> tuple[Tensor, Tensor]:
+        """Returns how far random views of each item differ in the embedding: their mean direction (N, D) and spread (N,).
+
+        The views are those of training. The spread lies in [0, 1], see `vergence.evaluation.uncertainty.crop_spread`;
+        `docs/uncertainty.md` says what it ranks, and what it does not.
+
+        Raises:
+            ValueError: There are fewer than 2 crops, or the run was trained on pairs.
+        """
+        views, encoder = embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder), self.method.encoder
+        found = features.stream(
+            lambda x: embed.of_crops(encoder, views, x, crops, seed), self.items(images), batch_size=batch_size, **self.where()
+        )
+        parts = [columns for _, columns in found]
+        mean, spread = (torch.cat([part[name].cpu() for part in parts]) for name in ("z_crops", "spread"))
+        return mean, spread
+
+    def write_embeddings(self, source: Images, out: Path, *, crops: int = 0, batch_size: int = 256, workers: int = 2) -> int:
         """Writes name, z, mean, variance and log-density of every item to a ``.npz``, ``.csv`` or ``.parquet`` file.
 
-        Without a density there are name and z. The log-density, log p(z | z) of an item and itself, needs one encoder for
-        both views. Memory does not grow with the number of items. What cannot be read is listed in ``OUT.skipped.csv``.
+        With ``crops`` of 2 or more also ``z_crops`` and ``spread`` (see `spread`). Without a density there are name and z.
+        The log-density, log p(z | z) of an item and itself, needs one encoder for both views.
+        Memory does not grow with the number of items. What cannot be read is listed in ``OUT.skipped.csv``.
         Finished parts are kept in ``.OUT.parts`` until all is written: the same call after a kill goes on behind them.
 
         Returns:
             The number of rows.
         """
         settings = {"batch_size": batch_size, "workers": workers, "recorded": self._recorded(), **self.where()}
+        if crops:
+            require_count(2, crops=crops)
+            settings |= {
+                "views": embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder),
+                "crops": crops,
+            }
         return embed.write_embeddings(self.method, self.items(source), out, **settings)
 
     def write_scores(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2) -> int:

@@ -21,10 +21,13 @@ __all__ = [
     "Evaluation",
     "Kind",
     "Posterior",
+    "Predictive",
     "Probe",
     "Protocol",
     "Representation",
     "RunMetadata",
+    "Uncertainty",
+    "UncertaintyScore",
     "Weights",
 ]
 
@@ -306,6 +309,91 @@ class Anomaly(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class UncertaintyScore(Checked):
+    """What one uncertainty says; see `vergence.evaluation.uncertainty`. A measurement that was not made is None.
+
+    Attributes:
+        kind: ``model``, or ``control``.
+        labels: Whether the uncertainty was learned from labels.
+        r_auroc: Area under the ROC curve of items whose nearest other item has another class; 0.5 is chance.
+        r_auroc_equalized: The same where neighbors are those of the equalized embedding (`equalizer` of the same module).
+        aurc: Area under the risk-coverage curve; the protocol's ``error`` is chance.
+        scrambled: Area under the ROC curve of images whose pixels are permuted, which are no data at all.
+        strengths: Mean over items of Spearman's correlation with the strength of each degradation.
+    """
+
+    kind: Kind
+    labels: bool = False
+    r_auroc: float | None = None
+    r_auroc_equalized: float | None = None
+    aurc: float | None = None
+    scrambled: float | None = None
+    strengths: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictive(Checked):
+    """How well p(z_b | z_a) is calibrated on held-out pairs; see `vergence.evaluation.predictive`. None: not of this objective.
+
+    Attributes:
+        pairs: Number of pairs.
+        log_prob: Mean of log p(z_b | z_a) in nats; of VJE the importance-sampled log marginal.
+        pit_ks: Mean over features of the distance of the PIT from uniform.
+        inside_50: Share of targets in the central half, mean over features.
+        inside_90: Share of targets in the central 90 %, mean over features.
+        region_50: Share of targets in the smallest region of probability 50 %.
+        region_90: Share of targets in the smallest region of probability 90 %.
+        energy_score: Mean energy score, in the unit of the embeddings.
+        elbo: Mean evidence lower bound in nats.
+        gap: Importance-sampled log marginal minus the evidence lower bound, in nats.
+        effective_samples: Effective number of importance samples.
+        samples: Number of samples that ``energy_score``, the regions and the bounds are taken over.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"pairs": 1, "samples": 1}
+
+    pairs: int
+    samples: int
+    log_prob: float
+    pit_ks: float | None = None
+    inside_50: float | None = None
+    inside_90: float | None = None
+    region_50: float | None = None
+    region_90: float | None = None
+    energy_score: float | None = None
+    elbo: float | None = None
+    gap: float | None = None
+    effective_samples: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty(Checked):
+    """What uncertainties say about the test items, beside controls.
+
+    Attributes:
+        items: Number of test items.
+        crops: Number of random views of each item.
+        recall_at_1: Share of items whose nearest other test item has their class; None without labels of two classes.
+        recall_at_1_crops: The same for the mean over the random views.
+        recall_at_1_equalized: The same for the equalized embedding.
+        aurc_best: Area under the risk-coverage curve of a perfect ranking.
+        scores: By the name of the uncertainty.
+        predictive: Calibration of p(z_b | z_a); None where the objective defines no density.
+    """
+
+    least: typing.ClassVar[dict[str, float]] = {"items": 1, "crops": 0}
+
+    items: int
+    crops: int
+    scores: dict[str, UncertaintyScore]
+    recall_at_1: float | None = None
+    recall_at_1_crops: float | None = None
+    recall_at_1_equalized: float | None = None
+    aurc_best: float | None = None
+    predictive: Predictive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(Record):
     """The numbers of a run beside their controls: what ``evaluation.json`` holds.
 
@@ -315,9 +403,11 @@ class Evaluation(Record):
             ``untrained``, ``pixels`` and ``pca``.
         posterior: Statistics of the posterior; None where the objective defines no density.
         anomaly: Detection of the classes left out; None where training kept all.
+        uncertainty: What uncertainties say; None where it was not measured.
     """
 
     protocol: Protocol
     representations: dict[str, Representation]
     posterior: Posterior | None = None
     anomaly: Anomaly | None = None
+    uncertainty: Uncertainty | None = None

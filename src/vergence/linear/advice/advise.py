@@ -8,6 +8,7 @@ that one cannot tell. All this is about linear models of the data; docs/advice.m
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from torch import Tensor
 from vergence.data.items import Items, PairItems
 from vergence.linear.advice.augmentations import Composed, left_out
 from vergence.linear.advice.directions import as_items
+from vergence.linear.advice.features import FEATURES, patch_features
 from vergence.linear.advice.groups import GroupedItems, Solution, collect
 from vergence.linear.advice.intervals import Interval
 from vergence.linear.advice.measures import (
     LEAST,
-    PART_ITEMS,
     SIZES,
     Study,
     component_rows,
@@ -34,14 +35,39 @@ from vergence.linear.advice.probes import ClassSums
 from vergence.linear.advice.records import Advice, ComponentRow, Facts, Spectrum, Verdict
 from vergence.linear.advice.summary import APART, summary
 from vergence.linear.base import Affine
-from vergence.utils.checks import is_count, require_count
+from vergence.linear.reading import Featured, Features
+from vergence.utils.checks import is_count, require_choice, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["advise"]
 
 LABELED = 100  # labeled items that a measurement needs
-VIEWS = 200_000  # sampled by default, of items of up to 3,072 features
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Numbers of items and views that are read by default.
+
+    Attributes:
+        items: Items at most.
+        views: Views of all of them, of items of up to 3,072 features.
+        part_items: Items on which operations are left out, at most.
+        part_views: Views of these for each operation.
+    """
+
+    items: int
+    views: int
+    part_items: int
+    part_views: int
+
+    def part(self, n: int) -> tuple[Tensor, int]:
+        """Returns which of n items operations are left out on, and how many draws to take of each."""
+        index = torch.linspace(0, n - 1, min(n, self.part_items)).long()
+        return index, max(4, math.ceil(self.part_views / len(index)))
+
+
+RAW, MAPPED = Budget(50_000, 200_000, 10_000, 40_000), Budget(20_000, 80_000, 4_000, 16_000)
 
 
 def advise(
@@ -49,10 +75,11 @@ def advise(
     augmentation: Any = None,
     *,
     labels: Any = None,
+    features: str | Features = "raw",
     n_components: int | None = None,
     n_draws: int | None = None,
     directions: int = 256,
-    max_items: int = 50_000,
+    max_items: int | None = None,
     random_state: int = 0,
     device: str = "cpu",
 ) -> Advice:
@@ -70,11 +97,15 @@ def advise(
         augmentation: As in `JointEmbedding`; or a dictionary of named functions, applied one after the other, each of which is
             left out in turn, as each operation of Vergence's views is.
         labels: (N,) integers or strings; -1 is unknown among integers. Items' own labels by default.
+        features: ``raw``, the items' own numbers; ``patches``, the 2,048 features of images that a dictionary of 256 whitened
+            patches gives (`vergence.encoders.patches`), learned from the items; or a function from items (B, ...), images in
+            [0, 1], to (B, F). Views are augmented first; then both they and the items are mapped to features.
         n_components: k; by default 32, and at most half of the directions.
         n_draws: Draws of the augmentation for each item, >= 4; by default 200,000 in all (of items with more than 3,072 features
-            fewer), from 4 to 1,000 per item. Halves of the draws show the error that sampling leaves, which widens the intervals.
+            fewer; with features 80,000), from 4 to 1,000 per item. Halves of the draws show the error that sampling leaves,
+            which widens the intervals.
         directions: Largest number of directions, >= 2.
-        max_items: Of more items, so many are sampled.
+        max_items: Of more items, so many are sampled; by default 50,000, with features 20,000.
         random_state: Seed of everything that is random.
         device: Where the sums are computed, as torch names it.
 
@@ -95,13 +126,16 @@ def advise(
         'cannot_tell'
     """
     require_count(0, random_state=random_state)
-    require_count(1, directions=directions, max_items=max_items)
-    items, y, classes = _opened(data, labels, max_items, random_state)
-    augmentation = _as_function(augmentation)
-    draws = _checked_draws(items, n_draws, directions)
-    operations = [("all", augmentation), *left_out(augmentation)]
+    budget = RAW if features == "raw" else MAPPED
+    most = budget.items if max_items is None else max_items
+    require_count(1, directions=directions, max_items=most)
+    items, y, classes = _opened(data, labels, most, random_state)
     device = str(as_device(device))
-    reads = len(items) + min(len(items), PART_ITEMS) * (len(operations) if len(operations) > 1 else 0)
+    augmentation = _featured(items, augmentation, features, random_state, device)
+    draws = _checked_draws(items, n_draws, directions, budget)
+    operations = [("all", augmentation), *left_out(augmentation)]
+    part = budget.part(len(items))
+    reads = len(items) + len(part[0]) * len(operations) * (len(operations) > 1)
     with bar("reading and augmenting", reads) as advance:
         grouped = collect(
             items,
@@ -114,11 +148,10 @@ def advise(
             advance=advance,
         )
         study, ks = _study(grouped, n_components, len(operations) - 1)
-        augmentations = operation_rows(study, items, operations, random_state, advance)
+        augmentations = operation_rows(study, items, *part, operations, random_state, advance)
     components, sizes = component_rows(study, ks), size_rows(study)
-    at = components[ks.index(study.k)]
-    facts = _facts(study, augmentation, draws, classes)
-    verdict, margin, interval = _spectral(at, overlap_interval(study)) if at.interval is None else _measured(at, at.interval)
+    facts = _facts(study, augmentation, draws, classes, features)
+    verdict, margin, interval = _verdict(study, components[ks.index(study.k)])
     return Advice(
         verdict=verdict,
         basis="spectrum" if study.classes is None else "labels",
@@ -175,7 +208,24 @@ def _as_function(augmentation: Any) -> Any:
     return augmentation.sample if isinstance(augmentation, Affine) else augmentation
 
 
-def _checked_draws(items: Items, n_draws: int | None, directions: int) -> int:
+def _featured(items: Items, augmentation: Any, features: str | Features, seed: int, device: str) -> Any:
+    """Returns the augmentation as a function or numbers; of items that are read through features where these are not ``raw``."""
+    augmentation = _as_function(augmentation)
+    if not callable(features):
+        require_choice("features", features, FEATURES)
+        if features == "raw":
+            return augmentation
+    if not callable(augmentation):
+        raise ValueError(
+            "expected an augmentation that samples views, to map them to features, found none or its covariance; "
+            "give a function, or use features='raw'"
+        )
+    if not callable(features):
+        features = patch_features(items, augmentation, seed=seed, device=device)
+    return Featured(augmentation, features)
+
+
+def _checked_draws(items: Items, n_draws: int | None, directions: int, budget: Budget) -> int:
     """Returns how many draws to take of each item."""
     if isinstance(items, PairItems):
         raise ValueError(
@@ -186,7 +236,7 @@ def _checked_draws(items: Items, n_draws: int | None, directions: int) -> int:
         raise ValueError(f"expected at least 2 directions, found {least}: nothing to choose among")
     if n_draws is not None and not is_count(n_draws, 4):
         raise ValueError(f"expected n_draws of at least 4, found {n_draws}: two halves of them show the error of sampling")
-    views = VIEWS * min(1.0, 3072 / math.prod(items.shape))
+    views = budget.views * min(1.0, 3072 / math.prod(items.shape))
     return n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))
 
 
@@ -220,6 +270,10 @@ def _enough(labels: Tensor) -> bool:
     return int((labels >= 0).sum()) >= LABELED and len(labels[labels >= 0].unique()) >= 2
 
 
+def _verdict(study: Study, at: ComponentRow) -> tuple[Verdict, float, Interval]:
+    return _spectral(at, overlap_interval(study)) if at.interval is None else _measured(at, at.interval)
+
+
 def _spectral(at: ComponentRow, interval: Interval) -> tuple[Verdict, float, Interval]:
     """Returns the verdict that an overlap gives by itself, the overlap, and its interval."""
     return ("joint_embedding" if interval[1] < APART else "cannot_tell"), at.overlap, interval
@@ -238,7 +292,7 @@ def _spectrum(solution: Solution) -> Spectrum:
     return Spectrum(variance=variance, omega=omega, phi=phi)
 
 
-def _facts(study: Study, augmentation: Any, n_draws: int, classes: Sequence[str]) -> Facts:
+def _facts(study: Study, augmentation: Any, n_draws: int, classes: Sequence[str], features: Any) -> Facts:
     grouped, y, known = study.grouped, study.grouped.labels, study.classes is not None
     labeled = torch.empty(0) if y is None else y[y >= 0]
     chance = float(labeled.long().bincount().max() / len(labeled)) if len(labeled) else 0.0
@@ -254,5 +308,6 @@ def _facts(study: Study, augmentation: Any, n_draws: int, classes: Sequence[str]
         classes=tuple(classes) if known else (),
         chance=chance if known else None,
         noise=2 * math.sqrt(chance * (1 - chance) / max(1, len(labeled))),
+        space=features if isinstance(features, str) else "given",
         isotropic=augmentation is None or (not callable(augmentation) and np.ndim(augmentation) == 0),
     )

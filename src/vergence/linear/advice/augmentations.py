@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.views import ImageViews, VectorViews, Views
-from vergence.linear.reading import Augmentation
+from vergence.linear.reading import Augmentation, Featured
 
 __all__ = ["IMAGES", "VECTORS", "Composed", "left_out"]
 
@@ -45,7 +45,9 @@ class Composed:
 
 def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
     """Yields each operation's name and the augmentation without it; nothing if the augmentation has no named operations."""
-    if isinstance(augmentation, Composed):
+    if isinstance(augmentation, Featured):
+        yield from ((name, Featured(rest, augmentation.features)) for name, rest in left_out(augmentation.augmentation))
+    elif isinstance(augmentation, Composed):
         for name in augmentation.parts:
             yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})
     elif isinstance(augmentation, (ImageViews, VectorViews)):

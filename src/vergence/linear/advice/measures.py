@@ -1,7 +1,6 @@
 """The measurements that advice consists of: rows of numbers, each with its interval."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,12 +24,10 @@ from vergence.linear.advice.intervals import Interval, bootstrap, half_sampled, 
 from vergence.linear.advice.probes import ClassSums, cross_validated, held_out
 from vergence.linear.advice.records import ComponentRow, DirectionRow, OperationRow, SizeRow
 
-__all__ = ["LEAST", "PART_ITEMS", "SIZES", "Study", "component_rows", "direction_rows", "operation_rows", "overlap_interval"]
+__all__ = ["LEAST", "SIZES", "Study", "component_rows", "direction_rows", "operation_rows", "overlap_interval"]
 __all__ += ["size_rows"]
 
 LEAST = 0.005  # differences of accuracy below half a point are of no consequence
-PART_ITEMS = 10_000  # items on which operations are left out
-PART_VIEWS = 40_000  # views that are sampled of them for each operation
 SIZES = (1, 2, 4, 8, 16)  # groups of the curve over numbers of items; the last four groups test it
 
 
@@ -132,13 +129,21 @@ def overlap_interval(study: Study) -> Interval:
 
 
 def operation_rows(
-    study: Study, items: Items, operations: Sequence[tuple[str, Any]], seed: int, advance: Advance
+    study: Study,
+    items: Items,
+    index: Tensor,
+    draws: int,
+    operations: Sequence[tuple[str, Any]],
+    seed: int,
+    advance: Advance,
 ) -> tuple[OperationRow, ...]:
     """Returns the row of the whole augmentation and of the augmentation without each operation, on a part of the items.
 
     Args:
         study: What all measurements share.
         items: The source.
+        index: (M,), the part.
+        draws: Of each of its items.
         operations: (``all``, the augmentation), then (name, the augmentation without it).
         seed: Of the draws.
         advance: Called with the number of items of each operation.
@@ -146,9 +151,8 @@ def operation_rows(
     readable = None if study.classes is None else _readable(study.classes, study.k)
     if len(operations) == 1:
         return (_operation("all", study, study.solution, readable)[0],)
-    index = torch.linspace(0, len(items) - 1, min(len(items), PART_ITEMS)).long()
     rows: list[OperationRow] = []
-    draws, first, whole = max(4, math.ceil(PART_VIEWS / len(index))), None, None
+    first, whole = None, None
     for name, augmentation in operations:
         part = under(study.grouped, items, index, augmentation, draws, seed)
         advance(len(index))

@@ -36,6 +36,7 @@ class Facts:
         chance: Share of the largest class; None where the verdict does not use labels.
         noise: Two standard errors of an accuracy at chance.
         isotropic: Whether the augmentation is noise of equal variance in all directions.
+        space: What the features are: ``raw``, the items' own numbers; ``patches``; ``given``, of a function.
         part: Where the test part of the data comes from; empty outside of `vergence.runs.advise`.
         skipped: Files that could not be read.
     """
@@ -52,6 +53,7 @@ class Facts:
     chance: float | None
     noise: float
     isotropic: bool
+    space: str = "raw"
     part: str = ""
     skipped: int = 0
 

@@ -7,9 +7,10 @@ from vergence.linear.advice.intervals import Interval
 from vergence.linear.advice.measures import LEAST
 from vergence.linear.advice.records import ComponentRow, Facts, OperationRow, Probed, SizeRow
 
-__all__ = ["APART", "NAMES", "SAME", "summary"]
+__all__ = ["APART", "NAMES", "SAME", "SPACES", "summary"]
 
 NAMES = {"joint_embedding": "joint embedding", "reconstruction": "reconstruction", "pca": "PCA", "cannot_tell": "cannot tell"}
+SPACES = {"raw": "", "patches": " patch features", "given": " features"}
 SAME, APART = 0.97, 0.3  # overlaps: above, the choice hardly mattered in our experiments; below, joint embedding did better
 
 T = TypeVar("T")
@@ -131,6 +132,7 @@ def _present(value: T | None) -> T:
 
 
 def _scope(facts: Facts) -> str:
-    part = f"in the {facts.directions} directions of most variance (of {facts.features:,}), which hold"
+    of = f"{facts.features:,}{SPACES[facts.space]}"
+    part = f"in the {facts.directions} directions of most variance (of {of}), which hold"
     where = "" if facts.directions == facts.features else f", {part} {facts.variance_kept:.1%} of it"
     return f"This is about linear models of {facts.items:,} items{where}. How far networks follow them: docs/advice.md."

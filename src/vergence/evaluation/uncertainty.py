@@ -1,0 +1,358 @@
+r"""Does an uncertainty say where an embedding errs? Works on any embeddings with a column of uncertainties.
+
+An item's embedding errs if its nearest other item by cosine has another class. Recall at 1 (R@1) is the share that does not
+err, and R-AUROC the probability that an item that errs has a larger uncertainty than one that does not (Kirchhof, Mucsanyi,
+Oh, Kasneci, "URL: A Representation Learning Benchmark for Transferable Uncertainty Estimates", arXiv:2307.03810).
+An uncertainty that ranks errors need not rank out-of-distribution items, nor the other way round: report both.
+
+Shapes: N items, D features, S strengths or crops. A larger uncertainty means a less certain item, everywhere. All functions
+take tensors or arrays.
+"""
+
+import io
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.evaluation.parts.neighbors import nearest
+from vergence.utils.linalg import require_features
+
+__all__ = [
+    "compressed_size",
+    "crop_spread",
+    "equalizer",
+    "loss_head",
+    "neighbor_is_right",
+    "neighbor_spread",
+    "probe_entropy",
+    "rank_correlation",
+    "ranking",
+    "risk_coverage",
+]
+
+
+def neighbor_is_right(z: Any, labels: Any) -> Tensor:
+    """Returns whether the nearest other item by cosine has the item's class, (N,) bool; its mean is recall at 1.
+
+    Args:
+        z: Embeddings (N, D), N >= 2.
+        labels: Classes (N,), any integers.
+
+    Raises:
+        ValueError: The embeddings are not a finite matrix of two or more rows, or there is not one label a row.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+        >>> neighbor_is_right(z, [0, 0, 1, 2]).tolist()
+        [True, True, False, False]
+    """
+    z, y = torch.as_tensor(z), torch.as_tensor(labels)
+    require_features(z=z)
+    if len(z) < 2 or y.shape != z.shape[:1]:
+        raise ValueError(
+            f"expected at least 2 items and one label each, found {len(z)} items and labels {tuple(y.shape)}: give as many"
+        )
+    index = nearest(z, z, 2)[1].to(y.device)
+    own = torch.arange(len(z), device=y.device)
+    other = torch.where(index[:, 0] == own, index[:, 1], index[:, 0])  # among equal items the item itself may come second
+    return y[other] == y
+
+
+def ranking(uncertainty: Any, right: Any) -> dict[str, float]:
+    """Returns how well uncertainties rank errors.
+
+    Args:
+        uncertainty: (N,), finite.
+        right: (N,) bool, with at least one right and one wrong item.
+
+    Returns:
+        ``auroc``: area under the ROC curve, with `neighbor_is_right` R-AUROC; ties count one half. ``aurc``: area under the
+        risk-coverage curve (`risk_coverage`), ``aurc_best`` that of a perfect ranking; a random ranking has the ``error``.
+        ``error``: the share of wrong items. All in [0, 1].
+
+    Raises:
+        ValueError: The shapes differ, an uncertainty is not finite, or all items are right, or all wrong.
+
+    Example:
+        >>> found = ranking([0.1, 0.2, 0.3, 0.9], [True, True, False, False])
+        >>> found["auroc"], round(found["aurc"], 3) == round(found["aurc_best"], 3), found["error"]
+        (1.0, True, 0.5)
+    """
+    from sklearn.metrics import roc_auc_score
+
+    u, ok = _checked(uncertainty, right)
+    wrong = ~ok
+    if not 0 < int(wrong.sum()) < len(u):
+        raise ValueError(f"expected right and wrong items, found {int(wrong.sum())} wrong ones of {len(u)}: there is no ranking")
+    return {
+        "auroc": float(roc_auc_score(wrong.numpy(), u.numpy())),
+        "aurc": float(risk_coverage(u, ok)[1].mean()),
+        "aurc_best": float(risk_coverage(wrong.double(), ok)[1].mean()),
+        "error": float(wrong.double().mean()),
+    }
+
+
+def risk_coverage(uncertainty: Any, right: Any) -> tuple[Tensor, Tensor]:
+    """Returns coverage and risk, (N,) each: the error among the n most certain items, for n = 1 .. N.
+
+    Where uncertainties are equal, the risk is the mean over the orders of these items. The mean risk is the area under the
+    curve (Geifman, El-Yaniv, "Selective classification for deep neural networks", arXiv:1705.08500).
+
+    Args:
+        uncertainty: (N,), finite.
+        right: (N,) bool.
+
+    Example:
+        >>> coverage, risk = risk_coverage([0.3, 0.1, 0.2, 0.2], [False, True, True, False])
+        >>> coverage.tolist(), [round(r, 3) for r in risk.tolist()]
+        ([0.25, 0.5, 0.75, 1.0], [0.0, 0.25, 0.333, 0.5])
+    """
+    u, ok = _checked(uncertainty, right)
+    values, group, size = torch.unique(u, return_inverse=True, return_counts=True)
+    errors = torch.zeros(len(values), dtype=torch.float64).index_add_(0, group, (~ok).double())
+    in_order = (errors / size).repeat_interleave(size)  # each of a group of equal items has the group's mean error
+    n = torch.arange(1, len(u) + 1, dtype=torch.float64)
+    return n / len(u), in_order.cumsum(0) / n
+
+
+def rank_correlation(uncertainty: Any, strength: Any) -> dict[str, float]:
+    """Returns Spearman's correlation of uncertainties with the strength of a degradation.
+
+    Args:
+        uncertainty: (N, S), of N items at S strengths, finite.
+        strength: (S,), at least two different values.
+
+    Returns:
+        ``within``: the mean over items of each item's own correlation, where an item of equal uncertainties counts zero;
+        ``pooled``: the correlation over all N S pairs, which differences between items lower. Both in [-1, 1].
+
+    Raises:
+        ValueError: The shapes do not fit, or the strengths are all equal.
+
+    Example:
+        >>> rank_correlation([[0.1, 0.2, 0.4], [5.0, 6.0, 9.0]], [0.0, 1.0, 2.0])["within"]
+        1.0
+    """
+    from scipy.stats import rankdata
+
+    u, s = (np.asarray(_array(one), dtype=np.float64) for one in (uncertainty, strength))
+    if u.ndim != 2 or s.shape != u.shape[1:] or len(np.unique(s)) < 2 or not np.isfinite(u).all():
+        raise ValueError(
+            f"expected finite uncertainties (N, S) and S strengths that differ, found {u.shape} and {s.shape}: give one of each"
+        )
+    a, b = rankdata(u, axis=1), np.broadcast_to(rankdata(s), u.shape)
+    pooled = rankdata(u.ravel())[None], np.broadcast_to(rankdata(np.broadcast_to(s, u.shape).ravel()), (1, u.size))
+    return {"within": float(_correlations(a, b).mean()), "pooled": float(_correlations(*pooled)[0])}
+
+
+def _correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns Pearson's correlation of each row; 0 where one is constant."""
+    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
+    scale = np.sqrt((a**2).sum(1) * (b**2).sum(1))
+    product = (a * b).sum(1)
+    found: np.ndarray = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    return found
+
+
+# Uncertainties from embeddings
+
+
+def crop_spread(z: Any) -> tuple[Tensor, Tensor]:
+    r"""Returns the mean direction of the embeddings of S crops of each item, (N, D), and their spread, (N,).
+
+        m = 1/S sum_s z_s / |z_s|,   spread = 1 - |m|  in [0, 1]: 0 where all crops have one direction
+
+    Args:
+        z: Embeddings (S, N, D) of S views of N items, S >= 2.
+
+    Raises:
+        ValueError: There are fewer than two views, or they are not finite.
+
+    Example:
+        >>> z = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]])
+        >>> [round(u, 3) for u in crop_spread(z)[1].tolist()]
+        [0.0, 0.293]
+    """
+    z = torch.as_tensor(z)
+    if z.ndim != 3 or len(z) < 2 or not bool(z.isfinite().all()):
+        raise ValueError(f"expected finite embeddings (S, N, D) of at least 2 views, found shape {tuple(z.shape)}: give more")
+    m = F.normalize(z, dim=2).mean(0)
+    return m, (1 - m.norm(dim=1)).clamp(min=0)
+
+
+def equalizer(train: Any, directions: int = 64, power: float = 0.75) -> Callable[[Tensor], Tensor]:
+    r"""Returns the map x -> diag(s)^{-power} V^T (x - mean) to principal directions whose deviations are made more alike.
+
+    V are at most ``directions`` principal directions of the training embeddings and s their standard deviations; a power of 1
+    whitens, 0 only centers and rotates. Cosines are then not dominated by the few directions of most variance.
+
+    Args:
+        train: Embeddings (N, D), N >= 2.
+        directions: Largest number of directions.
+        power: At least 0.
+
+    Example:
+        >>> x = torch.tensor([[3.0, 1.0], [-3.0, 1.0], [0.0, 1.5], [0.0, 0.5]])
+        >>> [round(v, 3) for v in equalizer(x, power=1.0)(x).std(0).tolist()]
+        [1.0, 1.0]
+    """
+    x = torch.as_tensor(train)
+    require_features(train=x)
+    mean = x.mean(0)
+    variance, V = torch.linalg.eigh((x - mean).double().T.cov().reshape(x.shape[1], -1))
+    keep = (
+        (variance > 1e-10 * variance.max().clamp(min=torch.finfo(variance.dtype).tiny)).nonzero().flatten().flip(0)[:directions]
+    )
+    W = (V[:, keep] * variance[keep].pow(-power / 2)).to(x)
+    return lambda other: (other - mean) @ W
+
+
+def neighbor_spread(train: Any, test: Any, k: int = 10) -> Tensor:
+    r"""Returns how far each item and its k nearest training items lie from each other, (M,), in [0, 2].
+
+        1/2 [mean_i d(x, n_i) + mean_{i != j} d(n_i, n_j)],   d(a, b) = 1 - cos(a, b)
+
+    Small where the item lies in a dense and coherent region. Needs no labels and no density.
+
+    Args:
+        train: Embeddings (N, D).
+        test: Embeddings (M, D).
+        k: Neighbors, >= 2; at most N are used.
+
+    Raises:
+        ValueError: The embeddings are not finite matrices of one width, or there are fewer than 2 neighbors.
+
+    Example:
+        >>> neighbor_spread(torch.eye(3)[:2], torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), k=2).tolist()
+        [0.75, 1.0]
+    """
+    x, t = torch.as_tensor(train), torch.as_tensor(test)
+    k = min(k, len(x))
+    if k < 2:
+        raise ValueError(f"expected at least 2 neighbors, found k = {k} of {len(x)} items: give more")
+    similarity, index = nearest(x, t, k)
+    bank = F.normalize(x, dim=1)
+    total = torch.cat([bank[part].sum(1).square().sum(1) for part in index.split(256)])  # sum_ij cos(n_i, n_j), i = j included
+    own = torch.cat([bank[part].square().sum((1, 2)) for part in index.split(256)])
+    return 1 - 0.5 * (similarity.mean(1) + (total - own) / (k * (k - 1)))
+
+
+# Controls
+
+
+def compressed_size(images: Any) -> Tensor:
+    """Returns the bytes of each item's compressed file, (N,): PNG of gray and color images, zlib of anything else.
+
+    Args:
+        images: uint8 images (N, C, H, W), or numbers (N, ...).
+
+    Example:
+        >>> flat, noise = torch.zeros(3, 16, 16), torch.randint(256, (3, 16, 16))
+        >>> sizes = compressed_size(torch.stack([flat, noise]).byte())
+        >>> bool(sizes[0] < sizes[1])
+        True
+    """
+    x = np.asarray(_array(images))
+    picture = x.ndim == 4 and x.shape[1] in (1, 3) and x.dtype == np.uint8
+    return torch.tensor([_png(one) if picture else len(zlib.compress(one.tobytes())) for one in x], dtype=torch.float64)
+
+
+def _png(image: np.ndarray) -> int:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0).copy()).save(buffer, "PNG")
+    return buffer.tell()
+
+
+def probe_entropy(train: Any, labels: Any, test: Any, *, l2: float = 30.0) -> Tensor:
+    """Returns the entropy in nats of a linear probe's predictions, (M,): a control that needs labels.
+
+    The probe is that of `vergence.evaluation.probe.linear_probe`: logistic regression on standardized features.
+
+    Args:
+        train: Embeddings (N, D).
+        labels: Classes (N,), at least two.
+        test: Embeddings (M, D).
+        l2: Precision of the prior on each weight, > 0.
+
+    Example:
+        >>> z = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
+        >>> u = probe_entropy(z, [0, 0, 1, 1], torch.tensor([[0.0], [5.0]]))
+        >>> bool(u[0] > u[1])
+        True
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    x, t = _standardized(train, test)
+    model = LogisticRegression(C=1 / l2, max_iter=300, tol=1e-3).fit(x, np.asarray(_array(labels)))
+    p = torch.from_numpy(model.predict_proba(t)).double()
+    entropy: Tensor = torch.special.entr(p).sum(1)
+    return entropy
+
+
+def loss_head(train: Any, loss: Any, test: Any, *, hidden: int = 128, seed: int = 0) -> Tensor:
+    """Returns a loss that a small network predicts from embeddings, (M,): a learned uncertainty as a control.
+
+    The network has one hidden layer, is fitted to the squared error, and stops early on a tenth of the items (Yoo, Kweon,
+    "Learning Loss for Active Learning", arXiv:1905.03677, with squared error in place of their ranking loss).
+
+    Args:
+        train: Embeddings (N, D) of items that the loss was measured on, N >= 20.
+        loss: Their losses (N,), such as 1 - `neighbor_is_right`, or the squared distance of two views.
+        test: Embeddings (M, D).
+        hidden: Width of the hidden layer.
+        seed: Seed of the initialization.
+
+    Example:
+        >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+        >>> u = loss_head(z[:300], z[:300, 0].abs(), z[300:])
+        >>> bool(torch.corrcoef(torch.stack([u, z[300:, 0].abs().double()]))[0, 1] > 0.5)
+        True
+    """
+    import warnings
+
+    from sklearn.neural_network import MLPRegressor
+
+    x, t = _standardized(train, test)
+    target = np.asarray(_array(loss), dtype=np.float64)
+    scale = target.std() or 1.0
+    model = MLPRegressor(
+        hidden_layer_sizes=(hidden,), early_stopping=True, random_state=seed, max_iter=200, alpha=1e-3, learning_rate_init=1e-3
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fit that stops at its last epoch is used as it is
+        model.fit(x, (target - target.mean()) / scale)
+    predicted: Tensor = torch.from_numpy(np.asarray(model.predict(t), dtype=np.float64)) * scale + target.mean()
+    return predicted
+
+
+def _standardized(train: Any, test: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, t = (torch.as_tensor(one) for one in (train, test))
+    require_features(train=x, test=t)
+    mean, scale = x.mean(0), x.std(0)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return ((x - mean) / scale).cpu().numpy(), ((t - mean) / scale).cpu().numpy()
+
+
+def _array(x: Any) -> Any:
+    return x.detach().cpu().numpy() if isinstance(x, Tensor) else x
+
+
+def _checked(uncertainty: Any, right: Any) -> tuple[Tensor, Tensor]:
+    """Returns uncertainties (N,) in float64 and whether the items are right (N,), on the CPU."""
+    u, ok = torch.as_tensor(uncertainty).detach().cpu().double(), torch.as_tensor(right).cpu().bool()
+    if u.ndim != 1 or u.shape != ok.shape or not len(u):
+        raise ValueError(
+            f"expected uncertainties and right items of one shape (N,), found {tuple(u.shape)} and {tuple(ok.shape)}: "
+            "give each item one of each"
+        )
+    bad = int((~u.isfinite()).sum())
+    if bad:
+        raise ValueError(f"expected finite uncertainties, found NaN or infinity in {bad} of {len(u)}: leave these items out")
+    return u, ok

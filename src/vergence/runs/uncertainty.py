@@ -1,0 +1,273 @@
+"""What a run's uncertainties say: which rank errors, degradations and images that are no data; is p(z_b | z_a) calibrated?"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vergence.data.items import Items, PairItems, batches
+from vergence.data.pixels import center_crop, to_bytes, to_unit
+from vergence.data.sources import Data
+from vergence.evaluation import anomaly, degradations, predictive, uncertainty
+from vergence.objectives.core import ConditionalObjective
+from vergence.objectives.vje import VJE
+from vergence.runs.embed import views_of
+from vergence.runs.rows import parts
+from vergence.runs.run import Run
+from vergence.training.records import Kind, Predictive, Uncertainty, UncertaintyScore
+from vergence.utils.terminal import bar
+
+__all__ = ["CROPS", "ITEMS", "Embedded", "measure"]
+
+ITEMS, BANK, DEGRADED, PAIRS = 2_000, 10_000, 500, 1_000  # at most, of test items, training items, test items, test items
+CROPS, SAMPLES, CHUNK = 8, 64, 100
+CONTROLS = ("norm of z", "kNN distance", "file size", "probe entropy", "loss head")
+LABELED = ("probe entropy", "loss head")  # controls that are learned from labels
+
+Scores = dict[str, Tensor]  # name -> (N,), larger is less certain
+
+
+@torch.inference_mode()
+def measure(run: Run, opened: Data, train: Tensor, test: Tensor, *, crops: int = CROPS, labeled: bool = True) -> Uncertainty:
+    """Returns what uncertainties say about at most 2,000 test items.
+
+    Args:
+        run: The run.
+        opened: Its data.
+        train: Embeddings of all training items (N, D).
+        test: Embeddings of all test items (M, D).
+        crops: Random views of each item, >= 2.
+        labeled: Whether the controls that are learned from labels are fitted.
+    """
+    pick, bank = _spaced(len(test), ITEMS), _spaced(len(train), BANK)
+    clean = Embedded(run, train[bank], test[pick])
+    items, y = opened.test.subset(pick), _labels(opened.test, pick)
+    scores = clean.scores()
+    image = opened.kind == "image"
+    steps = len(items) + (_degraded_steps(len(items)) if image else 0)
+    mean = None
+    with bar("uncertainty", steps) as advance:
+        if opened.kind != "pairs":
+            mean, scores["spread over crops"] = _crops(run, items, crops, advance)
+        if image:
+            scores["file size"] = torch.cat([uncertainty.compressed_size(to_bytes(x)) for x in _images(run, items)])
+        if y is not None and labeled:
+            scores |= _learned(train[bank], _labels(opened.train, bank), clean.z)
+        strengths, foreign = _degraded(clean, items, crops, advance) if image else ({}, {})
+    spaces = (clean.z, clean.equal(clean.z), mean)
+    right, equal, right_crops = (None if y is None or z is None else uncertainty.neighbor_is_right(z, y) for z in spaces)
+    return Uncertainty(
+        items=len(items),
+        crops=crops if mean is not None else 0,
+        scores={name: _score(name, u, (right, equal), foreign.get(name), strengths.get(name, {})) for name, u in scores.items()},
+        recall_at_1=_share(right),
+        recall_at_1_crops=_share(right_crops),
+        recall_at_1_equalized=_share(equal),
+        aurc_best=None if right is None else float(uncertainty.risk_coverage((~right).double(), right)[1].mean()),
+        predictive=_predictive(run, opened) if run.has_density else None,
+    )
+
+
+def _share(right: Tensor | None) -> float | None:
+    return None if right is None else float(right.double().mean())
+
+
+def _spaced(n: int, most: int) -> Tensor:
+    """Returns at most so many of the numbers 0 .. n-1, evenly spaced."""
+    return torch.linspace(0, n - 1, min(n, most)).long()
+
+
+def _labels(items: Items, index: Tensor) -> Tensor | None:
+    """Returns labels (n,); None without labels of two classes for all items."""
+    y = None if items.labels is None else items.labels[index]
+    return None if y is None or bool((y < 0).any()) or len(y.unique()) < 2 else y
+
+
+def _score(
+    name: str, u: Tensor, right: tuple[Tensor | None, ...], foreign: float | None, strengths: dict[str, float]
+) -> UncertaintyScore:
+    found, equal = (uncertainty.ranking(u, one) if one is not None and 0 < int(one.sum()) < len(one) else {} for one in right)
+    kind: Kind = "control" if name in CONTROLS else "model"
+    return UncertaintyScore(
+        kind=kind,
+        labels=name in LABELED,
+        r_auroc=found.get("auroc"),
+        r_auroc_equalized=equal.get("auroc"),
+        aurc=found.get("aurc"),
+        scrambled=foreign,
+        strengths=strengths,
+    )
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A run with the embeddings of its training items, and those of some test items.
+
+    Attributes:
+        run: The run.
+        bank: Of training items (N, D).
+        z: Of test items (M, D).
+    """
+
+    run: Run
+    bank: Tensor
+    z: Tensor
+
+    @functools.cached_property
+    def equal(self) -> Callable[[Tensor], Tensor]:
+        """The map that equalizes embeddings."""
+        return uncertainty.equalizer(self.bank)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Returns the embeddings (B, D) of images (B, C, H, W) in [0, 1], float32 on the CPU."""
+        z: Tensor = self.run.method.encoder(x.to(self.run.device))
+        return z.float().cpu()
+
+    def scores(self, z: Tensor | None = None) -> Scores:
+        """Returns every uncertainty that needs embeddings (N, D) alone, of ``z`` by default."""
+        z = self.z if z is None else z
+        own = _posterior(self.run, z) if self.run.has_density else {}
+        return {
+            "neighbor spread": uncertainty.neighbor_spread(self.equal(self.bank), self.equal(z)),
+            "density of z": anomaly.mahalanobis(self.bank, z),
+            **own,
+            "norm of z": -z.norm(dim=1),
+            "kNN distance": anomaly.knn_distance(self.bank, z),
+        }
+
+
+def _posterior(run: Run, z: Tensor) -> Scores:
+    """Returns total variance and entropy of the objective's posterior; those that are equal for all items are left out."""
+    projected = torch.cat([run.method.projector(run.to_device(part)) for part in z.split(1024)])
+    columns: dict[str, list[Tensor]] = {"posterior variance": [], "posterior entropy": []}
+    with torch.random.fork_rng():
+        for part in parts(run.objective, projected, 256):
+            torch.manual_seed(0)  # an entropy without closed form is sampled
+            belief = run.objective.posterior(part)
+            columns["posterior variance"].append(belief.variance.sum(-1).expand(len(part)))
+            columns["posterior entropy"].append(belief.entropy().expand(len(part)))
+    found = {name: torch.cat(column).float().cpu() for name, column in columns.items()}
+    return {name: u for name, u in found.items() if float(u.max() - u.min()) > 1e-5 * float(u.abs().max())}
+
+
+def _learned(train: Tensor, labels: Tensor | None, z: Tensor) -> Scores:
+    if labels is None:
+        return {}
+    with torch.inference_mode(False):
+        wrong = (~uncertainty.neighbor_is_right(train, labels)).double()
+        return {"probe entropy": uncertainty.probe_entropy(train, labels, z), "loss head": uncertainty.loss_head(train, wrong, z)}
+
+
+# Images
+
+
+def _images(run: Run, items: Items) -> Iterator[Tensor]:
+    """Yields images (B, C, H, W) in [0, 1] as the encoder sees them, a hundred at a time."""
+    for _, raw in items.stream(batches(len(items), CHUNK)):
+        yield to_unit(raw if run.size is None else center_crop(raw, run.size), torch.float32)
+
+
+def _crops(run: Run, items: Items, crops: int, advance: Callable[..., None]) -> tuple[Tensor, Tensor]:
+    """Returns mean direction (N, D) and spread (N,) of random views."""
+    found = []
+    for index in batches(len(items), 5 * CHUNK):
+        found.append(run.spread(items.subset(index), crops=crops))
+        advance(len(index))
+    mean, spread = (torch.cat(column) for column in zip(*found, strict=True))
+    return mean, spread
+
+
+def _degraded_steps(n: int) -> int:
+    return min(n, DEGRADED) * (2 + sum(len(strengths) - 1 for strengths in degradations.STRENGTHS.values()))
+
+
+def _degraded(
+    clean: Embedded, items: Items, crops: int, advance: Callable[..., None]
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Returns rank correlations by name and degradation, and the AUROC of scrambled images by name."""
+    pick = _spaced(len(items), DEGRADED)
+    items = items.subset(pick)
+    at = {how: [list[Tensor]() for _ in strengths] for how, strengths in degradations.STRENGTHS.items()}
+    scrambled, spreads = [], []
+    generator = torch.Generator().manual_seed(0)
+    for x in _images(clean.run, items):
+        for how, strengths in degradations.STRENGTHS.items():
+            for z, strength in zip(at[how][1:], strengths[1:], strict=True):
+                z.append(clean.encode(degradations.degraded(x, how, strength, generator)))
+                advance(len(x))
+        other = degradations.scrambled(x, generator)
+        scrambled.append(clean.encode(other))
+        spreads.append(clean.run.spread(other, crops=crops)[1])
+        advance(2 * len(x))
+    first = clean.scores(clean.z[pick])
+    found: dict[str, dict[str, float]] = {name: {} for name in first}
+    for how, zs in at.items():
+        every = [first, *(clean.scores(torch.cat(z)) for z in zs[1:])]
+        for name in set.intersection(*map(set, every)):
+            u = torch.stack([one[name] for one in every], 1)
+            found[name][how] = uncertainty.rank_correlation(u, degradations.STRENGTHS[how])["within"]
+    other_scores = clean.scores(torch.cat(scrambled)) | {"spread over crops": torch.cat(spreads)}
+    first["spread over crops"] = _crops(clean.run, items, crops, lambda n: None)[1]
+    return found, {name: _apart(first[name], u) for name, u in other_scores.items() if name in first}
+
+
+def _apart(typical: Tensor, foreign: Tensor) -> float:
+    """Returns the AUROC with which an uncertainty separates foreign items from typical ones."""
+    flags = torch.arange(len(typical) + len(foreign)) < len(typical)
+    return uncertainty.ranking(torch.cat([typical.double(), foreign.double()]), flags)["auroc"]
+
+
+# p(z_b | z_a)
+
+
+def _predictive(run: Run, opened: Data) -> Predictive | None:
+    """Returns the calibration of the conditional density on pairs of views, or on held-out pairs; None where there is none."""
+    za, zb = _pairs(run, opened)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if isinstance(run.method.objective, ConditionalObjective):
+            return _conditional(run.method.objective, za, zb)
+        if isinstance(run.method.objective, VJE):
+            return _bounds(run.method.objective, za, zb)
+    return None
+
+
+def _pairs(run: Run, opened: Data) -> tuple[Tensor, Tensor]:
+    """Returns context and target embeddings in the objective's space, (n, D) each."""
+    items = opened.test.subset(_spaced(len(opened.test), PAIRS))
+    if isinstance(items, PairItems):
+        return tuple(run.to_device(run.project(items, side=side)) for side in ("context", "target"))  # type: ignore[return-value]
+    views, generator = views_of(run.folder.config, run.folder.metadata, run.method.encoder), torch.Generator().manual_seed(0)
+    nets = run.method.branch("context").eval(), run.method.target_network().eval()
+    found: list[list[Tensor]] = [[], []]
+    for _, raw in items.stream(batches(len(items), CHUNK)):
+        for z, net in zip(found, nets, strict=True):
+            z.append(net(views(raw.to(run.device), generator)))
+    za, zb = (run.to_device(torch.cat(z)) for z in found)
+    return za, zb
+
+
+def _conditional(objective: ConditionalObjective, za: Tensor, zb: Tensor) -> Predictive:
+    columns: dict[str, list[Tensor]] = {"log_prob": [], "pit": [], "level": [], "energy": []}
+    start = 0
+    for part in parts(objective, za, CHUNK):
+        p, t = objective.conditional(part), zb[start : start + len(part)]
+        start += len(part)
+        columns["log_prob"].append(p.log_prob(t))
+        columns["pit"].append(p.marginal_cdf(t).clamp(0, 1))
+        columns["level"].append(predictive.density_level(p, t, SAMPLES))
+        columns["energy"].append(predictive.energy_score(p.sample(torch.Size((SAMPLES,))), t))
+    found: dict[str, Any] = {name: torch.cat(column).double().cpu() for name, column in columns.items()}
+    regions = {f"region_{round(100 * q)}": float((found["level"] <= q).double().mean()) for q in predictive.LEVELS}
+    means = {"log_prob": float(found["log_prob"].mean()), "energy_score": float(found["energy"].mean())}
+    return Predictive(pairs=len(za), samples=SAMPLES, **means, **regions, **predictive.calibration(found["pit"]))
+
+
+def _bounds(objective: VJE, za: Tensor, zb: Tensor) -> Predictive:
+    log_w = torch.stack([objective.log_prob(zb, za, samples=1) for _ in range(SAMPLES)])
+    found = predictive.evidence(log_w.cpu())
+    bounds = {name: found[name] for name in ("elbo", "gap", "effective_samples")}
+    return Predictive(pairs=len(za), samples=SAMPLES, log_prob=found["log_marginal"], **bounds)

@@ -1,0 +1,168 @@
+"""Uncertainty: equal to references in loops, known limits, planted errors, and clear words for bad input."""
+
+import numpy as np
+import pytest
+import torch
+from tests.reference import uncertainty as reference
+
+from vergence.evaluation import degradations
+from vergence.evaluation.uncertainty import (
+    compressed_size,
+    crop_spread,
+    equalizer,
+    loss_head,
+    neighbor_is_right,
+    neighbor_spread,
+    probe_entropy,
+    rank_correlation,
+    ranking,
+    risk_coverage,
+)
+
+
+def noisy_classes(n=400, seed=0):
+    """Three classes at right angles; every item has noise of a strength of its own, which is the true uncertainty."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (n,), generator=g)
+    strength = torch.rand(n, generator=g) * 1.2
+    return torch.eye(3)[y] + strength[:, None] * torch.randn(n, 3, generator=g), y, strength
+
+
+def test_measurements_are_those_of_the_references():
+    g = torch.Generator().manual_seed(0)
+    z, y = torch.randn(30, 4, generator=g), torch.randint(3, (30,), generator=g)
+    u = torch.randint(6, (30,), generator=g).double()  # with ties
+    right = neighbor_is_right(z, y)
+    assert right.tolist() == reference.neighbor_is_right(z.tolist(), y.tolist())
+    assert ranking(u, right)["auroc"] == pytest.approx(reference.auroc(u.tolist(), (~right).tolist()), abs=1e-12)
+    few, ok = [0.2, 0.1, 0.2, 0.5, 0.2, 0.1], [True, True, False, False, True, False]
+    assert float(risk_coverage(few, ok)[1].mean()) == pytest.approx(reference.aurc(few, ok), abs=1e-12)
+    table, strength = torch.randint(4, (9, 5), generator=g).double(), [0.0, 1.0, 1.0, 2.0, 5.0]
+    found = rank_correlation(table, strength)
+    assert found["within"] == pytest.approx(np.mean([reference.spearman(row, strength) for row in table.tolist()]), abs=1e-12)
+    assert found["pooled"] == pytest.approx(reference.spearman(table.flatten().tolist(), strength * 9), abs=1e-12)
+    views = torch.randn(4, 6, 3, generator=g)
+    assert np.allclose(crop_spread(views)[1], reference.crop_spread(views.tolist()), atol=1e-12)
+    assert np.allclose(neighbor_spread(z[:20], z[20:], 5), reference.neighbor_spread(z[:20].tolist(), z[20:].tolist(), 5))
+
+
+def test_a_true_uncertainty_ranks_errors_and_noise_does_not():
+    z, y, strength = noisy_classes()
+    right = neighbor_is_right(z, y)
+    true, noise = ranking(strength, right), ranking(torch.rand(len(z)), right)
+    assert true["auroc"] > 0.7 and abs(noise["auroc"] - 0.5) < 0.1
+    assert true["aurc_best"] < true["aurc"] < noise["aurc"] and noise["aurc"] == pytest.approx(noise["error"], abs=0.1)
+    assert ranking(-strength, right)["auroc"] == pytest.approx(1 - true["auroc"])  # a planted error: the sign
+
+
+def test_invariances():
+    """Monotone transforms, the order of the items and lengths change nothing; equal uncertainties rank by chance."""
+    z, y, u = noisy_classes(100)
+    right, order = neighbor_is_right(z, y), torch.randperm(100)
+    assert ranking(u, right) == ranking(u.exp(), right)
+    assert ranking(u[order], right[order])["aurc"] == pytest.approx(ranking(u, right)["aurc"])
+    assert torch.equal(right, neighbor_is_right(z * torch.rand(100, 1).add(0.1), y))
+    assert torch.equal(neighbor_is_right(z[order], y[order]), right[order])
+    same = ranking(torch.ones(100), right)
+    assert same["auroc"] == 0.5 and same["aurc"] == pytest.approx(same["error"])
+
+
+def test_the_nearest_other_item_is_never_the_item_itself():
+    """A planted error: with itself as a neighbor every item would be right; duplicates of another class must count as wrong."""
+    z = torch.randn(20, 3).repeat(2, 1)
+    assert not neighbor_is_right(z, torch.arange(2).repeat_interleave(20)).any()
+    assert neighbor_is_right(z, torch.arange(20).repeat(2)).all()
+
+
+def test_spread_over_crops_has_its_limits():
+    z = torch.randn(1, 7, 5)
+    mean, spread = crop_spread(z.expand(4, -1, -1) * torch.rand(4, 1, 1).add(0.1))
+    assert torch.allclose(spread, torch.zeros(7), atol=1e-6) and torch.allclose(mean, z[0] / z[0].norm(dim=1, keepdim=True))
+    assert torch.allclose(crop_spread(torch.cat([z, -z]))[1], torch.ones(7))
+
+
+def test_equalized_directions_have_deviations_to_a_smaller_power():
+    g = torch.Generator().manual_seed(0)
+    x = 5 + torch.randn(500, 4, generator=g) * torch.tensor([10.0, 3.0, 1.0, 0.0])
+    x = x @ torch.linalg.qr(torch.randn(4, 4, generator=g))[0]
+    s = torch.linalg.svdvals(x - x.mean(0)) / 499**0.5
+    for power in (0.0, 0.5, 1.0):
+        z = equalizer(x, power=power)(x)
+        assert z.shape == (500, 3) and torch.allclose(z.mean(0), torch.zeros(3), atol=1e-9)
+        assert torch.allclose(z.std(0), s[:3] ** (1 - power)) and torch.allclose(
+            z.T.cov(), z.T.cov().diagonal().diag(), atol=1e-9
+        )
+    assert equalizer(x, directions=2)(x).shape == (500, 2)
+
+
+def test_controls_find_what_they_are_made_for():
+    z, y, _ = noisy_classes(900)
+    x, t = z[:600], z[600:]
+    right = neighbor_is_right(t, y[600:])
+    assert ranking(probe_entropy(x, y[:600], t), right)["auroc"] > 0.55
+    assert ranking(neighbor_spread(x, t), right)["auroc"] > 0.55
+    loss = t[:, 0].square()
+    assert torch.corrcoef(torch.stack([loss_head(x, x[:, 0].square(), t), loss]))[0, 1] > 0.8
+    images = torch.stack([torch.full((3, 16, 16), 90), torch.randint(256, (3, 16, 16))]).byte()
+    for kind in (images, images[:, :1], images[:, :2], images.float().flatten(1)):
+        assert compressed_size(kind)[0] < compressed_size(kind)[1]
+
+
+@pytest.mark.parametrize("how", degradations.STRENGTHS)
+def test_degradations_grow_with_their_strength(how):
+    g = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.interpolate(torch.rand(6, 3, 8, 8, generator=g), size=(32, 32), mode="bilinear")
+    assert torch.equal(degradations.degraded(x, how, 0.0), x)
+    distances = []
+    for strength in degradations.STRENGTHS[how]:
+        out = degradations.degraded(x, how, strength, torch.Generator().manual_seed(1))
+        assert out.shape == x.shape and 0 <= out.min() and out.max() <= 1
+        distances.append(float((out - x).square().mean()))
+    assert rank_correlation(np.array([distances]), degradations.STRENGTHS[how])["within"] > 0.85
+    if how == "occlusion":
+        assert float((out == 0.5).double().mean()) == pytest.approx(0.75, abs=0.05)
+
+
+def test_blur_is_scipys():
+    from scipy.ndimage import gaussian_filter1d
+
+    x = torch.rand(1, 1, 32, 32)
+    expected = gaussian_filter1d(
+        gaussian_filter1d(x[0, 0].numpy(), 1.0, axis=0, mode="mirror", radius=3), 1.0, mode="mirror", radius=3
+    )
+    assert np.allclose(degradations.degraded(x, "blur", 1.0)[0, 0].numpy(), expected, atol=1e-9)
+
+
+def test_scrambled_images_keep_every_pixel():
+    x = torch.rand(3, 3, 5, 4)
+    y = degradations.scrambled(x)
+    assert not torch.equal(x, y)
+    for a, b in zip(x, y, strict=True):
+        assert {tuple(p) for p in a.flatten(1).T.tolist()} == {tuple(p) for p in b.flatten(1).T.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: neighbor_is_right(torch.ones(1, 2), [0]), "at least 2 items"),
+        (lambda: neighbor_is_right(torch.ones(3, 2), [0, 1]), "one label each"),
+        (lambda: neighbor_is_right(torch.full((3, 2), torch.nan), [0, 1, 1]), "finite|NaN"),
+        (lambda: ranking([0.1, torch.nan], [True, False]), "NaN or infinity in 1 of 2"),
+        (lambda: ranking([0.1, 0.2], [True, True]), "found 0 wrong ones of 2"),
+        (lambda: ranking([0.1, 0.2], [True]), "of one shape"),
+        (lambda: risk_coverage([], []), "of one shape"),
+        (lambda: rank_correlation([[1.0, 2.0]], [1.0, 1.0]), "strengths that differ"),
+        (lambda: rank_correlation([1.0, 2.0], [1.0, 2.0]), "finite uncertainties"),
+        (lambda: crop_spread(torch.ones(1, 2, 3)), "at least 2 views"),
+        (lambda: neighbor_spread(torch.ones(1, 2), torch.ones(2, 2)), "at least 2 neighbors"),
+        (lambda: degradations.degraded(torch.rand(1, 1, 4, 4), "blurr", 1.0), "did you mean 'blur'"),
+    ],
+)
+def test_bad_input_is_reported(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_arrays_and_tensors_give_the_same():
+    z, y, u = noisy_classes(60)
+    assert ranking(u.numpy(), neighbor_is_right(z.numpy(), y.numpy()).numpy()) == ranking(u, neighbor_is_right(z, y))
