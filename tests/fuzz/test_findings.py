@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from safetensors.numpy import save as save_tensors
 
 from vergence import linear, mixtures
 from vergence.data.items import batches
+from vergence.report.reading import _examples, _part
 from vergence.training.folder import RunFolder
 from vergence.utils.devices import as_device
 
@@ -96,3 +98,11 @@ def test_a_checkpoint_that_ends_its_pickle_early(tmp_path, monkeypatch):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.pt").write_bytes(b"Q" + bytes(50))  # an instruction that takes from an empty stack
     refused(folder.load_checkpoint, "is damaged")
+
+
+def test_examples_whose_header_ends_early(tmp_path):
+    file, notes = tmp_path / "examples.npz", []
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("images.npy", b"\x93NUMPY\x01\x00\x0a\x00{'descr': \n")
+    assert _part(file, _examples, notes) is None
+    assert notes == ["examples.npz is damaged and left out (('EOF in multi-line statement', (2, 0)))."]

@@ -1,12 +1,8 @@
 """Arrays and NumPy files: read, checked and with their labels."""
 
-import lzma
 import os
-import struct
-import tokenize
 import warnings
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +12,7 @@ from torch import Tensor
 
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches
 from vergence.data.loading import rows_in_chunk
+from vergence.utils.files import DAMAGE
 
 __all__ = ["PAIR_KEYS", "channels_first", "from_array", "open_arrays", "read_arrays"]
 
@@ -26,10 +23,6 @@ PAIR_KEYS = ("context", "target")
 TEST_KEYS = tuple(f"{key}_test" for key in (*PAIR_KEYS, *LABEL_KEYS))
 MOST_CLASSES = 100_000
 MAGIC = b"\x93NUMPY"
-# What numpy and zipfile raise for files that are damaged, encrypted or too large.
-DAMAGE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError)
-DAMAGE += (MemoryError, OverflowError, NotImplementedError, RuntimeError)
-DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 
 
 # Arrays

@@ -7,14 +7,13 @@ checked here, once.
 import csv
 import json
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vergence.report.rendering import is_number
-from vergence.utils.files import original
+from vergence.utils.files import DAMAGE, original
 
 __all__ = ["RunFiles", "read"]
 
@@ -135,11 +134,8 @@ def _part(file: Path, read: Callable[[Path], Any], notes: list[str]) -> Any:
         return None
     try:
         return read(file)
-    except (ValueError, KeyError, EOFError, OSError, MemoryError, RecursionError) as error:
-        reason: Any = error
-    except (csv.Error, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # RuntimeError: encrypted, or packed otherwise
-        reason = error
-    notes.append(f"{file.name} is damaged and left out ({' '.join(str(reason).split()) or type(reason).__name__}).")
+    except (*DAMAGE, csv.Error) as error:
+        notes.append(f"{file.name} is damaged and left out ({' '.join(str(error).split()) or type(error).__name__}).")
     return None
 
 
