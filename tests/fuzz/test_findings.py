@@ -80,6 +80,12 @@ def test_settings_of_linear_models():
     refused(lambda: linear.JointEmbedding(augmentation=noise, n_draws="a").fit(x), "n_draws")
 
 
+def test_targets_of_linear_models_that_are_records_or_complex():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    for targets in (np.zeros(shape, kind) for kind in ("f4,i4", "c8", "M8[s]") for shape in (40, (40, 2))):
+        refused(lambda y=targets: linear.Supervised(augmentation=0.1).fit(x, y), "convert them")
+
+
 def test_arguments_of_advise():
     x = np.random.default_rng(0).normal(size=(130, 3))
     refused(lambda: linear.advise(x, 0.1, directions={}), "directions")

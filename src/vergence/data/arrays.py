@@ -14,7 +14,7 @@ from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, 
 from vergence.data.loading import rows_in_chunk
 from vergence.utils.files import DAMAGE
 
-__all__ = ["PAIR_KEYS", "channels_first", "from_array", "open_arrays", "read_arrays"]
+__all__ = ["PAIR_KEYS", "channels_first", "from_array", "holds_pairs", "open_arrays", "read_arrays"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
@@ -155,6 +155,22 @@ def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], li
             with archive.open(members[key]) as file:
                 arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
     return arrays, list(members)
+
+
+def holds_pairs(path: Path) -> bool:
+    """Returns whether a file is a ``.npz`` with the arrays context and target; False where it cannot be read.
+
+    Example:
+        >>> holds_pairs(Path("photos/cat.png"))
+        False
+    """
+    if path.suffix.lower() != ".npz":
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {f"{key}.npy" for key in PAIR_KEYS} <= set(archive.namelist())
+    except DAMAGE:
+        return False
 
 
 def _physical_memory() -> int:

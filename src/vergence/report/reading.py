@@ -19,6 +19,7 @@ __all__ = ["RunFiles", "read"]
 
 LARGEST = 2**28  # bytes of a file, and of the arrays that an archive unpacks to
 CLASS_LIMIT = 2**31  # of a label
+UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, csv.Error)
 
 Shape = Any  # what `_require` compares a value with: a rule, a list of one shape, or an object of shapes by key
 Rule = tuple[str, Callable[[Any], bool]]
@@ -134,7 +135,7 @@ def _part(file: Path, read: Callable[[Path], Any], notes: list[str]) -> Any:
         return None
     try:
         return read(file)
-    except (*DAMAGE, csv.Error) as error:
+    except UNREADABLE as error:
         notes.append(f"{file.name} is damaged and left out ({' '.join(str(error).split()) or type(error).__name__}).")
     return None
 
