@@ -18,7 +18,7 @@ from PIL import Image
 from tests.data.test_data import printed
 
 from vergence.data import images
-from vergence.data.arrays import from_array, open_arrays
+from vergence.data.arrays import from_array, holds_pairs, open_arrays
 from vergence.data.config import DataConfig
 from vergence.data.folders import listing
 from vergence.data.images import ImageFiles, decode, file_name, image_mode, written_name
@@ -229,6 +229,13 @@ def test_members_that_are_no_arrays(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", b"text")
     refused(open_arrays, tmp_path / "a.npz", 0, match="cannot be read")
+
+
+def test_a_damaged_archive_is_no_pairs(tmp_path):
+    np.savez(tmp_path / "x.npz", context=np.zeros((3, 2)), target=np.zeros((3, 2)))
+    assert holds_pairs(tmp_path / "x.npz")
+    (tmp_path / "x.npz").write_bytes(b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 5, 5, 1000, 0, 0))  # an index that is not there
+    assert not holds_pairs(tmp_path / "x.npz") and not holds_pairs(tmp_path / "none.npz")
 
 
 def test_scalars_and_empty_arrays(tmp_path):

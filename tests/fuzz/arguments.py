@@ -68,6 +68,7 @@ OUTS = [
     "{out}/no/x.npz",
     "{place}/empty",
     "x\x00.npz",
+    "{out}/x.safetensors",
 ]
 USUAL = {
     "objective": ["vje", "gje", "jepa", "gmje", "contrastive", "gmje_em", "gmje_gng", "gmje_mdn", "gmje_smc", "nothing"],
@@ -83,6 +84,27 @@ USUAL = {
     "level": ["0.5", "0.9", "1"],
     "holdout": ["0", "0.2", "0.99"],
     "keep_classes": ["0", "1", "5"],
+    "epochs": ["1", "2"],
+    "batch_size": ["4", "16", "7"],
+    "lr": ["0.01", "1e-3", "1"],
+    "size": ["8", "10"],
+    "limit": ["40", "60", "1000"],
+    "seed": ["0", "7"],
+    "devices": ["1"],
+    "threads": ["1", "2"],
+    "data_root": ["{place}"],
+    "n": ["1", "5"],
+    "context": ["{place}/data.npy", "{place}/photos", "1,2"],
+    "decoder_epochs": ["1"],
+    "components": ["1", "3"],
+    "draws": ["2", "5"],
+    "dim": ["4"],
+    "rounds": ["1"],
+}
+SENSIBLE = {  # of --set
+    "Train": ["nu=1", "projector=(4,)", "clip=1", "noise=0.2", "weight_decay=0.1", "knn_every=0", "loss=joint_kl", "mask=0.5"],
+    "Advise": ["noise=0.2", "mask=0.5", "crop=(0.5,1)", "blur=0.5"],
+    "DensityFit": ["max_iter=2", "tol=0.1", "n_components=2", "random_state=1"],
 }
 SETTINGS = [
     "nu=1",
@@ -143,12 +165,12 @@ QUICK = {
     "Evaluate": ["--device=cpu"],
 }
 FIRST = {  # usual positional arguments, so that most cases reach the work
-    "Train": ["{place}/data.npz", "{place}/data.npy", "{place}/pairs.npz", "{place}/photos"],
+    "Train": [f"{{place}}/{name} --encoder=mlp" for name in ("data.npz", "data.npy", "pairs.npz", "photos")],
     "Evaluate": ["{place}/run"],
     "Embed": ["{place}/run {place}/data.npy", "{place}/pictures {place}/photos"],
     "Score": ["{place}/run {place}/data.npz", "{place}/pictures {place}/photos"],
     "Sample": ["{place}/run", "{place}/pictures"],
-    "Advise": ["{place}/data.npz", "{place}/photos"],
+    "Advise": ["{place}/many.npz", "{place}/many.npy", "{place}/images.npy", "{place}/photos"],
     "Report": ["{place}/run", "{place}/pictures"],
     "DensityFit": ["{place}/pairs.npz", "{place}/pairs.csv --target y"],
     "DensityPredict": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
@@ -177,44 +199,59 @@ def _options(kind):
 
 
 @st.composite
-def _value(draw, name):
+def _value(draw, kind, name, usual):
+    if name == "set" and usual:
+        return draw(st.sampled_from(SENSIBLE[kind]))
     if name == "set":
         known = [f"{name}=" for name in known_settings()]
         own = st.tuples(st.sampled_from(known), st.sampled_from(HOSTILE)).map("".join)
         return draw(st.one_of(st.sampled_from(SETTINGS), own))
-    if name in USUAL and draw(st.integers(0, 2)):
+    if name in USUAL and usual:
         return draw(st.sampled_from(USUAL[name]))
     if name in HEAVY:
         return draw(st.sampled_from([v for v in HOSTILE if v not in ("1e9", "9" * 30, "1_0")]))
     return draw(st.sampled_from([*HOSTILE, *PATHS[:3]]) if draw(st.integers(0, 3)) else st.text(max_size=6))
 
 
+def _is_flag(kind):
+    return bool in (kind, *typing.get_args(kind)[:1])
+
+
 @st.composite
 def _command_line(draw, place, kind):
-    """A command, usual positional arguments or odd ones, and up to three options."""
+    """A command, usual positional arguments or odd ones, and up to three options: all usual, one of them odd, or any."""
+    odd = draw(st.sampled_from(["none", "none", "value", "value", "out", "source", "any"]))
     words = list(KINDS[kind])
-    if kind in FIRST and draw(st.integers(0, 4)):
+    if kind in FIRST and odd not in ("source", "any"):
         words += draw(st.sampled_from(FIRST[kind])).split()
     else:
         words += draw(st.lists(st.sampled_from([*PATHS, *HOSTILE]), max_size=2))
     words += QUICK.get(kind, [])
+    if "out" in {f.name for f in dataclasses.fields(TYPES[kind])}:
+        words += ["--out", draw(_out(kind))] if odd not in ("out", "any") else draw(_odd_out())
     options = _options(kind)
-    if "out" in {f.name for f in dataclasses.fields(TYPES[kind])} and draw(st.integers(0, 15)):
-        good = {"Train": 4, "Advise": 4, "DensityFit": 4, "Sample": draw(st.sampled_from([0, 3]))}.get(
-            kind, draw(st.integers(0, 2))
-        )
-        words += ["--out", OUTS[good] if draw(st.integers(0, 4)) else draw(st.sampled_from([*OUTS, *HOSTILE]))]
-    for name in draw(st.lists(st.sampled_from(sorted(options)), max_size=3)) if options else []:
+    names = draw(st.lists(st.sampled_from(sorted(options)), max_size=3, unique=True)) if options else []
+    for i, name in enumerate(names):
+        usual = odd not in ("value", "any") or (odd == "value" and i > 0)
         flag = "--" + name.replace("_", "-")
-        if (typing.get_origin(options[name]) is typing.Annotated and typing.get_args(options[name])[0] is bool) or options[
-            name
-        ] is bool:
+        if _is_flag(options[name]):
             words.append(flag if draw(st.booleans()) else "--no-" + name)
         else:
-            words += [flag, draw(_value(name))] if draw(st.booleans()) else [f"{flag}={draw(_value(name))}"]
-    if draw(st.integers(0, 19)) == 0:
+            value = draw(_value(kind, name, usual))
+            words += [flag, value] if draw(st.booleans()) else [f"{flag}={value}"]
+    if odd == "any" and draw(st.booleans()):
         words.insert(draw(st.integers(0, len(words))), draw(st.sampled_from([*HOSTILE, "--help", "--version"])))
     return words
+
+
+def _out(kind):
+    """A file or folder that the command can write."""
+    good = {"Train": [OUTS[4]], "Advise": [OUTS[4]], "DensityFit": [OUTS[-1]], "Sample": OUTS[:4]}
+    return st.sampled_from(good.get(kind, OUTS[:3]))
+
+
+def _odd_out():
+    return st.one_of(st.just([]), st.sampled_from([*OUTS, *HOSTILE]).map(lambda out: ["--out", out]))
 
 
 def _run(case, place):

@@ -49,13 +49,24 @@ def _embed(case, place):
 
 
 def _embed_cases(place):
-    return _pick(
-        pictures=st.booleans(),
-        tensor=st.booleans(),
-        call=st.sampled_from(["embed", "score", "encode", "project"]),
-        x=mutations.arrays([(3, 6), (5, 3, 8, 8), (2, 12, 10, 3), (4, 9, 9), (1, 1, 8, 8)]),
-        settings=st.sampled_from([{}] * 6 + [{"batch_size": 1}, {"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}]),
-    )
+    kinds = {False: mutations.usual([(3, 6)]), True: mutations.usual([(5, 3, 10, 10), (2, 10, 10, 3)], ["|u1"], ["unit", "one"])}
+    calls = st.sampled_from(["embed", "score", "encode", "project"])
+    odd = {
+        "x": mutations.arrays([(3, 6), (5, 3, 8, 8), (2, 12, 10, 3), (4, 9, 9), (1, 1, 8, 8)]),
+        "settings": st.sampled_from([{"batch_size": 1}, {"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}]),
+    }
+
+    def of(pictures):
+        valid = {
+            "pictures": st.just(pictures),
+            "tensor": st.booleans(),
+            "call": calls,
+            "x": kinds[pictures],
+            "settings": st.just({}),
+        }
+        return mutations.near(valid, odd)
+
+    return st.booleans().flatmap(of)
 
 
 def _load(case, place):
@@ -64,9 +75,8 @@ def _load(case, place):
 
 
 def _load_cases(place):
-    return _pick(
-        path=st.sampled_from(["run", "none", "file"]) | st.text(max_size=8), device=st.sampled_from(["cpu", "auto"]) | SCALARS
-    )
+    valid = {"path": st.just("run"), "device": st.sampled_from(["cpu", "auto"])}
+    return mutations.near(valid, {"path": st.sampled_from(["none", "file"]) | st.text(max_size=8), "device": SCALARS})
 
 
 def _train(case, place):
@@ -77,12 +87,15 @@ def _train(case, place):
 
 
 def _train_cases(place):
-    settings = st.dictionaries(st.sampled_from([*TRAIN, "unknown"]), SCALARS, max_size=3)
+    """Settings of which none to three have values of any type."""
+    settings = st.sampled_from([0, 1, 1, 2, 3]).flatmap(
+        lambda n: st.dictionaries(st.sampled_from([*TRAIN, "unknown"]), SCALARS, max_size=n)
+    )
     objective = st.sampled_from([{}] + [{"objective": name} for name in names()])
     options = st.dictionaries(
         st.sampled_from(["nu", "dim", "covariance", "n_components", "momentum", "x", "beta"]), SCALARS, max_size=2
     )
-    whole = st.tuples(settings, objective, options, st.booleans()).map(
+    whole = st.tuples(settings, objective, options, st.sampled_from([False, False, True])).map(
         lambda t: {"encoder": "mlp", **t[1], **t[0], **({"options": t[2]} if t[3] else {})}
     )
     return _pick(source=st.sampled_from(["data.npz", "pairs.npz", "data.npy", "photos"]), settings=whole)
@@ -102,22 +115,27 @@ def _fit(case, place):
 
 
 def _fit_cases(place):
-    rows = st.sampled_from([40, 40, 40, 2, 3, 1])
-
     def pair(n):
-        return _pick(
-            model=st.sampled_from(sorted(MODELS)),
-            tensor=st.booleans(),
-            context=mutations.arrays([(n, 2), (n, 1), (n, 6)]),
-            target=mutations.arrays([(n, 2), (n,), (n, 1)]),
-            query=mutations.arrays([(3, 2), (3, 1), (n, 2)]),
-            call=st.sampled_from(["predict", "predict_mode", "sample", "intervals", "pit", "score", "score_samples"]),
-            settings=st.dictionaries(
+        valid = {
+            "model": st.sampled_from(sorted(MODELS)),
+            "tensor": st.booleans(),
+            "context": mutations.usual([(n, 2)], fills=["normal", "unit"]),
+            "target": mutations.usual([(n, 2), (n,), (n, 1)]),
+            "query": mutations.usual([(n, 2)]),
+            "call": st.sampled_from(["predict", "predict_mode", "sample", "intervals", "pit", "score", "score_samples"]),
+            "settings": st.just({}),
+        }
+        odd = {
+            "context": mutations.arrays([(n, 2), (n, 1), (n, 6)]),
+            "target": mutations.arrays([(n, 2), (n,), (n, 1)]),
+            "query": mutations.arrays([(3, 2), (3, 1), (n, 2)]),
+            "settings": st.dictionaries(
                 st.sampled_from(["n_components", "max_iter", "n_nodes", "n_particles", "tol", "device"]), SCALARS, max_size=1
             ),
-        )
+        }
+        return mutations.near(valid, odd)
 
-    return rows.flatmap(pair)
+    return st.sampled_from([40, 40, 40, 40, 2, 3, 1]).flatmap(pair)
 
 
 # Linear models and advice
@@ -135,17 +153,24 @@ def _linear(case, place):
 
 
 def _linear_cases(place):
+    valid = {
+        "kind": st.sampled_from(["JointEmbedding", "Reconstruction", "Supervised"]),
+        "tensor": st.booleans(),
+        "x": mutations.usual([(40, 6)]),
+        "y": mutations.usual([(40,), (40, 2)]),
+        "query": mutations.usual([(3, 6)]),
+        "settings": st.just({}),
+    }
     settings = st.dictionaries(
         st.sampled_from(["n_components", "augmentation", "n_draws", "center", "device", "random_state"]), SCALARS, max_size=2
     )
-    return _pick(
-        kind=st.sampled_from(["JointEmbedding", "Reconstruction", "Supervised"]),
-        tensor=st.booleans(),
-        x=mutations.arrays([(40, 6), (130, 2), (3, 6), (40, 3, 8, 8)]),
-        y=mutations.arrays([(40,), (130,), (40, 2)]),
-        query=mutations.arrays([(3, 6), (3, 2)]),
-        settings=settings,
-    )
+    odd = {
+        "x": mutations.arrays([(40, 6), (130, 2), (3, 6), (40, 3, 8, 8)]),
+        "y": mutations.arrays([(40,), (130,), (40, 2)]),
+        "query": mutations.arrays([(3, 6), (3, 2)]),
+        "settings": settings,
+    }
+    return mutations.near(valid, odd)
 
 
 def _advise(case, place):
@@ -157,16 +182,21 @@ def _advise(case, place):
 
 
 def _advise_cases(place):
-    settings = st.dictionaries(
-        st.sampled_from(["n_components", "n_draws", "directions", "max_items", "random_state", "device"]), SCALARS, max_size=2
-    )
-    return _pick(
-        tensor=st.booleans(),
-        x=mutations.arrays([(130, 6), (130, 2), (130, 3, 4, 4), (130, 6)]),
-        labels=st.none() | mutations.arrays([(130,)]),
-        noise=st.sampled_from(["function", "function", None, 0.1, [0.1] * 6, -1.0, "x", math.nan]),
-        settings=settings,
-    )
+    valid = {
+        "tensor": st.booleans(),
+        "x": mutations.usual([(130, 6), (130, 2), (130, 3, 4, 4)]),
+        "labels": st.none() | mutations.usual([(130,)], ["<i8"], ["small_ints"]),
+        "noise": st.sampled_from(["function", "function", 0.1]),
+        "settings": st.just({}),
+    }
+    names = st.sampled_from(["n_components", "n_draws", "directions", "max_items", "random_state", "device"])
+    odd = {
+        "x": mutations.arrays([(130, 6), (130, 2), (130, 3, 4, 4), (130, 6)]),
+        "labels": mutations.arrays([(130,)]),
+        "noise": st.sampled_from([None, [0.1] * 6, -1.0, "x", math.nan]),
+        "settings": st.dictionaries(names, SCALARS, max_size=2),
+    }
+    return mutations.near(valid, odd)
 
 
 TARGETS = [

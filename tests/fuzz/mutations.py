@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import struct
+import warnings
 import zipfile
 
 import numpy as np
@@ -151,6 +152,22 @@ SHAPES = st.one_of(
 )
 
 
+def usual(shapes, dtypes=("<f4", "<f8"), fills=("normal",)):
+    """Descriptions of arrays that a caller accepts."""
+    parts = {"shape": shapes, "dtype": dtypes, "fill": fills, "seed": range(10)}
+    return st.fixed_dictionaries({name: st.sampled_from(list(values)) for name, values in parts.items()}).map(
+        lambda array: {**array, "shape": list(array["shape"])}
+    )
+
+
+@st.composite
+def near(draw, valid, odd):
+    """A case of valid parts of which none, some or all are odd; both are strategies by name."""
+    n = draw(st.sampled_from([0, 1, 1, 2, len(odd)]))
+    changed = draw(st.lists(st.sampled_from(sorted(odd)), min_size=min(n, len(odd)), max_size=n, unique=True))
+    return {name: draw(odd[name] if name in changed else part) for name, part in valid.items()}
+
+
 @st.composite
 def arrays(draw, likely=(), dtypes=DTYPES):
     """The description of an array: shape, type, what fills it, seed; shapes that a caller expects are likely."""
@@ -194,32 +211,62 @@ def build(description):
         return x.astype("i8").astype(dtype) if dtype.kind == "M" else x.astype(dtype)
 
 
+X, IMAGES, LABELS, PAIRS = (
+    usual([(40, 6)]),
+    usual([(40, 10, 10, 3)], ["|u1"], ["small_ints", "unit"]),
+    usual([(40,)], ["<i8"], ["small_ints"]),
+    usual([(40, 2)]),
+)
+LAYOUTS = [  # of archives that are read
+    {"x": X},
+    {"x": X, "y": LABELS},
+    {"images": IMAGES, "labels": LABELS},
+    {"x_train": X, "y_train": LABELS, "x_test": X, "y_test": LABELS},
+    {"context": PAIRS, "target": PAIRS},
+    {"context": X, "target": LABELS},
+]
+NAMES = ["x", "images", "y", "labels", "x_train", "x_test", "y_train", "y_test", "context", "target", "arr_0", "odd", "a/b", "é"]
+
+
 @st.composite
-def npz_bytes(draw, keys):
-    """An archive of arrays under known and unknown names, whole or damaged."""
-    names = draw(st.lists(st.sampled_from([*keys, "arr_0", "odd", "a/b", "é"]), min_size=0, max_size=4, unique=True))
-    rows = draw(st.sampled_from([40, 40, 40, 2, 1, 0]))
+def npz_bytes(draw, layouts=LAYOUTS):
+    """An archive that is read, with up to three arrays replaced, renamed, left out, added or damaged; or with damaged bytes."""
+    members = [(f"{name}.npy", _npy(build(draw(array)))) for name, array in draw(st.sampled_from(layouts)).items()]
+    for _ in range(draw(st.sampled_from([0, 1, 1, 2, 3]))):
+        at = draw(st.integers(0, len(members) - 1))
+        name, data = members[at]
+        how = draw(st.sampled_from(["array", "array", "rename", "drop", "add", "damage", "ending"]))
+        if how in ("array", "add"):
+            data = _npy(build(draw(arrays(likely=[(40, 6), (40, 3, 8, 8), (40,), (40, 2), (2, 6), (1, 6), (0, 6)]))))
+        if how in ("rename", "add"):
+            name = draw(st.sampled_from(NAMES)) + ".npy"
+        members[at] = (
+            name.removesuffix(".npy") if how == "ending" else name,
+            draw(damaged(data)) if how == "damage" else data,
+        )
+        if how == "add":
+            members.append((f"{draw(st.sampled_from(NAMES))}.npy", data))
+        elif how == "drop" and len(members) > 1:
+            del members[at]
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))) as archive:
-        for name in names:
-            member = io.BytesIO()
-            x = build(draw(arrays(likely=[(rows, 6), (rows, 3, 8, 8), (rows,), (rows, 2)])))
-            np.lib.format.write_array(member, x, allow_pickle=False)
-            data = member.getvalue()
-            if draw(st.integers(0, 9)) == 0:
-                data = draw(damaged(data))
-            archive.writestr(name + draw(st.sampled_from([".npy"] * 9 + [""])), data)
-    return draw(damaged(file.getvalue())) if draw(st.integers(0, 3)) == 0 else file.getvalue()
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", draw(st.sampled_from([0, zipfile.ZIP_DEFLATED]))) as archive:
+        warnings.simplefilter("ignore")  # of names that are there twice
+        for name, data in members:
+            archive.writestr(name, data)
+    return draw(damaged(file.getvalue())) if draw(st.sampled_from([False] * 5 + [True])) else file.getvalue()
+
+
+def _npy(x):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, x, allow_pickle=False)
+    return file.getvalue()
 
 
 @st.composite
 def npy_bytes(draw):
-    """One array in NumPy's format: whole, with damaged bytes, or under a header that claims something else."""
-    x = build(draw(arrays(likely=[(40, 6), (40, 3, 8, 8), (40, 8, 8)])))
-    file = io.BytesIO()
-    np.lib.format.write_array(file, x, allow_pickle=False)
-    data = file.getvalue()
-    how = draw(st.sampled_from(["whole", "damaged", "header"]))
+    """One array in NumPy's format: as it is read, any other, with damaged bytes, or under a header that claims something else."""
+    how = draw(st.sampled_from(["usual", "usual", "whole", "damaged", "header"]))
+    data = _npy(build(draw(arrays(likely=[(40, 6), (40, 3, 8, 8), (40, 8, 8)]) if how == "whole" else X | IMAGES)))
     if how == "damaged":
         return draw(damaged(data))
     if how == "header":
@@ -240,17 +287,26 @@ def npy_bytes(draw):
 @st.composite
 def csv_bytes(draw):
     """A table of numbers with odd fields, quotes, delimiters, lengths and encodings."""
-    delimiter = draw(st.sampled_from([",", ",", ",", ";", "\t", " ", "|"]))
+    delimiter = draw(st.sampled_from([","] * 6 + [";", "\t", " ", "|"]))
     odd_names = st.sampled_from(["a", "b", "y", "context_0", "target", "a b", "é", "", '"q"', "=x"])
-    names = ["a", "b", "y"] if draw(st.integers(0, 2)) else draw(st.lists(odd_names, min_size=1, max_size=5))
+    expected = draw(st.sampled_from([True, True, True, False]))
+    names = ["a", "b", "y"] if expected else draw(st.lists(odd_names, min_size=1, max_size=5))
     usual = st.sampled_from(["1", "2.5", "-3e2", "0", "4"])
     odd = st.sampled_from(
         ["nan", "inf", "", "x", "1,5", '"', '"1"', "1e999", "9" * 400, "1_000", "٣", "x" * 140_000, "\x00", "0x10", " 1 "]
     )
-    lines = [delimiter.join(names)]
-    for _ in range(draw(st.sampled_from([0, 1, 2, 5, 30]))):
-        width = len(names) + (draw(st.sampled_from([-1, 1])) if draw(st.integers(0, 29)) == 0 else 0)
-        lines.append(delimiter.join(draw(odd if draw(st.integers(0, 24)) == 0 else usual) for _ in range(width)))
+    n = draw(st.sampled_from([30, 5, 2, 1, 0]))
+    rows = [[draw(usual) for _ in names] for _ in range(n)]
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2, 5])) if rows else 0):
+        row = draw(st.sampled_from(rows))
+        how = draw(st.sampled_from(["odd", "odd", "odd", "more", "less"]))
+        if row and how == "odd":
+            row[draw(st.integers(0, len(row) - 1))] = draw(odd)
+        elif how == "more":
+            row.append(draw(usual))
+        else:
+            del row[:1]
+    lines = [delimiter.join(row) for row in [names, *rows]]
     text = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])).join(lines) + draw(st.sampled_from(["", "\n", "\n\n"]))
-    data = text.encode(draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16"])))
+    data = text.encode(draw(st.sampled_from(["utf-8"] * 5 + ["utf-8-sig", "utf-16"])))
     return draw(damaged(data)) if draw(st.integers(0, 5)) == 0 else data

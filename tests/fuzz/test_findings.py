@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from safetensors.numpy import save as save_tensors
 
 from vergence import linear, mixtures
 from vergence.data.items import batches
+from vergence.report.reading import _examples, _part
 from vergence.training.folder import RunFolder
 from vergence.utils.devices import as_device
 
@@ -78,6 +80,12 @@ def test_settings_of_linear_models():
     refused(lambda: linear.JointEmbedding(augmentation=noise, n_draws="a").fit(x), "n_draws")
 
 
+def test_targets_of_linear_models_that_are_records_or_complex():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    for targets in (np.zeros(shape, kind) for kind in ("f4,i4", "c8", "M8[s]") for shape in (40, (40, 2))):
+        refused(lambda y=targets: linear.Supervised(augmentation=0.1).fit(x, y), "convert them")
+
+
 def test_arguments_of_advise():
     x = np.random.default_rng(0).normal(size=(130, 3))
     refused(lambda: linear.advise(x, 0.1, directions={}), "directions")
@@ -96,3 +104,11 @@ def test_a_checkpoint_that_ends_its_pickle_early(tmp_path, monkeypatch):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.pt").write_bytes(b"Q" + bytes(50))  # an instruction that takes from an empty stack
     refused(folder.load_checkpoint, "is damaged")
+
+
+def test_examples_whose_header_ends_early(tmp_path):
+    file, notes = tmp_path / "examples.npz", []
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("images.npy", b"\x93NUMPY\x01\x00\x0a\x00{'descr': \n")
+    assert _part(file, _examples, notes) is None
+    assert notes == ["examples.npz is damaged and left out (('EOF in multi-line statement', (2, 0)))."]

@@ -1,6 +1,7 @@
-"""What two processes do together in test_processes.py; a module of its own, so that they start quickly."""
+"""What several processes do together in test_processes.py; a module of its own, so that they start quickly."""
 
 import datetime
+import os
 import traceback
 
 import numpy as np
@@ -10,6 +11,7 @@ from vergence.data.items import ArrayItems
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
 
 ROWS = 256  # in a block, once BLOCK is 1
+PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
 
 
 def data():
@@ -64,11 +66,11 @@ def facts(name):
 
 
 def work(rank, folder):
-    """One of two processes: fits every case and writes what it found."""
+    """One of several processes: fits every case and writes what it found."""
     reading.BLOCK = 1
     torch.set_num_threads(1)
     store, wait = f"file://{folder}/store", datetime.timedelta(seconds=60)
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=wait)
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=wait)
     for i, name in enumerate(CASES):
         torch.save(facts(name), f"{folder}/{rank}-{i}.pt")
     torch.distributed.destroy_process_group()

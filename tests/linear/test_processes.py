@@ -1,4 +1,4 @@
-"""Two processes of torch.distributed find what one finds, each all of it."""
+"""Several processes of torch.distributed find what one finds, each all of it; VERGENCE_PROCESSES is their number, or 2."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ def small_blocks(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """What each of two processes found in each case; a process that dies leaves out the rest."""
-    folder = tmp_path_factory.mktemp("two")
+def several(tmp_path_factory):
+    """What each of several processes found in each case; a process that dies leaves out the rest."""
+    folder = tmp_path_factory.mktemp("several")
     try:
-        torch.multiprocessing.spawn(processes.work, (str(folder),), nprocs=2)
+        torch.multiprocessing.spawn(processes.work, (str(folder),), nprocs=processes.PROCESSES)
     except Exception as error:
         (folder / "error").write_text(str(error))
     return folder
@@ -44,19 +44,19 @@ def assert_same(found, expected, names):
 
 
 @pytest.mark.parametrize("name", processes.CASES)
-def test_two_processes_are_one(name, two, small_blocks):
+def test_several_processes_are_one(name, several, small_blocks):
     one = processes.facts(name)
     assert isinstance(one, dict), one
-    for rank in range(2):
-        assert_same(found_by(two, rank, name), one, set(one) - {"transformed", "objective_se_"})
+    for rank in range(processes.PROCESSES):
+        assert_same(found_by(several, rank, name), one, set(one) - {"transformed", "objective_se_"})
 
 
-def test_each_of_two_processes_transforms_all(two, small_blocks):
-    for rank in range(2):
-        assert_same(found_by(two, rank, "covariance"), processes.facts("covariance"), ["transformed"])
+def test_each_of_several_processes_transforms_all(several, small_blocks):
+    for rank in range(processes.PROCESSES):
+        assert_same(found_by(several, rank, "covariance"), processes.facts("covariance"), ["transformed"])
 
 
 @pytest.mark.parametrize("name", ["callable", "one block"])
-def test_each_of_two_processes_knows_the_sampling_error(name, two, small_blocks):
-    for rank in range(2):
-        assert_same(found_by(two, rank, name), processes.facts(name), ["objective_se_"])
+def test_each_of_several_processes_knows_the_sampling_error(name, several, small_blocks):
+    for rank in range(processes.PROCESSES):
+        assert_same(found_by(several, rank, name), processes.facts(name), ["objective_se_"])

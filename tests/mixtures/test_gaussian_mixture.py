@@ -5,6 +5,7 @@ import datetime
 import inspect
 import itertools
 import json
+import os
 import pickle
 import traceback
 import warnings
@@ -793,9 +794,10 @@ def test_an_outlier_keeps_mixed_precision_right(kind):
     close(mixed.covariances_, double.covariances_, 1e-6 if kind == "full" else 1e-4)  # moments around 2.5e5 cancel to 1e-5
 
 
-# --- two processes
+# --- several processes: VERGENCE_PROCESSES, 2 by default
 
 
+PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
 CASES = {
     **{kind: {"covariance_type": kind, "rank": RANK, "random_state": 0, "max_iter": 8} for kind in ALL},
     "restarts": {"init_params": "random", "n_init": 3, "random_state": 1, "max_iter": 8},
@@ -816,11 +818,11 @@ def facts(options):
 
 
 def work(rank, folder):
-    """One of two processes: fits every case and writes what it found; the last one without a seed."""
+    """One of several processes: fits every case and writes what it found; the last one without a seed."""
     structures.CELLS = em.CELLS = 1
     torch.set_num_threads(1)
     store, wait = f"file://{folder}/store", datetime.timedelta(seconds=60)
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=wait)
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=wait)
     try:
         np.random.seed(rank)
         found = {name: facts(options) for name, options in CASES.items()} | {"unseeded": facts({"init_params": "random"})}
@@ -832,33 +834,33 @@ def work(rank, folder):
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("two")
-    torch.multiprocessing.spawn(work, (str(folder),), nprocs=2)
-    found = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+def several(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several")
+    torch.multiprocessing.spawn(work, (str(folder),), nprocs=PROCESSES)
+    found = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(PROCESSES)]
     assert "error" not in found[0], found[0]["error"]
     return found
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_are_one(name, two, monkeypatch):
+def test_several_processes_are_one(name, several, monkeypatch):
     monkeypatch.setattr(structures, "CELLS", 1)
     monkeypatch.setattr("vergence.densities.em.fit.CELLS", 1)
     one = facts(CASES[name])
-    for rank in range(2):
-        for found, expected in zip(two[rank][name], one, strict=True):
+    for rank in range(PROCESSES):
+        for found, expected in zip(several[rank][name], one, strict=True):
             close(found, expected, 1e-5 if name == "mixed" else 1e-8)
     if name == "revived":
         assert one[FACTS.index("reseeded_")] >= 1
 
 
-def test_two_processes_without_a_seed_share_the_start_of_the_first(two):
+def test_several_processes_without_a_seed_share_the_start_of_the_first(several):
     before = np.random.get_state()
     np.random.seed(0)
     one = facts({"init_params": "random"})
     np.random.set_state(before)
-    for rank in range(2):
-        for found, expected in zip(two[rank]["unseeded"], one, strict=True):
+    for rank in range(PROCESSES):
+        for found, expected in zip(several[rank]["unseeded"], one, strict=True):
             close(found, expected)
 
 

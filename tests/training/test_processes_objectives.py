@@ -1,4 +1,4 @@
-"""Several processes train every objective as one does: losses, weights, banks, mixtures, teachers.
+"""Several processes train every objective as one does: losses, weights, banks, mixtures, teachers, the closed form of patches.
 
 VERGENCE_PROCESSES=4 compares four processes with one in place of two.
 """
@@ -34,11 +34,16 @@ CASES = {
     "jepa teacher": {},
 }
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
-NAMES = [name for name in CASES if name.split()[0] in objectives.names()]
+NAMES = [name for name in CASES if name.split()[0] in objectives.names()] + ["patches"]
 
 
 def trained(name, out, devices, seed=0):
-    """Trains three steps on digits."""
+    """Trains three steps on digits; fits the closed form of patches in five blocks of images."""
+    if name == "patches":
+        encoder = "patches:atoms=16,patch=3,directions=20,dim=8"
+        vergence.train("digits", out=out, recipe="patches", encoder=encoder, limit=1100, precision="fp64", device="cpu",
+                       devices=devices, seed=seed)  # fmt: skip
+        return
     vergence.train(
         "digits", out=out, objective=name.split()[0], options=CASES[name], teacher=0.9 if name.endswith("teacher") else False,
         projector=(4,), epochs=1, batch_size=64, limit=192, optimizer="sgd", lr=0.01, precision="fp64", device="cpu",
@@ -75,7 +80,11 @@ def several(tmp_path_factory):
 
 
 def losses(run):
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    """Returns the losses of a run; of a closed form, which has none, its mean eigenvalue."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = [row[key] for row in rows for key in ("loss", "mean_eigenvalue") if key in row]
+    assert found
+    return found
 
 
 def largest_difference(a, b):

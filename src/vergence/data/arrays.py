@@ -1,12 +1,8 @@
 """Arrays and NumPy files: read, checked and with their labels."""
 
-import lzma
 import os
-import struct
-import tokenize
 import warnings
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,9 +12,10 @@ from torch import Tensor
 
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches
 from vergence.data.loading import rows_in_chunk
+from vergence.utils.files import DAMAGE
 
-__all__ = ["ARRAY_KEYS", "LABEL_KEYS", "NAME_KEYS", "PAIR_KEYS", "channels_first", "checked_names", "from_array", "labels_of"]
-__all__ += ["open_arrays", "read_arrays"]
+__all__ = ["ARRAY_KEYS", "LABEL_KEYS", "NAME_KEYS", "PAIR_KEYS", "channels_first", "checked_names", "from_array", "holds_pairs"]
+__all__ += ["labels_of", "open_arrays", "read_arrays"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
@@ -28,10 +25,6 @@ PAIR_KEYS = ("context", "target")
 TEST_KEYS = tuple(f"{key}_test" for key in (*PAIR_KEYS, *LABEL_KEYS))
 MOST_CLASSES = 100_000
 MAGIC = b"\x93NUMPY"
-# What numpy and zipfile raise for files that are damaged, encrypted or too large.
-DAMAGE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError)
-DAMAGE += (MemoryError, OverflowError, NotImplementedError, RuntimeError)
-DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 
 
 # Arrays
@@ -179,6 +172,22 @@ def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], li
             with archive.open(members[key]) as file:
                 arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
     return arrays, list(members)
+
+
+def holds_pairs(path: Path) -> bool:
+    """Returns whether a file is a ``.npz`` with the arrays context and target; False where it cannot be read.
+
+    Example:
+        >>> holds_pairs(Path("photos/cat.png"))
+        False
+    """
+    if path.suffix.lower() != ".npz":
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {f"{key}.npy" for key in PAIR_KEYS} <= set(archive.namelist())
+    except DAMAGE:
+        return False
 
 
 def _physical_memory() -> int:

@@ -239,6 +239,8 @@ class Supervised(Linear):
         y = np.asarray(targets)
         if y.ndim > 2:
             raise ValueError(f"expected targets (N,) or (N, L), found shape {y.shape}")
+        if y.dtype.kind not in "fiubUSO":
+            raise ValueError(f"expected targets as numbers or classes, found type {y.dtype}; convert them")
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         numbers = y.ndim == 2 or y.dtype.kind == "f"
         if state.width and (numbers != (state.classes is None) or (y.ndim == 2 and y.shape[1] != state.width)):

@@ -8,7 +8,6 @@ import csv
 import json
 import typing
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,13 @@ from typing import Any
 
 from vergence.report.rendering import is_number
 from vergence.training.records import Weights
-from vergence.utils.files import original
+from vergence.utils.files import DAMAGE, original
 
 __all__ = ["RunFiles", "read"]
 
 LARGEST = 2**28  # bytes of a file, and of the arrays that an archive unpacks to
 CLASS_LIMIT = 2**31  # of a label
+UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, csv.Error)
 
 WEIGHTS = typing.get_type_hints(Weights)
 SOURCES = typing.get_args(WEIGHTS["source"])
@@ -163,11 +163,8 @@ def _part(file: Path, read: Callable[[Path], Any], notes: list[str]) -> Any:
         return None
     try:
         return read(file)
-    except (ValueError, KeyError, EOFError, OSError, MemoryError, RecursionError) as error:
-        reason: Any = error
-    except (csv.Error, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # RuntimeError: encrypted, or packed otherwise
-        reason = error
-    notes.append(f"{file.name} is damaged and left out ({' '.join(str(reason).split()) or type(reason).__name__}).")
+    except UNREADABLE as error:
+        notes.append(f"{file.name} is damaged and left out ({' '.join(str(error).split()) or type(error).__name__}).")
     return None
 
 

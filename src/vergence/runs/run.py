@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from vergence.data import sources
+from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
@@ -289,7 +289,7 @@ class Run:
         config, shape = self.folder.config.data, self.read_shape(side)
         if isinstance(images, np.ndarray | Tensor):
             return sources.with_shape(sources.from_array(images), shape, "the array")
-        pairs = side == "target" and _holds_pairs(Path(images))
+        pairs = side == "target" and holds_pairs(Path(images))
         items = sources.open_items(
             str(images),
             shape=self.read_shape() if pairs else shape,
@@ -311,11 +311,3 @@ class Run:
     def where(self, side: Side = "context") -> dict[str, Any]:
         """Returns the settings with which `vergence.evaluation.features` reads items for a side: ``size`` and ``device``."""
         return {"size": self.folder.metadata.crop_size(side), "device": self.device}
-
-
-def _holds_pairs(path: Path) -> bool:
-    """Returns whether a file is a ``.npz`` with the arrays context and target."""
-    if path.suffix.lower() != ".npz" or not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return {"context.npy", "target.npy"} <= set(archive.namelist())

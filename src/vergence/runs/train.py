@@ -18,6 +18,7 @@ from vergence.training import build, closed_form, loop, recipes, staged, start
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder, require_known_code, require_new, run_lock, write_skipped
 from vergence.training.monitor import online_knn
+from vergence.training.processes import together
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.terminal import bar
 
@@ -74,6 +75,12 @@ def train(
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
             pass
+    with together(out) if several else nullcontext():
+        return _train(out, config, resume)
+
+
+def _train(out: Path, config: RunConfig, resume: bool) -> "Run":
+    several = config.fit.devices * config.fit.nodes > 1
     fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
     opened = sources.open_data(config.data, workers=config.fit.workers)
     mean, std = build.statistics(opened.train)

@@ -24,6 +24,7 @@ from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
+from vergence.training.processes import start_others
 from vergence.utils.threads import Threads
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def launch(config: FitConfig) -> "Fabric":
         strategy="ddp" if config.devices * config.nodes > 1 else "auto",
         precision=precision(config, accelerator),
     )
+    if config.devices > 1:
+        start_others(fabric, config.devices, config.nodes)
     fabric.launch()
     return fabric
 

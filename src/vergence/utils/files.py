@@ -6,14 +6,18 @@ import csv
 import functools
 import hashlib
 import importlib.util
+import lzma
 import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import sys
 import threading
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +25,7 @@ from typing import IO, Any
 import numpy as np
 
 __all__ = [
+    "DAMAGE",
     "Column",
     "Table",
     "exit_on_sigterm",
@@ -38,6 +43,10 @@ __all__ = [
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
 Column = np.ndarray | Sequence[str]
+# What numpy and zipfile raise for files that are damaged, encrypted or too large.
+DAMAGE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError)
+DAMAGE += (MemoryError, OverflowError, NotImplementedError, RuntimeError)
+DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a text begins that a spreadsheet may run; quotes so that it can be read back
 
 

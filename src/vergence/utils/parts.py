@@ -10,7 +10,6 @@ import json
 import re
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from vergence.utils.files import (
+    DAMAGE,
     Column,
     exit_on_sigterm,
     explained,
@@ -213,7 +213,7 @@ def _read_part(file: Path) -> _Part | None:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         items, skipped = int(arrays.pop("items")), [(str(name), str(reason)) for name, reason in arrays.pop("skipped")]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+    except DAMAGE:
         return None
     columns = {name.removeprefix(COLUMN): values for name, values in arrays.items()}
     kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}

@@ -1,0 +1,140 @@
+"""The processes of a training on one machine: the first starts the others, and where one ends early, all end with one message."""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["start_others", "together"]
+
+FIRST = "VERGENCE_FIRST_PROCESS"  # environment variable of the others: process number of the first
+EVERY = 0.2  # seconds between two looks at the other processes
+NOTICED = 2.0  # seconds in which a process that has ended is noticed for certain
+GRACE = 10.0  # seconds in which a process reports the end of another by an exception, before it is ended
+ORDERLY = {
+    2,
+    128 + signal.SIGINT,
+    128 + signal.SIGTERM,
+}  # exit codes of errors and signals that every process notices
+
+_others: list[subprocess.Popen[bytes]] = []  # what this process has started, by rank from 1
+
+
+def start_others(fabric: "Fabric", devices: int, nodes: int) -> None:
+    """Runs this command again in ``devices - 1`` more processes, unless a launcher outside starts the processes.
+
+    They get the environment variables of ``torch.distributed`` (MASTER_ADDR, MASTER_PORT, NODE_RANK, LOCAL_RANK, WORLD_SIZE).
+    """
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    if not isinstance(environment, LightningEnvironment) or environment.creates_processes_externally:
+        return
+    where = {"MASTER_ADDR": environment.main_address, "MASTER_PORT": environment.main_port}
+    where |= {"NODE_RANK": environment.node_rank(), "LOCAL_RANK": 0, "WORLD_SIZE": devices * nodes}
+    os.environ.update({name: str(value) for name, value in where.items()})
+    for rank in range(1, devices):
+        also = {"LOCAL_RANK": str(rank), FIRST: str(os.getpid())}
+        _others.append(subprocess.Popen(_this_command(), env={**os.environ, **also}))
+
+
+def _this_command() -> list[str]:
+    """Returns the command that started this process."""
+    import __main__
+
+    if __main__.__spec__ is None:
+        return [sys.executable, str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
+    return [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
+
+
+@contextlib.contextmanager
+def together(out: Path) -> Iterator[None]:
+    """Ends this process, and those that it started, when another process of the training ends early.
+
+    Args:
+        out: Run folder, for the message.
+
+    Raises:
+        ValueError: Another process ended, and a collective operation of this one failed for it. A process that does not notice
+            within ten seconds prints the message and exits with 2.
+
+    Example:
+        >>> with together(Path("runs/a")):
+        ...     pass
+    """
+    watch = _Watch(out)
+    watch.start()
+    try:
+        yield
+    except BaseException as error:
+        lost = isinstance(error, RuntimeError) and watch.found.wait(NOTICED)
+        _end_others()
+        if lost:
+            raise ValueError(watch.message) from error
+        raise
+    finally:
+        watch.done.set()
+
+
+def _end_others() -> None:
+    for other in _others:
+        other.kill()
+        other.wait()
+
+
+class _Watch(threading.Thread):
+    """Looks at the other processes until ``done`` is set.
+
+    Attributes:
+        found: Set when another process has ended early.
+        message: Which one, and what to do.
+        done: Set when this process has no use of the others anymore.
+    """
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(name="vergence-processes", daemon=True)
+        self.found, self.done = threading.Event(), threading.Event()
+        self.message, self._out = "", out
+
+    def run(self) -> None:
+        while not self.done.wait(EVERY):
+            if FIRST in os.environ and os.getppid() != int(os.environ[FIRST]):
+                self._find("process 1")
+                self._stop(os.environ.get("LOCAL_RANK") == "1")
+            for rank, code in enumerate((other.poll() for other in _others), 1):
+                if code:
+                    self._find(f"process {rank + 1} of {len(_others) + 1}{_how(code)}")
+                if code and code not in ORDERLY:
+                    _end_others()
+                    if not self.done.wait(GRACE):
+                        self._stop(True)
+
+    def _find(self, who: str) -> None:
+        again = f"vergence train --resume {shlex.quote(str(self._out))}"
+        self.message = f"{who} ended early, and the training with it; go on from the last checkpoint with: {again}"
+        self.found.set()
+
+    def _stop(self, say: bool) -> None:
+        """Ends this process, which may be waiting for the one that has ended."""
+        if say:
+            print(f"error: {self.message}", file=sys.stderr, flush=True)
+        os._exit(2)
+
+
+def _how(code: int) -> str:
+    """Returns how a process ended.
+
+    Example:
+        >>> _how(-9), _how(1)
+        (' (SIGKILL)', ' (exit code 1)')
+    """
+    return f" (exit code {code})" if code > 0 else f" ({signal.Signals(-code).name})"
