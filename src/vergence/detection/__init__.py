@@ -9,6 +9,11 @@ from typing import Any
 _FILES = {  # public names of each file
     "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
     "gaussian": ("GaussianDetector",),
+    "subspace": ("SubspaceDetector",),
+    "mixture": ("MixtureDetector",),
+    "neighbors": ("NeighborDetector",),
+    "combined": ("CombinedDetector", "default_detector"),
+    "statistics": ("pixel_statistics",),
 }
 
 __all__ = [name for names in _FILES.values() for name in names]
