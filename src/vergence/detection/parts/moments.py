@@ -200,9 +200,9 @@ def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
         >>> bool(u[0] == u[3]), bool((u[::-1] == uniform(X[::-1], 0)).all())
         (True, True)
     """
-    direction: np.ndarray = np.random.default_rng(0).normal(size=X.shape[1])
+    direction = np.random.default_rng(0).normal(size=(X.shape[1],))
     low, high = (np.asarray(end, dtype=np.float64) for end in (X.min(0), X.max(0)))
-    direction = np.asarray(direction) / np.where(high > low, high - low, 1.0)
+    direction = direction / np.where(high > low, high - low, 1.0)
     key: np.ndarray = np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
     _, distinct = np.unique(np.round(key, 9), return_inverse=True)
     n = int(distinct.max()) + 1
