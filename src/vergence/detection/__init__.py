@@ -14,7 +14,7 @@ _FILES = {  # public names of each file
     "neighbors": ("NeighborDetector",),
     "combined": ("CombinedDetector", "default_detector"),
     "statistics": ("pixel_statistics",),
-    "levels": ("stage_features",),
+    "levels": ("patch_dictionary", "stage_features"),
 }
 
 __all__ = [name for names in _FILES.values() for name in names]
