@@ -1,12 +1,20 @@
-"""What is unusual, with a guarantee: conformal p-values, false-discovery control, odd groups, duplicates, measurements.
+"""What is unusual, with a guarantee: densities and distances on features, conformal p-values, odd groups, duplicates, reasons.
 
-A name is imported when it is first used.
+Detectors are scikit-learn estimators. A name is imported when it is first used.
 """
 
 import importlib
 from typing import Any
 
 _FILES = {  # public names of each file
+    "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
+    "gaussian": ("GaussianDetector",),
+    "subspace": ("SubspaceDetector",),
+    "mixture": ("MixtureDetector",),
+    "neighbors": ("NeighborDetector",),
+    "combined": ("CombinedDetector", "default_detector"),
+    "statistics": ("pixel_statistics",),
+    "levels": ("patch_dictionary", "stage_features"),
     "conformal": ("Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
     "bounds": ("Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"),
     "shift": ("Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"),

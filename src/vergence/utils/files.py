@@ -359,12 +359,3 @@ def _arrow(values: Column) -> Any:
 
 
 KINDS: dict[str, Callable[[Path], Table]] = {".csv": _CSV, ".npz": _NPZ, ".parquet": _Parquet}
-
-
-def sha256(file: Path) -> str:
-    """Returns the SHA-256 of a file's bytes, read in parts."""
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while part := opened.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()

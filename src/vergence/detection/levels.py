@@ -1,0 +1,115 @@
+"""Levels of features of one batch of images: pixel statistics, the stages of an encoder, and its embedding."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data.pixels import to_unit
+from vergence.encoders.dictionary import PatchEncoder, PatchMaps, PatchSample, PatchSettings, learn_dictionary
+
+__all__ = ["STAGE", "patch_dictionary", "stage_features", "stage_modules"]
+
+PATCHES = 100_000  # that a dictionary is learned from
+STAGE = "stage"  # before the number of a stage in the name of its level
+
+
+def patch_dictionary(batches: Iterable[Tensor], atoms: int = 128, *, patch: int = 6, stride: int = 2, seed: int = 0) -> PatchMaps:
+    """Returns a small dictionary of whitened patches, for the level ``patches`` of any encoder.
+
+    The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
+    has, wherever they are. It takes a few percent of a small network's time. See `vergence.encoders.dictionary`.
+
+    Args:
+        batches: Typical images, uint8 or floats in [0, 1], in batches; 100,000 of their patches are used.
+        atoms: Size of the dictionary.
+        patch: Side of a patch in pixels.
+        stride: Distance of neighboring patches in pixels.
+        seed: Seed of the choice of patches.
+
+    Raises:
+        ValueError: Images are smaller than a patch, or there are fewer distinct patches than atoms.
+
+    Example:
+        >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        >>> maps = patch_dictionary(images.split(10), atoms=16)
+        >>> maps(images).shape
+        torch.Size([20, 32])
+    """
+    settings = PatchSettings(atoms=atoms, patch=patch, stride=stride, pool=1)
+    sample, channels = PatchSample(PATCHES, patch, stride, seed), 0
+    for x in batches:
+        settings.require_size(tuple(x.shape[1:]))
+        channels = x.shape[1]
+        sample.add(to_unit(x, torch.float32))
+    if sample.patches is None:
+        raise ValueError("expected images to learn a dictionary of patches from, found none: give at least one batch")
+    maps = PatchMaps(channels, settings).float()
+    maps.set(*learn_dictionary(sample.patches, atoms))
+    return maps
+
+
+def stage_modules(encoder: nn.Module) -> list[nn.Module]:
+    """Returns the modules whose outputs are the stages of an encoder, the first one first; none for an unknown architecture.
+
+    These are the activations after each convolution of the small network and each hidden layer of an ``mlp``, the four blocks of
+    a ResNet, the feature maps that a network of timm declares, and the pooled responses of patches.
+
+    Example:
+        >>> from vergence.encoders.networks import small_convnet
+        >>> len(stage_modules(small_convnet(3)))
+        4
+    """
+    for module in encoder.modules():
+        if isinstance(module, PatchEncoder):
+            return [module.maps]
+        declared: Any = getattr(module, "feature_info", None)
+        if declared is not None and hasattr(declared, "__iter__"):
+            names = [str(one["module"]) for one in declared if one.get("module")]
+            known = dict(module.named_modules())
+            return [known[name] for name in names if name in known]
+        blocks = [one for name, one in module.named_children() if name.startswith("layer")]
+        if blocks:
+            return blocks
+    return [module for module in encoder.modules() if isinstance(module, nn.ReLU)]
+
+
+def stage_features(encoder: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Returns the embedding ``z`` (B, D) of a batch and the pooled activations of each stage, ``stage1``, ``stage2``, ....
+
+    A map (B, C, H, W) is pooled to its mean and its deviation over positions, (B, 2 C), a sequence (B, T, C) likewise; pooled
+    features (B, C) stay as they are. All come from one forward pass.
+
+    Args:
+        encoder: Network from images to embeddings, in evaluation mode.
+        x: Images (B, C, H, W).
+
+    Example:
+        >>> from vergence.encoders.networks import small_convnet
+        >>> net = small_convnet(3).eval()
+        >>> found = stage_features(net, torch.rand(2, 3, 16, 16, dtype=torch.get_default_dtype()))
+        >>> {name: tuple(values.shape) for name, values in found.items()}
+        {'stage1': (2, 64), 'stage2': (2, 128), 'stage3': (2, 256), 'stage4': (2, 512), 'z': (2, 256)}
+    """
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        return lambda module, inputs, output: found.update({name: _pooled(output.detach())})
+
+    hooks = [one.register_forward_hook(keep(f"{STAGE}{i}")) for i, one in enumerate(stage_modules(encoder), start=1)]
+    try:
+        z = encoder(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {**found, "z": z}
+
+
+def _pooled(x: Tensor) -> Tensor:
+    """Returns mean and deviation over positions, (B, 2 C)."""
+    if x.ndim == 2:
+        return x
+    flat = x.flatten(2) if x.ndim == 4 else x.mT
+    deviation, mean = torch.std_mean(flat.float(), dim=2, correction=0)
+    return torch.cat([mean, deviation], 1)
