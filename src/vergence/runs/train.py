@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +76,19 @@ def train(
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
             pass
+    suited = partial(_suited, config, source, settings)
     with together(out) if several else nullcontext():
-        return _train(out, config, resume)
+        return _train(out, config, resume, trust_code, None if resume or recipe or isinstance(source, RunConfig) else suited)
 
 
-def _train(out: Path, config: RunConfig, resume: bool) -> "Run":
+def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited: "Suited | None") -> "Run":
+    """Trains as `train` does; ``suited`` returns the description for the kind and shape of the data where no recipe is named."""
     several = config.fit.devices * config.fit.nodes > 1
     fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
     opened = sources.open_data(config.data, workers=config.fit.workers)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
-    if not (resume or recipe or isinstance(source, RunConfig)):
-        config = _suited(config, recipes.default(opened.kind, shape, settings), source, settings)
+    config = suited(opened.kind, shape) if suited else config
     config = _fitted(config, opened, shape)
     method = build.initial_method(config, shape, target_shape, mean, std)
     weights = None if resume and not config.model.freeze else start.load_start(method, config, trust_code=trust_code)
@@ -123,8 +125,9 @@ def _fit_of(model: ModelConfig) -> "Fit":
     return _fit_closed_form if is_closed_form(model.encoder) else _fit
 
 
-def _suited(config: RunConfig, recipe: str, source: str | None, settings: dict[str, Any]) -> RunConfig:
+def _suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> RunConfig:
     """Returns the description that starts from the default recipe for the data."""
+    recipe = recipes.default(kind, shape, settings)
     return config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
 
 
@@ -254,6 +257,7 @@ def _require_apart(out: Path, source: str) -> None:
 
 
 Fit = Callable[[Any, PairedMethod, Data, RunFolder, Views | None], None]
+Suited = Callable[[str, tuple[int, ...]], RunConfig]
 
 
 def _keep(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
