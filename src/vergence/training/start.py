@@ -96,7 +96,8 @@ def load_start(method: PairedMethod, config: RunConfig, *, trust_code: bool = Fa
         ValueError: The weights cannot be read, or do not fit.
     """
     found = _load(method, config, trust_code)
-    method.reset_teacher()
+    if not found.whole:  # a teacher's own weights are among all of a run
+        method.reset_teacher()
     return found
 
 
