@@ -106,7 +106,8 @@ def measure(job: str, n: int, scratch: Path, encoder: str) -> dict[str, Any]:
     whole, seconds = peak(job, n, scratch, encoder)
     model = "gaussian" if job == "predict" else encoder
     row = {"measurement": "peak memory", "job": job, "model": model, "items": n, "asked": JOBS[job], "bytes": whole}
-    return row | {"bytes_of_1000": few, "beyond": whole - few, "gib_beyond": round((whole - few) / 2**30, 3), "seconds": round(seconds, 1)}
+    row |= {"bytes_of_1000": few, "beyond": whole - few, "gib_beyond": round((whole - few) / 2**30, 3)}
+    return row | {"seconds": round(seconds, 1)}
 
 
 def main() -> None:
