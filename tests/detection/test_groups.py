@@ -49,8 +49,8 @@ def test_neighbors_equal_all_distances():
 @pytest.mark.parametrize("d", [2, 8, 64])
 def test_none_in_gaussian_data(d):
     """In at most 5 of 100 runs, of which the binomial law allows 10."""
-    found = [bool(odd_groups(cloud(200, d, seed), random_state=seed)) for seed in range({2: 30, 8: 100, 64: 30}[d])]
-    assert sum(found) <= {2: 5, 8: 10, 64: 5}[d]
+    found = [bool(odd_groups(cloud(200, d, seed), random_state=seed)) for seed in range({2: 15, 8: 100, 64: 30}[d])]
+    assert sum(found) <= {2: 3, 8: 10, 64: 5}[d]
 
 
 @pytest.mark.parametrize(("n", "heap", "d"), [(3000, 60, 32), (400, 8, 8), (400, 6, 2)])
