@@ -105,7 +105,8 @@ def require_matching(name: str, values: Any, other: str, n: int) -> None:
         Traceback (most recent call last):
         ValueError: expected one of folds for each of the 3 calibration items, found 2
     """
-    found = len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) else 0
+    dimensions: int = getattr(values, "ndim", 1)
+    found = len(values) if hasattr(values, "__len__") and dimensions else 0
     if found != n:
         raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {found}")
 
