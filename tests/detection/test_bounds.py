@@ -90,6 +90,16 @@ def test_certificates_fail_as_rarely_as_they_say(rank):
     assert tied <= 0.1 + 3 * (0.1 * 0.9 / 400) ** 0.5
 
 
+def test_certificates_are_the_exact_interval_of_the_binomial_law():
+    x = rng().normal(size=80)
+    for k in (1, 2, 7, 80):
+        interval = stats.binomtest(k - 1, 80, alternative="less").proportion_ci(0.9, method="exact")
+        assert certify(x, rank=k, confidence=0.9).fpr == pytest.approx(interval.high, rel=1e-9)
+        assert certify(x, np.sort(x)[-k], confidence=0.9).fpr == pytest.approx(interval.high, rel=1e-9)
+    assert certify(x, rank=1, confidence=0.9).fpr == pytest.approx(1 - 0.1 ** (1 / 80))
+    assert certify(x, -99.0).fpr == 1
+
+
 def test_thresholds_for_a_rate():
     r, runs = rng(), 500
     found = [fpr_threshold(x, 0.02, confidence=0.9) for x in r.random((runs, 500))]

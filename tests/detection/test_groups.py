@@ -49,8 +49,8 @@ def test_neighbors_equal_all_distances():
 @pytest.mark.parametrize("d", [2, 8, 64])
 def test_none_in_gaussian_data(d):
     """In at most 5 of 100 runs, of which the binomial law allows 10."""
-    found = [bool(odd_groups(cloud(200, d, seed), random_state=seed)) for seed in range({2: 30, 8: 100, 64: 30}[d])]
-    assert sum(found) <= {2: 5, 8: 10, 64: 5}[d]
+    found = [bool(odd_groups(cloud(200, d, seed), random_state=seed)) for seed in range({2: 15, 8: 100, 64: 30}[d])]
+    assert sum(found) <= {2: 3, 8: 10, 64: 5}[d]
 
 
 @pytest.mark.parametrize(("n", "heap", "d"), [(3000, 60, 32), (400, 8, 8), (400, 6, 2)])
@@ -78,6 +78,14 @@ def test_a_heap_without_edges_to_the_rest_and_equal_items():
     x[:20] = x[0] + 8
     (group,) = odd_groups(x)
     assert sorted(group.members.tolist()) == list(range(20)) and np.isfinite(group.separation)
+
+
+def test_the_separation_of_a_group_without_edges_to_the_rest():
+    x = cloud(500, 8)
+    x[:20] = 0.3 * x[:20] + 8
+    (group,) = odd_groups(x)
+    core = nearest_others(x[:20], 4)[0][:, 3]
+    assert group.separation == pytest.approx(float(torch.cdist(x[:20], x[20:]).min() / core.log().mean().exp()), rel=1e-3)
 
 
 def test_order_and_unit_do_not_matter():

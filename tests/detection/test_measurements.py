@@ -104,7 +104,7 @@ def test_the_size_of_a_file(tmp_path):
 def test_errors():
     with pytest.raises(ValueError, match="expected at least one image"):
         measure([])
-    with pytest.raises(ValueError, match=r"expected images \(C, H, W\)"):
+    with pytest.raises(ValueError, match=r"expected images \(N, C, H, W\)"):
         measure(np.zeros((2, 5, 4, 4), np.uint8))
     with pytest.raises(ValueError, match=r"expected sizes \(1, 2\)"):
         measure(photographs(1), [1, 2])

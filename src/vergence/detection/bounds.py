@@ -6,6 +6,7 @@ Shapes: n calibration items, m items that are judged.
 import functools
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,8 @@ def certify(
         raise ValueError("expected either a threshold or a rank, found both or neither: pass one of them")
     n = len(s)
     if rank is None:
-        assert threshold is not None
+        if not isinstance(threshold, Real):
+            raise ValueError(f"expected the threshold to be a number, found {threshold!r}")
         exceeding = int((s > threshold).sum())
         return Certificate(float(threshold), _upper(exceeding + 1, n, confidence), confidence, n, exceeding)
     require_count(1, rank=rank)

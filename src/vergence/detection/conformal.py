@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.detection.parts.kinds import Seed, Values, as_values, like, require_matching, uniforms
+from vergence.detection.parts.kinds import Seed, Values, as_values, like, numeric, require_matching, uniforms
 from vergence.utils.checks import require_choice, require_count, require_within
 
 __all__ = ["Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"]
@@ -93,6 +93,8 @@ def _counts(calibration: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
 
 def _by_group(groups: tuple[Any, Any], n: int, m: int) -> list[tuple[Any, Any]]:
     """Returns the indices of the calibration items and of the items of each group."""
+    if not isinstance(groups, tuple | list) or len(groups) != 2:
+        raise ValueError("expected groups to be two: the labels of the calibration items and those of the scored ones")
     labels, own = (np.asarray(g.cpu() if isinstance(g, Tensor) else g) for g in groups)
     require_matching("groups", labels, "calibration", n)
     require_matching("groups", own, "scored", m)
@@ -280,12 +282,13 @@ def _benjamini_hochberg(p: Tensor, level: float) -> Tensor:
 
 
 def _require_p_values(p_values: Values) -> Tensor:
-    if np.ndim(p_values) == 2:
+    given = numeric("p_values", p_values)
+    if given.ndim == 2:
         raise ValueError(
-            f"expected the p-values of one score, (m,), found {tuple(np.shape(p_values))}: combine the levels into one score "
+            f"expected the p-values of one score, (m,), found {tuple(given.shape)}: combine the levels into one score "
             "and calibrate that, since the least of several p-values is not a p-value"
         )
-    p = as_values("p_values", p_values)
+    p = as_values("p_values", given)
     if bool(((p < 0) | (p > 1)).any()):
         raise ValueError(f"expected p-values in [0, 1], found {float(p.min()):g} to {float(p.max()):g}: pass p_values(...)")
     return p

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from vergence.detection.parts.kinds import Values, as_values, like
+from vergence.detection.parts.kinds import Values, as_values, like, numeric
 from vergence.utils.checks import require_count
 
 __all__ = ["label_trim", "tail_p_values", "to_label"]
@@ -63,18 +62,18 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
         array([0.1, 0.5])
     """
     s = as_values("calibration", calibration)
-    out = np.unique(np.asarray(confirmed.cpu() if isinstance(confirmed, Tensor) else confirmed, dtype=np.int64))
+    out = np.unique(numeric("confirmed", confirmed).cpu().numpy())
     shown = set(np.asarray(to_label(s.cpu().numpy(), budget)).tolist())
-    other = [int(i) for i in out if int(i) not in shown]
+    other = [i for i in out.tolist() if i not in shown]
     if other:
         raise ValueError(
             f"expected confirmed oddities among the {budget} strangest calibration items, found {len(other)} elsewhere "
-            f"(first: {other[0]}): an item is looked at because of its score alone, so raise the budget or leave it in"
+            f"(first: {other[0]:g}): an item is looked at because of its score alone, so raise the budget or leave it in"
         )
     if len(out) == len(s):
         raise ValueError(f"expected calibration items to remain, found all {len(s)} confirmed as odd: pass typical items")
     keep = torch.ones(len(s), dtype=torch.bool)
-    keep[torch.from_numpy(out)] = False
+    keep[torch.from_numpy(out).long()] = False
     return like(calibration, s[keep.to(s.device)])
 
 

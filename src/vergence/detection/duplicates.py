@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import luma, resize, to_unit
+from vergence.detection.parts.kinds import images_of, numeric
 from vergence.detection.parts.search import features_of, nearest_others, similar_pairs
-from vergence.utils.checks import require_within
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.files import sha256
 
 __all__ = [
@@ -75,7 +76,10 @@ def grouped(pairs: Any, n: int) -> list[Ints]:
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    edges = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    require_count(0, n=n)
+    edges = numeric("pairs", pairs).long().cpu().numpy().reshape(-1, 2)
+    if len(edges) and not 0 <= edges.min() <= edges.max() < n:
+        raise ValueError(f"expected pairs of indices below {n}, found {edges.min()} to {edges.max()}")
     graph = coo_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
     label = connected_components(graph, directed=False)[1]
     order = np.argsort(label, kind="stable")
@@ -145,9 +149,7 @@ def perceptual_hash(images: Any, *, block: int = 1024) -> Tensor:
         >>> int((perceptual_hash(image) != perceptual_hash(0.9 * image + 3)).sum())
         0
     """
-    x = images if isinstance(images, Tensor) else torch.as_tensor(images)
-    if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise ValueError(f"expected images (N, C, H, W) with 1 or 3 channels, found {tuple(x.shape)}: bring them to one shape")
+    x = images_of(images)
     return torch.cat([_hash(resize(luma(part.float()), 32, 32)[:, 0]) for part in x.split(block)])
 
 
@@ -160,7 +162,7 @@ def _hash(light: Tensor) -> Tensor:
     return lowest > lowest.median(1, keepdim=True).values + rounding
 
 
-def mild_views(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def mild_views(images: Any, generator: torch.Generator | None = None) -> Tensor:
     """Returns a slightly changed copy of each image, as saving it again makes it: cropped, brighter or darker, noisy.
 
     Up to 4 % of each side is cut off, brightness changes by up to 8 %, contrast by up to 8 %, and noise has 1 % of the range.
@@ -172,7 +174,7 @@ def mild_views(images: Tensor, generator: torch.Generator | None = None) -> Tens
     Returns:
         (N, C, H, W), float in [0, 1].
     """
-    x = to_unit(images).float()
+    x = to_unit(images_of(images)).float()
     n = len(x)
     r = torch.rand(n, 5, generator=generator).to(x)
     scale = 1 - 0.04 * r[:, 0]
@@ -283,6 +285,7 @@ def leaks(train: Any, test: Any, hashes: tuple[Any, Any] | None = None, *, thres
 
 def _matches(a: Tensor, b: Tensor | None, hashes: tuple[Any, Any], threshold: float, bits: int) -> Duplicates:
     require_within("(0, 1]", threshold=threshold)
+    require_count(0, bits=bits)
     differing = _differing(hashes[0], hashes[0] if b is None else hashes[1], len(a), len(a if b is None else b))
     most = MOST * (len(a) + (0 if b is None else len(b)))
     unit = F.normalize(a), None if b is None else F.normalize(b)
@@ -308,7 +311,7 @@ def _differing(a: Any, b: Any, n: int, m: int) -> Callable[[Tensor, Tensor], Ten
     """Returns the function from pairs of indices to the number of differing bits; 0 without hashes."""
     if a is None or b is None:
         return lambda i, j: torch.zeros_like(i)
-    x, y = torch.as_tensor(a), torch.as_tensor(b)
+    x, y = numeric("hashes", a), numeric("hashes", b)
     if x.shape != (n, 64) or y.shape != (m, 64):
         raise ValueError(f"expected hashes ({n}, 64) and ({m}, 64), found {tuple(x.shape)} and {tuple(y.shape)}")
     return lambda i, j: (x[i.to(x.device)] != y[j.to(y.device)]).sum(1).to(i.device)

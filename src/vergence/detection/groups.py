@@ -108,7 +108,8 @@ def odd_groups(
         [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
     """
     x = features_of("features", features)
-    require_count(2, smallest=smallest)
+    require_count(2, smallest=smallest, neighbors=neighbors)
+    require_count(0, random_state=random_state)
     require_within("(0, 0.5]", largest=largest)
     require_within("(0, 1)", alpha=alpha)
     require_at_least(1.0, separation=separation)

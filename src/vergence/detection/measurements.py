@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vergence.data.images import FORMATS
 from vergence.data.pixels import luma, to_bytes
+from vergence.detection.parts.kinds import images_of, numeric
 
 __all__ = ["FLAGS", "Measured", "flags", "image_size", "measure"]
 
@@ -73,15 +74,15 @@ def measure(images: Any, sizes: Any = None) -> Measured:
         (1.0, 0.0, 8.0)
     """
     if isinstance(images, Sequence):
-        parts = [_columns(torch.as_tensor(image)[None]) for image in images]
+        parts = [_columns(images_of(numeric("images", image)[None])) for image in images]
     else:
-        x = torch.as_tensor(images)
-        parts = [_columns(part) for part in x.split(max(1, NUMBERS // max(1, x[0].numel())))] if len(x) else []
+        x = images_of(images)
+        parts = [_columns(part) for part in x.split(max(1, NUMBERS // x[0].numel()))]
     if not parts:
         raise ValueError("expected at least one image, found none")
     columns = torch.cat(parts).double().cpu().numpy()
     if sizes is not None:
-        given = np.asarray(sizes, dtype=np.float64)
+        given = numeric("sizes", sizes).cpu().numpy()
         if given.shape != (len(columns), 2):
             raise ValueError(f"expected sizes ({len(columns)}, 2), found {given.shape}: give the height and width of each file")
         columns[:, 5:] = given
@@ -90,8 +91,6 @@ def measure(images: Any, sizes: Any = None) -> Measured:
 
 def _columns(x: Tensor) -> Tensor:
     """Returns the measurements (B, 7) of images (B, C, H, W)."""
-    if x.ndim != 4 or x.shape[1] not in (1, 3) or x.numel() == 0:
-        raise ValueError(f"expected images (C, H, W) with 1 or 3 channels, found {tuple(x.shape[1:])}")
     color = (x if x.dtype == torch.uint8 else to_bytes(x)).float()
     light = luma(color)[:, 0]
     flat = light.flatten(1).sort(1).values / 255

@@ -7,7 +7,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["Seed", "Values", "as_values", "generator", "like", "require_matching", "uniforms"]
+from vergence.utils.checks import is_count
+
+__all__ = ["Seed", "Values", "as_values", "generator", "images_of", "like", "numeric", "require_matching", "uniforms"]
 
 Values = Any  # an array, a tensor, or a sequence of numbers
 Seed = int | np.random.Generator | None
@@ -31,8 +33,7 @@ def as_values(name: str, values: Values, *, least: int = 1) -> Tensor:
         Traceback (most recent call last):
         ValueError: scores: expected numbers, found NaN in 1 of 2: leave these items out
     """
-    x = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.array(values, dtype=np.float64))
-    x = x.to(torch.float64)
+    x = numeric(name, values).to(torch.float64)
     if x.ndim != 1:
         raise ValueError(
             f"{name}: expected one number for each item, shape (N,), found {tuple(x.shape)}: pass one score or level"
@@ -43,6 +44,47 @@ def as_values(name: str, values: Values, *, least: int = 1) -> Tensor:
     if missing:
         raise ValueError(f"{name}: expected numbers, found NaN in {missing} of {len(x)}: leave these items out")
     return x
+
+
+def numeric(name: str, values: Any) -> Tensor:
+    """Returns numbers of any shape as a tensor without gradient, of the type that they have.
+
+    Raises:
+        ValueError: They are not numbers, or not of one shape.
+
+    Example:
+        >>> numeric("images", np.zeros((2, 3), np.uint8)).dtype
+        torch.uint8
+        >>> numeric("scores", ["high"])
+        Traceback (most recent call last):
+        ValueError: scores: expected an array or tensor of numbers, found list
+    """
+    if isinstance(values, Tensor) and not values.is_complex():
+        return values.detach()
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected an array or tensor of numbers, found {type(values).__name__}")
+    return torch.as_tensor(array.astype(np.float64) if array.dtype.kind != "f" and array.dtype != np.uint8 else array.copy())
+
+
+def images_of(images: Any) -> Tensor:
+    """Returns images (N, C, H, W) with 1 or 3 channels as a tensor; bytes or floats.
+
+    Raises:
+        ValueError: They have another shape, or there is none.
+
+    Example:
+        >>> images_of(np.zeros((2, 5, 4, 4), np.uint8))
+        Traceback (most recent call last):
+        ValueError: expected images (N, C, H, W) with 1 or 3 channels, found (2, 5, 4, 4): bring them to one shape
+    """
+    x = numeric("images", images)
+    if x.ndim != 4 or x.shape[1] not in (1, 3) or x.numel() == 0:
+        raise ValueError(f"expected images (N, C, H, W) with 1 or 3 channels, found {tuple(x.shape)}: bring them to one shape")
+    return x if x.dtype == torch.uint8 or x.is_floating_point() else x.float()
 
 
 def like(given: Values, x: Tensor) -> Any:
@@ -63,12 +105,16 @@ def require_matching(name: str, values: Any, other: str, n: int) -> None:
         Traceback (most recent call last):
         ValueError: expected one of folds for each of the 3 calibration items, found 2
     """
-    if len(values) != n:
-        raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {len(values)}")
+    dimensions: int = getattr(values, "ndim", 1)
+    found = len(values) if hasattr(values, "__len__") and dimensions else 0
+    if found != n:
+        raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {found}")
 
 
 def generator(random_state: Seed) -> np.random.Generator:
     """Returns a generator of random numbers for a seed; a generator is returned as it is."""
+    if not (random_state is None or isinstance(random_state, np.random.Generator) or is_count(random_state, 0)):
+        raise ValueError(f"expected random_state to be a whole number, a numpy Generator or None, found {random_state!r}")
     return np.random.default_rng(random_state)
 
 

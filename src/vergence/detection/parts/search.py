@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vergence.detection.parts.kinds import numeric
+from vergence.utils.linalg import require_features
+
 __all__ = ["features_of", "nearest_others", "similar_pairs"]
 
 NUMBERS = 1 << 24  # entries of a table of distances
@@ -17,12 +20,10 @@ def features_of(name: str, x: object) -> Tensor:
     """Returns features (N, D) as a tensor of float32 or float64 on their device, checked to be finite.
 
     Example:
-        >>> features_of("features", [[1, 2]]).dtype
+        >>> features_of("features", torch.ones(2, 3, dtype=torch.float16)).dtype
         torch.float32
     """
-    from vergence.utils.linalg import require_features
-
-    z = x.detach() if isinstance(x, Tensor) else torch.as_tensor(x)
+    z = numeric(name, x)
     z = z if z.dtype == torch.float64 else z.to(torch.float32)
     require_features(**{name: z})
     return z
