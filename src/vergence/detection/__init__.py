@@ -1,6 +1,6 @@
-"""What is unusual: densities and distances on features, their combination over levels, and decisions with guarantees.
+"""What is unusual, with a guarantee: densities and distances on features, conformal p-values, odd groups, duplicates, reasons.
 
-Detectors are scikit-learn estimators; a class is imported when it is first used.
+Detectors are scikit-learn estimators. A name is imported when it is first used.
 """
 
 import importlib
@@ -15,6 +15,25 @@ _FILES = {  # public names of each file
     "combined": ("CombinedDetector", "default_detector"),
     "statistics": ("pixel_statistics",),
     "levels": ("patch_dictionary", "stage_features"),
+    "conformal": ("Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
+    "bounds": ("Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"),
+    "shift": ("Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"),
+    "contamination": ("label_trim", "tail_p_values", "to_label"),
+    "groups": ("Group", "odd_groups"),
+    "duplicates": (
+        "Duplicates",
+        "Similarity",
+        "exact_duplicates",
+        "grouped",
+        "leaks",
+        "mild_views",
+        "near_duplicates",
+        "perceptual_hash",
+        "same_files",
+        "similarity_threshold",
+    ),
+    "measurements": ("FLAGS", "Measured", "flags", "image_size", "measure"),
+    "reasons": ("Reason", "Reasons"),
 }
 
 __all__ = [name for names in _FILES.values() for name in names]
