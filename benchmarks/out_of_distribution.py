@@ -6,7 +6,7 @@ images for the development sets, 2,000 test images for the sets that confirm. Th
 sets of CIFAR-10 alone: Fashion-MNIST, MNIST, noise, and blurred, covered, colored, pixelated, rotated, mixed and recombined
 training images. New to it are CIFAR-100, Omniglot, inverted images, all corruptions of test images, and all of Fashion-MNIST.
 
-    python benchmarks/out_of_distribution.py --data-root DATA --cache FOLDER   # rows of results/out_of_distribution.jsonl
+    python benchmarks/out_of_distribution.py --data-root DATA --scratch FOLDER   # rows of results/out_of_distribution.jsonl
     python benchmarks/tables.py                                              # the tables of docs/detection.md
 
 ``FOLDER`` keeps the runs and the features, so that the command continues where it was stopped.
@@ -187,7 +187,7 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
         net.train()(x[:2000])  # statistics of its batch normalization
         net.eval()
         return lambda b: stage_features(net, b)
-    out = a.cache / "runs" / f"{source} {name} {seed}"
+    out = a.scratch / "runs" / f"{source} {name} {seed}"
     if not (out / "model.safetensors").exists():
         short = {"epochs": a.epochs} if a.epochs is not None and name != "patches" else {}
         settings = {**ENCODERS[name], **short, "limit": a.limit, "root": a.data_root, "device": "cpu", "seed": seed}
@@ -207,7 +207,7 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
 
 def features(a: argparse.Namespace, source: str, name: str, seed: int, parts: dict[str, Tensor]) -> Features:
     """Returns the features of all sets, from the cache where it has them."""
-    file = a.cache / f"{source} {name} {seed}.npz"
+    file = a.scratch / f"{source} {name} {seed}.npz"
     if not file.exists():
         levels = pixel_levels(parts["train"]) if name == "pixels" else encoder_levels(a, source, name, seed, parts["train"])
         arrays: dict[str, np.ndarray] = {}
@@ -266,7 +266,7 @@ def detectors(X: Features, name: str) -> dict[tuple[str, str], Any]:
             ("statistics", "kNN"): NeighborDetector(20, max_items=2000),
             ("patches", "Gaussian"): GaussianDetector(),
             ("patches", "kNN"): NeighborDetector(20, max_items=2000),
-            ("pixels", "kNN, cosine"): NeighborDetector(metric="cosine", standardize=False),
+            ("pixels", "kNN, cosine, 2,000 items"): NeighborDetector(metric="cosine", standardize=False, max_items=2000),
             ("pixels", "Gaussian, 64 directions"): GaussianDetector(64, standardize=False),
         }
     own = {(level, "own score"): None for level in X if level.startswith("own_")}
@@ -311,7 +311,7 @@ def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", default="data", help="folder for torchvision, with omniglot.npz and cifar100_subset.npz")
-    parser.add_argument("--cache", type=Path, required=True, help="folder of the runs and features")
+    parser.add_argument("--scratch", type=Path, required=True, help="folder of the runs and features")
     parser.add_argument("--data", nargs="+", default=["cifar10", "fashion_mnist"])
     parser.add_argument("--encoders", nargs="+", default=["patches", "vje", "gje", "contrastive", "untrained"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
@@ -320,7 +320,7 @@ def main() -> None:
     a = ledger.parse(parser, "out_of_distribution")
     if a.tiny:
         a.limit, a.encoders, a.data, a.epochs = 200, ["vje", "untrained"], ["cifar10"], 1
-    a.cache.mkdir(parents=True, exist_ok=True)
+    a.scratch.mkdir(parents=True, exist_ok=True)
     for source in a.data:
         parts = sets(source, a.data_root, a.limit)
         if a.tiny:
