@@ -43,7 +43,8 @@ OPTIONS = {
     "Demo": ["out", "seed"],
     "Train": [
         "data", "out", "resume", "trust_code", "recipe", "set", "objective", "encoder", "epochs", "batch_size", "optimizer", "lr",
-        "size", "limit", "keep_classes", "seed", "precision", "device", "devices", "threads", "data_root", "download", "strict",
+        "size", "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
+        "download", "strict",
     ],
     "Evaluate": ["run", "probes", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code"],

@@ -52,6 +52,8 @@ class Data:
         classes: Name of each label 0, 1, ...; empty without labels.
         skipped: Items that were left out.
         note: Description of how the test part was made.
+        calibration: Training items that nothing is fitted to, where they have been taken out of ``train``
+            (`vergence.training.calibration.split`); None otherwise.
         size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
             None for vectors, and for images that are not square.
     """
@@ -64,6 +66,7 @@ class Data:
     skipped: tuple[Skipped, ...]
     note: str
     size: int | None = None
+    calibration: Items | None = None
 
 
 def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) -> Data:

@@ -13,7 +13,7 @@ from vergence.encoders.dictionary import PatchSettings
 from vergence.encoders.networks import is_closed_form
 from vergence.methods.paired import PairedMethod
 from vergence.runs.run import Run
-from vergence.training import build, closed_form, loop, recipes
+from vergence.training import build, calibration, closed_form, loop, recipes
 from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_new, run_lock, write_skipped
 from vergence.training.monitor import online_knn
@@ -72,7 +72,7 @@ def train(
         with run_lock(out):  # refused before the data is read; held again below
             pass
     fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
-    opened = sources.open_data(config.data, workers=config.fit.workers)
+    opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers), config)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
     config = _fitted(config, opened, shape)
@@ -117,7 +117,7 @@ def _continued(out: Path, config: RunConfig, now: RunMetadata) -> RunFolder:
         ValueError: The data has changed since the run started.
     """
     folder = RunFolder.open(out, trust_code=True)  # `_resumed` has asked
-    for name in ("n_train", "shape", "target_shape"):
+    for name in ("n_train", "n_calibration", "shape", "target_shape"):
         before, found = getattr(folder.metadata, name), getattr(now, name)
         if before != found:
             raise ValueError(f"expected the data that the run started with, found {name} {found} instead of {before}; restore it")
