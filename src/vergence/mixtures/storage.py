@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from vergence.utils.files import replacing
 from vergence.utils.records import shortened
 
-__all__ = ["FORMAT", "Stored", "read_model"]
+__all__ = ["FORMAT", "Stored", "parse_object", "read_model", "write_model"]
 
 
 FORMAT = 1  # version of the file format
@@ -41,13 +42,7 @@ class Stored(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"expected settings that are numbers, text or arrays, found a {error}: set a number instead"
             ) from None
-        head = {"format": str(FORMAT), "class": type(self).__name__, "settings": settings, "state": json.dumps(plain)}
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        try:
-            with replacing(where) as part:
-                part.write_bytes(_sorted_head(save(tensors, metadata=head)))
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"cannot write {where}: {error}") from None
+        write_model(where, type(self).__name__, settings, json.dumps(plain), arrays)
 
     @classmethod
     def load(cls: type[T], path: str | Path) -> T:
@@ -59,7 +54,7 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         head, arrays = read_model(path)
         if head["class"] != cls.__name__:
             raise ValueError(f"expected a {cls.__name__} in {path}, found a {head['class']}: use vergence.mixtures.load")
-        settings, state = (_object(head[key], path) for key in ("settings", "state"))
+        settings, state = (parse_object(head[key], path) for key in ("settings", "state"))
         if foreign := settings.keys() - cls._get_param_names():
             known = f"expected settings of {cls.__name__} as in this version"
             raise ValueError(f"{known}, found {', '.join(sorted(foreign))} in {path}: fit the model again")
@@ -88,6 +83,28 @@ class Stored(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"expected a fitted {type(self).__name__} in {path}, found damage: {reason}; fit it again") from None
 
 
+def write_model(path: Path, kind: str, settings: str, state: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an estimator's file in one step.
+
+    Args:
+        path: File to write.
+        kind: Name of its class.
+        settings: Constructor's arguments as JSON.
+        state: Fitted numbers and text as JSON.
+        arrays: Fitted arrays by name.
+
+    Raises:
+        ValueError: The file cannot be written.
+    """
+    head = {"format": str(FORMAT), "class": kind, "settings": settings, "state": state}
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    try:
+        with replacing(path) as part:
+            part.write_bytes(_sorted_head(save(tensors, metadata=head)))
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"cannot write {path}: {error}") from None
+
+
 def _sorted_head(content: bytes) -> bytes:
     """Returns a safetensors file with its metadata in the order of their names, which safetensors writes in a random one."""
     end = 8 + int.from_bytes(content[:8], "little")
@@ -113,7 +130,7 @@ def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
     except (SafetensorError, OSError) as error:
         raise ValueError(f"expected a model file, found {path} damaged or of another kind: {error}") from None
     if not {"format", "class", "settings", "state"} <= head.keys():
-        raise ValueError(f"expected an estimator of vergence.mixtures, found none in {path}")
+        raise ValueError(f"expected an estimator of vergence, found none in {path}")
     if head["format"] != str(FORMAT):
         raise ValueError(
             f"expected format {FORMAT}, found format {head['format']} in {path}: upgrade vergence, or fit the model again"
@@ -121,7 +138,7 @@ def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
     return head, arrays
 
 
-def _object(text: str, path: str | Path) -> dict[str, Any]:
+def parse_object(text: str, path: str | Path) -> dict[str, Any]:
     """Returns the object of a JSON text in a model's file."""
     try:
         value = json.loads(text)

@@ -1,0 +1,22 @@
+"""What is unusual: densities and distances on features, their combination over levels, and decisions with guarantees.
+
+Detectors are scikit-learn estimators; a class is imported when it is first used.
+"""
+
+import importlib
+from typing import Any
+
+_FILES = {  # public names of each file
+    "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
+    "gaussian": ("GaussianDetector",),
+}
+
+__all__ = [name for names in _FILES.values() for name in names]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a file when one of its names is first used."""
+    for file, names in _FILES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+    raise AttributeError(f"module 'vergence.detection' has no attribute '{name}'")

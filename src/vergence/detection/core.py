@@ -1,0 +1,234 @@
+"""The contract of detectors: fit to features of typical items, then a score for every item.
+
+Shapes: N items, D features. Detectors are scikit-learn estimators with its convention for outliers, and take tensors too.
+"""
+
+import abc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from vergence.detection.storage import pack, read_detector, restore, write_detector
+from vergence.mixtures.core import to_numpy
+from vergence.utils.checks import require_count, require_within
+
+__all__ = ["Detector", "blocks", "cross_fit", "load_detector", "restore", "save_detector", "take"]
+
+BLOCK = 1 << 21  # numbers in a block of items
+
+
+def blocks(X: np.ndarray) -> Iterator[slice]:
+    """Yields slices of rows with about two million numbers each, which bounds the memory of what is computed from them."""
+    rows = max(1, BLOCK // max(1, X.shape[1]))
+    return (slice(start, start + rows) for start in range(0, len(X), rows))
+
+
+def take(X: Any, rows: Any) -> Any:
+    """Returns rows of an array, or of each array of a dictionary.
+
+    Example:
+        >>> take({"z": np.arange(6).reshape(3, 2)}, [2])
+        {'z': array([[4, 5]])}
+    """
+    return {name: values[rows] for name, values in X.items()} if isinstance(X, dict) else X[rows]
+
+
+class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
+    """A score of how typical an item is, fitted to features of items that are mostly typical.
+
+    A concrete class has ``_fit(X, w)`` for items (N, D) of float32 or float64 and weights (N,) or None, and
+    ``_score(block)`` for some of the items, (n, D) in float64. Fitted state is numbers, text, arrays and estimators in attributes
+    with a trailing underscore.
+
+    Attributes:
+        offset_: Threshold of `score_samples`: the share ``contamination`` of the items of `fit` lies below it.
+        n_features_in_: D.
+    """
+
+    contamination: float
+
+    @abc.abstractmethod
+    def _fit(self, X: Any, w: np.ndarray | None) -> None: ...
+
+    @abc.abstractmethod
+    def _score(self, block: np.ndarray) -> np.ndarray: ...
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "Detector":
+        """Fits the detector.
+
+        Args:
+            X: Features (N, D), N >= 2, an array or tensor; float32 is not copied to float64 as a whole.
+            y: Not used.
+            sample_weight: (N,), >= 0: an item of weight 2 counts as two items. All 1 by default.
+
+        Returns:
+            The detector.
+
+        Raises:
+            ValueError: A setting is out of its range, there is one item only, all features are constant, or values are not
+                finite.
+        """
+        require_within("(0, 0.5]", contamination=self.contamination)
+        items = self._read(X, reset=True)
+        w = None if sample_weight is None else _check_sample_weight(to_numpy(sample_weight), _first(items), dtype=np.float64)
+        if w is not None and ((w < 0).any() or not w.sum() > 0):
+            raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
+        if w is not None and (w == 0).any():
+            items, w = take(items, w > 0), w[w > 0]
+        self._fit(items, w)
+        self.offset_ = _lower_quantile(self._over(items), w, self.contamination)
+        return self
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Returns how typical each item is, (N,); larger is more typical. Log-densities are in nats.
+
+        Raises:
+            ValueError: The features are not finite or not D. NotFittedError, a ValueError, before `fit`.
+        """
+        check_is_fitted(self)
+        return self._over(self._read(X, reset=False))
+
+    def anomaly_score(self, X: Any) -> np.ndarray:
+        """Returns how anomalous each item is, (N,); larger is more anomalous. It is minus `score_samples`."""
+        return -self.score_samples(X)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Returns `score_samples` minus ``offset_``, (N,): negative for outliers."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns -1 for outliers and 1 for all other items, (N,)."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def fit_features(self, z: Tensor, y: Tensor | None = None) -> "Detector":
+        """Fits the detector to features of a network, as the detectors of pytorch-ood.
+
+        Args:
+            z: (N, D).
+            y: Labels (N,); items of negative label, which marks outliers there, are left out. Other labels are not used.
+        """
+        return self.fit(z if y is None else z[y >= 0])
+
+    def predict_features(self, z: Tensor) -> Tensor:
+        """Returns `anomaly_score` as a tensor (N,) of float32 on the device of ``z``."""
+        return torch.from_numpy(self.anomaly_score(z)).to(z.device, torch.float32)
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the parameters and the fitted numbers and text, as JSON; see `restore`."""
+        content, _ = pack(self)
+        return {"parameters": content["parameters"], "state": content["state"]}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the fitted arrays by name; see `restore`."""
+        return pack(self)[1]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the fitted detector to one ``.safetensors`` file, which `load_detector` reads."""
+        check_is_fitted(self)
+        write_detector(path, self)
+
+    def try_out(self) -> None:
+        """Scores one item, which fails with an error where the fitted state is damaged."""
+        check_is_fitted(self)
+        if np.isnan(self.decision_function(np.zeros((1, self.n_features_in_)))).any():
+            raise ValueError("scores that are not numbers")
+
+    def _read(self, X: Any, *, reset: bool) -> Any:
+        """Returns checked items."""
+        return validate_data(self, to_numpy(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
+
+    def _over(self, X: Any) -> np.ndarray:
+        """Returns the scores of checked items, block by block."""
+        return np.concatenate([self._score(np.asarray(X[rows], dtype=np.float64)) for rows in blocks(X)])
+
+
+def _first(items: Any) -> Any:
+    return next(iter(items.values())) if isinstance(items, dict) else items
+
+
+def _lower_quantile(scores: np.ndarray, w: np.ndarray | None, share: float) -> float:
+    """Returns the largest score that has at most a share of the weight strictly below it."""
+    order = np.argsort(scores)
+    below = np.cumsum(np.ones(len(scores)) if w is None else w[order])
+    first = np.searchsorted(below, share * below[-1] * (1 + 1e-12), side="right")
+    return float(scores[order][min(first, len(scores) - 1)])
+
+
+def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, random_state: Any = 0) -> Any:
+    """Returns out-of-fold anomaly scores: each item is scored by a detector that has not seen it, nor its group.
+
+    Args:
+        detector: Unfitted detector, which is cloned for each fold.
+        X: Features (N, D), or a dictionary of them for a `CombinedDetector`.
+        n_folds: Folds, 2 to N.
+        groups: Group of each item, (N,), for instance of near-duplicates; a group is in one fold. None makes each item a group.
+        random_state: Seed of the folds.
+
+    Returns:
+        The scores (N,), larger is more anomalous; the fold of each item, (N,); and the fitted detector of each fold, which has
+        seen all other folds.
+
+    Raises:
+        ValueError: There are fewer items or groups than folds, or the groups do not fit the items.
+
+    Example:
+        >>> from vergence.detection import GaussianDetector
+        >>> X = np.random.default_rng(0).normal(size=(100, 3))
+        >>> X[7] = 9.0
+        >>> scores, folds, detectors = cross_fit(GaussianDetector(), X)
+        >>> int(scores.argmax()), len(detectors)
+        (7, 5)
+    """
+    require_count(2, n_folds=n_folds)
+    X = {name: to_numpy(values) for name, values in X.items()} if isinstance(X, dict) else to_numpy(X)
+    folds = _folds(len(_first(X)), n_folds, groups, random_state)
+    scores, fitted = np.empty(len(folds)), []
+    for fold in range(n_folds):
+        own = folds == fold
+        fitted.append(clone(detector).fit(take(X, ~own)))
+        scores[own] = fitted[-1].anomaly_score(take(X, own))
+    return scores, folds, fitted
+
+
+def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
+    """Returns the fold of each item; folds have about equally many items, the largest groups are placed first."""
+    labels = np.arange(n) if groups is None else np.asarray(to_numpy(groups))
+    if labels.shape != (n,):
+        raise ValueError(f"expected one group for each of {n} items, found shape {labels.shape}: give each item one")
+    _, group, size = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(size) < n_folds:
+        raise ValueError(f"expected at least {n_folds} items or groups for {n_folds} folds, found {len(size)}: lower n_folds")
+    order = np.random.default_rng(random_state).permutation(len(size))
+    order = order[np.argsort(-size[order], kind="stable")]
+    fold, filled = np.empty(len(size), dtype=np.int64), np.zeros(n_folds, dtype=np.int64)
+    for one in order:
+        fold[one] = filled.argmin()
+        filled[fold[one]] += size[one]
+    return fold[group]
+
+
+def save_detector(detector: Detector, path: str | Path) -> None:
+    """Writes a fitted detector to one ``.safetensors`` file, in one step.
+
+    Raises:
+        ValueError: It is not fitted, a setting is neither a number nor text nor an array, or the file cannot be written.
+    """
+    detector.save(path)
+
+
+def load_detector(path: str | Path) -> Detector:
+    """Returns the detector that `save_detector` wrote. Loading executes no code from the file.
+
+    Raises:
+        ValueError: The file is missing, damaged, from another version, or holds no detector.
+    """
+    detector = read_detector(path)
+    if not isinstance(detector, Detector):
+        raise ValueError(f"expected a detector in {path}, found a {type(detector).__name__}: use vergence.mixtures.load")
+    return detector

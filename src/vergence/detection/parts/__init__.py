@@ -1,0 +1,1 @@
+"""Parts that several detectors share: moments of items, robust choices of items, tails of scores."""
