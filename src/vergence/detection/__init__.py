@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 _FILES = {  # public names of each file
+    "conformal": ("cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
     "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
     "gaussian": ("GaussianDetector",),
 }

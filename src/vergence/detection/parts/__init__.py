@@ -1,1 +1,1 @@
-"""Parts that several detectors share: moments of items, robust choices of items, tails of scores."""
+"""What several files of the room share."""
