@@ -10,6 +10,11 @@ _FILES = {  # public names of each file
     "conformal": ("cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
     "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
     "gaussian": ("GaussianDetector",),
+    "subspace": ("SubspaceDetector",),
+    "mixture": ("MixtureDetector",),
+    "neighbors": ("NeighborDetector",),
+    "combined": ("CombinedDetector", "default_detector"),
+    "statistics": ("pixel_statistics",),
 }
 
 __all__ = [name for names in _FILES.values() for name in names]

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from vergence.mixtures.storage import parse_object, read_model, write_model
 from vergence.utils.names import unknown
 
-__all__ = ["pack", "read_detector", "restore", "unpack", "write_detector"]
+__all__ = ["find", "pack", "read_detector", "restore", "unpack", "write_detector"]
 
 CLASSES = {  # what a file may hold, with the module that defines it
     "GaussianDetector": "vergence.detection.gaussian",
@@ -105,9 +105,7 @@ def unpack(content: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 def _unpack_estimator(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
     name = content["class"]
-    if name not in CLASSES:
-        raise unknown("detector", str(name), CLASSES)
-    kind = getattr(importlib.import_module(CLASSES[name]), name)
+    kind = find(str(name))
     parameters, state = (unpack(content[key], arrays) for key in ("parameters", "state"))
     if foreign := sorted(parameters.keys() - kind._get_param_names()):
         raise ValueError(f"expected settings of {name} as in this version, found {foreign[0]}: fit it again")
@@ -118,6 +116,17 @@ def _unpack_estimator(content: dict[str, Any], arrays: Mapping[str, np.ndarray])
     for key, value in state.items():
         setattr(model, key, np.asarray(value, dtype=object) if key == "feature_names_in_" else value)
     return model
+
+
+def find(name: str) -> Any:
+    """Returns a detector's class by its name.
+
+    Raises:
+        ValueError: There is no such class; the nearest known name is suggested.
+    """
+    if name not in CLASSES:
+        raise unknown("detector", name, CLASSES)
+    return getattr(importlib.import_module(CLASSES[name]), name)
 
 
 def restore(name: str, settings: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:

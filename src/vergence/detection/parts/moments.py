@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from vergence.detection.core import blocks
 from vergence.utils.checks import require_choice, require_within
 
-__all__ = ["Moments", "consistency", "moments", "principal", "shrunk", "shuffled", "trimmed"]
+__all__ = ["Moments", "consistency", "moments", "principal", "shrunk", "trimmed", "uniform"]
 
 RIDGE = 1e-9  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 START = 10_000  # items that the robust initialization reads
@@ -158,7 +158,7 @@ def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | f
 
 def _signs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns a robust location (D,) and a robust whitening matrix (D, D) of at most 10,000 items."""
-    x = np.asarray(X[shuffled(X, 0)[:START]] if len(X) > START else X, dtype=np.float64)
+    x = np.asarray(X[np.argsort(uniform(X, 0), kind="stable")[:START]] if len(X) > START else X, dtype=np.float64)
     location = np.median(x, axis=0)
     x = x - location
     scale = _deviation(x)
@@ -189,17 +189,21 @@ def _nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> n
     return np.asarray(distance <= distance[order[min(last, len(order)) - 1]])
 
 
-def shuffled(X: Any, random_state: Any) -> np.ndarray:
-    """Returns a random order of items (N, D) that depends on their values and not on their order.
+def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
+    """Returns a random number in [0, 1) for each item (N, D) that depends on its values and not on its place.
+
+    Items that are equal have the same number, so that a threshold splits items and keeps equal ones together.
 
     Example:
-        >>> X = np.array([[1.0, 2.0], [3.0, 5.0], [9.0, 1.0]])
-        >>> bool((X[shuffled(X, 0)] == X[::-1][shuffled(X[::-1], 0)]).all())
-        True
+        >>> X = np.array([[1.0, 2.0], [3.0, 5.0], [9.0, 1.0], [1.0, 2.0]])
+        >>> u = uniform(X, 0)
+        >>> bool(u[0] == u[3]), bool((u[::-1] == uniform(X[::-1], 0)).all())
+        (True, True)
     """
-    direction = np.random.default_rng(0).normal(size=X.shape[1])
-    spread = np.asarray(np.ptp(X, axis=0), dtype=np.float64)
-    low = np.asarray(X.min(0), dtype=np.float64)
-    direction = direction / np.where(spread > 0, spread, 1.0)
-    key = np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
-    return np.argsort(key, kind="stable")[np.random.default_rng(random_state).permutation(len(key))]
+    direction = np.random.default_rng(0).normal(size=(X.shape[1],))
+    low, high = (np.asarray(end, dtype=np.float64) for end in (X.min(0), X.max(0)))
+    direction = direction / np.where(high > low, high - low, 1.0)
+    key: np.ndarray = np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
+    _, distinct = np.unique(np.round(key, 9), return_inverse=True)
+    n = int(distinct.max()) + 1
+    return np.asarray(np.random.default_rng(random_state).permutation(n)[distinct] / n)

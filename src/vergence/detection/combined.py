@@ -1,0 +1,221 @@
+"""Several levels of features, for instance pixel statistics and embeddings, in one score."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from vergence.detection.core import Detector, take
+from vergence.detection.parts.moments import uniform
+from vergence.detection.parts.tails import Tail
+from vergence.detection.storage import find
+from vergence.mixtures.core import to_numpy
+from vergence.utils.checks import require_choice, require_within
+
+__all__ = ["COMBINE", "CombinedDetector", "default_detector"]
+
+
+def fisher(log_p: np.ndarray) -> np.ndarray:
+    """Returns -2 sum log p over the last axis (Fisher, 1925)."""
+    return np.asarray(-2 * log_p.sum(-1))
+
+
+def stouffer(log_p: np.ndarray) -> np.ndarray:
+    """Returns sum z / sqrt(L), z = Phi^-1(1 - p), over the last axis (Stouffer, 1949)."""
+    return np.asarray(norm.isf(np.exp(np.clip(log_p, -700.0, -1e-12))).sum(-1) / np.sqrt(log_p.shape[-1]))
+
+
+def cauchy(log_p: np.ndarray) -> np.ndarray:
+    """Returns the signed logarithm of the mean of 1 / tan(pi p) over the last axis (Liu, Xie, Cauchy combination test, 2020)."""
+    mean = (1 / np.tan(np.pi * np.exp(np.clip(log_p, -700.0, -1e-12)))).mean(-1)
+    return np.asarray(np.sign(mean) * np.log1p(np.abs(mean)))
+
+
+def least(log_p: np.ndarray) -> np.ndarray:
+    """Returns -log of the least p over the last axis; it wants its own calibration."""
+    return np.asarray(-log_p.min(-1))
+
+
+Rule = Callable[[np.ndarray], np.ndarray]
+COMBINE: dict[str, Rule] = {"fisher": fisher, "stouffer": stouffer, "cauchy": cauchy, "least": least}
+
+
+class CombinedDetector(Detector):
+    """Detectors on named levels of features, combined through their p-values.
+
+    Each level's score becomes a tail probability p under the scores of calibration items, and the logarithms of p are combined.
+    Levels depend on each other, so the result is a score and not a test: ``calibration_scores_`` holds the combined scores of
+    other calibration items, for conformal p-values.
+
+    Features are a dictionary of matrices (N, D_level), or one matrix (N, D) with ``columns``.
+
+    Args:
+        detectors: Detector of each level by name; or one that is cloned for every level; None for `SubspaceDetector`.
+        columns: Columns of each level in a matrix, slices or lists of indices; None makes the matrix one level, ``features``.
+        combine: ``fisher``, ``stouffer``, ``cauchy`` or ``least``.
+        calibration: Share of the items, in [0, 1), that is not fitted to but calibrates the levels; 0 calibrates on the items
+            of the fit, whose scores are too small: call `calibrate` then.
+        random_state: Seed of the calibration part; the order of the items does not matter.
+        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+
+    Attributes:
+        levels_: Names of the levels.
+        detectors_: Fitted detector of each level.
+        tails_: Calibrated tail of each level's scores.
+        calibration_scores_: Anomaly scores (n,) of calibration items that the detectors and tails have not seen.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = {"colors": rng.normal(size=(500, 3)), "z": rng.normal(size=(500, 8))}
+        >>> detector = CombinedDetector().fit(X)
+        >>> odd = {"colors": np.array([[0.0, 0.0, 0.0]]), "z": np.full((1, 8), 4.0)}
+        >>> detector.anomaly_score(odd) > detector.calibration_scores_.max()
+        array([ True])
+        >>> detector.level(odd).tolist()
+        ['z']
+    """
+
+    def __init__(
+        self,
+        detectors: Any = None,
+        *,
+        columns: Mapping[str, Any] | None = None,
+        combine: str = "fisher",
+        calibration: float = 0.2,
+        random_state: int | None = 0,
+        contamination: float = 0.05,
+    ) -> None:
+        self.detectors = detectors
+        self.columns = columns
+        self.combine = combine
+        self.calibration = calibration
+        self.random_state = random_state
+        self.contamination = contamination
+
+    def _fit(self, X: dict[str, np.ndarray], w: np.ndarray | None) -> None:
+        require_choice("combine", self.combine, COMBINE)
+        require_within("[0, 1)", calibration=self.calibration)
+        self.levels_ = list(X)
+        held = self._chance(X) < self.calibration
+        if held.all() or held.sum() < 2 or (~held).sum() < 2:
+            held[:] = False
+        rest = (X, w) if not held.any() else (take(X, ~held), None if w is None else w[~held])
+        self.detectors_ = {name: one.fit(rest[0][name], sample_weight=rest[1]) for name, one in self._unfitted().items()}
+        self._calibrate(*((X, w) if not held.any() else (take(X, held), None if w is None else w[held])))
+
+    def calibrate(self, X: Any, sample_weight: Any = None) -> "CombinedDetector":
+        """Calibrates the levels again, on typical items that no encoder and no detector was fitted to.
+
+        Half of the items calibrate the levels; the other half's combined scores become ``calibration_scores_``. The threshold
+        ``offset_`` of `predict` becomes their quantile.
+
+        Args:
+            X: Features of at least 2 items, as for `fit`.
+            sample_weight: (n,), > 0; all 1 by default.
+        """
+        check_is_fitted(self)
+        items = self._read(X, reset=False)
+        w = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        self._calibrate(items, w)
+        self.offset_ = float(-np.quantile(self.calibration_scores_, 1 - self.contamination, method="higher"))
+        return self
+
+    def _calibrate(self, X: dict[str, np.ndarray], w: np.ndarray | None) -> None:
+        half = self._chance(X)
+        half = half < np.quantile(half, 0.5)
+        if half.sum() < 2 or (~half).sum() < 1:
+            half[:] = True
+        other = ~half if not half.all() else half
+        first, second = take(X, half), take(X, other)
+        v = None if w is None else w[half]
+        scores = {name: -one.score_samples(first[name]) for name, one in self.detectors_.items()}
+        self.tails_ = {name: Tail(values, v).arrays() for name, values in scores.items()}
+        self.calibration_scores_ = -self._over(second)
+
+    def _chance(self, X: dict[str, np.ndarray]) -> np.ndarray:
+        """Returns a random number for each item that depends on the values of its first level."""
+        return uniform(next(iter(X.values())), self.random_state)
+
+    def _unfitted(self) -> dict[str, Any]:
+        """Returns a new detector for each level."""
+        if isinstance(self.detectors, Mapping):
+            if set(self.detectors) != set(self.levels_):
+                levels, given = ", ".join(self.levels_), ", ".join(map(str, self.detectors))
+                raise ValueError(f"expected one detector for each level ({levels}), found {given}: name one for each")
+            return {name: clone(self.detectors[name]) for name in self.levels_}
+        one = find("SubspaceDetector")() if self.detectors is None else self.detectors
+        return {name: clone(one) for name in self.levels_}
+
+    def contributions(self, X: Any) -> dict[str, np.ndarray]:
+        """Returns -log p of each level for each item, (N,) by the level's name: how anomalous the item is there."""
+        check_is_fitted(self)
+        return {name: -values for name, values in self._log_p(self._read(X, reset=False)).items()}
+
+    def level(self, X: Any) -> np.ndarray:
+        """Returns the name of the level where each item is most anomalous, (N,)."""
+        found = self.contributions(X)
+        return np.asarray(np.asarray(list(found))[np.stack(list(found.values())).argmax(0)])
+
+    def _log_p(self, X: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tails = {name: Tail.of(state) for name, state in self.tails_.items()}
+        return {name: tails[name].log_probability(-self.detectors_[name].score_samples(X[name])) for name in self.levels_}
+
+    def _over(self, X: dict[str, np.ndarray]) -> np.ndarray:
+        return np.asarray(-COMBINE[self.combine](np.stack(list(self._log_p(X).values()), -1)))
+
+    def _score(self, block: np.ndarray) -> np.ndarray:
+        return self._over(self._split(block))
+
+    def try_out(self) -> None:
+        """Scores one item, which fails with an error where the fitted state is damaged."""
+        for one in self.detectors_.values():
+            one.try_out()
+        if np.isnan(self._over({name: np.zeros((1, one.n_features_in_)) for name, one in self.detectors_.items()})).any():
+            raise ValueError("scores that are not numbers")
+
+    def _read(self, X: Any, *, reset: bool) -> dict[str, np.ndarray]:
+        if not isinstance(X, Mapping) or issparse(X):  # some sparse matrices are dictionaries
+            return self._split(super()._read(X, reset=reset))
+        if not X:
+            raise ValueError("expected at least one level of features, found none")
+        types = [np.float64, np.float32]
+        items = {
+            str(name): check_array(
+                to_numpy(values), dtype=types, input_name=str(name), ensure_min_samples=2 if reset else 1, estimator=self
+            )
+            for name, values in X.items()
+        }
+        lengths = {name: len(values) for name, values in items.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"expected the same items at every level, found {lengths}: compute all levels of the same items")
+        widths = {name: values.shape[1] for name, values in items.items()}
+        if reset:
+            self.n_features_in_ = sum(widths.values())
+        elif widths != {name: one.n_features_in_ for name, one in self.detectors_.items()}:
+            known = {name: one.n_features_in_ for name, one in self.detectors_.items()}
+            raise ValueError(f"expected levels of {known} features as in fit, found {widths}: compute the same levels")
+        return items if reset else {name: items[name] for name in self.levels_}
+
+    def _split(self, X: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the levels of a matrix."""
+        if self.columns is None:
+            return {"features": X}
+        return {str(name): X[:, columns] for name, columns in self.columns.items()}
+
+
+def default_detector(levels: Iterable[str] = (), **settings: Any) -> CombinedDetector:
+    """Returns the unfitted detector that is used where nothing else is asked for.
+
+    Args:
+        levels: Names of the levels of features that it will be fitted to.
+        **settings: Settings of `CombinedDetector` that differ.
+
+    Example:
+        >>> default_detector(["statistics", "z"]).combine
+        'fisher'
+    """
+    return CombinedDetector({name: find("GaussianDetector")() for name in levels} or None, **settings)

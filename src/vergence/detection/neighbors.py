@@ -1,0 +1,85 @@
+"""The distance to the k-th nearest item of the fit: a control for densities."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.neighbors import NearestNeighbors
+
+from vergence.detection.core import Detector
+from vergence.detection.parts.moments import moments
+from vergence.utils.checks import require_choice, require_count
+
+__all__ = ["NeighborDetector"]
+
+
+class NeighborDetector(Detector):
+    """Minus the distance to the k-th nearest item of the fit; an item of the fit is not its own neighbor.
+
+    It is not a density. More than k oddities that are alike are each other's neighbors, which hides them.
+
+    Args:
+        n_neighbors: k, >= 1; at most N - 1 are used.
+        metric: ``euclidean``, or ``cosine`` for 1 - cosine; a zero vector has cosine 0 to everything.
+        standardize: Whether features are centered and divided by their deviation first.
+        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+
+    Attributes:
+        items_: Items of the fit (N, D), standardized or normalized.
+        weights_: Their weights (N,).
+        location_: (D,).
+        scale_: (D,).
+
+    Example:
+        >>> X = np.array([[0.0], [1.0], [2.0], [10.0]])
+        >>> NeighborDetector(n_neighbors=1, standardize=False).fit(X).anomaly_score(X).tolist()
+        [1.0, 1.0, 1.0, 8.0]
+    """
+
+    def __init__(
+        self, n_neighbors: int = 5, *, metric: str = "euclidean", standardize: bool = True, contamination: float = 0.05
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.standardize = standardize
+        self.contamination = contamination
+
+    def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
+        require_count(n_neighbors=self.n_neighbors)
+        require_choice("metric", self.metric, ["euclidean", "cosine"])
+        self.location_, self.scale_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        if self.standardize:
+            m = moments(X, w, standardize=True)
+            self.location_, self.scale_ = m.location, m.scale
+        self.items_ = self._scaled(X).astype(X.dtype)
+        self.weights_ = np.ones(len(X)) if w is None else w
+
+    def _scaled(self, X: np.ndarray) -> np.ndarray:
+        x = (X - self.location_) / self.scale_
+        if self.metric == "cosine":
+            norm = np.linalg.norm(x, axis=1, keepdims=True)
+            x = x / np.where(norm > 0, norm, 1.0)
+        return np.asarray(x)
+
+    def _score(self, block: np.ndarray) -> np.ndarray:
+        x = self._scaled(block).astype(self.items_.dtype)
+        total = np.cumsum(np.sort(self.weights_))
+        k = min(self.n_neighbors, total[-1] - 1)
+        m = min(int(np.searchsorted(total, k + 1)) + 1, len(self.items_))  # so many hold the weight k + 1 whatever they are
+        distance, index = _nearest(self.items_, x, m)
+        own = _first_equal(self.items_, x, index)
+        weight = np.cumsum(self.weights_[index] - own, axis=1)
+        kth = np.minimum((weight < k * (1 - 1e-12)).sum(1), m - 1)
+        d = distance[np.arange(len(x)), kth]
+        return np.asarray(-(d**2 / 2 if self.metric == "cosine" else d))
+
+
+def _nearest(items: np.ndarray, x: np.ndarray, k: int) -> tuple[Any, Any]:
+    """Returns the distances and indices of the k nearest items, (n, k) each."""
+    distance, index = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(items).kneighbors(x)
+    return distance, index
+
+
+def _first_equal(items: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Returns 1 where a neighbor is the first that equals the query, else 0, (n, k)."""
+    equal = np.stack([(items[column] == x).all(1) for column in index.T], 1)
+    return np.asarray(equal & (np.cumsum(equal, axis=1) == 1), dtype=np.float64)
