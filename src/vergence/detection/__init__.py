@@ -7,7 +7,10 @@ import importlib
 from typing import Any
 
 _FILES = {  # public names of each file
+    "bounds": ("certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"),
     "conformal": ("cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
+    "contamination": ("label_trim", "to_label"),
+    "shift": ("drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"),
     "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
     "gaussian": ("GaussianDetector",),
     "subspace": ("SubspaceDetector",),
