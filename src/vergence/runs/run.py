@@ -16,9 +16,11 @@ from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.evaluation import features
+from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective
-from vergence.runs import embed, score
+from vergence.runs import embed, fitting, score, scoring
+from vergence.runs.detector import RunDetector
 from vergence.training import build
 from vergence.training.folder import RunFolder
 from vergence.utils.checks import require_at_least
@@ -72,6 +74,7 @@ class Run:
 
     def __init__(self, folder: RunFolder, method: PairedMethod, device: torch.device) -> None:
         self.folder, self.method, self.device = folder, method.eval(), device
+        self._detector: RunDetector | None = None
         for encoder in (self.method.encoder, self.method.target_encoder):
             if encoder is not None:
                 encoder.to(memory_format=torch.channels_last)
@@ -210,13 +213,35 @@ class Run:
         z = self.encode(images, batch_size=batch_size)
         return objective.posterior(self.method.projector(self.to_device(z)))
 
-    def score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
-        """Returns how anomalous each item is, (N,); larger is more anomalous. The noise of the samples is fixed.
+    def detector(self) -> RunDetector:
+        """Returns the run's detector; fits and stores one where there is none, as in runs of earlier versions.
 
         Raises:
-            ValueError: The objective defines no density, or has no score of that name.
+            ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
         """
-        return score.score(self.method, self.objective, self.items(images), how, batch_size=batch_size, **self.where())
+        if self._detector is None:
+            self._detector = fitting.loaded_or_fitted(self.folder, self.method, self.device)
+        return self._detector
+
+    def score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
+        """Returns how anomalous each item is, (N,); larger is more anomalous.
+
+        Args:
+            images: Items, an array or tensor, a built-in name or a path.
+            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed. By default the
+                score is that of the run's detector, whatever the objective.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
+        """
+        found = self.detector() if how in (None, score.DETECTOR) else None
+        settings = {"batch_size": batch_size, **self.where()}
+        return score.score(self.method, self.items(images), how, levels=self.levels(), found=found, **settings)
+
+    def levels(self) -> Levels:
+        """Returns the function of a batch of items that computes the levels of features that the detector reads."""
+        return Levels(self.method, self.folder.metadata.shape)
 
     def write_embeddings(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2) -> int:
         """Writes name, z, mean, variance and log-density of every item to a ``.npz``, ``.csv`` or ``.parquet`` file.
@@ -228,15 +253,18 @@ class Run:
         Returns:
             The number of rows.
         """
-        settings = {"batch_size": batch_size, "workers": workers, "recorded": self._recorded(), **self.where()}
+        settings = {"batch_size": batch_size, "workers": workers, "recorded": self.recorded(), **self.where()}
         return embed.write_embeddings(self.method, self.items(source), out, **settings)
 
-    def write_scores(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2) -> int:
-        """Writes name and every score of every item, larger is more anomalous; otherwise as `write_embeddings`."""
-        settings = {"batch_size": batch_size, "workers": workers, "recorded": self._recorded(), **self.where()}
-        return score.write_scores(self.method, self.objective, self.items(source), out, **settings)
+    def write_scores(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2, **settings: Any) -> int:
+        """Writes what the detector says of every item: score, p-value, q-value, flag, level, nearest items, reason.
 
-    def _recorded(self) -> dict[str, Any]:
+        A larger score is more anomalous. Of the flagged items on average at most a tenth are ordinary; see
+        `vergence.runs.scoring.score_items` for other rates and ``all_scores``. Otherwise as `write_embeddings`.
+        """
+        return scoring.score_items(self, self.items(source), out, batch_size=batch_size, workers=workers, **settings).total
+
+    def recorded(self) -> dict[str, Any]:
         """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
         return {"configuration": json.dumps(dataclasses.asdict(self.folder.config.model), default=repr)}
 

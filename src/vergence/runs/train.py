@@ -12,6 +12,7 @@ from vergence.data.views import Views
 from vergence.encoders.dictionary import PatchSettings
 from vergence.encoders.networks import is_closed_form
 from vergence.methods.paired import PairedMethod
+from vergence.runs import fitting
 from vergence.runs.run import Run
 from vergence.training import build, calibration, closed_form, loop, recipes
 from vergence.training.config import RunConfig
@@ -86,7 +87,22 @@ def train(
         folder = _continued(out, config, metadata) if resume else _created(fabric, out, config, metadata, opened)
         fit = _fit_closed_form if is_closed_form(config.model.encoder) else _fit
         fit(fabric, method, opened, folder, views)
+        _detect(fabric, method, opened, folder)
     return Run(folder, method, fabric.device)
+
+
+def _detect(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder) -> None:
+    """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept."""
+    if fabric.is_global_zero:
+        try:
+            found = fitting.fit_and_save(folder, method, opened, fabric.device)
+        except ValueError as error:
+            found = None
+            folder.log(f"no detector: {error}")
+            print(f"note: no detector: {error}", file=sys.stderr)
+        for note in found.notes if found is not None else ():
+            folder.log(f"detector: {note}")
+    fabric.barrier()
 
 
 def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:

@@ -18,7 +18,7 @@ from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.utils.checks import require_within
 
-__all__ = ["FEWEST", "content_digests", "split", "split_groups"]
+__all__ = ["FEWEST", "content_digests", "digests", "split", "split_groups"]
 
 FEWEST = 20  # items of a calibration part: with fewer, not even one item among one can be reported at 0.05
 BLOCK = 512  # items that are read at a time
@@ -100,6 +100,17 @@ def _of_files(items: ImageFiles) -> list[bytes]:
         _digest(path.read_bytes()) if times[size] > 1 and size >= 0 else _digest(b"file", str(i).encode())
         for i, (path, size) in enumerate(zip(paths, sizes, strict=True))
     ]
+
+
+def digests(x: Tensor) -> np.ndarray:
+    """Returns a digest of the content of each item of a batch, (B,) uint64.
+
+    Example:
+        >>> a, b, c = digests(torch.tensor([[1.0], [2.0], [1.0]]))
+        >>> bool(a == c), bool(a == b)
+        (True, False)
+    """
+    return np.frombuffer(b"".join(_digest(row) for row in _bytes(x)), dtype=np.uint64)
 
 
 def _bytes(x: Tensor) -> list[bytes]:

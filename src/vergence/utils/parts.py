@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -50,9 +50,9 @@ class Derived(Protocol):
         order: Names that come first in the file, in this order; all others follow.
     """
 
-    needs: Sequence[str]
-    names: Sequence[str]
-    order: Sequence[str]
+    needs: ClassVar[Sequence[str]]
+    names: ClassVar[Sequence[str]]
+    order: ClassVar[Sequence[str]]
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Takes note of some of the rows; called with all of them, part by part, before `columns`."""
