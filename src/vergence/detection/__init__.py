@@ -18,6 +18,7 @@ _FILES = {  # public names of each file
     "neighbors": ("NeighborDetector",),
     "combined": ("CombinedDetector", "default_detector"),
     "statistics": ("pixel_statistics",),
+    "levels": ("stage_features",),
 }
 
 __all__ = [name for names in _FILES.values() for name in names]

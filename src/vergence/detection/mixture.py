@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.detection.core import Detector, blocks
-from vergence.detection.parts.moments import consistency, principal, shrunk, trimmed, uniform
+from vergence.detection.parts.moments import consistency, nearest_share, principal, shrunk, trimmed, uniform
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_choice, require_count
 
@@ -137,7 +137,7 @@ class MixtureDetector(Detector):
         """Returns the model of fewest components within one standard error of the best."""
         weight = np.ones(len(next(iter(found.values())))) if w is None else w
         best = max(found.values(), key=lambda values: float(weight @ values))
-        kept = best >= np.quantile(best, self.trim)
+        kept = nearest_share(-best, w, self.trim)
         weight = weight[kept] / weight[kept].sum()
         near = []
         for (structure, K), values in found.items():
@@ -159,8 +159,7 @@ class MixtureDetector(Detector):
             model.fit(y, sample_weight=w)
             kept = np.ones(len(y), dtype=bool)
             for _ in range(STEPS if self.trim else 0):
-                density = model.score_samples(y)
-                again = density >= np.quantile(density, self.trim)
+                again = nearest_share(-model.score_samples(y), w, self.trim)
                 if (again == kept).all():
                     break
                 kept = again

@@ -46,7 +46,7 @@ def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
     if isinstance(value, np.generic):
         return value.item(), {}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return {"array": name}, {name: value}
+        return {"array": name}, {name: value if min(value.strides, default=0) >= 0 else value.copy()}
     if isinstance(value, np.ndarray):
         return pack(value.tolist(), name)
     if isinstance(value, Mapping):

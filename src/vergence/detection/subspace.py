@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from vergence.detection.core import Detector
-from vergence.detection.parts.moments import Moments, principal, trimmed, uniform
+from vergence.detection.parts.moments import Moments, nearest_share, principal, trimmed, uniform
 from vergence.utils.checks import require_count
 
 __all__ = ["SubspaceDetector"]
@@ -92,7 +92,7 @@ class SubspaceDetector(Detector):
         likelihood = log_likelihoods((X[held] - m.location) / m.scale, values, vectors)
         weight = np.ones(len(likelihood)) if w is None else w[held]
         first = likelihood[:, (weight @ likelihood).argmax()]
-        kept = first >= np.quantile(first, self.trim)
+        kept = nearest_share(-first, w if w is None else weight, self.trim)
         return int((weight[kept] @ likelihood[kept]).argmax())
 
     def _score(self, block: np.ndarray) -> np.ndarray:

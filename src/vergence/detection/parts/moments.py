@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from vergence.detection.core import blocks
 from vergence.utils.checks import require_choice, require_within
 
-__all__ = ["Moments", "consistency", "moments", "principal", "shrunk", "trimmed", "uniform"]
+__all__ = ["Moments", "consistency", "moments", "nearest_share", "principal", "shrunk", "trimmed", "uniform"]
 
 RIDGE = 1e-9  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 START = 10_000  # items that the robust initialization reads
@@ -144,11 +144,11 @@ def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | f
     if trim == 0:
         return moments(X, w, standardize=standardize)
     location, root = _signs(X)
-    kept = _nearest_share(_distances(X, location, root), w, trim)
+    kept = nearest_share(_distances(X, location, root), w, trim)
     for _ in range(STEPS):
         m = moments(X[kept], None if w is None else w[kept], standardize=standardize)
         values, vectors = principal(shrunk(m, shrinkage))
-        again = _nearest_share(_distances(X, m.location, vectors / np.sqrt(values) / m.scale[:, None]), w, trim)
+        again = nearest_share(_distances(X, m.location, vectors / np.sqrt(values) / m.scale[:, None]), w, trim)
         if (again == kept).all():
             break
         kept = again
@@ -181,7 +181,7 @@ def _distances(X: np.ndarray, location: np.ndarray, root: np.ndarray) -> np.ndar
     return np.concatenate([np.square((X[rows] - location) @ root).sum(1) for rows in blocks(X)])
 
 
-def _nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> np.ndarray:
+def nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> np.ndarray:
     """Returns which items belong to the nearest share 1 - trim of the weight, (N,) of bool; at least two do."""
     order = np.argsort(distance, kind="stable")
     below = np.cumsum(np.ones(len(distance)) if w is None else w[order])

@@ -1,0 +1,77 @@
+"""Levels of features of one batch of images: pixel statistics, the stages of an encoder, and its embedding."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vergence.encoders.dictionary import PatchEncoder
+
+__all__ = ["STAGE", "stage_features", "stage_modules"]
+
+STAGE = "stage"  # before the number of a stage in the name of its level
+
+
+def stage_modules(encoder: nn.Module) -> list[nn.Module]:
+    """Returns the modules whose outputs are the stages of an encoder, the first one first; none for an unknown architecture.
+
+    These are the activations after each convolution of the small network and each hidden layer of an ``mlp``, the four blocks of
+    a ResNet, the feature maps that a network of timm declares, and the pooled responses of patches.
+
+    Example:
+        >>> from vergence.encoders.networks import small_convnet
+        >>> len(stage_modules(small_convnet(3)))
+        4
+    """
+    for module in encoder.modules():
+        if isinstance(module, PatchEncoder):
+            return [module.maps]
+        declared: Any = getattr(module, "feature_info", None)
+        if declared is not None and hasattr(declared, "__iter__"):
+            names = [str(one["module"]) for one in declared if one.get("module")]
+            known = dict(module.named_modules())
+            return [known[name] for name in names if name in known]
+        blocks = [one for name, one in module.named_children() if name.startswith("layer")]
+        if blocks:
+            return blocks
+    return [module for module in encoder.modules() if isinstance(module, nn.ReLU)]
+
+
+def stage_features(encoder: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Returns the embedding ``z`` (B, D) of a batch and the pooled activations of each stage, ``stage1``, ``stage2``, ....
+
+    A map (B, C, H, W) is pooled to its mean and its deviation over positions, (B, 2 C), a sequence (B, T, C) likewise; pooled
+    features (B, C) stay as they are. All come from one forward pass.
+
+    Args:
+        encoder: Network from images to embeddings, in evaluation mode.
+        x: Images (B, C, H, W).
+
+    Example:
+        >>> from vergence.encoders.networks import small_convnet
+        >>> net = small_convnet(3).eval()
+        >>> found = stage_features(net, torch.rand(2, 3, 16, 16, dtype=torch.get_default_dtype()))
+        >>> {name: tuple(values.shape) for name, values in found.items()}
+        {'stage1': (2, 64), 'stage2': (2, 128), 'stage3': (2, 256), 'stage4': (2, 512), 'z': (2, 256)}
+    """
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        return lambda module, inputs, output: found.update({name: _pooled(output.detach())})
+
+    hooks = [one.register_forward_hook(keep(f"{STAGE}{i}")) for i, one in enumerate(stage_modules(encoder), start=1)]
+    try:
+        z = encoder(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {**found, "z": z}
+
+
+def _pooled(x: Tensor) -> Tensor:
+    """Returns mean and deviation over positions, (B, 2 C)."""
+    if x.ndim == 2:
+        return x
+    flat = x.flatten(2) if x.ndim == 4 else x.mT
+    deviation, mean = torch.std_mean(flat.float(), dim=2, correction=0)
+    return torch.cat([mean, deviation], 1)
