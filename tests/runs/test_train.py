@@ -69,7 +69,8 @@ def test_a_run_that_died_before_its_first_checkpoint_is_replaced(tmp_path):
 def test_a_finished_run_leaves_no_lock_and_no_temporary_files(tmp_path):
     vergence.train("digits", out=tmp_path / "run", **QUICK)
     found = {p.name for p in (tmp_path / "run").iterdir()}
-    assert found == {"config.json", "metrics.jsonl", "checkpoints", "model.safetensors", "checksums.json"}
+    files = {"config.json", "metrics.jsonl", "checkpoints", "model.safetensors", "detector.safetensors", "checksums.json"}
+    assert found == files
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["last.pt"]
 
 

@@ -52,6 +52,8 @@ class Levels(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Returns the levels of a batch of items on the method's device."""
+        if not len(x):  # files of which none could be read
+            return {name: f[:0] for name, f in self(x.new_zeros(1, *x.shape[1:])).items()}
         found = {"pixels": pixel_statistics(x)} if self.pixels else {"inputs": x.flatten(1)}
         for name, f in stage_features(self.method.encoder, x).items():
             if self.patches is not None and name.startswith(STAGE):
@@ -63,8 +65,8 @@ class Levels(nn.Module):
         return {name: f.float() for name, f in found.items()}
 
     @torch.no_grad()
-    def width(self) -> int:
-        """Returns the number of features of all levels together."""
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level."""
         first = next(self.method.encoder.parameters())
         x = torch.zeros(1, *self.shape, dtype=first.dtype, device=first.device)
-        return sum(f.shape[1] for f in self(x).values())
+        return {name: f.shape[1] for name, f in self(x).items()}

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.detection import CombinedDetector, cross_fit, default_detector, restore
-from vergence.detection.combined import COMBINE
 from vergence.evaluation import collapse
 from vergence.runs.levels import Arrays, Found, sample
+
+if TYPE_CHECKING:
+    from vergence.detection import CombinedDetector
 
 __all__ = ["FILE", "RunDetector", "fit", "usable_levels", "warn"]
 
@@ -47,7 +48,7 @@ class RunDetector:
         notes: What the reader of the scores must know, such as a collapse.
     """
 
-    detector: CombinedDetector
+    detector: "CombinedDetector"
     calibration: np.ndarray
     names: list[str]
     held_out: bool
@@ -58,8 +59,16 @@ class RunDetector:
     model: str = ""
     notes: list[str] = field(default_factory=list)
 
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level that the detector reads."""
+        return {name: one.n_features_in_ for name, one in self.detector.detectors_.items()}
+
     def scores(self, levels: Mapping[str, Tensor | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the anomaly score of each item (B,), and of each level -log p (B, L), in the order of ``detector.levels_``."""
+        from vergence.detection.combined import COMBINE  # scikit-learn is slow to import
+
+        if not len(levels["z"]):  # a batch of files of which none could be read
+            return np.zeros(0), np.zeros((0, len(self.detector.levels_)))
         found = self.detector.contributions({name: _array(levels[name]) for name in self.detector.levels_})
         each = np.stack(list(found.values()), -1)
         return COMBINE[self.detector.combine](-each), each
@@ -89,6 +98,8 @@ class RunDetector:
         Raises:
             ValueError: The file is damaged or of another version.
         """
+        from vergence.detection import restore
+
         with safe_open(file, framework="numpy") as opened:
             record = json.loads((opened.metadata() or {})["record"])
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}
@@ -149,6 +160,8 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> R
     Raises:
         ValueError: There are too few items, or no level tells them apart.
     """
+    from vergence.detection import cross_fit, default_detector
+
     if len(training.index) < 2 * FOLDS:
         raise ValueError(f"expected at least {2 * FOLDS} items to fit a detector to, found {len(training.index)}; give more")
     levels, notes = usable_levels(training.levels)
@@ -176,7 +189,7 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> R
     )
 
 
-def _only(found: Found, detector: CombinedDetector) -> Arrays:
+def _only(found: Found, detector: "CombinedDetector") -> Arrays:
     return {name: found.levels[name] for name in detector.levels_}
 
 

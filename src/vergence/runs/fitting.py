@@ -15,8 +15,9 @@ from vergence.runs.levels import MOST_ITEMS, Found, collected
 from vergence.training import calibration
 from vergence.training.folder import RunFolder
 from vergence.utils.terminal import late_bar
+from vergence.utils.threads import fixed
 
-__all__ = ["fit_and_save", "loaded_or_fitted"]
+__all__ = ["fit_and_save", "loaded_or_fitted", "training_items"]
 
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
 
@@ -35,7 +36,8 @@ def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: 
     """
     training = method.training
     try:
-        found = _fitted(folder, method.eval(), opened, device)
+        with fixed(torch.get_num_threads()):  # the training has chosen
+            found = _fitted(folder, method.eval(), opened, device)
     finally:
         method.train(training)
     folder.write_checked(FILE, found.content())
@@ -71,18 +73,32 @@ def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
 
 
 def loaded_or_fitted(folder: RunFolder, method: PairedMethod, device: torch.device) -> RunDetector:
-    """Returns a run's detector; fits one where there is none, or where it belongs to another model.
+    """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
 
     Raises:
         ValueError: The file is damaged, or there is none and the data to fit one to cannot be opened.
     """
     if (folder.path / FILE).exists():
         found: RunDetector = folder.read_checked(FILE, RunDetector.read)
-        if found.model == of_module(method):
+        if found.model == of_module(method) and found.widths().items() <= Levels(method, folder.metadata.shape).widths().items():
             return found
-    config = folder.config
     try:
-        opened = open_data(config.data, workers=config.fit.workers)
+        opened = _opened(folder)
     except ValueError as error:
         raise ValueError(f"{folder.path} has no detector yet, and its data cannot be opened to fit one: {error}") from None
-    return fit_and_save(folder, method, calibration.split(opened, config), device)
+    return fit_and_save(folder, method, opened, device)
+
+
+def training_items(folder: RunFolder) -> Items:
+    """Returns the items that a run's encoder was trained on.
+
+    Raises:
+        ValueError: They cannot be opened.
+    """
+    return _opened(folder).train
+
+
+def _opened(folder: RunFolder) -> Data:
+    """Returns a run's data with its calibration part."""
+    config = folder.config
+    return calibration.split(open_data(config.data, workers=config.fit.workers), config)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,13 +10,22 @@ from torch import Tensor
 
 from vergence.data.items import Items
 from vergence.evaluation import features
-from vergence.evaluation.levels import Levels
 from vergence.training.calibration import digests
 
-__all__ = ["MOST_ITEMS", "Arrays", "Found", "collected", "sample"]
+__all__ = ["MOST_ITEMS", "Arrays", "Found", "Leveled", "collected", "sample"]
 
 MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
 Arrays = dict[str, np.ndarray]
+
+
+class Leveled(Protocol):
+    """What computes the levels of a batch of items."""
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns features (B, D) by level."""
+
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level."""
 
 
 @dataclass
@@ -34,7 +43,7 @@ class Found:
     digests: np.ndarray
 
 
-def collected(levels: Levels, items: Items, advance: Any = lambda n: None, most: int = MOST_ITEMS, **settings: Any) -> Found:
+def collected(levels: Leveled, items: Items, advance: Any = lambda n: None, most: int = MOST_ITEMS, **settings: Any) -> Found:
     """Returns the levels of all items, or of a sample of at most ``most`` where there are more, in their order.
 
     Args:
@@ -47,7 +56,7 @@ def collected(levels: Levels, items: Items, advance: Any = lambda n: None, most:
     Raises:
         ValueError: None of the items could be read.
     """
-    chosen = sample(len(items), max(1, min(most, MOST_BYTES // (4 * levels.width()))))
+    chosen = sample(len(items), max(1, min(most, MOST_BYTES // (4 * sum(levels.widths().values())))))
     parts = list(_parts(levels, items.subset(chosen), chosen, advance, settings))
     if not parts or not sum(len(index) for index, _, _ in parts):
         raise ValueError(f"none of the {len(items)} items could be read; give others")
@@ -60,7 +69,7 @@ def collected(levels: Levels, items: Items, advance: Any = lambda n: None, most:
 
 
 def _parts(
-    levels: Levels, items: Items, chosen: Tensor, advance: Any, settings: dict[str, Any]
+    levels: Leveled, items: Items, chosen: Tensor, advance: Any, settings: dict[str, Any]
 ) -> Iterator[tuple[Tensor, Arrays, np.ndarray]]:
     def function(x: Tensor) -> tuple[Arrays, np.ndarray]:
         return {name: f.cpu().numpy() for name, f in levels(x).items()}, digests(x)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,10 +21,14 @@ from vergence.methods.paired import PairedMethod, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective
 from vergence.runs import embed, fitting, score, scoring
 from vergence.runs.detector import RunDetector
+from vergence.runs.levels import MOST_ITEMS, sample
 from vergence.training import build
 from vergence.training.folder import RunFolder
 from vergence.utils.checks import require_at_least
 from vergence.utils.devices import as_device
+
+if TYPE_CHECKING:
+    from vergence.detection import MixtureDetector
 
 __all__ = ["Run", "load"]
 
@@ -238,6 +242,29 @@ class Run:
         found = self.detector() if how in (None, score.DETECTOR) else None
         settings = {"batch_size": batch_size, **self.where()}
         return score.score(self.method, self.items(images), how, levels=self.levels(), found=found, **settings)
+
+    def density(self, images: Images | None = None, *, batch_size: int = 256, **settings: Any) -> "MixtureDetector":
+        """Returns a Gaussian mixture that is fitted to the final embeddings z, whatever the objective.
+
+        A density that is trained along with the encoder describes embeddings that still move; one that is fitted afterwards
+        covers the embeddings of new items better.
+
+        Args:
+            images: Items to fit to; the run's training items by default, at most 50,000 of them.
+            batch_size: Items at a time.
+            **settings: Of `vergence.detection.MixtureDetector`, such as ``n_components``, which held-out items choose by default.
+
+        Returns:
+            The fitted mixture: ``score_samples(run.encode(x))`` are log-densities in nats.
+
+        Raises:
+            ValueError: The run's data cannot be opened, or a setting is out of its range.
+        """
+        from vergence.detection import MixtureDetector
+
+        items = fitting.training_items(self.folder) if images is None else self.items(images)
+        z = self.encode(items.subset(sample(len(items), MOST_ITEMS)), batch_size=batch_size)
+        return MixtureDetector(**settings).fit(z.numpy())
 
     def levels(self) -> Levels:
         """Returns the function of a batch of items that computes the levels of features that the detector reads."""

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vergence.data.items import Items
 from vergence.detection import p_values
-from vergence.detection.bounds import Certificate
 from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
@@ -20,6 +19,9 @@ from vergence.runs.detector import RunDetector
 from vergence.runs.rows import Columns, by_parts, stream, write_rows
 from vergence.training.calibration import digests
 from vergence.utils.names import unknown
+
+if TYPE_CHECKING:
+    from vergence.detection.bounds import Certificate
 
 __all__ = ["DETECTOR", "Decisions", "columns", "score", "write_scores"]
 
@@ -77,7 +79,7 @@ class Decisions:
 
     n: int
     fdr: float = 0.1
-    certificate: Certificate | None = None
+    certificate: "Certificate | None" = None
     total: int = 0
     flagged: int = 0
     seen: int = 0
@@ -162,7 +164,7 @@ def columns(
             raise ValueError("expected calibration items that are not among the scored ones, found equal ones; leave these out")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a batch; the whole is judged at the end
-            p = p_values(found.calibration, total)
+            p = p_values(found.calibration, total) if len(total) else total
         written = {"score": total, "p_value": p, **explained(found, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, found.seen).astype(np.uint8)
         if all_scores:

@@ -114,8 +114,7 @@ def digests(x: Tensor) -> np.ndarray:
 
 
 def _bytes(x: Tensor) -> list[bytes]:
-    rows = np.ascontiguousarray(x.cpu().numpy()).reshape(len(x), -1)
-    return [row.tobytes() for row in rows]
+    return [row.tobytes() for row in np.ascontiguousarray(x.cpu().numpy())]
 
 
 def _digest(*parts: bytes) -> bytes:
