@@ -388,6 +388,42 @@ def cost_table() -> str:
     return grid(["objective", *head], [*body, ["rounds, commit", *rounds]])
 
 
+def findings_table() -> str:
+    """Lines of ``folder_findings.py``, of the last row of each seed."""
+    last = {
+        (row["part"], row.get("kind") or row.get("folder") or row.get("flag"), row["seed"]): row
+        for row in rows("folder_findings")
+    }
+    found = defaultdict(list)
+    for (part, what, _), row in last.items():
+        found[part, what].append(row)
+
+    def mean(key: tuple, field: str, digits: int = 0) -> str:
+        return f"{statistics.mean(row[field] for row in found[key]):.{digits}f}"
+
+    body = []
+    for kind in ("digits", "clothes", "noise"):
+        key = ("groups", kind)
+        others = f"{statistics.mean(row['members'] - row['found'] for row in found[key]):.0f}"
+        body.append([f"odd groups: 60 {kind} among 3,000", f"{mean(key, 'found')} found", f"{others} photographs besides"])
+    body.append(["odd groups: photographs alone", f"{mean(('groups', 'none'), 'groups', 1)} groups", ""])
+    key = ("duplicates", None)
+    hows = ("JPEG", "resized", "brighter", "shifted")
+    kinds = ", ".join(f"{how} {100 * statistics.mean(row[how] for row in found[key]):.0f} %" for how in hows)
+    first, last_cell = f"{mean(key, 'found')} found ({kinds})", f"{mean(key, 'others')} other pairs"
+    body.append(["near-duplicates: 100 copies among 5,000", first, last_cell])
+    (leak,) = found["leaks", None]
+    body.append(["leaks: CIFAR-10 test in CIFAR-100", f"{leak['count']} pair", ""])
+    for (part, what), lines in found.items():
+        if part == "flags":
+            shares = {name: lines[-1][name] for name in ("dark", "light", "blurry", "low_information", "grayscale")}
+            shown = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items() if share > 0)
+            body.append([f"flags: {what}, {lines[-1]['items']:,} images", shown or "none", ""])
+        if part == "spoiled":
+            body.append([f"flags: 100 images made {what}", f"{100 * lines[-1]['found']:.0f} % found", ""])
+    return grid(["what", "result", ""], body)
+
+
 def notes_table() -> str:
     """A line for each note on old rows."""
     body = []
@@ -408,6 +444,7 @@ PAGES = {
         "cost": cost_table,
     },
     ROOT / "benchmarks" / "README.md": {"notes": notes_table},
+    ROOT / "docs" / "detection.md": {"findings": findings_table},
     ROOT / "README.md": {
         "objectives": objectives_table,
         "training": training_table,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vergence.detection import label_trim, p_values, select, to_label
+from vergence.detection import cross_p_values, label_trim, p_values, select, tail_p_values, to_label
 
 N, M, ODD, BAD = 1000, 200, 20, 40
 
@@ -54,3 +54,55 @@ def test_only_what_was_looked_at_is_taken_out():
         label_trim(x, range(4), 4)
     with pytest.raises(ValueError, match="expected a budget of at most the 4 calibration items, found 5"):
         to_label(x, 5)
+
+
+def folder(r, odd, heavy=False, n=2000):
+    """Scores of a folder with some oddities: squared distances of Gaussian or heavy-tailed features."""
+    x = r.standard_t(5, size=(n, 16)) if heavy else r.normal(size=(n, 16))
+    s = (x**2).sum(1) / 2
+    s[:odd] = s.max() + 30
+    return s
+
+
+def test_a_folder_ranked_against_itself_reports_nothing():
+    """The k-th largest of n scores has p of about k / n, which is never at most a k / n."""
+    r, reported = np.random.default_rng(0), 0
+    for _ in range(20):
+        reported += select(cross_p_values(folder(r, 40), r.permutation(2000) % 5), 0.1).any()
+    assert reported == 0
+
+
+@pytest.mark.parametrize("odd", [0, 10, 100])
+def test_tail_p_values_report_what_is_far_beyond_and_little_else(odd):
+    r, proportions, powers = np.random.default_rng(0), [], []
+    for _ in range(100):
+        found = select(tail_p_values(folder(r, odd)), 0.1)
+        proportions.append(found[odd:].sum() / max(1, found.sum()))
+        powers.append(found[:odd].mean() if odd else 1.0)
+    assert np.mean(proportions) <= 0.1 and np.mean(powers) > 0.99
+
+
+def test_tail_p_values_are_uniform_for_an_exponential_tail():
+    r = np.random.default_rng(0)
+    p = np.concatenate([tail_p_values(r.exponential(size=2000)) for _ in range(50)])
+    assert (p <= 0.5).mean() == pytest.approx(0.5, abs=0.01) and (p <= 0.01).mean() <= 0.012
+    light = np.concatenate([tail_p_values(np.abs(r.normal(size=2000))) for _ in range(50)])
+    assert (light <= 0.001).mean() < 0.001  # a lighter tail than the exponential: cautious
+
+
+def test_heavy_tails_need_logarithms():
+    r = np.random.default_rng(0)
+    scores = [folder(r, 0, heavy=True) for _ in range(30)]
+    assert np.mean([select(tail_p_values(s), 0.1).any() for s in scores]) > 0.5
+    assert np.mean([select(tail_p_values(np.log(s)), 0.1).any() for s in scores]) < 0.2
+
+
+def test_tails_of_tensors_and_errors():
+    x = torch.rand(300)
+    assert isinstance(tail_p_values(x), torch.Tensor)
+    order = torch.randperm(300)
+    torch.testing.assert_close(tail_p_values(3 * x[order] + 1), tail_p_values(x)[order])
+    with pytest.raises(ValueError, match="scores: expected at least 200, found 10"):
+        tail_p_values(x[:10])
+    with pytest.raises(ValueError, match="expected scores with different quantiles"):
+        tail_p_values(torch.ones(300))

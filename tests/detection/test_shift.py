@@ -72,7 +72,7 @@ def test_weighted_p_values_are_valid_under_shift():
 
 def test_estimated_weights_are_close_to_the_ratio():
     r = rng()
-    x, y = r.normal(size=(4000, 2)), r.normal(size=(2000, 2)) + [1.0, 0.0]
+    x, y = r.normal(size=(4000, 2)), r.normal(size=(2000, 2)) + np.array([1.0, 0.0])
     w, v = shift_weights(x, torch.from_numpy(y))
     ratio = np.exp(np.concatenate([x, y])[:, 0] - 0.5)
     found = np.concatenate([w, v])

@@ -1,0 +1,128 @@
+"""Planted duplicates are found, different images are not, and nothing of the order of N x N is held."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from vergence.detection import (
+    exact_duplicates,
+    grouped,
+    leaks,
+    mild_views,
+    near_duplicates,
+    perceptual_hash,
+    same_files,
+    similarity_threshold,
+)
+from vergence.detection.parts import search
+
+
+def pictures(n, size=32, seed=0):
+    """Smooth random images of uint8, all different."""
+    noise = torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    smooth = F.interpolate(noise, (size, size), mode="bicubic", align_corners=False)
+    return (127 + 60 * smooth).clamp(0, 255).byte()
+
+
+def embed(images):
+    x = images.float() / 255 if images.dtype == torch.uint8 else images
+    z = F.adaptive_avg_pool2d(x, 8).flatten(1)
+    return z - z.mean(1, keepdim=True)
+
+
+def test_exact_duplicates():
+    x = pictures(30)
+    x[7], x[20], x[21] = x[3], x[3], x[4]
+    assert [group.tolist() for group in exact_duplicates(x)] == [[3, 7, 20], [4, 21]]
+    shapes = [np.zeros((3, 2, 4)), np.zeros((3, 4, 2)), np.zeros((3, 2, 4)), np.zeros((3, 2, 4), np.uint8)]
+    assert [group.tolist() for group in exact_duplicates(shapes)] == [[0, 2]]
+
+
+def test_files_with_the_same_bytes(tmp_path):
+    for name, content in (("a", b"one"), ("b", b"two"), ("c", b"one"), ("d", b"three"), ("e", b"three")):
+        (tmp_path / name).write_bytes(content)
+    files = sorted(tmp_path.iterdir())
+    assert [group.tolist() for group in same_files(files)] == [[0, 2], [3, 4]]
+    with pytest.raises(ValueError, match=r"expected files that can be read, found .*missing"):
+        same_files([tmp_path / "missing"])
+
+
+def test_hashes_of_views_are_near_and_of_others_are_not():
+    x = pictures(200)
+    own = (perceptual_hash(x) != perceptual_hash(mild_views(x, torch.Generator().manual_seed(0)))).sum(1)
+    other = (perceptual_hash(x)[:100] != perceptual_hash(x)[100:]).sum(1)
+    assert own.double().quantile(0.95) <= 12 and other.min() > 12 and abs(other.double().mean() - 32) < 3
+    assert (perceptual_hash(x) == perceptual_hash(x.float() / 255)).all()
+    larger = F.interpolate(x.float(), (96, 96), mode="bilinear", antialias=True)
+    assert (perceptual_hash(x) != perceptual_hash(larger)).sum(1).max() <= 8
+    gray = perceptual_hash(torch.full((2, 1, 9, 9), 7, dtype=torch.uint8))
+    assert gray.shape == (2, 64) and (gray[0] == gray[1]).all()
+
+
+def planted(n=400, copies=40):
+    x = pictures(n)
+    views = mild_views(x[:copies], torch.Generator().manual_seed(1))
+    return torch.cat([x.float() / 255, views]), n, copies
+
+
+def test_near_duplicates_are_found_with_their_own_threshold():
+    x, n, copies = planted()
+    z = embed(x)
+    threshold = similarity_threshold(embed(x[:n]), embed(mild_views(x[:n], torch.Generator().manual_seed(2))))
+    assert threshold.found > 0.9 and threshold.different < threshold.threshold < 1
+    found = near_duplicates(z, perceptual_hash(x), threshold=threshold.threshold)
+    truth = {(i, n + i) for i in range(copies)}
+    assert len(truth & set(map(tuple, found.pairs.tolist()))) >= 0.9 * copies and len(found) <= copies
+    assert (found.bits <= 12).all() and (np.diff(found.similarity) <= 0).all()
+    assert "count as near-duplicates" in str(threshold)
+    duplicated = similarity_threshold(z, embed(mild_views(x, torch.Generator().manual_seed(2))))
+    assert duplicated.threshold == pytest.approx(threshold.threshold, abs=0.01)  # a tenth of duplicates hardly moves it
+
+
+def test_the_hash_removes_what_only_the_embedding_confuses():
+    x = pictures(60)
+    z = torch.zeros(60, 4)
+    z[:, 0] = torch.arange(60)
+    z = F.one_hot(torch.arange(60) // 2, 30).double()  # the encoder cannot tell the images of a pair apart
+    assert len(near_duplicates(z, threshold=0.99)) == 30
+    assert len(near_duplicates(z, perceptual_hash(x), threshold=0.99)) == 0
+
+
+def test_pairs_equal_those_of_the_full_table(monkeypatch):
+    z = torch.randn(90, 4)
+    unit = F.normalize(z)
+    table = (unit @ unit.T).numpy()
+    truth = {(i, j) for i in range(90) for j in range(i + 1, 90) if table[i, j] >= 0.8}
+    monkeypatch.setattr(search, "NUMBERS", 1000)  # blocks of eleven rows
+    found = near_duplicates(z, threshold=0.8)
+    assert set(map(tuple, found.pairs.tolist())) == truth and len(found) == len(truth) > 20
+    np.testing.assert_allclose(found.similarity, [table[i, j] for i, j in found.pairs], rtol=1e-12)
+    assert set(map(tuple, near_duplicates(z.numpy(), threshold=0.8).pairs.tolist())) == truth
+
+
+def test_leaks_between_two_folders():
+    x, n, copies = planted()
+    found = leaks(embed(x[:n]), embed(x[n:]), (perceptual_hash(x[:n]), perceptual_hash(x[n:])), threshold=0.98)
+    assert {(i, i) for i in range(copies)} >= set(map(tuple, found.pairs.tolist())) and len(found) >= 0.9 * copies
+    with pytest.raises(ValueError, match="expected features of one encoder, found 3 and 2"):
+        leaks(torch.ones(2, 3), torch.ones(2, 2), threshold=0.9)
+
+
+def test_groups_of_pairs():
+    assert [group.tolist() for group in grouped(np.array([[5, 1], [1, 9], [2, 3]]), 10)] == [[1, 5, 9], [2, 3]]
+    assert grouped([], 4) == []
+    z = torch.eye(5)[[0, 1, 0, 2, 0]]
+    assert [group.tolist() for group in near_duplicates(z, threshold=0.9).groups(5)] == [[0, 2, 4]]
+
+
+def test_a_collapsed_encoder_is_reported():
+    z = torch.ones(400, 3)
+    with pytest.raises(ValueError, match=r"expected few near-duplicates, found more than 40,000 pairs .* check the encoder"):
+        near_duplicates(z, threshold=0.99)
+    with pytest.raises(ValueError, match="expected features that differ from image to image"):
+        similarity_threshold(z, z)
+    with pytest.raises(ValueError, match=r"expected hashes \(400, 64\)"):
+        near_duplicates(z, torch.ones(3, 64), threshold=0.99)
+    with pytest.raises(ValueError, match="expected images"):
+        perceptual_hash(torch.ones(3, 4))
