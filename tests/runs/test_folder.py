@@ -67,6 +67,16 @@ def test_clean_folders_are_quiet(tmp_path):
     assert sum(judged(tmp_path, x).flag.any() for x in folders) <= 4
 
 
+def test_a_heap_is_a_group_and_dark_pictures_are_named(tmp_path):
+    x, odd = mixed(photographs(380), (0.02 * photographs(20, seed=5)[:1].float() + drawings(20) * 0.9).byte())
+    x[3] //= 12
+    found = judged(tmp_path, x)
+    members = {i for group in found.groups for i in group.members.tolist()}
+    assert len(members & set(np.flatnonzero(odd).tolist())) >= 18 and len(members) <= 22
+    assert {found.group[i] for i in members} == {str(group.medoid) for group in found.groups}
+    assert "dark" in found.measured[3] and not any("dark" in text for text in found.measured[4:20])
+
+
 def test_far_items_of_vectors_are_flagged(tmp_path):
     x = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
     x[::100] += 40 * np.random.default_rng(1).normal(size=(5, 8))
@@ -78,7 +88,7 @@ def test_copies_are_named_and_never_fit_each_other(tmp_path):
     x = photographs(100).numpy()
     x[50] = x[10]
     found = judged(tmp_path, x)
-    assert found.same_as[50] == "10" and sum(map(bool, found.same_as)) == 1 and "1 items are copies" in found.lines()[1]
+    assert found.same_as[50] == "10" and sum(map(bool, found.same_as)) == 1 and "copies of other items: 1" in found.lines()
 
 
 def test_confirmed_oddities_are_not_fitted_to_and_still_scored(tmp_path):
@@ -99,7 +109,7 @@ def test_a_folder_of_files_is_written_and_what_cannot_be_read_is_listed(tmp_path
     found = score_folder(place, tmp_path / "s.csv", workers=0)
     assert len(found.names) == 62 and set(np.asarray(found.names)[np.argsort(-found.score)[:2]]) == {"060.png", "061.png"}
     lines = (tmp_path / "s.csv").read_text().splitlines()
-    assert lines[0] == "name,score,p_value,q_value,flag,level,nearest,reason,same_as" and len(lines) == 63
+    assert lines[0] == "name,score,p_value,q_value,flag,level,nearest,reason,measured,group,same_as" and len(lines) == 63
     assert "broken.png" in (tmp_path / "s.csv.skipped.csv").read_text()
 
 

@@ -11,11 +11,13 @@ import torch
 
 from vergence.data.items import Items
 from vergence.data.sources import open_whole
-from vergence.detection import q_values
+from vergence.detection import flags, odd_groups, q_values, tail_p_values
+from vergence.detection.groups import Group
+from vergence.detection.measurements import Measured
 from vergence.detection.parts.tails import Tail
 from vergence.evaluation import features
 from vergence.runs.detector import usable_levels
-from vergence.runs.folder_levels import FolderLevels
+from vergence.runs.folder_levels import Described, FolderLevels
 from vergence.runs.levels import MOST_ITEMS, Arrays, Found, Leveled, collected
 from vergence.runs.robust import RobustScores
 from vergence.training.calibration import FEWEST, digests
@@ -31,6 +33,7 @@ __all__ = ["Judged", "judge", "score_folder"]
 
 SHOWN, WRITTEN = 10, 4096  # oddities that are printed; rows that are written at a time
 TYPICAL, NEAREST, STRANGE = 5_000, 3, 3.0
+FEWEST_TAIL, FEWEST_GROUPED = 200, 100  # items
 
 
 @dataclass
@@ -47,7 +50,10 @@ class Judged:
         level: Level that says so, (N,).
         nearest: Most similar typical items of each flagged or strange item, separated by ``; ``.
         reason: Why, in words; empty for the others.
+        measured: Names of the plain properties that few items of the folder have, such as ``dark`` or ``blurry``.
+        group: Name of the most central item of the odd group that the item belongs to; empty for none.
         same_as: Name of the first item of equal content; empty for items without one.
+        groups: Odd groups: heaps of items that are alike and unlike all others; members are numbers of items.
         notes: What the reader must know.
     """
 
@@ -59,7 +65,10 @@ class Judged:
     level: np.ndarray
     nearest: list[str]
     reason: list[str]
+    measured: list[str]
+    group: list[str]
     same_as: list[str]
+    groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -71,7 +80,7 @@ class Judged:
     def columns(self) -> dict[str, Any]:
         """Returns what is written, by the name of the column."""
         numbers = {name: getattr(self, name) for name in ("score", "p_value", "q_value")}
-        texts = {name: getattr(self, name) for name in ("nearest", "reason", "same_as")}
+        texts = {name: getattr(self, name) for name in ("nearest", "reason", "measured", "group", "same_as")}
         return {"name": self.names, **numbers, "flag": self.flag.astype(np.uint8), "level": self.level.tolist(), **texts}
 
     def lines(self) -> list[str]:
@@ -84,7 +93,11 @@ class Judged:
                 f"none of the {len(self.names):,} items is flagged: without a reference, odd ones cannot be told from the tail "
                 f"of the others; look from the most unusual on"
             )
-        return [found, *([f"{copies:,} items are copies of others"] if copies else [])]
+        heaps = [
+            f"{group.size:,} items like {self.names[group.medoid]} form a group of their own (p = {group.p_value:.2g})"
+            for group in self.groups
+        ]
+        return [found, *heaps, *([f"copies of other items: {copies:,}"] if copies else [])]
 
     def write(self, out: Path) -> None:
         """Writes a ``.npz``, ``.csv`` or ``.parquet`` file, a row an item."""
@@ -132,7 +145,7 @@ def score_folder(
     if out is not None:
         require_table(Path(out))
     items = source if isinstance(source, Items) else _items(str(source), run, root)
-    levels: Leveled = FolderLevels(items, seed) if run is None else run.levels()
+    levels = Described(FolderLevels(items, seed) if run is None else run.levels())
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with late_bar("items", len(items)) as advance:
         found = judge(levels, items, advance, fdr=fdr, confirmed=confirmed or [], seed=seed, **settings)
@@ -163,6 +176,7 @@ def judge(levels: Leveled, items: Items, advance: Any, *, fdr: float, confirmed:
     found = collected(levels, items, advance, **settings)
     if len(found.index) < FEWEST:
         raise ValueError(f"expected at least {FEWEST} items to judge a folder by itself, found {len(found.index)}; give more")
+    described = {name: found.levels.pop(name) for name in Described.extras if name in found.levels}
     kept, notes = usable_levels(found.levels)
     names = names_of(items, found.index)
     robust, each = _scored(kept, found.digests, _known(names, confirmed), seed)
@@ -173,8 +187,8 @@ def judge(levels: Leveled, items: Items, advance: Any, *, fdr: float, confirmed:
     order = index.argsort().numpy()
     names = names_of(items, index[order])
     score, each = each.max(1)[order], each[order]
-    p = np.exp(Tail(robust.total).log_probability(score))
-    q = q_values(p)
+    p = _p_values(robust.total, score)
+    q, groups = q_values(p), _groups(described, order)
     return Judged(
         names=names,
         score=score,
@@ -184,7 +198,10 @@ def judge(levels: Leveled, items: Items, advance: Any, *, fdr: float, confirmed:
         level=np.asarray(robust.names)[each.argmax(1)],
         nearest=_nearest(found, names, score, order, p <= fdr),
         reason=[_reason(robust.names, one) if odd else "" for one, odd in zip(each, p <= fdr, strict=True)],
+        measured=_measured(described, order),
+        group=_memberships(groups, names),
         same_as=_copies(marks[order], names),
+        groups=groups,
         notes=notes,
     )
 
@@ -262,6 +279,45 @@ def _reason(names: list[str], each: np.ndarray) -> str:
     """Returns the levels at which an item is unusual, the most unusual first, with their scores."""
     order = [i for i in np.argsort(-each) if each[i] > STRANGE] or [int(each.argmax())]
     return ", ".join(f"{names[i]} ({each[i]:.1f})" for i in order)
+
+
+def _p_values(typical: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Returns p-values of scores (N,), most of which are those of ``typical`` (n,).
+
+    The tail follows the middle of the scores (`vergence.detection.tail_p_values`); of few or equal ones it is fitted to the
+    largest tenth, which hides oddities among them.
+    """
+    if len(score) >= FEWEST_TAIL and len(np.unique(np.quantile(score, [0.6, 0.8, 0.9]))) == 3:
+        return np.asarray(tail_p_values(score))
+    return np.asarray(np.exp(Tail(typical).log_probability(score)))
+
+
+def _groups(described: Arrays, order: np.ndarray) -> list[Group]:
+    """Returns the odd groups of images, by their thumbnails; none for few items, or more than are held."""
+    x = described.get("thumbnail")
+    if x is None or len(x) < FEWEST_GROUPED or len(x) < len(order) or not np.ptp(x):
+        return []
+    found: list[Group] = odd_groups(x[order])
+    return found
+
+
+def _memberships(groups: list[Group], names: list[str]) -> list[str]:
+    found = [""] * len(names)
+    for group in groups:
+        for i in group.members.tolist():
+            found[i] = names[group.medoid]
+    return found
+
+
+def _measured(described: Arrays, order: np.ndarray) -> list[str]:
+    """Returns the names of the rare plain properties of each item, separated by ``, ``; those that are held alone have any."""
+    table = described.get("measured")
+    found = [""] * len(order)
+    if table is not None:
+        named = flags(Measured(*table.astype(np.float64).T))
+        for i, row in enumerate(order.tolist()):
+            found[i] = ", ".join(name for name, has in named.items() if row < len(table) and has[row])
+    return found
 
 
 def _copies(marks: np.ndarray, names: list[str]) -> list[str]:

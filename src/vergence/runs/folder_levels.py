@@ -1,17 +1,47 @@
-"""Levels of features of items for which no encoder was trained."""
+"""Levels of features of items for which no encoder was trained, and plain descriptions of images."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vergence.data.items import Items
 from vergence.data.pixels import to_unit
-from vergence.detection import pixel_statistics
+from vergence.detection import measure, pixel_statistics
 from vergence.encoders.dictionary import PatchMaps, PatchSample, PatchSettings, learn_dictionary
+from vergence.runs.levels import Leveled
 
-__all__ = ["FolderLevels"]
+__all__ = ["Described", "FolderLevels"]
 
+THUMBNAIL = 16  # pixels
 ATOMS, SIDE, PATCH = 128, 32, 6  # of the dictionary of patches
 PATCHES, IMAGES, BLOCK = 20_000, 1_000, 100  # that the dictionary is learned from
+
+
+class Described:
+    """Levels, and of images ``measured`` (`vergence.detection.measure`) and ``thumbnail`` (at most 16 x 16 means), too.
+
+    Args:
+        levels: The levels of a batch.
+    """
+
+    extras = ("measured", "thumbnail")
+
+    def __init__(self, levels: Leveled) -> None:
+        self.levels = levels
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns the levels of a batch, and the descriptions."""
+        found = self.levels(x)
+        if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < 4:
+            return found
+        unit = to_unit(x, torch.float32)
+        small = F.adaptive_avg_pool2d(unit, (min(THUMBNAIL, x.shape[2]), min(THUMBNAIL, x.shape[3])))
+        table = torch.from_numpy(measure(x).table) if len(x) else torch.zeros(0, 7)
+        return {**found, "measured": table.float(), "thumbnail": small.flatten(1)}
+
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level, the largest of the descriptions included."""
+        return {**self.levels.widths(), "thumbnail": 3 * THUMBNAIL**2}
 
 
 class FolderLevels(nn.Module):

@@ -57,7 +57,9 @@ def collected(levels: Leveled, items: Items, advance: Any = lambda n: None, most
         ValueError: None of the items could be read.
     """
     chosen = sample(len(items), max(1, min(most, MOST_BYTES // (4 * sum(levels.widths().values())))))
-    parts = list(_parts(levels, items.subset(chosen), chosen, advance, settings))
+    part = items.subset(chosen)
+    parts = list(_parts(levels, part, chosen, advance, settings))
+    items.skipped += [one for one in part.skipped if one not in items.skipped]
     if not parts or not sum(len(index) for index, _, _ in parts):
         raise ValueError(f"none of the {len(items)} items could be read; give others")
     names = parts[0][1]
