@@ -72,6 +72,7 @@ def trained(path: Path, out: Path, setting: str, seed: int, epochs: int) -> verg
         encoder="small",
         target_encoder="small",
         projector=(256, 16),
+        calibration_share=0.0,
         batch_size=128,
         teacher=TEACHER if objectives.get(kind).teacher is not None else None,
         lr=2e-3,

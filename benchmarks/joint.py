@@ -138,7 +138,15 @@ def _alternated(pair: tuple[Tensor, Tensor], y: Tensor, u: Tensor) -> tuple[Tens
 def trained(a: argparse.Namespace, data: str, name: str, options: dict[str, Any], seed: int, out: Path) -> vergence.Run:
     """Trains one setting; ``untrained`` keeps the encoder as it is initialized."""
     untrained = name == "untrained"
-    protocol = {"projector": (256, 32), "batch_size": 256, "lr": 2e-3, "clip": 1.0, "knn_every": 0, **a.settings}
+    protocol = {
+        "projector": (256, 32),
+        "batch_size": 256,
+        "lr": 2e-3,
+        "clip": 1.0,
+        "knn_every": 0,
+        "calibration_share": 0.0,
+        **a.settings,
+    }
     return vergence.train(
         data,
         out=out,

@@ -32,7 +32,7 @@ def trained(a: argparse.Namespace, settings: dict[str, Any], seed: int) -> tuple
     if (folder / "config.json").exists():
         run = vergence.train(None, out=folder, resume=True)
     else:
-        run = vergence.train(a.data, out=folder, recipe=a.recipe, seed=seed, **settings)
+        run = vergence.train(a.data, out=folder, recipe=a.recipe, seed=seed, **{"calibration_share": 0.0, **settings})
     return run, round(time.monotonic() - began, 1)
 
 

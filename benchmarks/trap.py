@@ -179,6 +179,7 @@ def fashion(name: str, seed: int, root: str, epochs: int, limit: int) -> dict[st
             projector=(32,),
             seed=seed,
             knn_every=0,
+            calibration_share=0.0,
             size=16,
         )
         opened = open_data(run.folder.config.data)

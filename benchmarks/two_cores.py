@@ -66,7 +66,7 @@ def measure(args, settings):
     """Trains one run; returns its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
-        run = vergence.train(args.source, recipe="patches", out=Path(folder) / "run", **settings)
+        run = vergence.train(args.source, recipe="patches", out=Path(folder) / "run", **{"calibration_share": 0.0, **settings})
         seconds, fit_mib = time.monotonic() - start, peak()
         train, test = parts(args, run.folder.config)
         encoder, passes = run.folder.config.model.encoder, [row["seconds"] for row in run.folder.metrics()]

@@ -9,12 +9,14 @@ _NAMES = {
     "Run": "runs.run",
     "evaluate": "runs.evaluate",
     "load": "runs.run",
+    "score_folder": "runs.folder",
     "train": "runs.train",
     "write_report": "report.page",
 }
 _ROOMS = (
     "data",
     "densities",
+    "detection",
     "encoders",
     "evaluation",
     "linear",
@@ -27,11 +29,12 @@ _ROOMS = (
     "utils",
 )
 
-__all__ = ["Run", "__version__", "evaluate", "load", "train", "write_report", *_ROOMS]
+__all__ = ["Run", "__version__", "evaluate", "load", "score_folder", "train", "write_report", *_ROOMS]
 
 if TYPE_CHECKING:
     from vergence.report.page import write_report
     from vergence.runs.evaluate import evaluate
+    from vergence.runs.folder import score_folder
     from vergence.runs.run import Run, load
     from vergence.runs.train import train
 

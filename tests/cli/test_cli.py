@@ -44,12 +44,15 @@ OPTIONS = {
     "Demo": ["out", "seed"],
     "Train": [
         "data", "out", "resume", "trust_code", "recipe", "set", "objective", "encoder", "pretrained", "weights", "init", "freeze",
-        "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "seed", "precision", "device", "devices",
-        "threads", "data_root", "download", "strict",
+        "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "calibration_share", "seed", "precision",
+        "device", "devices", "threads", "data_root", "download", "strict",
     ],
     "Evaluate": ["run", "probes", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code"],
-    "Score": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code"],
+    "Score": [
+        "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "data_root", "batch_size",
+        "device", "threads", "trust_code",
+    ],
     "Sample": ["run", "out", "n", "context", "decoder", "decoder_epochs", "seed", "device", "trust_code"],
     "Advise": [
         "data", "out", "labels", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
@@ -142,10 +145,12 @@ def test_evaluate_embed_score_and_report_follow_training(run, tmp_path):
     assert call("embed", run, "digits", "--out", tmp_path / "e.npz").returncode == 0
     with np.load(tmp_path / "e.npz") as e:
         assert e["z"].shape == e["mean"].shape == e["variance"].shape == (359, 256) and e["log_density"].shape == (359,)
-    assert call("score", run, "digits", "--out", tmp_path / "s.csv").returncode == 0
+    scored = call("score", run, "digits", "--out", tmp_path / "s.csv", "--all-scores")
+    assert "the most unusual first" in scored.stdout and "fewer than" in scored.stderr
     with (tmp_path / "s.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["name", "joint", "directional", "radial", "variance", "entropy"] and len(rows) == 359
+    assert list(rows[0])[:9] == ["name", "score", "p_value", "q_value", "flag", "level", "nearest", "reason", "seen"]
+    assert list(rows[0])[-5:] == ["joint", "directional", "radial", "variance", "entropy"] and len(rows) == 359
     assert all(float(r["joint"]) == pytest.approx(float(r["directional"]) + float(r["radial"]), rel=1e-4) for r in rows)
     assert call("report", run).returncode == 0
     assert (run / "report.html").stat().st_size > 10_000
@@ -155,7 +160,7 @@ def test_scores_do_not_depend_on_the_batch(run, tmp_path):
     for size in (7, 256):
         assert call("score", run, "digits", "--out", tmp_path / f"{size}.npz", "--batch-size", size).returncode == 0
     with np.load(tmp_path / "7.npz") as a, np.load(tmp_path / "256.npz") as b:
-        assert np.allclose(a["joint"], b["joint"], rtol=1e-4, atol=1e-3)
+        assert np.allclose(a["score"], b["score"], rtol=1e-3, atol=1e-3)
 
 
 def photographs(folder, n=40, size=(40, 30)):
@@ -390,11 +395,11 @@ def test_sample_refuses_what_it_cannot_draw(run, gaussian, tmp_path):
     assert not (tmp_path / "s.png").exists()
 
 
-def test_a_plain_objective_has_no_score(tmp_path):
+def test_a_plain_objective_is_scored_by_its_detector(tmp_path):
     found = call("train", "digits", "--out", tmp_path / "run", "--objective", "tests.collapsing:Constant", *QUICK)
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip().endswith("--trust-code")
-    refused("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", "--trust-code", words="has no density")
+    assert call("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", "--trust-code").returncode == 0
     assert call("evaluate", tmp_path / "run", "--no-probes", "--trust-code").returncode == 0
     assert call("report", tmp_path / "run").returncode == 0
 

@@ -48,7 +48,7 @@ def test_scores_are_repeatable_and_leave_the_global_seed_alone(run):
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first, run.score(images(), "joint"))
     assert torch.allclose(first, run.score(images(), "directional") + run.score(images(), "radial"), rtol=1e-4)
-    with pytest.raises(ValueError, match="expected a score among joint, directional"):
+    with pytest.raises(ValueError, match="expected a score among detector, joint, directional"):
         run.score(images(), "jiont")
 
 
@@ -88,12 +88,13 @@ def plain(tmp_path_factory):
         return vergence.train("digits", out=tmp_path_factory.mktemp("plain") / "run", **settings)
 
 
-def test_an_objective_from_outside_has_no_density_to_score_with(plain, tmp_path):
+def test_an_objective_from_outside_has_no_density_to_embed_with_but_a_detector_to_score_with(plain, tmp_path):
     assert not plain.has_density
-    for call in (plain.score, plain.embed, lambda x: plain.write_scores(x, tmp_path / "s.csv")):
-        with pytest.raises(ValueError, match="Constant' has no density"):
-            call(images())
-    assert not (tmp_path / "s.csv").exists()
+    with pytest.raises(ValueError, match="Constant' has no density"):
+        plain.embed(images())
+    with pytest.raises(ValueError, match="expected a score among detector, found 'joint'"):
+        plain.score(images(), "joint")
+    assert plain.score(images()).shape == (5,) and plain.write_scores(images(), tmp_path / "s.csv") == 5
 
 
 def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):

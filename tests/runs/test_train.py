@@ -61,7 +61,7 @@ def test_a_run_that_died_before_its_first_checkpoint_is_replaced(tmp_path):
     (tmp_path / "run" / "model.safetensors").unlink()
     run = vergence.train("digits", out=tmp_path / "run", seed=3, **QUICK)
     assert vergence.load(tmp_path / "run").folder.config.fit.seed == 3 == run.folder.config.fit.seed
-    assert [row["step"] for row in run.folder.metrics()] == [4]
+    assert [row["step"] for row in run.folder.metrics()] == [3]
     with pytest.raises(ValueError, match="already holds a run"):
         vergence.train("digits", out=tmp_path / "run", **QUICK)
 
@@ -69,7 +69,8 @@ def test_a_run_that_died_before_its_first_checkpoint_is_replaced(tmp_path):
 def test_a_finished_run_leaves_no_lock_and_no_temporary_files(tmp_path):
     vergence.train("digits", out=tmp_path / "run", **QUICK)
     found = {p.name for p in (tmp_path / "run").iterdir()}
-    assert found == {"config.json", "metrics.jsonl", "checkpoints", "model.safetensors", "checksums.json"}
+    files = {"config.json", "metrics.jsonl", "checkpoints", "model.safetensors", "detector.safetensors", "checksums.json"}
+    assert found == files
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["last.pt"]
 
 
@@ -145,7 +146,7 @@ def test_a_checkpoint_of_another_training_is_one_line(trained, damage):
     before = copy.deepcopy(state)
     damage(state)
     trained.save_checkpoint(state)
-    with pytest.raises(ValueError, match=r"does not fit the run's description|at most 4 steps") as caught:
+    with pytest.raises(ValueError, match=r"does not fit the run's description|at most 3 steps") as caught:
         vergence.train(out=trained.path, resume=True)
     assert "\n" not in str(caught.value)
     trained.save_checkpoint(before)

@@ -97,7 +97,7 @@ def test_a_resumed_run_keeps_the_recorded_number_without_a_trial(tmp_path, slow,
 
     def interrupting(self, row):
         append(self, row)
-        if row["step"] == 4:
+        if row["step"] == 3:
             raise Interrupted(2, row["step"])
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, bench, density, options, sample, train, use
+from vergence.cli import advise, bench, density, options, sample, score, train, use
 from vergence.utils.version import __version__
 
 __all__ = ["RUN", "main"]
@@ -20,7 +20,7 @@ RUN: dict[type, Callable[[Any], None]] = {
     train.Train: train.train,
     use.Evaluate: use.evaluate,
     use.Embed: use.embed,
-    use.Score: use.score,
+    score.Score: score.score,
     sample.Sample: sample.sample,
     advise.Advise: advise.advise,
     density.Density: density.run,

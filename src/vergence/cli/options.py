@@ -25,13 +25,14 @@ SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of i
 # Fields of the configuration that have an option of their own in `vergence train`; --set reaches every field.
 SETTINGS = (
     *("objective", "encoder", "pretrained", "weights", "init", "freeze", "epochs", "batch_size", "optimizer", "lr", "size"),
-    *("limit", "keep_classes"),
+    *("limit", "keep_classes", "calibration_share"),
     *("seed", "precision", "device", "devices", "threads", "root", "download", "strict"),
 )
 MEASURED = "(default: one or all, by measuring)"
 ALIASES = {"root": "data_root"}  # name of an option where it is not the field's
 METAVARS = {
     "lr": "RATE",
+    "calibration_share": "SHARE",
     "size": "PIXELS",
     "keep_classes": "LABEL [LABEL ...]",
     "root": "FOLDER",

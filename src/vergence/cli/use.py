@@ -1,4 +1,4 @@
-"""The commands on a trained run: evaluate, embed, score, report."""
+"""The commands on a trained run: evaluate, embed, report."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 
-__all__ = ["Embed", "Evaluate", "Report", "Score", "embed", "evaluate", "report", "score"]
+__all__ = ["Embed", "Evaluate", "Report", "embed", "evaluate", "print_written", "report"]
 
 
 @dataclass(kw_only=True)
@@ -50,10 +50,6 @@ class Embed(_Use):
     """Random views of each item, 2 or more; adds the direction of their mean embedding (z_crops) and their spread."""
 
 
-class Score(_Use):
-    """Write how anomalous each item is; larger is more anomalous."""
-
-
 @dataclass(kw_only=True)
 class Report:
     """Write a run's report: one interactive page that works offline."""
@@ -78,19 +74,11 @@ def embed(command: Embed) -> None:
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
-    _print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
+    print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
 
 
-def score(command: Score) -> None:
-    """Runs ``vergence score``."""
-    from vergence.runs.run import load
-
-    run = load(command.run, device=command.device, trust_code=command.trust_code)
-    items = run.items(command.images, root=command.data_root)
-    _print_written(command.out, run.write_scores(items, command.out, batch_size=command.batch_size))
-
-
-def _print_written(out: Path, rows: int) -> None:
+def print_written(out: Path, rows: int) -> None:
+    """Prints how many rows were written, and where what could not be read is listed."""
     skipped = out.with_name(f"{out.name}.skipped.csv")
     print(f"wrote {rows} rows to {out}" + (f"; {skipped} lists what could not be read" if skipped.exists() else ""))
 

@@ -20,6 +20,8 @@ class DataConfig(Checked):
         size: Side of the square images that the encoder sees, in pixels, at most 8,192; ``None`` keeps an array's own (64 for
             folders).
         holdout: Share of the items held out for evaluation if the source has no test part, in (0, 1).
+        calibration_share: Share of the training items that nothing is fitted to, in [0, 1), so that their scores calibrate the
+            detector's; 0 keeps none.
         keep_classes: Labels to train on; the others are the anomalies of the evaluation. All by default.
         limit: Largest number of training items, sampled with a fixed seed; no limit by default.
         strict: Whether to refuse unreadable images instead of skipping and listing them.
@@ -33,6 +35,7 @@ class DataConfig(Checked):
     download: bool = False
     size: int | None = None
     holdout: float = 0.2
+    calibration_share: float = 0.2
     keep_classes: tuple[int, ...] | None = None
     limit: int | None = None
     strict: bool = False

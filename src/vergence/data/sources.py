@@ -33,6 +33,7 @@ __all__ = [
     "from_array",
     "open_data",
     "open_items",
+    "open_whole",
     "with_shape",
 ]
 
@@ -53,6 +54,8 @@ class Data:
         classes: Name of each label 0, 1, ...; empty without labels.
         skipped: Items that were left out.
         note: Description of how the test part was made.
+        calibration: Training items that nothing is fitted to, where they have been taken out of ``train``
+            (`vergence.training.calibration.split`); None otherwise.
         size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
             None for vectors, and for images that are not square.
         columns: Names of the features of a table; empty for other data.
@@ -67,6 +70,7 @@ class Data:
     note: str
     size: int | None = None
     columns: tuple[str, ...] = ()
+    calibration: Items | None = None
 
 
 def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) -> Data:
@@ -144,15 +148,50 @@ def open_items(
         ((3, 16, 16), 1438)
     """
     require_within("(0, 1)", holdout=holdout)
-    if (named := part_named(source)) is not None:
-        name, part = named
-        opened = built_in(name, root, download, (part,))
-        test = _holdout(opened.items, holdout)[0] if opened.test is None else opened.test
-        return _shaped(opened.items.subset(_where(test if part == "test" else ~test)), shape, source)
+    if (items := _part_of_built_in(source, root, download, holdout)) is not None:
+        return _shaped(items, shape, source)
     path = _existing(source)
     if _is_array(path):
         return _shaped(_open_rows(path, memory, columns).items, shape, source)
     return _image_files(path, shape, strict, workers)
+
+
+def open_whole(
+    source: str, *, size: int = FOLDER_SIZE, root: str | None = None, download: bool = False, memory: int = 64 << 20
+) -> Items:
+    """Opens every item of a source, in order, for no model: images of a folder as squares, arrays as they are.
+
+    Args:
+        source: As for `open_items`.
+        size: Side of the images of a folder, in pixels.
+        root: Folder that holds torchvision's data sets.
+        download: Whether torchvision may download what is missing.
+        memory: Bytes of a ``.npy`` file above which it stays on disk.
+
+    Raises:
+        ValueError: The source is missing, empty, or of an unknown kind.
+
+    Example:
+        >>> open_whole("digits").shape
+        (1, 8, 8)
+    """
+    if (items := _part_of_built_in(source, root, download, 0.2)) is not None:
+        return items
+    path = _existing(source)
+    if _is_array(path):
+        return open_arrays(path, memory).items
+    found = listing(path)
+    return ImageFiles(base(path), found.names, (channels(base(path), found.names), size, size), found.labels, found.skipped)
+
+
+def _part_of_built_in(source: str, root: str | None, download: bool, holdout: float) -> Items | None:
+    """Returns the part of a built-in set that a name means; None for other sources."""
+    if (named := part_named(source)) is None:
+        return None
+    name, part = named
+    opened = built_in(name, root, download, (part,))
+    test = _holdout(opened.items, holdout)[0] if opened.test is None else opened.test
+    return opened.items.subset(_where(test if part == "test" else ~test))
 
 
 def _name(source: str) -> str:

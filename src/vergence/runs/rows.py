@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,14 +13,14 @@ from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.runs.identity import of_items, versions
 from vergence.training.folder import write_skipped
-from vergence.utils.files import require_table
-from vergence.utils.parts import open_parts
+from vergence.utils.files import Column, require_table
+from vergence.utils.parts import Derived, open_parts
 from vergence.utils.terminal import bar
 
 __all__ = ["Columns", "by_parts", "parts", "stream", "write_rows"]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
-Columns = dict[str, Tensor]  # name -> (B,) or (B, D)
+Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
 
 
 def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
@@ -82,6 +81,7 @@ def write_rows(
     device: torch.device,
     batch_size: int = 256,
     workers: int = 2,
+    derived: Derived | None = None,
 ) -> int:
     """Writes the name and the columns of every item to a ``.npz``, ``.csv`` or ``.parquet`` file; returns the number of rows.
 
@@ -97,13 +97,14 @@ def write_rows(
         device: Device of the function.
         batch_size: Items at a time.
         workers: Processes that decode images.
+        derived: Columns that are computed when all rows are there.
 
     Raises:
         ValueError: No item could be read, the file cannot be written, or another process writes it.
     """
     require_table(out)  # before the items are read for their digest
     settings = {"size": size, "device": device.type, "batch_size": batch_size}
-    with open_parts(out, {**job, **settings, **versions(), "source": of_items(items)}) as kept:
+    with open_parts(out, {**job, **settings, **versions(), "source": of_items(items)}, derived=derived) as kept:
         repeated = [(one.name, one.reason) for one in items.skipped]
         with bar(out.name, len(items)) as advance:
             advance(kept.done)
@@ -129,13 +130,13 @@ def _batches(
     device: torch.device,
     batch_size: int,
     workers: int,
-) -> Iterator[tuple[list[str], dict[str, np.ndarray], int, list[tuple[str, str]]]]:
+) -> Iterator[tuple[list[str], dict[str, Column], int, list[tuple[str, str]]]]:
     """Yields names, columns, number of items, and name and reason of those skipped, of each batch from an item on."""
     rest = items.subset(torch.arange(start, len(items)))
     seen = len(rest.skipped)
     batches = stream(function, rest, size=size, device=device, batch_size=batch_size, workers=workers)
     for first, (index, columns) in zip(range(0, len(rest), batch_size), batches, strict=True):
         names = [rest.names[i] for i in index.tolist()]
-        arrays = {name: value.float().cpu().numpy() for name, value in columns.items()}
+        arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in columns.items()}
         new, seen = rest.skipped[seen:], len(rest.skipped)
         yield names, arrays, min(batch_size, len(rest) - first), [(one.name, one.reason) for one in new]

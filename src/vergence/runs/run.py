@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,13 +17,19 @@ from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.evaluation import collapse, features
+from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective
-from vergence.runs import embed, score
+from vergence.runs import embed, fitting, score, scoring
+from vergence.runs.detector import RunDetector
+from vergence.runs.levels import MOST_ITEMS, sample
 from vergence.training import build
 from vergence.training.folder import RunFolder
 from vergence.utils.checks import require_at_least, require_count
 from vergence.utils.devices import as_device
+
+if TYPE_CHECKING:
+    from vergence.detection import MixtureDetector
 
 __all__ = ["Run", "load"]
 
@@ -74,6 +80,7 @@ class Run:
 
     def __init__(self, folder: RunFolder, method: PairedMethod, device: torch.device) -> None:
         self.folder, self.method, self.device = folder, method.eval(), device
+        self._detector: RunDetector | None = None
         for encoder in (self.method.encoder, self.method.target_encoder):
             if encoder is not None:
                 encoder.to(memory_format=torch.channels_last)
@@ -222,13 +229,58 @@ class Run:
         z = self.encode(images, batch_size=batch_size)
         return objective.posterior(self.method.projector(self.to_device(z)))
 
-    def score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
-        """Returns how anomalous each item is, (N,); larger is more anomalous. The noise of the samples is fixed.
+    def detector(self) -> RunDetector:
+        """Returns the run's detector; fits and stores one where there is none, as in runs of earlier versions.
 
         Raises:
-            ValueError: The objective defines no density, or has no score of that name.
+            ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
         """
-        return score.score(self.method, self.objective, self.items(images), how, batch_size=batch_size, **self.where())
+        if self._detector is None:
+            self._detector = fitting.loaded_or_fitted(self.folder, self.method, self.device)
+        return self._detector
+
+    def score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
+        """Returns how anomalous each item is, (N,); larger is more anomalous.
+
+        Args:
+            images: Items, an array or tensor, a built-in name or a path.
+            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed. By default the
+                score is that of the run's detector, whatever the objective.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
+        """
+        found = self.detector() if how in (None, score.DETECTOR) else None
+        settings = {"batch_size": batch_size, **self.where()}
+        return score.score(self.method, self.items(images), how, levels=self.levels(), found=found, **settings)
+
+    def density(self, images: Images | None = None, *, batch_size: int = 256, **settings: Any) -> "MixtureDetector":
+        """Returns a Gaussian mixture that is fitted to the final embeddings z, whatever the objective.
+
+        A density that is trained along with the encoder describes embeddings that still move; one that is fitted afterwards
+        covers the embeddings of new items better.
+
+        Args:
+            images: Items to fit to; the run's training items by default, at most 50,000 of them.
+            batch_size: Items at a time.
+            **settings: Of `vergence.detection.MixtureDetector`, such as ``n_components``, which held-out items choose by default.
+
+        Returns:
+            The fitted mixture: ``score_samples(run.encode(x))`` are log-densities in nats.
+
+        Raises:
+            ValueError: The run's data cannot be opened, or a setting is out of its range.
+        """
+        from vergence.detection import MixtureDetector
+
+        items = fitting.training_items(self.folder) if images is None else self.items(images)
+        z = self.encode(items.subset(sample(len(items), MOST_ITEMS)), batch_size=batch_size)
+        return MixtureDetector(**settings).fit(z.numpy())
+
+    def levels(self) -> Levels:
+        """Returns the function of a batch of items that computes the levels of features that the detector reads."""
+        return Levels(self.method, self.folder.metadata.shape)
 
     def spread(self, images: Images, *, crops: int = 8, seed: int = 0, batch_size: int = 256) -> tuple[Tensor, Tensor]:
         """Returns how far random views of each item differ in the embedding: their mean direction (N, D) and spread (N,).
@@ -258,7 +310,7 @@ class Run:
         Returns:
             The number of rows.
         """
-        settings = {"batch_size": batch_size, "workers": workers, "recorded": self._recorded(), **self.where()}
+        settings = {"batch_size": batch_size, "workers": workers, "recorded": self.recorded(), **self.where()}
         if crops:
             require_count(2, crops=crops)
             settings |= {
@@ -267,12 +319,15 @@ class Run:
             }
         return embed.write_embeddings(self.method, self.items(source), out, **settings)
 
-    def write_scores(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2) -> int:
-        """Writes name and every score of every item, larger is more anomalous; otherwise as `write_embeddings`."""
-        settings = {"batch_size": batch_size, "workers": workers, "recorded": self._recorded(), **self.where()}
-        return score.write_scores(self.method, self.objective, self.items(source), out, **settings)
+    def write_scores(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2, **settings: Any) -> int:
+        """Writes what the detector says of every item: score, p-value, q-value, flag, level, nearest items, reason.
 
-    def _recorded(self) -> dict[str, Any]:
+        A larger score is more anomalous. Of the flagged items on average at most a tenth are ordinary; see
+        `vergence.runs.scoring.score_items` for other rates and ``all_scores``. Otherwise as `write_embeddings`.
+        """
+        return scoring.score_items(self, self.items(source), out, batch_size=batch_size, workers=workers, **settings).total
+
+    def recorded(self) -> dict[str, Any]:
         """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
         return {"configuration": json.dumps(dataclasses.asdict(self.folder.config.model), default=repr)}
 

@@ -1,63 +1,228 @@
-"""Anomaly scores of items; larger is more anomalous, and the noise of the samples is fixed."""
+"""Anomaly scores of items, larger is more anomalous, and decisions on them; the noise of the samples is fixed."""
 
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vergence.data.items import Items
+from vergence.detection import p_values
+from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
-from vergence.runs.identity import of_module
+from vergence.runs.detector import RunDetector
 from vergence.runs.rows import Columns, by_parts, stream, write_rows
+from vergence.training.calibration import digests
 from vergence.utils.names import unknown
 
-__all__ = ["score", "write_scores"]
+if TYPE_CHECKING:
+    from vergence.detection.bounds import Certificate
+
+__all__ = ["DETECTOR", "Decisions", "columns", "score", "write_scores"]
+
+DETECTOR = "detector"  # the name of the detector's score among the objective's
+SHOWN = 10  # oddities that are kept to be printed
+RARE = 100.0  # a level that fewer than one in so many typical items reach is named in the reason
+TEXTS = ("level", "nearest", "reason")
 
 
-def score(method: PairedMethod, objective: DensityObjective, items: Items, how: str | None = None, **settings: Any) -> Tensor:
+def score(
+    method: PairedMethod, items: Items, how: str | None = None, *, levels: Levels, found: RunDetector | None, **settings: Any
+) -> Tensor:
     """Returns how anomalous each item is, (N,), on the CPU.
 
     Args:
         method: Trained method, in evaluation mode.
-        objective: The method's density.
         items: Items to score.
-        how: Name of the score; the objective's first by default.
+        how: Name of a score of the objective's; None for the detector's.
+        levels: Levels of the features of a batch.
+        found: The run's detector; needed where ``how`` is None.
         **settings: See `vergence.runs.rows.stream`.
 
     Raises:
         ValueError: The objective has no score of that name.
     """
-    scores = [columns for _, columns in stream(lambda x: _scores(method, objective, x), items, **settings)]
-    names = list(scores[0])
-    if how is not None and how not in names:
-        raise unknown("score", how, names)
-    return torch.cat([part[how or names[0]] for part in scores]).cpu()
+    if found is not None:
+        detect = found.scores
+        parts = [part["score"] for _, part in stream(lambda x: {"score": detect(levels(x))[0]}, items, **settings)]
+        return torch.from_numpy(np.concatenate(parts))
+    own = [part for _, part in stream(lambda x: objective_scores(method, method.encoder(x)), items, **settings)]
+    if how is None or how not in own[0]:
+        raise unknown("score", str(how), [DETECTOR, *own[0]])
+    return torch.cat([part[how] for part in own]).cpu()
+
+
+def objective_scores(method: PairedMethod, z: Tensor) -> Columns:
+    """Returns the scores of the objective's own for embeddings (B, D), by name; none without a density."""
+    objective = method.objective
+    return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}
+
+
+@dataclass
+class Decisions:
+    """What is decided when all items have their p-values: columns ``q_value`` and ``flag``, and what is printed.
+
+    Attributes:
+        n: Number of calibration items.
+        fdr: False-discovery rate of the flags.
+        certificate: Threshold whose false-positive rate is bounded, by which items are flagged instead.
+        total: Items that were judged.
+        flagged: Items that were flagged; known when the file has been written.
+        seen: Items that the run was fitted to or calibrated on.
+        first: Name, score, p-value, level, nearest items and reason of the strangest items, the strangest first.
+    """
+
+    n: int
+    fdr: float = 0.1
+    certificate: "Certificate | None" = None
+    total: int = 0
+    flagged: int = 0
+    seen: int = 0
+    first: list[dict[str, Any]] = field(default_factory=list)
+
+    needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", *TEXTS, "seen")
+    names: ClassVar[Sequence[str]] = ("q_value", "flag")
+    order: ClassVar[Sequence[str]] = ("name", "score", "p_value", "q_value", "flag", *TEXTS, "seen")
+
+    def __post_init__(self) -> None:
+        self._counts = np.zeros(self.n + 2, dtype=np.int64)
+
+    def see(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Counts the p-values, and keeps the strangest items."""
+        rank = self._rank(columns["p_value"])
+        self._counts += np.bincount(rank, minlength=self.n + 2)
+        self.total += len(rank)
+        self.seen += int(columns["seen"].sum())
+        self.flagged = int(self._flags(columns["score"], rank).sum()) + self.flagged if self.certificate else self._reported()
+        strangest = np.argsort(-columns["score"], kind="stable")[:SHOWN]
+        self.first += [{name: columns[name][i].item() for name in self.needs} for i in strangest]
+        self.first = sorted(self.first, key=lambda row: -row["score"])[:SHOWN]
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the q-value of each item, the least false-discovery rate at which it is reported, and whether it is flagged."""
+        rank = self._rank(columns["p_value"])
+        return {"q_value": self._q_values()[rank], "flag": self._flags(columns["score"], rank).astype(np.uint8)}
+
+    def lines(self) -> list[str]:
+        """Returns what to do, in sentences, when the file has been written."""
+        if self.certificate is not None:
+            found = f"{_items(self.flagged)} of {self.total:,} flagged: {self.certificate}"
+        elif self.flagged:
+            share = {0.1: "a tenth", 0.2: "a fifth", 0.5: "half"}.get(self.fdr, f"{self.fdr:.2%}".replace(".00", ""))
+            found = f"look at {_items(self.flagged)}; on average at most {share} of them will be fine"
+        else:
+            found = f"nothing is flagged: of {_items(self.total)}, no set can be reported at {self.fdr:g}"
+        known = f"{_items(self.seen)} equal ones that the run was fitted to or calibrated on, so their scores are too small"
+        return [found, f"warning: {known}"] if self.seen else [found]
+
+    def _rank(self, p: np.ndarray) -> np.ndarray:
+        return np.asarray(np.rint(p * (self.n + 1)), dtype=np.int64)
+
+    def _flags(self, scores: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        if self.certificate is not None:
+            return np.asarray(scores > self.certificate.threshold)
+        return np.asarray(self._q_values()[rank] <= self.fdr, dtype=bool)
+
+    def _reported(self) -> int:
+        return int(self._counts[self._q_values() <= self.fdr].sum())
+
+    def _q_values(self) -> np.ndarray:
+        """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, from the number of items that have it."""
+        p = np.arange(self.n + 2) / (self.n + 1)
+        q = p * self.total / np.maximum(np.cumsum(self._counts), 1)
+        return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
+
+
+def _items(n: int) -> str:
+    return "1 item" if n == 1 else f"{n:,} items"
+
+
+def columns(
+    method: PairedMethod, levels: Levels, found: RunDetector, limit: float, all_scores: bool, refused: np.ndarray | None = None
+) -> Callable[[Tensor], Columns]:
+    """Returns the function of a batch of items that computes what is written of each.
+
+    Args:
+        method: Trained method, in evaluation mode.
+        levels: Levels of the features of a batch.
+        found: The run's detector.
+        limit: p-value up to which nearest typical items and a reason are given.
+        all_scores: Whether each level's score and every score of the objective's own are written, too.
+        refused: Digests of items that must not be among those that are scored, sorted.
+    """
+
+    def function(x: Tensor) -> Columns:
+        features = levels(x)
+        total, each = found.scores(features)
+        marks = digests(x)
+        if refused is not None and np.isin(marks, refused).any():
+            raise ValueError("expected calibration items that are not among the scored ones, found equal ones; leave these out")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a batch; the whole is judged at the end
+            p = p_values(found.calibration, total) if len(total) else total
+        written = {"score": total, "p_value": p, **explained(found, features["z"], each, p <= limit)}
+        written["seen"] = np.isin(marks, found.seen).astype(np.uint8)
+        if all_scores:
+            written |= {f"level_{name}": each[:, i] for i, name in enumerate(found.detector.levels_)}
+            written |= objective_scores(method, features["z"])
+        return written
+
+    return function
+
+
+def explained(found: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarray) -> dict[str, list[str]]:
+    """Returns the level that says so of each item and, of unusual items, the nearest typical items and a reason."""
+    names = np.asarray(found.detector.levels_)
+    nearest, reason = ([""] * len(each) for _ in range(2))
+    rows = np.flatnonzero(unusual)
+    for i, similar in zip(rows, found.nearest(z[torch.from_numpy(rows)].float().cpu().numpy()), strict=True):
+        nearest[i], reason[i] = similar, _reason(names, each[i], len(found.calibration))
+    return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
+
+
+def _reason(names: np.ndarray, each: np.ndarray, n: int) -> str:
+    """Returns at which levels an item is unusual, the most unusual first: as one in how many of n typical items.
+
+    Beyond one in n there is only an extrapolation, which is not shown.
+    """
+    order = [i for i in np.argsort(-each) if each[i] > np.log(RARE)] or [int(each.argmax())]
+    beyond = ", ".join(str(names[i]) for i in order if each[i] > np.log(n))
+    within = [f"{names[i]} 1 in {float(f'{np.exp(each[i]):.1g}'):,.0f}" for i in order if each[i] <= np.log(n)]
+    return "; ".join([f"{beyond} rarer than 1 in {n:,}", *within] if beyond else within)
 
 
 def write_scores(
     method: PairedMethod,
-    objective: DensityObjective,
     items: Items,
     out: Path,
     *,
-    recorded: dict[str, Any] | None = None,
+    levels: Levels,
+    found: RunDetector,
+    job: Mapping[str, Any],
+    decisions: Decisions,
+    all_scores: bool = False,
+    refused: np.ndarray | None = None,
     **settings: Any,
 ) -> int:
-    """Writes name and every score of every item; returns the number of rows.
+    """Writes score, p-value, q-value, flag and reason of every item; returns the number of rows.
 
     Args:
         method: Trained method, in evaluation mode.
-        objective: The method's density.
         items: Items to score.
         out: ``.npz``, ``.csv`` or ``.parquet`` file.
-        recorded: What else identifies the model, such as a digest of its configuration: numbers and text.
+        levels: Levels of the features of a batch.
+        found: The detector, calibrated.
+        job: What determines the rows beside these: the verb and digests of the model and its description.
+        decisions: What is decided when all items are scored.
+        all_scores: See `columns`.
+        refused: See `columns`.
         **settings: See `vergence.runs.rows.write_rows`.
     """
-    job = {"job": "score", "model": of_module(method), **(recorded or {})}
-    return write_rows(lambda x: _scores(method, objective, x), items, out, job=job, **settings)
-
-
-def _scores(method: PairedMethod, objective: DensityObjective, x: Tensor) -> Columns:
-    return by_parts(objective.scores, objective, method.projector(method.encoder(x)))
+    limit = 1.0 if decisions.certificate else decisions.fdr
+    function = columns(method, levels, found, limit, all_scores, refused)
+    return write_rows(function, items, out, job=job, derived=decisions, **settings)

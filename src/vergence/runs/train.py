@@ -14,8 +14,9 @@ from vergence.data.views import Views
 from vergence.encoders.dictionary import PatchSettings
 from vergence.encoders.networks import is_closed_form, is_refined
 from vergence.methods.paired import PairedMethod
+from vergence.runs import fitting
 from vergence.runs.run import Run
-from vergence.training import build, closed_form, loop, recipes, staged, start
+from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder, require_known_code, require_new, run_lock, write_skipped
 from vergence.training.monitor import online_knn
@@ -85,7 +86,7 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited:
     """Trains as `train` does; ``suited`` returns the description for the kind and shape of the data where no recipe is named."""
     several = config.fit.devices * config.fit.nodes > 1
     fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
-    opened = sources.open_data(config.data, workers=config.fit.workers)
+    opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers), config)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
     config = suited(opened.kind, shape) if suited else config
@@ -101,7 +102,22 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited:
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = _continued(out, config, metadata, method) if resume else _created(fabric, out, config, metadata, opened, method)
         fit(fabric, method, opened, folder, views)
+        _detect(fabric, method, opened, folder)
     return Run(folder, method, fabric.device)
+
+
+def _detect(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder) -> None:
+    """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept."""
+    if fabric.is_global_zero:
+        try:
+            found = fitting.fit_and_save(folder, method, opened, fabric.device)
+        except ValueError as error:
+            found = None
+            folder.log(f"no detector: {error}")
+            print(f"note: no detector: {error}", file=sys.stderr)
+        for note in found.notes if found is not None else ():
+            folder.log(f"detector: {note}")
+    fabric.barrier()
 
 
 def _require_usable(config: RunConfig) -> None:
@@ -179,7 +195,7 @@ def _continued(out: Path, config: RunConfig, now: RunMetadata, method: PairedMet
         ValueError: The data has changed since the run started, or the run did not come to keep the weights that it started from.
     """
     folder = RunFolder.open(out, trust_code=True)  # `_resumed` has asked
-    for name in ("n_train", "shape", "target_shape"):
+    for name in ("n_train", "n_calibration", "shape", "target_shape"):
         before, found = getattr(folder.metadata, name), getattr(now, name)
         if before != found:
             raise ValueError(f"expected the data that the run started with, found {name} {found} instead of {before}; restore it")

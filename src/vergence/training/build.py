@@ -168,6 +168,7 @@ def describe(
         classes=tuple(opened.classes),
         n_train=len(opened.train),
         n_test=len(opened.test),
+        n_calibration=0 if opened.calibration is None else len(opened.calibration),
         note=opened.note,
         skipped=len(opened.skipped),
         read_shape=tuple(opened.train.shape),

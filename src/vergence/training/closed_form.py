@@ -2,7 +2,8 @@ r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient des
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images.
 2. Principal directions V of the features f of at most 5,000 images.
-3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their products stay.
+3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and of their
+   products stay.
    With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components G w = omega S' w with the
    largest omega, each times omega^power, are the embedding.
 

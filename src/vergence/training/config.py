@@ -219,6 +219,7 @@ class RunConfig:
         """
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
+            raw = {**raw, "data": {"calibration_share": 0.0, **raw["data"]}}  # runs from before there was one
             config = cls(**{name: part(**_tuples(_renamed(raw[name]))) for name, part in parts.items()})
             options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
             return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))

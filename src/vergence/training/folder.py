@@ -66,7 +66,7 @@ class RunFolder:
         require_writable(path)
         folder = cls(path, config, metadata)
         (path / "checkpoints").mkdir(exist_ok=True)
-        for name in ("metrics.jsonl", "log.txt", "skipped.csv", INITIAL, CHECKSUMS):
+        for name in ("metrics.jsonl", "log.txt", "skipped.csv", INITIAL, "detector.safetensors", CHECKSUMS):
             (path / name).unlink(missing_ok=True)
         record = {"vergence": __version__, "format": FORMAT, **config.to_dict(), "metadata": metadata.to_dict()}
         folder.write_json("config.json", record)
@@ -149,7 +149,7 @@ class RunFolder:
 
         whole = io.BytesIO()  # torch reports a full disk as an error of its own making; plain writing says what it is
         torch.save(state, whole)
-        self._write_checked(CHECKPOINT, whole.getbuffer())
+        self.write_checked(CHECKPOINT, whole.getbuffer())
 
     def load_checkpoint(self) -> State | None:
         """Returns the last checkpoint's tensors and numbers; None where there is none yet.
@@ -159,7 +159,7 @@ class RunFolder:
         """
         if not (self.path / CHECKPOINT).exists():
             return None
-        state: State = self._read_checked(CHECKPOINT, _read_tensors)
+        state: State = self.read_checked(CHECKPOINT, _read_tensors)
         if wrong := _wrong_checkpoint(state):
             file = self.path / CHECKPOINT
             raise ValueError(f"{file} is damaged: it is not a checkpoint, for {wrong}; restore it from a copy, or train again")
@@ -167,11 +167,11 @@ class RunFolder:
 
     def save_model(self, state: "dict[str, Tensor]") -> None:
         """Writes ``model.safetensors`` in one step."""
-        self._write_checked(MODEL, _tensor_bytes(state))
+        self.write_checked(MODEL, _tensor_bytes(state))
 
     def save_initial(self, state: "dict[str, Tensor]") -> None:
         """Writes ``initial.safetensors``, the tensors before the first step where they were not random, in one step."""
-        self._write_checked(INITIAL, _tensor_bytes(state))
+        self.write_checked(INITIAL, _tensor_bytes(state))
 
     def load_initial(self) -> "dict[str, Tensor] | None":
         """Returns the tensors before the first step; None where there are none, as for a run that started from random ones.
@@ -181,7 +181,7 @@ class RunFolder:
         """
         from safetensors.torch import load_file
 
-        found: dict[str, Tensor] | None = self._read_checked(INITIAL, load_file) if (self.path / INITIAL).exists() else None
+        found: dict[str, Tensor] | None = self.read_checked(INITIAL, load_file) if (self.path / INITIAL).exists() else None
         return found
 
     def load_model(self) -> "dict[str, Tensor]":
@@ -194,10 +194,10 @@ class RunFolder:
 
         if not (self.path / MODEL).exists():
             raise ValueError(f"{self.path} is not finished: it has no {MODEL}; go on with 'vergence train --resume {self.path}'")
-        found: dict[str, Tensor] = self._read_checked(MODEL, load_file)
+        found: dict[str, Tensor] = self.read_checked(MODEL, load_file)
         return found
 
-    def _write_checked(self, name: str, content: bytes | memoryview) -> None:
+    def write_checked(self, name: str, content: bytes | memoryview) -> None:
         """Writes a file after its SHA-256; that of the file before stays valid, for a kill between the two."""
         known = {other: self.digests.get(other, digests) for other, digests in self._checksums().items()}
         if name not in self.digests and (self.path / name).exists():
@@ -208,7 +208,7 @@ class RunFolder:
             part.write_bytes(content)
         self.digests[name] = [digest]
 
-    def _read_checked(self, name: str, read: Callable[[Path], Any]) -> Any:
+    def read_checked(self, name: str, read: Callable[[Path], Any]) -> Any:
         """Reads a file whose SHA-256 is one of those that were written; files of early versions have none."""
         digests = self._checksums().get(name)
         file = self.path / name

@@ -98,8 +98,9 @@ class RunMetadata(Record):
 
     Attributes:
         kind: ``image``, ``vector`` or ``pairs``.
-        n_train: Number of training items.
+        n_train: Number of items that the encoder was trained on.
         n_test: Number of test items.
+        n_calibration: Number of training items that were kept for calibration; 0 for none.
         read_shape: Shape of one item as it is read, (C, H, W) or (D,); of the context for pairs.
         shape: Shape of one item as the encoder sees it, after the crop.
         target_shape: Shape of one target where it differs from the context's; None otherwise.
@@ -116,7 +117,10 @@ class RunMetadata(Record):
         commit: Commit of the library, with a plus where files differed from it; None outside a checkout.
     """
 
-    least: typing.ClassVar[dict[str, float]] = {"n_train": 0, "n_test": 0, "skipped": 0, "parameters": 0, "processes": 1}
+    least: typing.ClassVar[dict[str, float]] = {
+        **dict.fromkeys(("n_train", "n_test", "n_calibration", "skipped", "parameters"), 0),
+        "processes": 1,
+    }
 
     kind: Literal["image", "vector", "pairs"]
     n_train: int
@@ -126,6 +130,7 @@ class RunMetadata(Record):
     target_shape: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
     note: str = ""
+    n_calibration: int = 0
     skipped: int = 0
     parameters: int = 0
     weights: Weights | None = None

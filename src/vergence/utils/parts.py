@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from vergence.utils.files import (
 )
 from vergence.utils.locks import locked
 
-__all__ = ["Parts", "open_parts"]
+__all__ = ["Derived", "Parts", "open_parts"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -41,8 +41,28 @@ COLUMN = "column "  # before the name of a column, in a part
 Kinds = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # type and shape of a row, by column
 
 
+class Derived(Protocol):
+    """Columns that are computed when all rows are there, such as ranks, in bounded memory.
+
+    Attributes:
+        needs: Names of the columns that they are computed from.
+        names: Names of the derived columns.
+        order: Names that come first in the file, in this order; all others follow.
+    """
+
+    needs: ClassVar[Sequence[str]]
+    names: ClassVar[Sequence[str]]
+    order: ClassVar[Sequence[str]]
+
+    def see(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Takes note of some of the rows; called with all of them, part by part, before `columns`."""
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the derived columns of some of the rows."""
+
+
 @contextlib.contextmanager
-def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY) -> Iterator["Parts"]:
+def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived: Derived | None = None) -> Iterator["Parts"]:
     """Opens a table that is written in parts; ``out`` appears when the context ends without an error.
 
     Parts of an earlier call with the same job are kept: the caller goes on behind `Parts.done` items. Parts of another job are
@@ -52,6 +72,7 @@ def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY) -> Iter
         out: ``.npz``, ``.csv`` or ``.parquet`` file.
         job: Numbers and text that determine the rows: the model, the items, the settings.
         every: Items of a part.
+        derived: Columns that are added at the end.
 
     Raises:
         ValueError: The file or a part cannot be written, or another process writes this file.
@@ -63,7 +84,7 @@ def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY) -> Iter
     with exit_on_sigterm():
         try:
             with locked(folder / "lock", str(out)):
-                parts = Parts(out, folder, {"format": FORMAT, **job}, every)
+                parts = Parts(out, folder, {"format": FORMAT, **job}, every, derived)
                 try:
                     yield parts
                     parts.join()
@@ -93,10 +114,11 @@ class Parts:
         folder: Folder of the parts.
         job: Description of the job.
         every: Items of a part.
+        derived: Columns that are added at the end.
     """
 
-    def __init__(self, out: Path, folder: Path, job: Mapping[str, Any], every: int) -> None:
-        self.out, self.folder, self.every = out, folder, every
+    def __init__(self, out: Path, folder: Path, job: Mapping[str, Any], every: int, derived: Derived | None = None) -> None:
+        self.out, self.folder, self.every, self.derived = out, folder, every, derived
         self._waiting: list[Mapping[str, Column]] = []
         self._items, self._bytes = 0, 0
         self._skipped: list[tuple[str, str]] = []
@@ -134,16 +156,32 @@ class Parts:
             self._write_part()
 
     def join(self) -> None:
-        """Writes ``out`` from all parts."""
+        """Writes ``out`` from all parts, with the derived columns."""
         if self._waiting:
             self._write_part()
+        for part in self._parts if self.derived is not None else ():
+            assert self.derived is not None
+            self.derived.see(_load(part.file, self.derived.needs))
         if self.out.suffix == ".npz":
             self._join_archive()
             return
         with open_table(self.out, advice=self._advice()) as table:
             for part in self._parts:
-                columns = _load(part.file, part.kinds)
+                columns = self._loaded(part, self._names(part))
                 table.append({name: v.tolist() if v.dtype.kind == "U" else v for name, v in columns.items()})
+
+    def _names(self, part: _Part) -> list[str]:
+        """Returns the names of the file's columns, in their order."""
+        derived = self.derived
+        return list(part.kinds) if derived is None else list(dict.fromkeys([*derived.order, *part.kinds, *derived.names]))
+
+    def _loaded(self, part: _Part, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Returns columns of a part, derived ones included."""
+        added: dict[str, np.ndarray] = {}
+        if self.derived is not None and set(names) & set(self.derived.names):
+            added = self.derived.columns(_load(part.file, self.derived.needs))
+        kept = _load(part.file, [name for name in names if name not in added])
+        return {name: added[name] if name in added else kept[name] for name in names}
 
     def clear(self) -> None:
         """Removes the parts and the manifest."""
@@ -187,11 +225,15 @@ class Parts:
     def _join_archive(self) -> None:
         rows = sum(part.rows for part in self._parts)
         with explained(self.out, self._advice()), replacing(self.out) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-            for name in self._parts[0].kinds if self._parts else ():
-                kinds = [part.kinds[name] for part in self._parts]
+            for name in self._names(self._parts[0]) if self._parts else ():
+                kinds = [part.kinds.get(name) or self._kind(part, name) for part in self._parts]
                 dtype = max((dtype for dtype, _ in kinds), key=lambda dtype: dtype.itemsize)
-                values = (_load(part.file, [name])[name] for part in self._parts)
+                values = (self._loaded(part, [name])[name] for part in self._parts)
                 write_column(archive, name, dtype, (rows, *kinds[0][1]), (part.astype(dtype).tobytes() for part in values))
+
+    def _kind(self, part: _Part, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        values = self._loaded(part, [name])[name]
+        return values.dtype, values.shape[1:]
 
     def _advice(self) -> str:
         if not self._parts:

@@ -1,0 +1,108 @@
+"""``vergence score``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from vergence.cli import options
+from vergence.cli.use import print_written
+
+if TYPE_CHECKING:
+    from vergence.runs.folder import Judged
+    from vergence.runs.score import Decisions
+
+__all__ = ["Score", "score"]
+
+
+@dataclass(kw_only=True)
+class Score:
+    """Write how anomalous each item is, with a p-value and a flag; larger is more anomalous.
+
+    RUN IMAGES scores images by a run. FOLDER alone, or RUN alone for the data that it was trained on, is judged by itself: no
+    reference is needed, and oddities may be among the items.
+    """
+
+    run: Annotated[Positional[str], arg(metavar="RUN|FOLDER")]
+    """Run folder; or, without IMAGES, any source that train takes."""
+    images: Annotated[Positional[str | None], arg(metavar="IMAGES", help_behavior_hint="")] = None
+    """Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."""
+    out: Path
+    """File to write: .npz, .csv or .parquet."""
+    fdr: Annotated[float, arg(metavar="SHARE")] = 0.1
+    """Share of the flagged items that is ordinary, on average at most."""
+    fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
+    """Flag at most this share of ordinary items, with --confidence, instead."""
+    confidence: Annotated[float, arg(metavar="P")] = 0.95
+    """Probability that --fpr holds, over calibration parts."""
+    calibration: Annotated[str | None, arg(metavar="DATA", help_behavior_hint="(default: the run's own part)")] = None
+    """Ordinary items that calibrate, none of them among IMAGES; any source."""
+    confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Text file with the names, one a line, of calibration items (of FOLDER: of any items) that you looked at and found odd."""
+    all_scores: bool = False
+    """Also write the score of each level, and every score of the objective's own."""
+    data_root: options.DataRoot = None
+    batch_size: int = 256
+    """Items at a time."""
+    device: options.Device = "auto"
+    threads: options.Threads = None
+    trust_code: options.TrustCode = False
+
+
+def score(command: Score) -> None:
+    """Runs ``vergence score``."""
+    from vergence.runs.scoring import read_names
+
+    confirmed = None if command.confirm is None else read_names(command.confirm)
+    found = _by_itself(command, confirmed) if command.images is None else _by_run(command, command.images, confirmed)
+    _show(found)
+
+
+def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisions":
+    from vergence.runs.run import load
+    from vergence.runs.scoring import require_apart, score_items
+
+    if command.calibration is not None:
+        require_apart(command.calibration, images)
+    run = load(Path(command.run), device=command.device, trust_code=command.trust_code)
+    items = run.items(images, root=command.data_root)
+    given = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
+    settings: dict[str, Any] = {"fdr": command.fdr, "fpr": command.fpr, "confidence": command.confidence}
+    settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
+    found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
+    print_written(command.out, found.total)
+    return found
+
+
+def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
+    from vergence.data.sources import BUILT_IN
+    from vergence.runs.folder import score_folder
+    from vergence.runs.run import load
+
+    wrong = {"--fpr": command.fpr is not None, "--calibration": command.calibration is not None}
+    wrong["--all-scores"] = command.all_scores
+    if given := [name for name, used in wrong.items() if used]:
+        raise ValueError(f"expected RUN IMAGES with {given[0]}, found {command.run} alone; name the items to score, too")
+    run = None
+    source = command.run
+    if (Path(source) / "config.json").is_file():
+        run = load(Path(source), device=command.device, trust_code=command.trust_code)
+        source = run.folder.config.data.source
+        source = f"{source}:train" if source in BUILT_IN else source
+    found = score_folder(source, command.out, run=run, fdr=command.fdr, confirmed=confirmed, root=command.data_root)
+    print_written(command.out, len(found.names))
+    return found
+
+
+def _show(found: "Decisions | Judged") -> None:
+    """Prints the strangest items and what to do with them."""
+    from vergence.utils.terminal import table
+
+    rows = [
+        [row["name"], f"{row['score']:.1f}", f"{row['p_value']:.2g}", str(row["level"]), row["nearest"].partition("; ")[0]]
+        for row in found.first
+    ]
+    table("the most unusual first", ["name", "score", "p", "level", "nearest typical item"], rows)
+    for line in found.lines():
+        print(line)

@@ -1,0 +1,204 @@
+"""The detector of a run: fitted to levels of training items, calibrated on items that no fit has seen, stored without pickle."""
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.evaluation import collapse
+from vergence.runs.levels import Arrays, Found, sample
+
+if TYPE_CHECKING:
+    from vergence.detection import CombinedDetector
+
+__all__ = ["FILE", "RunDetector", "fit", "usable_levels", "warn"]
+
+FILE = "detector.safetensors"
+FORMAT = 1
+TYPICAL = 5_000  # items that are shown as nearest typical ones
+FOLDS = 5
+
+
+@dataclass
+class RunDetector:
+    """A fitted detector with what turns its scores into decisions.
+
+    Attributes:
+        detector: The detector over the levels.
+        calibration: Anomaly scores (n,) of the calibration items.
+        names: Name of each calibration item.
+        held_out: Whether no fit has seen the calibration items; otherwise they were training items, each scored by
+            a detector that did not see it, behind an encoder that did.
+        typical: Normalized embeddings (R, D) of typical training items.
+        typical_names: Their names.
+        seen: Digests of the items of the fit and the calibration, sorted.
+        gap: Share of other training items (of test items where calibration items were training items) with p <= 0.05,
+            which is 0.05 for items like those of the calibration; None where it was not measured.
+        model: Digest of the model that the detector belongs to.
+        notes: What the reader of the scores must know, such as a collapse.
+    """
+
+    detector: "CombinedDetector"
+    calibration: np.ndarray
+    names: list[str]
+    held_out: bool
+    typical: np.ndarray
+    typical_names: list[str]
+    seen: np.ndarray
+    gap: float | None = None
+    model: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level that the detector reads."""
+        return {name: one.n_features_in_ for name, one in self.detector.detectors_.items()}
+
+    def scores(self, levels: Mapping[str, Tensor | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the anomaly score of each item (B,), and of each level -log p (B, L), in the order of ``detector.levels_``."""
+        from vergence.detection.combined import COMBINE  # scikit-learn is slow to import
+
+        if not len(levels["z"]):  # a batch of files of which none could be read
+            return np.zeros(0), np.zeros((0, len(self.detector.levels_)))
+        found = self.detector.contributions({name: _array(levels[name]) for name in self.detector.levels_})
+        each = np.stack(list(found.values()), -1)
+        return COMBINE[self.detector.combine](-each), each
+
+    def nearest(self, z: np.ndarray, k: int = 3) -> list[str]:
+        """Returns the names of the k most similar typical items of each embedding (B, D), separated by ``; ``."""
+        if not len(z):
+            return []
+        similar = torch.from_numpy(_normalized(z)) @ torch.from_numpy(self.typical).float().T
+        best = similar.topk(min(k, similar.shape[1])).indices
+        return ["; ".join(self.typical_names[i] for i in row) for row in best.tolist()]
+
+    def content(self) -> bytes:
+        """Returns the bytes of a ``.safetensors`` file; see `read`."""
+        mine = ("calibration", "typical", "seen")
+        arrays = {f"detector/{name}": array for name, array in self.detector.arrays().items()}
+        arrays |= {name: getattr(self, name) for name in mine}
+        record = {name: value for name, value in vars(self).items() if name not in (*mine, "detector")}
+        record |= {"format": FORMAT, "settings": self.detector.settings()}
+        whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        return bytes(save(whole, metadata={"record": json.dumps(record)}))
+
+    @classmethod
+    def read(cls, file: Path) -> "RunDetector":
+        """Returns the detector of a file that holds `content`; runs no code of the file's.
+
+        Raises:
+            ValueError: The file is damaged or of another version.
+        """
+        from vergence.detection import restore
+
+        with safe_open(file, framework="numpy") as opened:
+            record = json.loads((opened.metadata() or {})["record"])
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}
+        if record.pop("format") != FORMAT:
+            raise ValueError("another version wrote it")
+        inner = {name.removeprefix("detector/"): arrays.pop(name) for name in list(arrays) if name.startswith("detector/")}
+        found = cls(detector=restore("CombinedDetector", record.pop("settings"), inner), **record, **arrays)
+        found.require_whole()
+        return found
+
+    def require_whole(self) -> None:
+        """Raises a ValueError unless the parts fit together."""
+        n, typical = len(self.names), len(self.typical_names)
+        if self.calibration.shape != (n,) or self.typical.ndim != 2 or len(self.typical) != typical or not n or not typical:
+            raise ValueError(f"{n} calibration items have scores of shape {self.calibration.shape}")
+
+    def with_calibration(self, scores: np.ndarray, names: list[str]) -> "RunDetector":
+        """Returns the detector with other calibration items, which no fit has seen."""
+        return replace(self, calibration=scores, names=names, held_out=True, gap=None)
+
+
+def _array(x: Tensor | np.ndarray) -> np.ndarray:
+    return x.cpu().numpy() if isinstance(x, Tensor) else x
+
+
+def _normalized(z: np.ndarray) -> np.ndarray:
+    return F.normalize(torch.from_numpy(np.asarray(z, dtype=np.float32)), dim=1).numpy()
+
+
+def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
+    """Returns the levels whose features are finite and vary, and one line on each of the others.
+
+    Raises:
+        ValueError: There is none.
+    """
+    notes = []
+    for name, f in levels.items():
+        if not np.isfinite(f).all():
+            notes.append(f"level {name} is left out: it holds NaN or infinity")
+        elif not np.ptp(f, axis=0).any():
+            notes.append(f"level {name} is left out: it is the same for all {len(f)} items")
+    left_out = {note.split()[1] for note in notes}
+    kept = {name: f for name, f in levels.items() if name not in left_out}
+    if not kept:
+        raise ValueError(f"expected a level that tells the items apart, found none ({'; '.join(notes)}); give items that differ")
+    return kept, notes
+
+
+def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> RunDetector:
+    """Returns a detector that is fitted to training items and calibrated on others.
+
+    Args:
+        training: Levels of at least 2 * `FOLDS` training items, with ``z`` among them.
+        names: Names of all training items, by the index of ``training``.
+        calibration: Levels and all names of the calibration items; None to calibrate on the training items, each scored by
+            a detector that was fitted without it.
+
+    Raises:
+        ValueError: There are too few items, or no level tells them apart.
+    """
+    from vergence.detection import cross_fit, default_detector
+
+    if len(training.index) < 2 * FOLDS:
+        raise ValueError(f"expected at least {2 * FOLDS} items to fit a detector to, found {len(training.index)}; give more")
+    levels, notes = usable_levels(training.levels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        detector = default_detector(levels).fit(levels)
+        held_out = calibration is not None
+        found, others = (training, names) if calibration is None else calibration
+        scores = cross_fit(detector, levels, FOLDS)[0] if calibration is None else detector.anomaly_score(_only(found, detector))
+    z = training.levels["z"]
+    if message := collapse.warning(collapse.collapse(torch.from_numpy(z)), dim=z.shape[1]):
+        notes.append(message)
+    usual = np.argsort(detector.anomaly_score(levels), kind="stable")[: max(1, len(z) * 9 // 10)]
+    shown = np.sort(usual[sample(len(usual), TYPICAL).numpy()])
+    return RunDetector(
+        detector=detector,
+        calibration=scores,
+        names=[others[i] for i in found.index.tolist()],
+        held_out=held_out,
+        typical=_normalized(z[shown]).astype(np.float16),
+        typical_names=[names[i] for i in training.index[shown].tolist()],
+        seen=np.unique(np.concatenate([training.digests, found.digests])),
+        gap=None if calibration is None else _gap(scores, detector.anomaly_score(levels)),
+        notes=notes,
+    )
+
+
+def _only(found: Found, detector: "CombinedDetector") -> Arrays:
+    return {name: found.levels[name] for name in detector.levels_}
+
+
+def _gap(calibration: np.ndarray, scores: np.ndarray) -> float:
+    """Returns the share of scores that at most 5 % of the calibration scores reach."""
+    return float((scores > np.quantile(calibration, 0.95)).mean())
+
+
+def warn(notes: list[str]) -> None:
+    """Prints each note, once, on stderr."""
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)

@@ -1,0 +1,104 @@
+"""Fits a run's detector: at the end of a training, or on demand for a run of an earlier version."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from vergence.data.items import Items
+from vergence.data.sources import Data, open_data
+from vergence.evaluation.levels import Levels
+from vergence.methods.paired import PairedMethod
+from vergence.runs.detector import FILE, RunDetector, fit
+from vergence.runs.identity import of_module
+from vergence.runs.levels import MOST_ITEMS, Found, collected
+from vergence.training import calibration
+from vergence.training.folder import RunFolder
+from vergence.utils.terminal import late_bar
+from vergence.utils.threads import fixed
+
+__all__ = ["fit_and_save", "loaded_or_fitted", "training_items"]
+
+UNSEEN = 2_000  # test items that show how far the scores of training items are off
+
+
+def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
+    """Fits a run's detector to its training items, calibrates it, and writes ``detector.safetensors``.
+
+    Args:
+        folder: The run folder.
+        method: The trained method; its mode is restored.
+        opened: The run's data with its calibration part, or without one: then training items calibrate.
+        device: Device of the method.
+
+    Raises:
+        ValueError: There are too few items, no level tells them apart, or the file cannot be written.
+    """
+    training = method.training
+    try:
+        with fixed(torch.get_num_threads()):  # the training has chosen
+            found = _fitted(folder, method.eval(), opened, device)
+    finally:
+        method.train(training)
+    folder.write_checked(FILE, found.content())
+    return found
+
+
+def _fitted(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
+    levels = Levels(method, folder.metadata.shape)
+    held_out = opened.calibration
+    unseen = _ordinary(opened, folder) if held_out is None else None
+    total = sum(min(MOST_ITEMS, len(part)) for part in (opened.train, held_out, unseen) if part is not None)
+    with late_bar("detector", total) as advance:
+
+        def read(items: Items) -> tuple[Found, Any]:
+            settings: dict[str, Any] = {"size": folder.metadata.crop_size(), "device": device}
+            settings["workers"] = folder.config.fit.workers
+            return collected(levels, items, advance, **settings), items.names
+
+        found = fit(*read(opened.train), None if held_out is None else read(held_out))
+        if unseen is not None:
+            scores = found.scores(read(unseen)[0].levels)[0]
+            found.gap = float((scores > np.quantile(found.calibration, 0.95)).mean())
+    found.model = of_module(method)
+    return found
+
+
+def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
+    """Returns some test items of the classes that training kept."""
+    keep, index = folder.config.data.keep_classes, torch.arange(len(opened.test))
+    if keep is not None and opened.test.labels is not None:
+        index = torch.isin(opened.test.labels, torch.tensor(keep)).nonzero()[:, 0]
+    return opened.test.subset(index[:UNSEEN]) if len(index) else None
+
+
+def loaded_or_fitted(folder: RunFolder, method: PairedMethod, device: torch.device) -> RunDetector:
+    """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
+
+    Raises:
+        ValueError: The file is damaged, or there is none and the data to fit one to cannot be opened.
+    """
+    if (folder.path / FILE).exists():
+        found: RunDetector = folder.read_checked(FILE, RunDetector.read)
+        if found.model == of_module(method) and found.widths().items() <= Levels(method, folder.metadata.shape).widths().items():
+            return found
+    try:
+        opened = _opened(folder)
+    except ValueError as error:
+        raise ValueError(f"{folder.path} has no detector yet, and its data cannot be opened to fit one: {error}") from None
+    return fit_and_save(folder, method, opened, device)
+
+
+def training_items(folder: RunFolder) -> Items:
+    """Returns the items that a run's encoder was trained on.
+
+    Raises:
+        ValueError: They cannot be opened.
+    """
+    return _opened(folder).train
+
+
+def _opened(folder: RunFolder) -> Data:
+    """Returns a run's data with its calibration part."""
+    config = folder.config
+    return calibration.split(open_data(config.data, workers=config.fit.workers), config)

@@ -1,0 +1,98 @@
+"""Levels of features of items for which no encoder was trained, and plain descriptions of images."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vergence.data.items import Items
+from vergence.data.pixels import to_unit
+from vergence.detection import measure, pixel_statistics
+from vergence.encoders.dictionary import PatchMaps, PatchSample, PatchSettings, learn_dictionary
+from vergence.runs.levels import Leveled
+
+__all__ = ["Described", "FolderLevels"]
+
+THUMBNAIL = 16  # pixels
+ATOMS, SIDE, PATCH = 128, 32, 6  # of the dictionary of patches
+PATCHES, IMAGES, BLOCK = 20_000, 1_000, 100  # that the dictionary is learned from
+
+
+class Described:
+    """Levels, and of images ``measured`` (`vergence.detection.measure`) and ``thumbnail`` (at most 16 x 16 means), too.
+
+    Args:
+        levels: The levels of a batch.
+    """
+
+    extras = ("measured", "thumbnail")
+
+    def __init__(self, levels: Leveled) -> None:
+        self.levels = levels
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns the levels of a batch, and the descriptions."""
+        found = self.levels(x)
+        if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < 4:
+            return found
+        unit = to_unit(x, torch.float32)
+        small = F.adaptive_avg_pool2d(unit, (min(THUMBNAIL, x.shape[2]), min(THUMBNAIL, x.shape[3])))
+        table = torch.from_numpy(measure(x).table) if len(x) else torch.zeros(0, 7)
+        return {**found, "measured": table.float(), "thumbnail": small.flatten(1)}
+
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level, the largest of the descriptions included."""
+        return {**self.levels.widths(), "thumbnail": 3 * THUMBNAIL**2}
+
+
+class FolderLevels(nn.Module):
+    """Levels of items that no encoder was trained on: ``pixels`` and ``patches`` of images, ``inputs`` of vectors.
+
+    ``pixels`` are `vergence.detection.pixel_statistics`; ``patches`` are responses of images, resized to 32 pixels, to a
+    dictionary of 128 patches of the same folder, averaged over positions (`vergence.encoders.dictionary`).
+
+    Args:
+        items: Items that the dictionary is learned from; at most 1,000 of them are read.
+        seed: Seed of their choice.
+    """
+
+    def __init__(self, items: Items, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = tuple(items.shape)
+        self.maps: PatchMaps | None = None
+        if len(self.shape) == 3 and min(self.shape[1:]) >= PATCH:
+            self.maps = _dictionary(items, seed)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns the levels of a batch of items, each (B, D)."""
+        if len(self.shape) == 1:
+            return {"inputs": x.float()}
+        if min(self.shape[1:]) < 2:
+            return {"inputs": to_unit(x, torch.float32).flatten(1)}
+        found = {"pixels": pixel_statistics(x)}
+        if self.maps is not None:
+            f = self.maps(to_unit(x, torch.float32))
+            found["patches"] = f.unflatten(1, (2 * self.maps.settings.atoms, self.maps.settings.pool**2)).mean(2)
+        return found
+
+    @torch.no_grad()
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level."""
+        return {name: f.shape[1] for name, f in self(torch.zeros(1, *self.shape)).items()}
+
+
+@torch.no_grad()
+def _dictionary(items: Items, seed: int) -> PatchMaps | None:
+    """Returns the responses to patches of some items; None where they have too few different patches."""
+    maps = PatchMaps(items.shape[0], PatchSettings(atoms=ATOMS, patch=PATCH, side=SIDE))
+    sample = PatchSample(PATCHES, PATCH, 1, seed)
+    chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:IMAGES].sort().values
+    for _, x in items.subset(chosen).stream(chosen.new_tensor(range(len(chosen))).split(BLOCK)):
+        if len(x):
+            sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)))
+    if sample.patches is None:
+        return None
+    try:
+        maps.set(*learn_dictionary(sample.patches, ATOMS))
+    except ValueError:  # nearly all patches are equal: the level would say nothing
+        return None
+    return maps

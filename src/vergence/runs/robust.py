@@ -1,0 +1,81 @@
+r"""Scores of items among which oddities are, without a reference: robust fits, each on other items than it scores.
+
+1. Of each level of features, K Gaussians are fitted to all but one fold, each to its most likely 60 % (`GaussianDetector` with a
+   trimmed likelihood): a heap of oddities then attracts none of them.
+2. The squared Mahalanobis distance d^2 of each item in the fold that was left out, t = log d^2, is compared with all others by
+   quantiles that oddities do not move: s = (t - median) / ((upper quartile - median) / 0.6745).
+3. The score is the largest s over the levels: an oddity shows at one level, and looks most typical at others.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from vergence.detection import GaussianDetector, cross_fit
+from vergence.runs.levels import Arrays
+
+__all__ = ["RobustScores"]
+
+TRIM = 0.4  # largest share of oddities that no fit sees, with the most extreme of the typical items
+FOLDS = 5
+QUARTILE = 0.6744897501960817  # of the standard normal distribution
+
+
+class RobustScores:
+    """The scores of items that were fitted to, out of fold, and of others; larger is more anomalous.
+
+    Args:
+        levels: Features (N, D) by level, with at least 20 items.
+        groups: Group of each item, (N,), such as copies; a group is in one fold. None makes each item a group.
+        seed: Seed of the folds.
+
+    Attributes:
+        each: Scores (N, L) of the levels.
+        names: Names of the levels.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(400, 3))
+        >>> x[:40] = 0.1 * x[:40] + 9.0  # a heap
+        >>> found = RobustScores({"x": x})
+        >>> bool(found.total[:40].min() > found.total[40:].max())
+        True
+    """
+
+    def __init__(self, levels: Mapping[str, np.ndarray], groups: np.ndarray | None = None, seed: int = 0) -> None:
+        self.names = list(levels)
+        self._detectors: dict[str, list[GaussianDetector]] = {}
+        self._scale: dict[str, tuple[float, float]] = {}
+        self.each = np.stack([self._fit(name, levels[name], groups, seed) for name in self.names], -1)
+
+    @property
+    def total(self) -> np.ndarray:
+        """Scores (N,) of the items that were fitted to."""
+        return np.asarray(self.each.max(1))
+
+    def _fit(self, name: str, x: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        scores, folds, detectors = cross_fit(GaussianDetector(trim=TRIM), x, FOLDS, groups, seed)
+        self._detectors[name] = detectors
+        at_mean = np.array([one.log_norm_ for one in detectors])
+        t = _log(scores + at_mean[folds])
+        median, upper = np.quantile(t, [0.5, 0.75])
+        self._scale[name] = float(median), max(float(upper - median), 1e-12) / QUARTILE
+        return self._standardized(name, t)
+
+    def _standardized(self, name: str, t: np.ndarray) -> np.ndarray:
+        median, spread = self._scale[name]
+        return (t - median) / spread
+
+    def of(self, levels: Arrays) -> np.ndarray:
+        """Returns the scores (M, L) of items that no fit has seen."""
+        if not len(levels[self.names[0]]):  # a batch of files of which none could be read
+            return np.zeros((0, len(self.names)))
+        found = []
+        for name in self.names:
+            one = self._detectors[name][0]
+            found.append(self._standardized(name, _log(one.anomaly_score(levels[name]) + one.log_norm_)))
+        return np.stack(found, -1)
+
+
+def _log(half: np.ndarray) -> np.ndarray:
+    """Returns log d^2 of half the squared distances."""
+    return np.asarray(np.log(np.maximum(2 * half, np.finfo(np.float64).tiny)))

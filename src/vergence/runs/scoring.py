@@ -1,0 +1,150 @@
+"""A run's scores of items with decisions: what the calibration allows, the file, and what is worth looking at first."""
+
+import hashlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vergence.data.items import Items
+from vergence.detection import fpr_threshold, label_trim, reportable
+from vergence.runs.detector import RunDetector
+from vergence.runs.identity import of_module
+from vergence.runs.levels import collected
+from vergence.runs.score import Decisions, write_scores
+from vergence.training.calibration import FEWEST
+from vergence.utils.checks import require_within
+from vergence.utils.files import require_table
+
+if TYPE_CHECKING:
+    from vergence.runs.run import Run
+
+__all__ = ["read_names", "require_apart", "score_items"]
+
+
+def score_items(
+    run: "Run",
+    items: Items,
+    out: Path,
+    *,
+    fdr: float = 0.1,
+    fpr: float | None = None,
+    confidence: float = 0.95,
+    calibration: Items | None = None,
+    confirmed: list[str] | None = None,
+    all_scores: bool = False,
+    batch_size: int = 256,
+    workers: int = 2,
+) -> Decisions:
+    """Writes what a run's detector says of each item, and returns what was decided. Notes are printed on stderr first.
+
+    Args:
+        run: The run.
+        items: Items to score.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file.
+        fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
+        fpr: Rate at which ordinary items are flagged, in (0, 1), instead of ``fdr``.
+        confidence: Probability that the rate is at most ``fpr``, over calibration sets, in (0, 1).
+        calibration: Ordinary items that calibrate instead of the run's own part.
+        confirmed: Names of calibration items that a person looked at, the strangest ones first, and found odd; they are left out.
+        all_scores: Whether the score of each level and every score of the objective's own are written, too.
+        batch_size: Items at a time.
+        workers: Processes that decode images.
+
+    Raises:
+        ValueError: There are too few calibration items, they are among the scored ones, or their scores are all equal; a setting
+            is out of its range; no item could be read, or the file cannot be written.
+    """
+    require_table(out)
+    require_within("(0, 1)", fdr=fdr)
+    levels, where = run.levels(), {"batch_size": batch_size, "workers": workers, **run.where()}
+    found, refused = run.detector(), None
+    if calibration is not None:
+        own = collected(levels, calibration, **where)
+        names, refused = [calibration.names[i] for i in own.index.tolist()], np.unique(own.digests)
+        found = found.with_calibration(found.scores(own.levels)[0], names)
+    if confirmed is not None:
+        found = without_confirmed(found, confirmed)
+    _require_calibration(found.calibration)
+    certificate = None if fpr is None else fpr_threshold(found.calibration, fpr, confidence)
+    decisions = Decisions(len(found.calibration), fdr, certificate)
+    for note in _before(run, found, len(items), decisions):
+        print(note, file=sys.stderr)
+    digest = hashlib.sha256(found.content()).hexdigest()
+    job = {"job": "score", "model": of_module(run.method), "detector": digest, "fdr": fdr, "fpr": fpr or 0.0}
+    job |= {"confidence": confidence, "all": all_scores, **run.recorded()}
+    settings = {"levels": levels, "found": found, "decisions": decisions, "all_scores": all_scores, "refused": refused, **where}
+    write_scores(run.method, items, out, job=job, **settings)
+    return decisions
+
+
+def without_confirmed(found: RunDetector, confirmed: list[str]) -> RunDetector:
+    """Returns the detector without the calibration items that a person confirmed to be odd (Label-Trim).
+
+    The person looks at the strangest calibration items; the last one confirmed says how many.
+
+    Raises:
+        ValueError: A name is not that of a calibration item.
+    """
+    place = {name: i for i, name in enumerate(found.names)}
+    if unknown := [name for name in confirmed if name not in place]:
+        raise ValueError(
+            f"expected names of calibration items, found {len(unknown)} others (first: {unknown[0]}); write them as "
+            f"in the column name of the scores of the calibration items"
+        )
+    if not confirmed:
+        return found
+    rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
+    budget = int((found.calibration >= found.calibration[rows].min()).sum())
+    kept = label_trim(found.calibration, rows, budget)
+    out = set(rows.tolist())
+    return replace(found, calibration=kept, names=[name for i, name in enumerate(found.names) if i not in out])
+
+
+def read_names(file: Path) -> list[str]:
+    """Returns the lines of a text file that are not empty.
+
+    Raises:
+        ValueError: The file cannot be read as text.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"expected a text file with one name a line, cannot read {file}: {reason}") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def require_apart(calibration: str, scored: str) -> None:
+    """Raises a ValueError if two sources are one, or one lies within the other."""
+    a, b = (Path(source).expanduser().resolve() for source in (calibration, scored))
+    if calibration == scored or (a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)):
+        raise ValueError(
+            f"expected calibration items that are not among the scored ones, found {calibration} to overlap {scored}; give "
+            f"ordinary items of another folder, or leave --calibration out"
+        )
+
+
+def _require_calibration(scores: np.ndarray) -> None:
+    n = len(scores)
+    if n < FEWEST:
+        raise ValueError(f"expected at least {FEWEST} calibration items, found {n}; give more with --calibration DATA")
+    if n and float(np.ptp(scores)) == 0:
+        raise ValueError(
+            f"expected calibration scores that differ, found {scores[0]:g} for all {n} items; the run tells nothing apart"
+        )
+
+
+def _before(run: "Run", found: RunDetector, n: int, decisions: Decisions) -> list[str]:
+    """Returns what is to be known before the work starts."""
+    lines = [f"warning: {note}" for note in found.notes]
+    if not found.held_out:
+        gap = "" if found.gap is None else f"; of test items {found.gap:.1%} have p <= 0.05 instead of 5 %"
+        lines.append(
+            f"warning: {run.folder.path} kept no calibration part, so {len(found.calibration)} of the items that its encoder was "
+            f"trained on calibrate{gap}: train with --calibration-share, or give --calibration DATA"
+        )
+    allowed = reportable(len(found.calibration), n, decisions.fdr) if decisions.certificate is None else decisions.certificate
+    return [*lines, f"note: {allowed}"]

@@ -1,0 +1,124 @@
+"""The calibration part: training items that nothing is fitted to, whose scores later say what an ordinary score is."""
+
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.data.images import ImageFiles, file_name
+from vergence.data.items import Items, batches
+from vergence.data.sources import Data
+from vergence.training import loop
+from vergence.training.config import RunConfig
+from vergence.utils.checks import require_within
+
+__all__ = ["FEWEST", "content_digests", "digests", "split", "split_groups"]
+
+FEWEST = 20  # items of a calibration part: with fewer, not even one item among one can be reported at 0.05
+BLOCK = 512  # items that are read at a time
+
+
+def split(opened: Data, config: RunConfig) -> Data:
+    """Returns the data with its calibration part taken out of the training part; as it is where the items are too few.
+
+    The part depends on the items' contents, the share and the seed alone, so every process and every resumed run has the same.
+    Items of equal content are all on one side.
+
+    Args:
+        opened: The data.
+        config: Description of the run: ``data.calibration_share``, ``fit.seed``, and the least number of items to train on.
+    """
+    share, n = config.data.calibration_share, len(opened.train)
+    require_within("[0, 1)", calibration_share=share)
+    if share == 0:
+        return opened
+    processes = config.fit.devices * config.fit.nodes
+    batch = config.fit.batch_size if n >= config.fit.batch_size else 2 * processes
+    if int(share * n) < FEWEST or n - int(share * n) < batch:
+        print(f"note: no calibration part: a share of {share:g} of {n} training items is too few", file=sys.stderr)
+        return opened
+    seed = loop.seed_of(config.fit.seed, "calibration", 0)
+    mask = split_groups(content_digests(opened.train), share, seed)
+    if not mask.any():
+        print(f"note: no calibration part: nearly all of the {n} training items are equal", file=sys.stderr)
+        return opened
+    kept, held_out = (opened.train.subset(where.nonzero()[:, 0]) for where in (~mask, mask))
+    return replace(opened, train=kept, calibration=held_out)
+
+
+def split_groups(groups: Iterable[Any], share: float, seed: int) -> Tensor:
+    """Returns a (N,) bool mask of at most a share of the items, whole groups of them, sampled at random.
+
+    Args:
+        groups: Label of each item's group, such as its content.
+        share: Largest share of the items, in [0, 1).
+        seed: Seed of the sample.
+
+    Example:
+        >>> mask = split_groups(["a", "b", "a", "c", "d", "e"], 0.5, seed=0)
+        >>> int(mask.sum()) <= 3, bool(mask[0] == mask[2])
+        (True, True)
+    """
+    first: dict[Any, int] = {}
+    group = torch.tensor([first.setdefault(label, len(first)) for label in groups])
+    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
+    size = torch.bincount(group, minlength=len(first))[order]
+    limit, total = int(share * len(group)), 0
+    chosen = torch.zeros(len(first), dtype=torch.bool)
+    for label, n in zip(order.tolist(), size.tolist(), strict=True):
+        if total + n <= limit:
+            chosen[label] = True
+            total += n
+    return chosen[group]
+
+
+def content_digests(items: Items) -> list[bytes]:
+    """Returns a digest of each item's content: of its values, of pairs both sides' together, or of its file's bytes.
+
+    Files of a size that no other file has are told apart by their size, and are not read.
+    """
+    if isinstance(items, ImageFiles):
+        return _of_files(items)
+    found: list[bytes] = []
+    for _, x in items.stream(batches(len(items), BLOCK)):
+        sides = [_bytes(side) for side in (x if isinstance(x, tuple | list) else (x,))]
+        found += [_digest(*row) for row in zip(*sides, strict=True)]
+    return found
+
+
+def _of_files(items: ImageFiles) -> list[bytes]:
+    paths = [items.folder / file_name(name) for name in items.names]
+    sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
+    times = Counter(sizes)
+    return [
+        _digest(path.read_bytes()) if times[size] > 1 and size >= 0 else _digest(b"file", str(i).encode())
+        for i, (path, size) in enumerate(zip(paths, sizes, strict=True))
+    ]
+
+
+def digests(x: Tensor) -> np.ndarray:
+    """Returns a digest of the content of each item of a batch, (B,) uint64.
+
+    Example:
+        >>> a, b, c = digests(torch.tensor([[1.0], [2.0], [1.0]]))
+        >>> bool(a == c), bool(a == b)
+        (True, False)
+    """
+    return np.frombuffer(b"".join(_digest(row) for row in _bytes(x)), dtype=np.uint64)
+
+
+def _bytes(x: Tensor) -> list[bytes]:
+    return [row.tobytes() for row in np.ascontiguousarray(x.cpu().numpy())]
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,154 @@
+"""A folder judged by itself: planted oddities come first, scattered or in a heap; clean folders stay quiet; copies are named."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+
+import vergence
+from vergence.runs import folder, robust
+from vergence.runs.folder import score_folder
+
+pytestmark = pytest.mark.float32
+
+
+def photographs(n, seed=0, side=24):
+    """Smooth pictures with colors, light and noise of their own."""
+    rng = np.random.default_rng(seed)
+    coarse = torch.from_numpy(rng.normal(size=(n, 3, 5, 5)) + rng.normal(size=(n, 1, 5, 5)))
+    x = torch.nn.functional.interpolate(coarse, size=side, mode="bicubic") * 30
+    x = x * torch.from_numpy(rng.uniform(0.5, 1.5, (n, 1, 1, 1))) + torch.from_numpy(rng.uniform(90, 160, (n, 3, 1, 1)))
+    return (x + torch.from_numpy(rng.normal(size=x.shape) * 4)).clamp(0, 255).byte()
+
+
+def drawings(n, seed=1, side=24):
+    """White strokes on black."""
+    x = torch.zeros(n, 3, side, side, dtype=torch.uint8)
+    for i, (a, b) in enumerate(np.random.default_rng(seed).integers(4, side - 6, (n, 2))):
+        x[i, :, a : a + 3, 4:-4] = x[i, :, 4:-4, b : b + 3] = 255
+    return x
+
+
+def static(n, seed=2, side=24):
+    return torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def mixed(typical, *odd):
+    x = torch.cat([typical, *odd])
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(7))
+    return x[order].numpy(), (order >= len(typical)).numpy()
+
+
+def judged(tmp_path, x, **settings):
+    np.save(tmp_path / "x.npy", x)
+    return score_folder(tmp_path / "x.npy", **settings)
+
+
+@pytest.mark.parametrize("kinds", [(drawings,), (static,), (drawings, static)])
+@pytest.mark.parametrize("n", [3, 30])
+def test_oddities_come_first_scattered_and_in_a_heap(tmp_path, kinds, n):
+    x, odd = mixed(photographs(570), *(kind(n // len(kinds)) for kind in kinds))
+    found = judged(tmp_path, x)
+    assert roc_auc_score(odd, found.score) > 0.99
+    assert all(found.reason[i] for i in np.argsort(-found.score)[:3])
+
+
+def test_the_nearest_items_are_typical_ones(tmp_path):
+    x, odd = mixed(photographs(300), drawings(10))
+    found = judged(tmp_path, x)
+    near = [name for i in np.flatnonzero(odd) for name in found.nearest[i].split("; ") if name]
+    assert near and not any(odd[int(name)] for name in near)
+
+
+def test_clean_folders_are_quiet(tmp_path):
+    """Of 12 folders of ordinary items, at most a few report one."""
+    folders = (np.random.default_rng(i).normal(size=(400, 20)).astype(np.float32) for i in range(12))
+    assert sum(judged(tmp_path, x).flag.any() for x in folders) <= 4
+
+
+def test_a_heap_is_a_group_and_dark_pictures_are_named(tmp_path):
+    x, odd = mixed(photographs(380), (0.02 * photographs(20, seed=5)[:1].float() + drawings(20) * 0.9).byte())
+    x[3] //= 12
+    found = judged(tmp_path, x)
+    members = {i for group in found.groups for i in group.members.tolist()}
+    assert len(members & set(np.flatnonzero(odd).tolist())) >= 18 and len(members) <= 22
+    assert {found.group[i] for i in members} == {str(group.medoid) for group in found.groups}
+    assert "dark" in found.measured[3] and not any("dark" in text for text in found.measured[4:20])
+
+
+def test_far_items_of_vectors_are_flagged(tmp_path):
+    x = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+    x[::100] += 40 * np.random.default_rng(1).normal(size=(5, 8))
+    found = judged(tmp_path, x)
+    assert roc_auc_score(np.arange(500) % 100 == 0, found.score) == 1.0
+
+
+def test_copies_are_named_and_never_fit_each_other(tmp_path):
+    x = photographs(100).numpy()
+    x[50] = x[10]
+    found = judged(tmp_path, x)
+    assert found.same_as[50] == "10" and sum(map(bool, found.same_as)) == 1 and "copies of other items: 1" in found.lines()
+
+
+def test_confirmed_oddities_are_not_fitted_to_and_still_scored(tmp_path):
+    x, odd = mixed(photographs(200), drawings(20))
+    names = np.flatnonzero(odd).astype(str).tolist()
+    found = judged(tmp_path, x, confirmed=names)
+    assert roc_auc_score(odd, found.score) == 1.0 and found.p_value[odd].max() < found.p_value[~odd].min() + 0.05
+    with pytest.raises(ValueError, match=r"found 1 others \(first: a.png\)"):
+        judged(tmp_path, x, confirmed=["a.png"])
+
+
+def test_a_folder_of_files_is_written_and_what_cannot_be_read_is_listed(tmp_path):
+    place = tmp_path / "photos"
+    place.mkdir()
+    for i, image in enumerate([*photographs(60, side=40), *drawings(2, side=40)]):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{i:03d}.png")
+    (place / "broken.png").write_bytes(b"no image")
+    found = score_folder(place, tmp_path / "s.csv", workers=0)
+    assert len(found.names) == 62 and set(np.asarray(found.names)[np.argsort(-found.score)[:2]]) == {"060.png", "061.png"}
+    lines = (tmp_path / "s.csv").read_text().splitlines()
+    assert lines[0] == "name,score,p_value,q_value,flag,level,nearest,reason,measured,group,same_as" and len(lines) == 63
+    assert "broken.png" in (tmp_path / "s.csv.skipped.csv").read_text()
+
+
+def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
+    x, odd = mixed(photographs(380), drawings(12))
+    np.save(tmp_path / "x.npy", x)
+    settings = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **settings)
+    found = vergence.score_folder(tmp_path / "x.npy", run=run)
+    assert roc_auc_score(odd, found.score) > 0.98
+
+
+def test_more_items_than_are_held_are_all_scored(tmp_path, monkeypatch):
+    x, odd = mixed(photographs(300), drawings(6))
+    whole = judged(tmp_path, x)
+    monkeypatch.setattr(folder, "MOST_ITEMS", 200)
+    original = folder.collected
+    monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=200, **k))
+    part = judged(tmp_path, x)
+    assert part.names == whole.names and roc_auc_score(odd, part.score) > 0.99
+
+
+def test_the_result_is_the_same_again_and_does_not_depend_on_the_unit(tmp_path):
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    first, again = (judged(tmp_path, x).score for _ in range(2))
+    assert (first == again).all()
+    scaled = robust.RobustScores({"x": x.astype(np.float64) * 1000}).total
+    np.testing.assert_allclose(scaled, robust.RobustScores({"x": x.astype(np.float64)}).total, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (np.zeros((40, 3, 8, 8), dtype=np.uint8), "tells the items apart|different items"),
+        (np.random.default_rng(0).integers(0, 256, (9, 3, 8, 8), dtype=np.uint8), "at least 20 items"),
+        (np.random.default_rng(0).normal(size=(1, 4)).astype(np.float32), "at least 20 items"),
+    ],
+)
+def test_too_little_to_judge_is_one_line(tmp_path, x, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        judged(tmp_path, x, out=tmp_path / "s.csv")
+    assert "\n" not in str(caught.value) and not (tmp_path / "s.csv").exists()

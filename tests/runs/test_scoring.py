@@ -1,0 +1,260 @@
+"""What `score` writes: the detector of every run, p-values that hold, flags at the stated rate, and one line for bad input."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import vergence
+from vergence.detection import fpr_threshold, q_values, select
+from vergence.runs import scoring
+from vergence.runs.detector import RunDetector, usable_levels
+from vergence.runs.score import Decisions
+
+pytestmark = pytest.mark.float32
+
+QUICK = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    with torch.random.fork_rng():
+        return vergence.train("digits", out=tmp_path_factory.mktemp("scoring") / "run", **QUICK)
+
+
+def noise(n=20, seed=0):
+    return torch.randint(0, 256, (n, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def scored(run, source, out, **settings):
+    decisions = scoring.score_items(run, run.items(source), out, **settings)
+    with np.load(out) as archive:
+        return decisions, {name: archive[name] for name in archive.files}
+
+
+def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
+    digits = next(run.items("digits").stream([torch.arange(200)]))[1]
+    decisions, found = scored(run, torch.cat([digits, noise()]), tmp_path / "s.npz")
+    odd = np.arange(220) >= 200
+    assert found["flag"][odd].all() and found["flag"][~odd].mean() < 0.05
+    assert found["score"][odd].min() > found["score"][~odd].max()
+    assert decisions.flagged == found["flag"].sum() and decisions.total == 220
+    assert {row["name"] for row in decisions.first} <= {str(i) for i in range(200, 220)}
+    assert f"look at {decisions.flagged} items; on average at most a tenth of them will be fine" in decisions.lines()
+
+
+def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
+    _, found = scored(run, "digits", tmp_path / "s.npz", fdr=0.3)
+    calibration = run.detector().calibration
+    assert list(found) == ["name", "score", "p_value", "q_value", "flag", "level", "nearest", "reason", "seen"]
+    np.testing.assert_allclose(found["score"], run.score("digits").numpy(), rtol=1e-9)
+    p = (1 + (calibration[:, None] >= found["score"]).sum(0)) / (len(calibration) + 1)
+    np.testing.assert_allclose(found["p_value"], p, rtol=1e-12)
+    np.testing.assert_allclose(found["q_value"], q_values(found["p_value"]), rtol=1e-12)
+    assert (found["flag"] == select(found["p_value"], 0.3)).all()
+    unusual = found["p_value"] <= 0.3
+    assert all(found["reason"][unusual]) and not any(found["reason"][~unusual])
+    assert set(found["level"]) <= set(run.detector().detector.levels_) and not found["seen"].any()
+
+
+def test_ordinary_items_that_no_fit_has_seen_have_uniform_p_values(run, tmp_path):
+    """The test part of the digits against the calibration part: both are held out of the same source."""
+    _, found = scored(run, "digits", tmp_path / "s.npz")
+    n, m = len(run.detector().calibration), len(found["p_value"])
+    for a in (0.05, 0.2, 0.5):
+        error = np.sqrt(a * (1 - a) * (1 / n + 1 / m))
+        assert (found["p_value"] <= a).mean() == pytest.approx(a, abs=4 * error)
+
+
+def test_nearest_items_are_the_most_similar_training_items(run, tmp_path):
+    found = run.detector()
+    z = run.encode("digits")[:7]
+    similar = torch.nn.functional.normalize(z, dim=1) @ torch.from_numpy(found.typical).float().T
+    wanted = ["; ".join(found.typical_names[i] for i in row.topk(3).indices) for row in similar]
+    assert found.nearest(z.numpy()) == wanted
+    assert not set(found.typical_names) & {run.items("digits").names[i] for i in range(300)}
+
+
+def test_a_certificate_flags_by_its_threshold(run, tmp_path):
+    decisions, found = scored(run, "digits", tmp_path / "s.npz", fpr=0.05)
+    threshold = fpr_threshold(run.detector().calibration, 0.05, 0.95).threshold
+    assert (found["flag"] == (found["score"] > threshold)).all() and decisions.flagged == found["flag"].sum()
+    assert "flag at most" in decisions.lines()[0]
+
+
+def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
+    _, found = scored(run, noise(), tmp_path / "s.npz", all_scores=True)
+    own = {"joint", "directional", "radial", "variance", "entropy"}
+    assert own | {f"level_{name}" for name in run.detector().detector.levels_} <= set(found)
+    np.testing.assert_allclose(found["joint"], run.score(noise(), "joint").numpy(), rtol=1e-4)
+
+
+def test_items_of_the_training_are_named_as_seen(run, tmp_path):
+    decisions, found = scored(run, "digits:train", tmp_path / "s.npz")
+    assert found["seen"].all() and "1,438 items equal ones that the run was fitted to" in decisions.lines()[-1]
+
+
+def test_other_calibration_items_decide_and_must_be_others(run, tmp_path):
+    given = run.items("digits")
+    _, found = scored(run, noise(), tmp_path / "s.npz", calibration=given)
+    assert found["p_value"] == pytest.approx(1 / (len(given) + 1))
+    with pytest.raises(ValueError, match="expected calibration items that are not among the scored ones"):
+        scored(run, "digits", tmp_path / "t.npz", calibration=given)
+    with pytest.raises(ValueError, match="expected at least 20 calibration items, found 10"):
+        scored(run, "digits", tmp_path / "t.npz", calibration=run.items(noise(10)))
+    with pytest.raises(ValueError, match=r"expected calibration scores that differ, found .* for all 30"):
+        scored(run, "digits", tmp_path / "t.npz", calibration=run.items(noise(1).expand(30, -1, -1, -1)))
+    assert not (tmp_path / "t.npz").exists()
+
+
+def test_confirmed_oddities_are_taken_out_of_the_calibration(run, tmp_path):
+    digits = next(run.items("digits").stream([torch.arange(200)]))[1]
+    mixed = run.items(torch.cat([digits, noise(8, seed=1)]))
+    _, before = scored(run, noise(), tmp_path / "s.npz", calibration=mixed)
+    confirmed = [str(i) for i in range(200, 208)]
+    _, after = scored(run, noise(), tmp_path / "s.npz", calibration=mixed, confirmed=confirmed)
+    assert after["p_value"].max() == pytest.approx(1 / 201) and before["p_value"].max() > 2 / 209
+    with pytest.raises(ValueError, match=r"expected names of calibration items, found 1 others \(first: x.png\)"):
+        scored(run, noise(), tmp_path / "s.npz", calibration=mixed, confirmed=["x.png"])
+
+
+def test_one_item_and_what_the_numbers_allow(run, tmp_path, capsys):
+    decisions, found = scored(run, noise(1), tmp_path / "s.npz")
+    assert decisions.flagged == 1 == found["flag"].sum() and "look at 1 item;" in decisions.lines()[0]
+    capsys.readouterr()
+    scored(run, "digits", tmp_path / "s.npz")
+    assert "with 287 calibration items, fewer than 13 oddities among 359 cannot be reported" in capsys.readouterr().err
+
+
+def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, tmp_path):
+    file = run.folder.path / "detector.safetensors"
+    again = RunDetector.read(file)
+    x = torch.cat([noise(), next(run.items("digits").stream([torch.arange(20)]))[1]])
+    levels = {name: f.detach() for name, f in run.levels()(x).items()}
+    assert (again.scores(levels)[0] == run.detector().scores(levels)[0]).all() and again.names == run.detector().names
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content[:-40])
+        with pytest.raises(ValueError, match=r"detector\.safetensors is damaged") as caught:
+            vergence.load(run.folder.path).score(x)
+        assert "\n" not in str(caught.value)
+        file.unlink()
+        assert torch.equal(vergence.load(run.folder.path, device="cpu").score(x), run.score(x))  # fitted on demand: the same
+        assert file.exists()
+    finally:
+        file.write_bytes(content)
+
+
+def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_path, capsys):
+    run = vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, **QUICK)
+    found = run.detector()
+    assert not found.held_out and len(found.calibration) == 1438 and 0 < found.gap < 0.2
+    capsys.readouterr()
+    run.write_scores(noise(), tmp_path / "s.csv")
+    said = capsys.readouterr().err
+    assert "kept no calibration part" in said and "have p <= 0.05 instead of 5 %" in said
+
+
+def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
+    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    with torch.no_grad():
+        last = [m for m in run.method.encoder.modules() if isinstance(m, torch.nn.BatchNorm2d)][-1]
+        last.weight.mul_(1e-3)
+        last.bias.fill_(1.0)
+        last.weight[0], last.bias[0] = 1.0, 0.0
+    run.folder.save_model(run.method.state_dict())
+    run = vergence.load(tmp_path / "run", device="cpu")
+    capsys.readouterr()
+    assert run.write_scores(noise(), tmp_path / "s.csv") == 20
+    assert "warning: the embedding collapses" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("objective", ["contrastive", "gje", "jepa"])
+def test_every_objective_has_a_detector(tmp_path, objective):
+    run = vergence.train("digits", out=tmp_path / "run", objective=objective, limit=400, **QUICK)
+    assert run.score(noise()).min() > run.score("digits").median() and "z" in run.detector().detector.levels_
+
+
+def test_pairs_and_vectors_have_a_detector(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 5)).astype(np.float32)
+    np.savez(tmp_path / "pairs.npz", context=x, target=x[:, :3])
+    run = vergence.train(
+        str(tmp_path / "pairs.npz"), out=tmp_path / "run", encoder="mlp", objective="gje", projector=(8,), **QUICK
+    )
+    assert run.score(x[:5] + 50).min() > run.score(x).max() and "inputs" in run.detector().detector.levels_
+
+
+def test_levels_that_fail_or_are_constant_are_left_out():
+    f = np.random.default_rng(0).normal(size=(50, 3))
+    kept, notes = usable_levels({"a": f, "b": np.ones((50, 2)), "c": np.where(f > 2, np.nan, f)})
+    assert list(kept) == ["a"] and "level b" in notes[0] and "level c" in notes[1]
+    with pytest.raises(ValueError, match="expected a level that tells the items apart, found none"):
+        usable_levels({"b": np.ones((50, 2))})
+
+
+def test_a_training_on_equal_items_is_kept_without_a_detector(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.ones((300, 4), dtype=np.float32))
+    run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", **QUICK)
+    assert "no detector" in capsys.readouterr().err and (tmp_path / "run" / "model.safetensors").exists()
+    with pytest.raises(ValueError, match="found none"):
+        run.score(torch.ones(3, 4))
+
+
+def test_a_run_whose_data_is_gone_says_what_is_missing(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
+    vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", **QUICK)
+    (tmp_path / "run" / "detector.safetensors").unlink()
+    (tmp_path / "x.npy").unlink()
+    with pytest.raises(ValueError, match="has no detector yet, and its data cannot be opened"):
+        vergence.load(tmp_path / "run").score(torch.ones(3, 4))
+
+
+def test_decisions_are_benjamini_hochbergs_for_any_parts():
+    rng = np.random.default_rng(0)
+    for n, m in ((19, 100), (200, 37)):
+        s = rng.normal(size=m)
+        p = rng.integers(1, n + 2, size=m) / (n + 1)
+        rows = {"name": np.arange(m).astype(str), "score": s, "p_value": p, "seen": np.zeros(m, dtype=np.uint8)}
+        rows |= {name: np.full(m, "") for name in ("level", "nearest", "reason")}
+        decisions = Decisions(n, fdr=0.4)
+        for part in np.array_split(np.arange(m), 5):
+            decisions.see({name: values[part] for name, values in rows.items()})
+        found = decisions.columns(rows)
+        np.testing.assert_allclose(found["q_value"], q_values(p), rtol=1e-12)
+        assert (found["flag"] == select(p, 0.4)).all() and decisions.flagged == found["flag"].sum()
+        assert [row["name"] for row in decisions.first] == np.argsort(-s)[:10].astype(str).tolist()
+
+
+def test_the_detector_records_which_model_it_is_of(run):
+    record = json.loads(_metadata(run.folder.path / "detector.safetensors")["record"])
+    assert record["held_out"] and record["format"] == 1 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
+
+
+def _metadata(file):
+    from safetensors import safe_open
+
+    with safe_open(file, framework="numpy") as opened:
+        return opened.metadata()
+
+
+def test_a_density_is_refitted_to_the_final_embeddings(run):
+    density = run.density(n_components=2)
+    x = next(run.items("digits").stream([torch.arange(100)]))[1]
+    typical, odd = (density.score_samples(run.encode(part).numpy()) for part in (x, noise()))
+    assert density.n_components_ == 2 and typical.min() > odd.max()
+
+
+def test_a_batch_of_which_nothing_could_be_read_has_no_rows(run, tmp_path):
+    from PIL import Image
+
+    place = tmp_path / "photos"
+    place.mkdir()
+    for i in range(8):
+        if i < 3:
+            (place / f"{i}.png").write_bytes(b"no image")
+        else:
+            Image.fromarray(noise(8)[i, 0].numpy()).save(place / f"{i}.png")
+    assert run.write_scores(place, tmp_path / "s.csv", batch_size=2, workers=0) == 5
+    assert len((tmp_path / "s.csv.skipped.csv").read_text().splitlines()) == 4
