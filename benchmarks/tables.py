@@ -472,6 +472,33 @@ def cost_table() -> str:
     return grid(["objective", *head], [*body, ["rounds, commit", *rounds]])
 
 
+def folder_table() -> str:
+    """Lines of ``folder.py``: means over the seeds of the last row of each setting."""
+    last = {(row["kind"], row["share"], row["seed"]): row for row in rows("folder") if row["n"] == 3000}
+    found = defaultdict(list)
+    for (kind, share, _), row in last.items():
+        found[share, kind].append(row)
+    body = []
+    for (share, kind), lines in sorted(found.items(), key=lambda one: (one[0][0], one[1][0]["kind"])):
+
+        def mean(name: str, digits: int = 0, lines: list = lines) -> str:
+            return f"{statistics.mean(row[name] for row in lines):.{digits}f}"
+
+        what = f"{100 * share:g} % {kind}" if share else "photographs alone"
+        ranked = [mean("auroc", 4), f"{100 * float(mean('precision', 4)):.0f} %"] if share else ["", ""]
+        groups = f"{mean('grouped_odd')} and {mean('grouped_others')}"
+        body.append([what, str(len(lines)), *ranked, f"{mean('flagged_odd')} and {mean('flagged_others')}", groups])
+    head = [
+        "planted",
+        "seeds",
+        "AUROC",
+        "oddities among as many first items",
+        "flagged: oddities and others",
+        "in groups: oddities and others",
+    ]
+    return grid(head, body)
+
+
 def findings_table() -> str:
     """Lines of ``folder_findings.py``, of the last row of each seed."""
     last = {
@@ -546,7 +573,7 @@ PAGES = {
         "cost": cost_table,
     },
     ROOT / "benchmarks" / "README.md": {"notes": notes_table},
-    ROOT / "docs" / "detection.md": {"findings": findings_table},
+    ROOT / "docs" / "detection.md": {"findings": findings_table, "folder": folder_table},
     ROOT / "README.md": {
         "objectives": objectives_table,
         "training": training_table,

@@ -258,3 +258,11 @@ def test_a_batch_of_which_nothing_could_be_read_has_no_rows(run, tmp_path):
             Image.fromarray(noise(8)[i, 0].numpy()).save(place / f"{i}.png")
     assert run.write_scores(place, tmp_path / "s.csv", batch_size=2, workers=0) == 5
     assert len((tmp_path / "s.csv.skipped.csv").read_text().splitlines()) == 4
+
+
+def test_a_level_that_fails_is_one_line(run, tmp_path):
+    x = noise(5).float() / 255
+    x[2, 0, 3, 3] = float("inf")
+    with pytest.raises(ValueError, match=r"found NaN or infinity at level \w+, 1 of 5 items|finite") as caught:
+        run.write_scores(x, tmp_path / "s.csv")
+    assert "\n" not in str(caught.value) and not (tmp_path / "s.csv").exists()

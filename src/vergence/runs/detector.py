@@ -69,7 +69,7 @@ class RunDetector:
 
         if not len(levels["z"]):  # a batch of files of which none could be read
             return np.zeros(0), np.zeros((0, len(self.detector.levels_)))
-        found = self.detector.contributions({name: _array(levels[name]) for name in self.detector.levels_})
+        found = self.detector.contributions({name: _finite(name, _array(levels[name])) for name in self.detector.levels_})
         each = np.stack(list(found.values()), -1)
         return COMBINE[self.detector.combine](-each), each
 
@@ -123,6 +123,15 @@ class RunDetector:
 
 def _array(x: Tensor | np.ndarray) -> np.ndarray:
     return x.cpu().numpy() if isinstance(x, Tensor) else x
+
+
+def _finite(name: str, f: np.ndarray) -> np.ndarray:
+    """Returns the features of a level; raises a ValueError where they hold NaN or infinity."""
+    if broken := int((~np.isfinite(f)).any(1).sum()):
+        raise ValueError(
+            f"expected finite features, found NaN or infinity at level {name} of {broken} of {len(f)} items; check them"
+        )
+    return f
 
 
 def _normalized(z: np.ndarray) -> np.ndarray:
