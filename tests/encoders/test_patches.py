@@ -157,13 +157,15 @@ def test_half_precision_is_near_full_precision():
     assert (fast**3 - full**3).abs().max() < 0.01 * (full**3).max()  # the root magnifies errors near zero
 
 
-def test_large_images_are_resized_and_their_patches_are_farther_apart():
+def test_large_images_are_resized_and_small_ones_have_smaller_patches():
     settings = PatchSettings.parse("patches:atoms=4", (3, 200, 300))
-    assert (settings.side, settings.stride) == (64, 2)
+    assert (settings.side, settings.patch) == (32, 6)
     maps = PatchMaps(3, settings)
-    assert maps.shrunk(torch.rand(1, 3, 200, 300)).shape == (1, 3, 64, 96)
+    assert maps.shrunk(torch.rand(1, 3, 200, 300)).shape == (1, 3, 32, 48)
     assert maps(torch.rand(1, 3, 200, 300)).shape == (1, settings.features)
-    assert (PatchSettings.parse("patches", (1, 28, 28)).side, PatchSettings.parse("patches", (1, 28, 28)).stride) == (0, 1)
+    for side, patch in ((28, 6), (8, 4)):
+        small_images = PatchSettings.parse("patches", (1, side, side))
+        assert (small_images.side, small_images.patch) == (0, patch)
 
 
 def test_names_hold_every_setting():

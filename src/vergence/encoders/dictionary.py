@@ -44,7 +44,7 @@ EPS = 10 / 255**2
 WHITENING = 0.1  # r
 ITERATIONS = 10
 N_PATCHES = 100_000
-LARGE, LARGE_SIDE = 48, 64  # pixels: images of a larger side are resized, and their patches taken with stride 2
+LARGE, LARGE_SIDE = 48, 32  # pixels: images of a larger side are resized
 SMALL, SMALL_PATCH = 16, 4  # pixels: images of a smaller side have smaller patches
 ROOT = 3  # of the pooled responses
 TOGETHER = 8  # images whose patches are kept at a time
@@ -96,8 +96,8 @@ class PatchSettings(Checked):
             ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
 
         Example:
-            >>> PatchSettings.parse("patches:atoms=64", (3, 96, 96)).stride
-            2
+            >>> PatchSettings.parse("patches:atoms=64", (3, 96, 96)).side
+            32
         """
         if len(shape) != 3:
             raise ValueError(f"expected images for encoder 'patches', found vectors of {shape[0]} features; use --encoder mlp")
@@ -107,7 +107,7 @@ class PatchSettings(Checked):
         for key in given:
             if key not in kinds:
                 raise unknown("setting of encoder 'patches'", key, kinds)
-        defaults = {"stride": 2, "side": LARGE_SIDE} if side > LARGE else {"patch": SMALL_PATCH} if side < SMALL else {}
+        defaults = {"side": LARGE_SIDE} if side > LARGE else {"patch": SMALL_PATCH} if side < SMALL else {}
         settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
         settings.require_size(shape)
         return settings

@@ -2,7 +2,7 @@ r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient des
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images.
 2. Principal directions V of the features f of at most 5,000 images.
-3. Joint embedding: m random views of every image, in blocks of 250; only sums of x = V^T (f - mean f) and their products stay.
+3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their products stay.
    With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components G w = omega S' w with the
    largest omega, each times omega^power, are the embedding.
 
@@ -15,7 +15,7 @@ within the last one from the last checkpoint, with the same result. Several proc
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["ViewSums", "fit", "fitted_settings", "principal_directions", "require_gje", "total_images"]
 
 BLOCK, COLUMNS = 250, 4096  # images, and features, at a time
+PIXELS = 1 << 22  # of a block of large images, over all channels
 DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 5_000  # images
 
 Progress = Callable[[int, str], None]  # images, name of the pass
@@ -73,6 +74,16 @@ def require_gje(config: RunConfig) -> None:
         )
     if model.projector or model.target_encoder is not None or model.teacher:
         raise ValueError("expected neither projector, teacher nor target_encoder with the encoder 'patches'; leave them out")
+
+
+def block_size(shape: Sequence[int]) -> int:
+    """Returns how many images of ``shape`` are read at a time: fewer where they are large.
+
+    Example:
+        >>> block_size((3, 32, 32)), block_size((3, 512, 512))
+        (250, 5)
+    """
+    return max(4, min(BLOCK, PIXELS // math.prod(shape)))
 
 
 def total_images(n: int, views: int) -> int:
@@ -130,6 +141,7 @@ class _Fit:
         self.size, self.recorder, self.progress, self.stopped = size, recorder, progress, stopped
         encoder = next(m for m in method.encoder.modules() if isinstance(m, PatchEncoder))
         self.encoder, self.settings, self.maps = encoder, encoder.settings, encoder.maps
+        self.block = block_size(items.shape)
         self.step, self.started = 0, time.monotonic()
 
     def run(self) -> None:
@@ -173,8 +185,8 @@ class _Fit:
 
     def _moments(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
         rank, world = self.fabric.global_rank, self.fabric.world_size
-        blocks = list(batches(len(self.items), BLOCK))
-        self.progress(self.step * BLOCK * self.settings.views if self.step > 2 else 0, "joint embedding")
+        blocks = list(batches(len(self.items), self.block))
+        self.progress((self.step - 2) * self.block * self.settings.views if self.step > 2 else 0, "joint embedding")
         mine = range(max(0, self.step - 2) + rank, len(blocks), world)
         saved = time.monotonic()
         stream = self.items.stream((blocks[i] for i in mine), workers=self.config.fit.workers)
@@ -226,7 +238,7 @@ class _Fit:
 
     def _images(self, index: Tensor, label: str) -> Iterator[Tensor]:
         """Yields images as the encoder sees them, in [0, 1], on the device."""
-        for _, x in self.items.stream(iter(index.split(BLOCK)), workers=self.config.fit.workers):
+        for _, x in self.items.stream(iter(index.split(self.block)), workers=self.config.fit.workers):
             x = x if self.size is None else center_crop(x, self.size)
             if len(x):
                 yield to_unit(x, self.maps.filters.dtype).to(self.fabric.device)
