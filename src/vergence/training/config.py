@@ -148,7 +148,7 @@ class FitConfig(Checked):
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         lr: Peak learning rate; not rescaled with the batch size.
         encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1 projector and objective follow the encoder
-            faster than it moves, which keeps VJE from losing directions.
+            faster than it moves; VJE loses fewer directions so (``docs/trained.md``).
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
         warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
         clip: Largest gradient norm; ``None`` for no clipping.
