@@ -17,7 +17,9 @@ values = st.one_of(
     st.sampled_from([0.5, -0.0, 1e-320, 1e308, float("inf"), float("-inf"), float("nan"), 1.5]),
     st.sampled_from(["", "a", "nan", "inf", "1", "-1", "../..", "/dev/zero", "\x00", "\ud800", "‮é", "<script>", "x" * 10_000]),
     st.sampled_from(["a\nb", "'\"", "{{ 7 * 7 }}", "%s%n", "=1+1", "cuda", "auto", "gje", "mlp", "digits", "\r", "💥"]),
-    st.sampled_from([[], {}, [[]], [None], {"a": 1}, [0], [1, 2], ["a"], [-1, -1], [10**12], [1e300, 1.0], {"": {}}, [[1], [2]]]),
+    st.sampled_from(
+        [[], {}, [[]], [None], {"a": 1}, [0], [1, 2], ["a"], [-1, -1], [10**12], [1e300, 1.0], {"": {}}, [[1], [2]]]
+    ).map(copy.deepcopy),  # edits change what they meet, in place
     st.integers(),
     st.floats(),
     st.text(max_size=8),
