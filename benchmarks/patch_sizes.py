@@ -2,9 +2,9 @@
 
     python benchmarks/patch_sizes.py --photos FOLDER
 
-fits the recipe ``patches`` on a folder of photographs resized to each size, makes a random view of each one, and counts for how many
-views the nearest photograph by cosine is the one that they were made of; pixels and their principal components beside. Without
-``--photos``, squares are cut from scikit-learn's two sample photographs.
+fits the recipe ``patches`` on a folder of photographs resized to each size, makes a random view of each one, and counts for how
+many views the nearest photograph by cosine is the one that they were made of; pixels and their principal components beside.
+Without ``--photos``, squares are cut from scikit-learn's two sample photographs.
 """
 
 import argparse

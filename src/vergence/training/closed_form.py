@@ -2,9 +2,9 @@ r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient des
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images.
 2. Principal directions V of the features f of at most 5,000 images.
-3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their products stay.
-   With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components G w = omega S' w with the
-   largest omega, each times omega^power, are the embedding.
+3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their
+   products stay. With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components
+   G w = omega S' w with the largest omega, each times omega^power, are the embedding.
 
 The density is the Gaussian over two views with these moments: covariance W S W^T of each view, and W G W^T between two.
 
