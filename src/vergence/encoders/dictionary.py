@@ -83,10 +83,10 @@ class PatchSettings(Checked):
     threshold: float = 1.0
     pool: int = 2
     directions: int = 2048
-    dim: int = 1024
+    dim: int = 512
     views: int = 2
     ridge: float = 0.01
-    power: float = 1.5
+    power: float = 2.0
 
     @classmethod
     def parse(cls, name: str, shape: Sequence[int]) -> "PatchSettings":

@@ -1,11 +1,10 @@
 r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient descent: three passes over images, sums that add up.
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images.
-2. Principal directions V of the features f of at most 5,000 images.
-3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and of their
-   products stay.
-   With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components G w = omega S' w with the
-   largest omega, each times omega^power, are the embedding.
+2. Principal directions V of the features f of at most 4,000 images.
+3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their
+   products stay. With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components
+   G w = omega S' w with the largest omega, each times omega^power, are the embedding.
 
 The density is the Gaussian over two views with these moments: covariance W S W^T of each view, and W G W^T between two.
 
@@ -40,7 +39,7 @@ __all__ = ["ViewSums", "fit", "fitted_settings", "principal_directions", "requir
 
 BLOCK, COLUMNS = 250, 4096  # images, and features, at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
-DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 5_000  # images
+DICTIONARY_FROM = DIRECTIONS_FROM = 4_000  # images
 
 Progress = Callable[[int, str], None]  # images, name of the pass
 
@@ -347,8 +346,12 @@ def principal_directions(parts: list[Tensor], k: int, dtype: torch.dtype) -> tup
     for f in _columns(parts, dtype):
         products.addmm_(f, f.T)
     w, U = _leading(products, k)
-    U = U * w.clamp(min=max(float(w[0]) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)).rsqrt()
-    return mean, torch.cat([(f.T @ U).to(parts[0].dtype) for f in _columns(parts, dtype)])
+    del products
+    U *= w.clamp(min=max(float(w[0]) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)).rsqrt()
+    V = parts[0].new_empty(width, k)
+    for rows, f in zip(V.split(COLUMNS), _columns(parts, dtype), strict=True):
+        rows.copy_(f.T @ U)
+    return mean, V
 
 
 def _columns(parts: list[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
@@ -360,4 +363,4 @@ def _columns(parts: list[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
 def _leading(a: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Returns the k largest eigenvalues (k,), descending, and their eigenvectors (D, k) of a symmetric matrix (D, D)."""
     w, U = torch.linalg.eigh(a)
-    return w.flip(0)[:k], U.flip(1)[:, :k]
+    return w[-k:].flip(0), U[:, -k:].flip(1)
