@@ -388,6 +388,24 @@ def cost_table() -> str:
     return grid(["objective", *head], [*body, ["rounds, commit", *rounds]])
 
 
+def pretrained_table() -> str:
+    """A line for each data set and size of images: kNN on frozen ImageNet features and on controls, the newest row."""
+    body = []
+    for (data, size), row in sorted({(row["data"], row["size"]): row for row in rows("pretrained") if "knn" in row}.items()):
+        shares = [" / ".join(f"{row['knn'][kind][k]:.1f}" for k in ("5", "30")) for kind in ("z", *CONTROLS)]
+        body.append([data, str(size), f"{row['train']:,} / {row['test']:,}", *shares])
+    head = ["data", "pixels", "items, train / test", "frozen", "untrained", "pixel values", "their components"]
+    return grid(head, body)
+
+
+def duplicates_table() -> str:
+    """A line for each size of images: copies of photographs whose original is the nearest of all, the newest row of each."""
+    body = []
+    for size, row in sorted({row["size"]: row for row in rows("pretrained") if "first" in row}.items()):
+        body.append([str(size), str(row["copies"]), *(str(row["first"][kind]) for kind in ("z", *CONTROLS))])
+    return grid(["pixels", "copies", "frozen", "untrained", "pixel values", "their components"], body)
+
+
 def notes_table() -> str:
     """A line for each note on old rows."""
     body = []
@@ -422,6 +440,7 @@ PAGES = {
         },
         "samples": samples_table,
     },
+    ROOT / "docs" / "encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
     ROOT / "docs" / "advice.md": {
         "agreement": agreement_table,
         "ties": ties_table,

@@ -104,7 +104,8 @@ def test_timms_weights_come_from_its_cache(cache, tmp_path):
     net = fill(cache, "resnet10t")
     run = train("digits", out=tmp_path / "run", encoder="timm:resnet10t", pretrained=True, size=32, **FROZEN)
     record, model = run.folder.metadata.weights, run.folder.config.model
-    assert (record.source, record.name, record.file) == ("timm", "resnet10t", "model.safetensors") and len(record.sha256) == 64
+    assert (record.source, record.name, record.file) == ("timm", "resnet10t.c3_in1k", "model.safetensors")
+    assert len(record.sha256) == 64
     assert model.input_mean == (0.485, 0.456, 0.406) and run.folder.config.data.size == 32
     found, wanted = run.method.encoder[1].state_dict(), net.state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in found.items())
@@ -171,8 +172,8 @@ def test_resume_refuses_other_weights_and_lists_them(file, tmp_path):
     train("digits", out=tmp_path / "run", encoder=TINY, weights=str(file), objective="gje", **QUICK)
     with pytest.raises(ValueError, match=r"weights was '.*w.pth', now 'other.pth'; lr was 0.002, now 0.5"):
         train(out=tmp_path / "run", resume=True, trust_code=True, weights="other.pth", lr=0.5)
-    with pytest.raises(ValueError, match=r"expected one source of weights, found --weights and --init"):
-        train(out=tmp_path / "run", resume=True, trust_code=True, init="other")
+    with pytest.raises(ValueError, match=r"init was None, now 'other'; freeze was False, now True; leave them out"):
+        train(out=tmp_path / "run", resume=True, trust_code=True, init="other", freeze=True)
 
 
 def test_a_run_that_was_stopped_before_it_kept_its_weights_starts_again(file, tmp_path):
@@ -190,12 +191,29 @@ def test_a_run_that_was_stopped_before_it_kept_its_weights_starts_again(file, tm
 
 def test_a_new_run_starts_from_all_weights_of_a_run_with_the_same_model(trained, tmp_path):
     run = train(out=tmp_path / "run", init=str(trained), epochs=1)
+    assert run.folder.metadata.weights.in_words().startswith(f"all of {trained}")
     before = vergence.load(trained, device="cpu")
     assert same(run.folder.load_initial(), state_of(before)) and not same(state_of(run), state_of(before))
     record, config = run.folder.metadata.weights, run.folder.config
     assert (record.source, record.whole, record.sha256) == ("run", True, sha256(trained / "model.safetensors"))
     assert config.fit.epochs == 1 and config.model.projector == (4,) and config.data.limit == 192
     assert config.model.init == str(trained)
+
+
+def test_a_teacher_of_the_other_run_keeps_its_own_weights(tmp_path):
+    before = train("digits", out=tmp_path / "a", encoder="small", objective="gje", teacher=0.9, **QUICK)
+    assert not torch.equal(before.method.teacher[0][1][0].weight, before.method.encoder[1][0].weight)
+    run = train(out=tmp_path / "b", init=str(tmp_path / "a"))
+    assert same(run.folder.load_initial(), state_of(before))
+
+
+def test_a_network_of_vectors_is_a_factorys(tmp_path):
+    x, _ = blobs()
+    np.save(tmp_path / "f.npy", x)
+    run = train(str(tmp_path / "f.npy"), out=tmp_path / "run", encoder="tests.factories:on_vectors", freeze=True)
+    mean, std = torch.from_numpy(x).mean(0), torch.from_numpy(x).std(0)
+    assert run.encode(x).shape == (120, 4) and run.folder.config.model.input_mean is None
+    assert torch.allclose(run.method.encoder[0].mean, mean, atol=0.5) and torch.allclose(run.method.encoder[0].std, std, atol=0.5)
 
 
 def test_another_objective_starts_from_the_encoder_alone_and_other_data_keeps_its_size(trained, tmp_path):
@@ -215,6 +233,13 @@ def test_a_trained_encoder_is_frozen_and_a_frozen_one_is_trained(trained, tmp_pa
     initial = run.folder.load_initial()
     assert all(torch.equal(initial[name], value) for name, value in state_of(frozen).items() if name.startswith("encoder."))
     assert run.has_density
+
+
+def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
+    name = "patches:atoms=16,patch=4,directions=24,dim=12,views=2"
+    before = train("digits", out=tmp_path / "a", recipe="patches", encoder=name, limit=200, device="cpu")
+    run = train(out=tmp_path / "b", init=str(tmp_path / "a"), freeze=True, limit=8)
+    assert torch.allclose(run.encode("digits"), before.encode("digits")) and not run.has_density
 
 
 @pytest.mark.parametrize(

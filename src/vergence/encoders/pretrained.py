@@ -19,7 +19,7 @@ from vergence.encoders.networks import factory_model, require_timm
 from vergence.utils.names import did_you_mean
 from vergence.utils.outside import is_factory
 
-__all__ = ["IMAGENET", "Input", "expected_input", "load_weights", "read_weights", "timm_file"]
+__all__ = ["IMAGENET", "Input", "expected_input", "load_weights", "read_weights", "timm_file", "timm_tag"]
 
 MEAN, STD, SIZE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224  # of networks trained on ImageNet
 PATIENCE = 10.0  # seconds until a server has to answer
@@ -196,6 +196,17 @@ def load_weights(net: nn.Module, found: Mapping[str, Tensor], where: str) -> tup
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def timm_tag(name: str) -> str:
+    """Returns timm's name of a model with the tag of its weights, the default one's where the name has none.
+
+    Example:
+        >>> timm_tag("resnet10t")
+        'resnet10t.c3_in1k'
+    """
+    configuration = require_timm(name).get_pretrained_cfg(name)
+    return name if "." in name or configuration is None or not configuration.tag else f"{name}.{configuration.tag}"
 
 
 def timm_file(name: str) -> Path:

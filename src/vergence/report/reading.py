@@ -104,7 +104,8 @@ class RunFiles:
         """Which weights the run started from, in words; empty for runs of early versions."""
         found = self.metadata.get("weights") or {}
         given = {key: value for key, value in found.items() if key in WEIGHTS and value is not None}
-        return Weights(**{**given, "left_out": tuple(found.get("left_out") or ())}).in_words() if "source" in given else ""
+        left_out = tuple(name for name in found.get("left_out") or () if name is not None)
+        return Weights(**{**given, "left_out": left_out}).in_words() if "source" in given else ""
 
 
 def read(run: Path) -> RunFiles:

@@ -122,8 +122,13 @@ def _suited(config: RunConfig, recipe: str, source: str | None, settings: dict[s
 
 
 def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
-    """Returns the description with every setting of a closed-form encoder; prints those that the data reduces."""
-    if not is_closed_form(config.model.encoder):
+    """Returns the description with every setting of a closed-form encoder, and without an input of images for vectors.
+
+    Prints settings that the data reduces.
+    """
+    if len(shape) == 1 and config.model.input_mean is not None:
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, input_mean=None, input_std=None))
+    if not is_closed_form(config.model.encoder) or config.model.freeze:
         return config
     if opened.kind != "image":
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
@@ -222,19 +227,22 @@ def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any]
     config = RunFolder.open(out, trust_code=True).config  # opening imports nothing
     if not trust_code and not isinstance(source, RunConfig):  # what the caller names has to be the run's: see below
         require_known_code(out, config.model, _named(settings))
-    wanted = recipes.override(config, **settings)
-    if source is not None:
-        wanted = source if isinstance(source, RunConfig) else recipes.override(wanted, source=str(source))
-    before, now = config.to_dict(), wanted.to_dict()
-    changed = [
-        f"{name} was {before[part][name]!r}, now {now[part][name]!r}"
-        for part in before
-        for name in before[part]
-        if name != "threads" and before[part][name] != now[part][name]
-    ]
-    if changed:
-        raise ValueError(f"--resume keeps a run's own settings: {'; '.join(changed)}; leave them out, or start another run")
+    before = config.to_dict()
+    given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
+    own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
+    _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
+    wanted = source if isinstance(source, RunConfig) else recipes.override(config, **given)
+    now = wanted.to_dict()
+    pairs = {name: (before[part][name], now[part][name]) for part in before for name in before[part] if name != "threads"}
+    _refuse_changes({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
+
+
+def _refuse_changes(changed: dict[str, tuple[Any, Any]]) -> None:
+    """Raises a ValueError if there are settings of another value now than before."""
+    if changed:
+        words = "; ".join(f"{name} was {before!r}, now {now!r}" for name, (before, now) in changed.items())
+        raise ValueError(f"--resume keeps a run's own settings: {words}; leave them out, or start another run")
 
 
 def _require_apart(out: Path, source: str) -> None:

@@ -312,7 +312,8 @@ class Evaluation(Record):
     Attributes:
         protocol: How they were made.
         representations: Accuracies and spread by name: ``z`` (the embedding), ``mu`` (the posterior mean), and the controls
-            ``untrained``, ``pixels`` and ``pca``.
+            ``untrained``, ``initial`` (the encoder before its first step, where its weights were not random), ``pixels`` and
+            ``pca``.
         posterior: Statistics of the posterior; None where the objective defines no density.
         anomaly: Detection of the classes left out; None where training kept all.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from vergence.encoders.networks import is_closed_form, timm_model
-from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file
+from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file, timm_tag
 from vergence.methods.paired import PairedMethod
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder
@@ -96,7 +96,8 @@ def load_start(method: PairedMethod, config: RunConfig, *, trust_code: bool = Fa
         ValueError: The weights cannot be read, or do not fit.
     """
     found = _load(method, config, trust_code)
-    method.reset_teacher()
+    if not found.whole:  # a teacher's own weights are among all of a run
+        method.reset_teacher()
     return found
 
 
@@ -115,7 +116,7 @@ def _load(method: PairedMethod, config: RunConfig, trust_code: bool) -> Weights:
         assert model.input_mean is not None and config.data.size is not None, "see `configured`"
         full = timm_model(name, len(model.input_mean), config.data.size, file)
         load_weights(backbone, full.state_dict(), f"timm's weights of '{name}'")
-        return Weights(source="timm", name=name, file=file.name, sha256=sha256(file))
+        return Weights(source="timm", name=timm_tag(name), file=file.name, sha256=sha256(file))
     if is_factory(model.encoder):
         return Weights(source="factory", name=model.encoder)
     return Weights(source="random" if any(True for _ in method.encoder.parameters()) else "none")
