@@ -474,3 +474,27 @@ def test_no_control_character_of_a_strangers_file_reaches_the_terminal(run, tmp_
     (tmp_path / "run" / "config.json").write_text(json.dumps(record))
     found = refused("evaluate", tmp_path / "run", "--device", "cpu", words="objective")
     assert found.removesuffix("\n").isprintable()
+
+
+def test_a_folder_is_judged_by_itself(run, tmp_path):
+    folder = photographs(tmp_path / "photos")
+    found = call("score", folder, "--out", tmp_path / "s.csv")
+    assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "the most unusual first" in found.stdout
+    assert call("score", run, "--out", tmp_path / "t.npz").returncode == 0
+    refused("score", folder, "--out", tmp_path / "u.csv", "--fpr", "0.01", words="expected RUN IMAGES with --fpr")
+    refused("score", tmp_path / "nothing", "--out", tmp_path / "u.csv", words="found no such file or folder")
+
+
+def test_calibration_items_that_overlap_or_are_too_few_are_refused(run, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, n in (("a", 30), ("few", 10)):
+        np.save(tmp_path / f"{name}.npy", rng.integers(0, 256, (n, 1, 8, 8), dtype=np.uint8))
+    given = ["score", run, tmp_path / "a.npy", "--out", tmp_path / "s.csv", "--calibration"]
+    refused(*given, tmp_path / "a.npy", words="not among the scored ones")
+    refused(*given, tmp_path / "few.npy", words="at least 20 calibration items")
+    (tmp_path / "names.txt").write_text("nobody\n")
+    refused(
+        "score", run, "digits", "--out", tmp_path / "s.csv", "--confirm", tmp_path / "names.txt", words="names of calibration"
+    )
+    refused("score", run, "digits", "--out", tmp_path / "s.csv", "--fpr", "0.0001", words="calibration items to certify")
+    assert not (tmp_path / "s.csv").exists()

@@ -1,5 +1,6 @@
 """Rows kept in parts: what a kill, SIGTERM or a full disk leaves is found by the next call, which writes the same bytes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -187,3 +188,36 @@ with parts.open_parts(Path({str(tmp_path / "t.npz")!r}), JOB, every=10) as kept:
     write(tmp_path / "whole.npz")
     assert (tmp_path / "t.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.npz", "whole.npz"]
+
+
+class Ranks:
+    """The share of all rows that are at most as large."""
+
+    needs, names, order = ("value",), ("rank",), ("rank", "name")
+
+    def __init__(self):
+        self.seen = []
+
+    def see(self, columns):
+        self.seen += columns["value"].tolist()
+
+    def columns(self, columns):
+        return {"rank": (np.asarray(self.seen)[:, None] <= columns["value"]).mean(0)}
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv"])
+def test_derived_columns_are_computed_when_all_rows_are_there_also_after_a_stop(tmp_path, ending):
+    value = np.random.default_rng(0).normal(size=10)
+    out = tmp_path / f"o.{ending}"
+    for stop in (5, None):
+        with contextlib.suppress(KeyboardInterrupt), open_parts(out, {"job": "x"}, every=2, derived=Ranks()) as parts:
+            for i in range(parts.done, 10):
+                if i == stop:
+                    raise KeyboardInterrupt
+                parts.append({"name": [str(i)], "value": value[i : i + 1]}, 1)
+    if ending == "npz":
+        with np.load(out) as found:
+            assert found.files == ["rank", "name", "value"] and (np.argsort(found["rank"]) == np.argsort(value)).all()
+            assert found["rank"].max() == 1.0 and found["rank"].min() == 0.1
+    else:
+        assert out.read_text().splitlines()[0] == "rank,name,value" and len(out.read_text().splitlines()) == 11

@@ -1,0 +1,61 @@
+"""Levels of features from one pass: their names, their values against the encoder's own, and empty batches."""
+
+import pytest
+import torch
+
+from vergence.encoders.dictionary import PatchEncoder
+from vergence.encoders.networks import encoder
+from vergence.evaluation.levels import Levels
+from vergence.methods.paired import PairedMethod
+from vergence.objectives.gje import GJE
+from vergence.objectives.vje import VJE
+
+pytestmark = pytest.mark.float32
+
+
+def method(name, shape, objective=VJE):
+    mean, std = torch.full((shape[0],), 0.4), torch.full((shape[0],), 0.3)
+    net = encoder(name, shape, mean, std)
+    dim = net(torch.rand(2, *shape)).shape[1]
+    return PairedMethod(net, objective(dim)).eval()
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_z_is_the_embedding_and_stages_are_pooled_maps(name):
+    m = method(name, (3, 32, 32))
+    x = torch.rand(4, 3, 32, 32)
+    with torch.no_grad():
+        found, z = Levels(m, (3, 32, 32))(x), m.encoder(x)
+    assert list(found) == ["pixels", "stage1", "stage2", "stage3", "stage4", "z"]
+    assert torch.equal(found["z"], z) and all(len(f) == 4 and f.isfinite().all() for f in found.values())
+    torch.testing.assert_close(found["stage4"][:, : z.shape[1]], z, rtol=1e-4, atol=1e-5)  # z is the mean of the last maps
+
+
+def test_vectors_have_their_inputs_and_posteriors_on_request():
+    m = method("mlp", (7,))
+    x = torch.randn(5, 7)
+    with torch.no_grad():
+        found = Levels(m, (7,), mu=True)(x)
+        assert torch.equal(found["mu"], m.objective.posterior(m.encoder(x)).mean)
+    assert torch.equal(found["inputs"], x) and "pixels" not in found
+
+
+def test_patches_are_averaged_over_cells():
+    m = method("patches:atoms=6,patch=3,pool=2,dim=5,directions=9", (1, 8, 8), GJE)
+    x = torch.rand(4, 1, 8, 8)
+    with torch.no_grad():
+        found = Levels(m, (1, 8, 8))(x)
+        maps = next(net for net in m.encoder.modules() if isinstance(net, PatchEncoder)).maps
+        f = maps(x).view(4, 12, 4)
+    assert list(found) == ["pixels", "patches", "z"]
+    torch.testing.assert_close(found["patches"], f.mean(2))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("small", (3, 16, 16)), ("mlp", (7,)), ("mlp", (1, 1, 9))])
+def test_widths_and_empty_batches(name, shape):
+    levels = Levels(method(name, shape), shape)
+    with torch.no_grad():
+        assert {key: f.shape[1] for key, f in levels(torch.rand(2, *shape)).items()} == levels.widths()
+        assert {key: tuple(f.shape) for key, f in levels(torch.rand(0, *shape)).items()} == {
+            key: (0, width) for key, width in levels.widths().items()
+        }
