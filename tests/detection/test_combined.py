@@ -173,7 +173,7 @@ def test_the_default_takes_any_levels():
 @pytest.mark.parametrize("share", [0.02, 0.05])
 @pytest.mark.parametrize("heap", [False, True])
 def test_the_default_finds_oddities_among_the_items_of_its_fit(heap, share):
-    """Two and five percent that are foreign at every level, scattered or in one heap, scored by detectors that have not seen them."""
+    """Two and five percent, foreign at every level, scattered or in one heap, scored by detectors that have not seen them."""
     rng = np.random.default_rng(0)
     X, n = {"pixels": rng.normal(size=(3000, 40)), "z": rng.normal(size=(3000, 64))}, int(3000 * share)
     for values in X.values():
