@@ -216,7 +216,7 @@ PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose
 LEARNED = ("z", "patches", "pretrained")
 
 
-def default_detector(levels: Iterable[str] = (), **settings: Any) -> CombinedDetector:
+def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, **settings: Any) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
     - statistics of pixels, or the inputs as they are: one Gaussian without the least likely twentieth of the items;
@@ -228,6 +228,8 @@ def default_detector(levels: Iterable[str] = (), **settings: Any) -> CombinedDet
 
     Args:
         levels: Names of the levels of features that it will be fitted to.
+        contaminated: Whether oddities are among the items of the fit, up to about 5 % of them, as in a folder that is judged by
+            itself: then every level has a Gaussian without the least likely fifth of the items, from which heaps do not hide.
         **settings: Settings of `CombinedDetector` that differ.
 
     Example:
@@ -236,7 +238,9 @@ def default_detector(levels: Iterable[str] = (), **settings: Any) -> CombinedDet
     """
     names = list(levels)
     gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
-    plain = {name: gaussian(trim=0.05) for name in names if name in PLAIN}
-    learned = {name: neighbors(20, max_items=2000) for name in names if name in LEARNED}
-    detectors = {**plain, **learned} or {name: gaussian(trim=0.05) for name in names}
+    trim = 0.2 if contaminated else 0.05
+    plain = {name: gaussian(trim=trim) for name in names if name in PLAIN}
+    one = gaussian(trim=trim) if contaminated else neighbors(20, max_items=2000)
+    learned = {name: clone(one) for name in names if name in LEARNED}
+    detectors = {**plain, **learned} or {name: gaussian(trim=trim) for name in names}
     return CombinedDetector(detectors or None, **{"combine": "least", **settings})
