@@ -18,6 +18,8 @@ from ledger import ROOT, rows
 from vergence import objectives
 
 CONTROLS = ("untrained", "pixels", "pca")
+BUSY = "busy machine"  # how the note of a row begins whose times are not comparable
+RATE = "images_per_second"
 
 
 def grid(header: list[str], body: list[list[str]]) -> str:
@@ -535,6 +537,24 @@ def findings_table() -> str:
     return grid(["what", "result", ""], body)
 
 
+def two_cores_table() -> str:
+    """Lines of ``two_cores.py`` for each data set and number of images: the newest encoder and its controls, over its seeds."""
+    newest = {(row["data"], row["limit"]): row["encoder"] for row in rows("two_cores")}
+    runs = defaultdict(dict)  # the last row of each seed; a row of an idle machine replaces one of a busy one
+    for row in sorted(rows("two_cores"), key=lambda row: not row["note"].startswith(BUSY)):
+        if row["encoder"] == newest[row["data"], row["limit"]]:
+            runs[row["data"], row["limit"]][row["seed"]] = row
+    body = []
+    for (data, limit), seeds in sorted(runs.items()):
+        idle = [row for row in seeds.values() if not row["note"].startswith(BUSY)]
+        for name, label in (("", "**patches**"), ("pixels_", "pixels (control)"), ("pca_", "pca (control)")):
+            shares = [spread([row[f"{name}{kind}"] / 100 for row in seeds.values()]) for kind in ("knn30", "probe")]
+            times = [f"{statistics.median(row[key] for row in idle):.0f}" if idle and not name else "" for key in ("seconds", RATE)]
+            first = ["", "", ""] if name else [data, f"{limit:,}", str(len(seeds))]
+            body.append([*first, label, *shares, *times])
+    return grid(["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "fit, s", "images/s"], body)
+
+
 def pretrained_table() -> str:
     """A line for each data set and size of images: kNN on frozen ImageNet features and on controls, the newest row."""
     body = []
@@ -637,6 +657,7 @@ PAGES = {
     },
     ROOT / "README.md": {
         "objectives": objectives_table,
+        "two-cores": two_cores_table,
         "training": training_table,
         "speed": speed_table,
         "linear": linear_table,
