@@ -46,7 +46,7 @@ def fitted(x, settings, views):
 
 def test_the_fit_equals_the_generalized_eigenproblem_by_hand():
     x = np.random.default_rng(0).random((300, 8, 8)).astype(np.float32)
-    settings = PatchSettings(atoms=4, patch=3, pool=1, directions=8, dim=3, views=3, ridge=0.01, power=1.0)
+    settings = PatchSettings(atoms=4, patch=3, pool=1, directions=8, dim=3, views=3, shift=0, ridge=0.01, power=1.0)
     views = ImageViews(ViewConfig(crop=(0.9, 1.0), blur=0.0), 8)
     method = fitted(x, settings, views)
     encoder = method.encoder[1]
@@ -94,6 +94,15 @@ def test_equal_images_leave_directions_finite():
     f = torch.randn(3, 40).repeat(4, 1)
     V = closed_form.principal_directions(list(f.split(5)), 8, torch.float64)[1]
     assert V.isfinite().all() and (V[:, :2].norm(dim=0) - 1).abs().max() < 1e-8 and V.norm(dim=0).max() < 1.01
+
+
+def test_moved_images_are_windows_of_the_reflected_image():
+    x = torch.rand(60, 2, 8, 12)
+    y = closed_form.moved(x, 0.25, torch.Generator().manual_seed(0))
+    padded = torch.nn.functional.pad(x, (3, 3, 2, 2), mode="reflect")
+    windows = padded.unfold(2, 8, 1).unfold(3, 12, 1)  # (60, 2, 5, 7, 8, 12)
+    equal = (windows == y[:, :, None, None]).all(-1).all(-1).all(1)
+    assert (equal.sum((1, 2)) == 1).all() and equal.any(0).float().mean() > 0.6  # one window each, from all over the grid
 
 
 def test_sums_of_parts_are_the_sums_of_the_whole():

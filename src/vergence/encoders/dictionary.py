@@ -66,13 +66,14 @@ class PatchSettings(Checked):
         directions: Principal directions of the features that the joint embedding is solved in.
         dim: Width of the embedding.
         views: Random views of each image, at least 2.
+        shift: Share of its sides that a view is moved by at most, with reflected borders, before its other changes.
         ridge: Regularization of the views' covariance, as a multiple of its mean diagonal.
         power: Exponent of the eigenvalues that the components are multiplied by.
     """
 
     least: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(("atoms", "patch", "stride", "pool", "directions", "dim"), 1),
-        **dict.fromkeys(("side", "threshold", "ridge", "power"), 0),
+        **dict.fromkeys(("side", "threshold", "shift", "ridge", "power"), 0),
         "views": 2,
     }
 
@@ -85,6 +86,7 @@ class PatchSettings(Checked):
     directions: int = 2048
     dim: int = 512
     views: int = 2
+    shift: float = 0.125
     ridge: float = 0.01
     power: float = 2.0
 

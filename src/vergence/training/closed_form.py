@@ -35,7 +35,7 @@ from vergence.utils.distributed import several
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["ViewSums", "fit", "fitted_settings", "principal_directions", "require_gje", "total_images"]
+__all__ = ["ViewSums", "block_size", "fit", "fitted_settings", "moved", "principal_directions", "require_gje", "total_images"]
 
 BLOCK, COLUMNS = 250, 4096  # images, and features, at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
@@ -204,7 +204,8 @@ class _Fit:
 
     def _projected(self, x: Tensor, block: int, view: int, mean: Tensor, V: Tensor) -> Tensor:
         seed = loop.seed_of(self.config.fit.seed, "views", block * self.settings.views + view)
-        f: Tensor = self.maps(self.views(x, torch.Generator().manual_seed(seed)))
+        generator = torch.Generator().manual_seed(seed)
+        f: Tensor = self.maps(self.views(moved(x, self.settings.shift, generator), generator))
         return ((f - mean).to(V.dtype) @ V).to(f.dtype)
 
     def _solve(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
@@ -263,6 +264,25 @@ class _Fit:
             seconds = round(time.monotonic() - self.started, 1)
             self.recorder.append({"step": self.step, "epoch": 1, "seconds": seconds, **numbers})
             self.recorder.log(f"{label} after {seconds:g} s")
+
+
+def moved(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Returns images (B, C, H, W), each moved by whole pixels, up to a share of its sides; the borders are reflected.
+
+    Example:
+        >>> x = torch.arange(4.0).view(1, 1, 1, 4)
+        >>> moved(x, 0.0, torch.Generator()).flatten().tolist()
+        [0.0, 1.0, 2.0, 3.0]
+    """
+    if share == 0:
+        return x
+    index = []
+    for n in x.shape[2:]:
+        most = min(int(n * share), n - 1)
+        i = (torch.arange(n) + torch.randint(-most, most + 1, (len(x), 1), generator=generator)).abs()
+        index.append((n - 1 - (n - 1 - i).abs()).to(x.device))
+    images, channels = (torch.arange(n, device=x.device) for n in x.shape[:2])
+    return x[images[:, None, None, None], channels[:, None, None], index[0][:, None, :, None], index[1][:, None, None, :]]
 
 
 class ViewSums:

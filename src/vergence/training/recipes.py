@@ -53,13 +53,14 @@ def patches(source: str = "cifar10") -> RunConfig:
     ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=512,pool=3``
     (`vergence.encoders.dictionary.PatchSettings`); what a run uses is in its ``config.json``.
 
-    Views are crops of 70 to 100 % of the area, mirrored half of the time, with brightness and saturation changed. Digits and
-    Fashion-MNIST are not mirrored; set ``flip=0`` for other data whose mirror images do not occur, such as letters.
+    Views are the whole image, moved by up to an eighth of its sides (the encoder's ``shift``), mirrored half of the time, with
+    brightness and saturation changed, a fifth of them gray. Digits and Fashion-MNIST are not mirrored; set ``flip=0`` for other
+    data whose mirror images do not occur, such as letters.
     """
     flip = 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5
     return RunConfig(
         data=DataConfig(source=source),
-        views=ViewConfig(crop=(0.7, 1.0), flip=flip, jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
+        views=ViewConfig(crop=(1.0, 1.0), flip=flip, jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
         model=ModelConfig(encoder="patches", objective="gje"),
         fit=FitConfig(epochs=1, precision="fp32", knn_every=0),
     )
