@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from vergence.evaluation.collapse import warning
+from vergence.evaluation.parts.symptoms import warning
 from vergence.report.reference import reference
 from vergence.training.records import Anomaly, Evaluation
 from vergence.utils.terminal import table
