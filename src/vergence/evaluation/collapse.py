@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vergence.evaluation.parts.spread import effective_rank, normalized_std
-from vergence.evaluation.parts.warning import warning
+from vergence.evaluation.parts.symptoms import warning
 from vergence.utils.linalg import require_features
 
 __all__ = ["collapse", "warning"]

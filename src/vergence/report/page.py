@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vergence.evaluation.parts.warning import warning
+from vergence.evaluation.parts.symptoms import warning
 from vergence.report.charts import Figure, curve
 from vergence.report.comparison import Comparison, detections, representations, uncertainties
 from vergence.report.examples import Examples

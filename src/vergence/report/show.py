@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from vergence.evaluation.parts.warning import warning
+from vergence.evaluation.parts.symptoms import warning
 from vergence.report.reference import reference
 from vergence.training.records import Anomaly, Evaluation, Uncertainty
 from vergence.utils.terminal import table

@@ -1,4 +1,4 @@
-"""The words for an embedding that collapses; torch is not needed to say them."""
+"""The warning of a collapsed embedding, from its statistics; imports no torch, which a report does not need."""
 
 from collections.abc import Mapping
 
