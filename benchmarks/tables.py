@@ -460,6 +460,61 @@ def notes_table() -> str:
     return grid(["ledger", "lines", "note"], body)
 
 
+FOREIGN = {  # columns of the tables of out-of-distribution detection
+    "cifar10": ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred"),
+    "fashion_mnist": ("mnist", "omniglot", "cifar10", "noise", "blurred", "inverted"),
+}
+
+
+def foreign_rows(data: str) -> list[dict]:
+    """The last row of each encoder, level and detector of a set, one seed each."""
+    last = {(row["encoder"], row["level"], row["detector"]): row for row in rows("out_of_distribution") if row["data"] == data}
+    return list(last.values())
+
+
+def foreign_table(data: str) -> str:
+    """AUROC of each detector on the features of `vje` and on what needs no encoder: the default first, then the controls."""
+    shown = [row for row in foreign_rows(data) if row["encoder"] in ("vje", "pixels")]
+    shown.sort(key=lambda row: (row["detector"] != "default", not row["detector"].startswith("default"), -row["mean_foreign"]))
+    best = max(row["mean_foreign"] for row in shown)
+    body = []
+    for row in shown:
+        values = [f"{row['auroc'][f'conf:{name}']:.3f}" for name in FOREIGN[data]]
+        mean = f"**{row['mean_foreign']:.3f}**" if row["mean_foreign"] == best else f"{row['mean_foreign']:.3f}"
+        level = f"`vje`: {row['level'].removeprefix('own_')}" if row["level"].startswith("own_") else row["level"]
+        body.append([level, row["detector"], *values, mean, f"{row['mean_corrupted']:.3f}"])
+    return grid(["level", "detector", *FOREIGN[data], "mean", "corruptions"], body)
+
+
+def encoders_table(data: str) -> str:
+    """Mean AUROC over foreign sets: each encoder with each detector on its embedding, and with the default."""
+    found = foreign_rows(data)
+    columns = [
+        ("z", "Gaussian"),
+        ("z", "Gaussian, 64 directions"),
+        ("z", "subspace"),
+        ("z", "mixture"),
+        ("z", "kNN"),
+        ("z", "kNN, cosine"),
+        ("statistics + patches + z", "default"),
+    ]
+    body = []
+    for encoder in dict.fromkeys(row["encoder"] for row in found if row["encoder"] != "pixels"):
+        own = {(row["level"], row["detector"]): row for row in found if row["encoder"] == encoder}
+        epochs = {row.get("epochs") for row in own.values()} - {None}
+        name = f"{encoder}, {epochs.pop()} epochs" if epochs and encoder not in ("untrained", "patches") else encoder
+        body.append([name, *(f"{own[key]['mean_foreign']:.3f}" if key in own else "" for key in columns)])
+    return grid(["encoder", *(how if how == "default" else f"{how} on z" for _, how in columns)], body)
+
+
+def severity_table() -> str:
+    """AUROC of the default on `vje`'s features by corruption and severity."""
+    (row,) = [row for row in foreign_rows("cifar10") if row["encoder"] == "vje" and row["detector"] == "default"]
+    kinds = list(dict.fromkeys(name.split(":")[1].rsplit(" ", 1)[0] for name in row["auroc"] if name[-2:-1] == " "))
+    body = [[kind, *(f"{row['auroc'][f'conf:{kind} {s}']:.3f}" for s in range(1, 6))] for kind in kinds]
+    return grid(["corruption", "1", "2", "3", "4", "5"], body)
+
+
 PAGES = {
     ROOT / "docs" / "joint_embeddings.md": {
         "trap-toy": functools.partial(trap_table, "toy"),
@@ -471,7 +526,13 @@ PAGES = {
         "cost": cost_table,
     },
     ROOT / "benchmarks" / "README.md": {"notes": notes_table},
-    ROOT / "docs" / "detection.md": {"findings": findings_table, "folder": folder_table},
+    ROOT / "docs" / "detection.md": {
+        **{f"foreign-{data}": functools.partial(foreign_table, data) for data in FOREIGN},
+        **{f"encoders-{data}": functools.partial(encoders_table, data) for data in FOREIGN},
+        "severity": severity_table,
+        "findings": findings_table,
+        "folder": folder_table,
+    },
     ROOT / "README.md": {
         "objectives": objectives_table,
         "training": training_table,

@@ -109,8 +109,11 @@ def test_each_level_may_have_its_own_detector():
         "a": "GaussianDetector",
         "b": "NeighborDetector",
     }
-    with pytest.raises(ValueError, match="one detector for each level"):
-        CombinedDetector({"a": GaussianDetector()}).fit(X)
+    only = CombinedDetector({"b": GaussianDetector()}).fit(X)
+    assert only.levels_ == ["b"] and only.n_features_in_ == 7
+    assert (only.score_samples({"b": X["b"]}) == only.score_samples(X)).all()
+    with pytest.raises(ValueError, match="found no c among a, b"):
+        CombinedDetector({"c": GaussianDetector()}).fit(X)
 
 
 def test_levels_that_do_not_fit_are_refused():
@@ -162,3 +165,17 @@ def test_cross_fitting_shows_what_overfits():
 def test_the_default_takes_any_levels():
     X = levels()
     assert default_detector(X).fit(X).score_samples(X).shape == (600,)
+    named = {"pixels": X["a"], "stage1": X["a"] * np.nan, "z": X["b"]}
+    assert default_detector(named).fit(named).levels_ == ["pixels", "z"]
+
+
+@pytest.mark.parametrize("heap", [False, True])
+def test_the_default_finds_oddities_among_the_items_of_its_fit(heap):
+    """Two percent that are foreign at every level, scattered or in one heap, scored by detectors that have not seen them."""
+    rng = np.random.default_rng(0)
+    X = {"pixels": rng.normal(size=(3000, 40)), "z": rng.normal(size=(3000, 64))}
+    for values in X.values():
+        direction = rng.normal(size=(1 if heap else 60, values.shape[1]))
+        values[:60] += 50 * direction / np.linalg.norm(direction, axis=1, keepdims=True)
+    scores, *_ = cross_fit(default_detector(X), X)
+    assert scores[:60].min() > scores[60:].max()

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from vergence.detection import GaussianDetector, pixel_statistics, stage_features
+from vergence.detection import GaussianDetector, patch_dictionary, pixel_statistics, stage_features
 from vergence.encoders.networks import encoder
+from vergence.encoders.patches import PatchFeatures
 
 ROWS = torch.arange(16.0)
 
@@ -86,3 +87,14 @@ def test_stages_of_networks_of_timm():
     with torch.no_grad():
         found = stage_features(net, torch.rand(2, 3, 32, 32))
     assert len(found) > 3 and all(values.ndim == 2 for values in found.values())
+
+
+def test_a_dictionary_of_patches_is_that_of_the_transformer():
+    x = photo(60)
+    maps = patch_dictionary(x.split(7), atoms=16, patch=4, stride=2)
+    theirs = PatchFeatures(n_atoms=16, patch_size=4, stride=2, pool=1, n_patches=100_000).fit(x)
+    np.testing.assert_allclose(maps(x).numpy(), theirs.transform(x), atol=1e-3)
+    with pytest.raises(ValueError, match="at least one batch"):
+        patch_dictionary([])
+    with pytest.raises(ValueError, match="pixels"):
+        patch_dictionary([torch.zeros(2, 3, 4, 4)])

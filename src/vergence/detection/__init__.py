@@ -1,16 +1,28 @@
-"""What is unusual: densities and distances on features, their combination over levels, and decisions with guarantees.
+"""What is unusual, with a guarantee: densities and distances on features, conformal p-values, odd groups, duplicates, reasons.
 
-Detectors are scikit-learn estimators; a class is imported when it is first used.
+Detectors are scikit-learn estimators. A name is imported when it is first used.
 """
 
 import importlib
 from typing import Any
 
 _FILES = {  # public names of each file
-    "bounds": ("certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"),
-    "conformal": ("cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
+    "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
+    "gaussian": ("GaussianDetector",),
+    "subspace": ("SubspaceDetector",),
+    "mixture": ("MixtureDetector",),
+    "neighbors": ("NeighborDetector",),
+    "combined": ("CombinedDetector", "default_detector"),
+    "statistics": ("pixel_statistics",),
+    "levels": ("patch_dictionary", "stage_features"),
+    "conformal": ("Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
+    "bounds": ("Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"),
+    "shift": ("Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"),
     "contamination": ("label_trim", "tail_p_values", "to_label"),
+    "groups": ("Group", "odd_groups"),
     "duplicates": (
+        "Duplicates",
+        "Similarity",
         "exact_duplicates",
         "grouped",
         "leaks",
@@ -20,18 +32,8 @@ _FILES = {  # public names of each file
         "same_files",
         "similarity_threshold",
     ),
-    "groups": ("odd_groups",),
-    "measurements": ("flags", "image_size", "measure"),
+    "measurements": ("FLAGS", "Measured", "flags", "image_size", "measure"),
     "reasons": ("Reason", "Reasons"),
-    "shift": ("drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"),
-    "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
-    "gaussian": ("GaussianDetector",),
-    "subspace": ("SubspaceDetector",),
-    "mixture": ("MixtureDetector",),
-    "neighbors": ("NeighborDetector",),
-    "combined": ("CombinedDetector", "default_detector"),
-    "statistics": ("pixel_statistics",),
-    "levels": ("stage_features",),
 }
 
 __all__ = [name for names in _FILES.values() for name in names]

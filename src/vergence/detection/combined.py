@@ -54,7 +54,8 @@ class CombinedDetector(Detector):
     Features are a dictionary of matrices (N, D_level), or one matrix (N, D) with ``columns``.
 
     Args:
-        detectors: Detector of each level by name; or one that is cloned for every level; None for `SubspaceDetector`.
+        detectors: Detectors by the name of their level, levels without a detector are not used; or one detector that is cloned
+            for every level; None for `SubspaceDetector`.
         columns: Columns of each level in a matrix, slices or lists of indices; None makes the matrix one level, ``features``.
         combine: ``fisher``, ``stouffer``, ``cauchy`` or ``least``.
         calibration: Share of the items, in [0, 1), that is not fitted to but calibrates the levels; 0 calibrates on the items
@@ -140,12 +141,17 @@ class CombinedDetector(Detector):
         """Returns a random number for each item that depends on the values of its first level."""
         return uniform(next(iter(X.values())), self.random_state)
 
+    def _used(self, X: Mapping[str, Any]) -> list[str]:
+        """Returns the names of the levels that have a detector."""
+        if not isinstance(self.detectors, Mapping):
+            return list(X)
+        if missing := [str(name) for name in self.detectors if name not in X]:
+            raise ValueError(f"expected the levels of all detectors, found no {missing[0]} among {', '.join(X)}: compute it")
+        return [name for name in X if name in self.detectors]
+
     def _unfitted(self) -> dict[str, Any]:
         """Returns a new detector for each level."""
         if isinstance(self.detectors, Mapping):
-            if set(self.detectors) != set(self.levels_):
-                levels, given = ", ".join(self.levels_), ", ".join(map(str, self.detectors))
-                raise ValueError(f"expected one detector for each level ({levels}), found {given}: name one for each")
             return {name: clone(self.detectors[name]) for name in self.levels_}
         one = find("SubspaceDetector")() if self.detectors is None else self.detectors
         return {name: clone(one) for name in self.levels_}
@@ -185,9 +191,9 @@ class CombinedDetector(Detector):
         types = [np.float64, np.float32]
         items = {
             str(name): check_array(
-                to_numpy(values), dtype=types, input_name=str(name), ensure_min_samples=2 if reset else 1, estimator=self
+                to_numpy(X[name]), dtype=types, input_name=str(name), ensure_min_samples=2 if reset else 1, estimator=self
             )
-            for name, values in X.items()
+            for name in (self._used(X) if reset else [name for name in self.levels_ if name in X])
         }
         lengths = {name: len(values) for name, values in items.items()}
         if len(set(lengths.values())) > 1:
@@ -195,27 +201,42 @@ class CombinedDetector(Detector):
         widths = {name: values.shape[1] for name, values in items.items()}
         if reset:
             self.n_features_in_ = sum(widths.values())
-        elif widths != {name: one.n_features_in_ for name, one in self.detectors_.items()}:
-            known = {name: one.n_features_in_ for name, one in self.detectors_.items()}
+        elif widths != (known := {name: one.n_features_in_ for name, one in self.detectors_.items()}):
             raise ValueError(f"expected levels of {known} features as in fit, found {widths}: compute the same levels")
-        return items if reset else {name: items[name] for name in self.levels_}
+        return items
 
     def _split(self, X: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the levels of a matrix."""
         if self.columns is None:
             return {"features": X}
-        return {str(name): X[:, columns] for name, columns in self.columns.items()}
+        return {str(name): X[:, columns] for name, columns in self.columns.items() if name in self._used(self.columns)}
+
+
+PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian
+LEARNED = ("z", "patches", "pretrained")
 
 
 def default_detector(levels: Iterable[str] = (), **settings: Any) -> CombinedDetector:
-    """Returns the unfitted detector that is used where nothing else is asked for.
+    """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
+
+    - statistics of pixels, or the inputs as they are: one Gaussian without the least likely twentieth of the items;
+    - the embedding ``z``, the average responses to ``patches``, ``pretrained`` features: the distance to the 20th nearest of
+      2,000 items.
+
+    Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. How this was
+    chosen, and what it detects, is in docs/detection.md.
 
     Args:
         levels: Names of the levels of features that it will be fitted to.
         **settings: Settings of `CombinedDetector` that differ.
 
     Example:
-        >>> default_detector(["statistics", "z"]).combine
-        'fisher'
+        >>> default_detector(["statistics", "stage1", "z"]).detectors
+        {'statistics': GaussianDetector(trim=0.05), 'z': NeighborDetector(max_items=2000, n_neighbors=20)}
     """
-    return CombinedDetector({name: find("GaussianDetector")() for name in levels} or None, **settings)
+    names = list(levels)
+    gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
+    plain = {name: gaussian(trim=0.05) for name in names if name in PLAIN}
+    learned = {name: neighbors(20, max_items=2000) for name in names if name in LEARNED}
+    detectors = {**plain, **learned} or {name: gaussian(trim=0.05) for name in names}
+    return CombinedDetector(detectors or None, **{"combine": "least", **settings})

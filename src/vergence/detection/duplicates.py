@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from vergence.data.pixels import luma, resize, to_unit
 from vergence.detection.parts.search import features_of, nearest_others, similar_pairs
 from vergence.utils.checks import require_within
+from vergence.utils.files import sha256
 
 __all__ = [
     "Duplicates",
@@ -119,18 +120,10 @@ def same_files(files: Iterable[str | Path]) -> list[Ints]:
         candidates = _equal(path.stat().st_size for path in paths)
         found = []
         for group in candidates:
-            found += [group[same] for same in _equal(_file_digest(paths[i]) for i in group)]
+            found += [group[same] for same in _equal(sha256(paths[i]) for i in group)]
     except OSError as error:
         raise ValueError(f"expected files that can be read, found {error.filename}: {error.strerror}") from error
     return sorted(found, key=lambda group: int(group[0]))
-
-
-def _file_digest(path: Path) -> bytes:
-    digest = hashlib.sha256()
-    with path.open("rb") as opened:
-        while block := opened.read(1 << 20):
-            digest.update(block)
-    return digest.digest()
 
 
 def perceptual_hash(images: Any, *, block: int = 1024) -> Tensor:

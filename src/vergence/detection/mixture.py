@@ -19,6 +19,7 @@ COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of components that ar
 TYPES = ("full", "diag", "tied", "spherical")
 HELD_OUT = 5  # one item in five chooses
 SEARCH = 10_000  # items that the choice reads at most
+SEARCH_STEPS = 20  # iterations of EM while choosing
 STEPS = 10  # concentration steps at most
 PATIENCE = 2  # numbers of components without a gain that end the search
 
@@ -127,7 +128,7 @@ class MixtureDetector(Detector):
             for K in COMPONENTS if self.n_components is None else (self.n_components,):
                 if K * (train.shape[1] if structure == "full" else 1) * 2 > len(train) and K > 1:
                     break
-                found[structure, K] = self._trimmed(structure, K, train, w).score_samples(held)
+                found[structure, K] = self._trimmed(structure, K, train, w, max_iter=SEARCH_STEPS).score_samples(held)
                 means = [float(values.mean()) for (s, _), values in found.items() if s == structure]
                 if len(means) - 1 - int(np.argmax(means)) >= PATIENCE:
                     break
@@ -150,10 +151,10 @@ class MixtureDetector(Detector):
         K, _, structure = min(near)
         return structure, K
 
-    def _trimmed(self, structure: str, K: int, y: np.ndarray, w: np.ndarray | None) -> GaussianMixture:
+    def _trimmed(self, structure: str, K: int, y: np.ndarray, w: np.ndarray | None, max_iter: int = 100) -> GaussianMixture:
         """Returns the mixture of the most likely share of the items, found by concentration steps."""
         settings: dict[str, Any] = {"covariance_type": structure, "reg_covar": self.reg_covar, "random_state": self.random_state}
-        model = GaussianMixture(min(K, len(y)), warm_start=True, **settings)
+        model = GaussianMixture(min(K, len(y)), warm_start=True, max_iter=max_iter, **settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the next step continues
             model.fit(y, sample_weight=w)

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
 from vergence.detection.core import Detector
-from vergence.detection.parts.moments import moments
+from vergence.detection.parts.moments import moments, uniform
 from vergence.utils.checks import require_choice, require_count
 
 __all__ = ["NeighborDetector"]
@@ -19,12 +19,15 @@ class NeighborDetector(Detector):
 
     Args:
         n_neighbors: k, >= 1; at most N - 1 are used.
+        max_items: Largest number of items that are kept, a random part of them; None keeps all. Scoring takes time and memory
+            in proportion.
         metric: ``euclidean``, or ``cosine`` for 1 - cosine; a zero vector has cosine 0 to everything.
         standardize: Whether features are centered and divided by their deviation first.
+        random_state: Seed of the part; the order of the items does not matter.
         contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
 
     Attributes:
-        items_: Items of the fit (N, D), standardized or normalized.
+        items_: Items that are kept (N, D), standardized or normalized.
         weights_: Their weights (N,).
         location_: (D,).
         scale_: (D,).
@@ -36,9 +39,18 @@ class NeighborDetector(Detector):
     """
 
     def __init__(
-        self, n_neighbors: int = 5, *, metric: str = "euclidean", standardize: bool = True, contamination: float = 0.05
+        self,
+        n_neighbors: int = 5,
+        *,
+        max_items: int | None = None,
+        metric: str = "euclidean",
+        standardize: bool = True,
+        random_state: int | None = 0,
+        contamination: float = 0.05,
     ) -> None:
         self.n_neighbors = n_neighbors
+        self.max_items = max_items
+        self.random_state = random_state
         self.metric = metric
         self.standardize = standardize
         self.contamination = contamination
@@ -50,8 +62,12 @@ class NeighborDetector(Detector):
         if self.standardize:
             m = moments(X, w, standardize=True)
             self.location_, self.scale_ = m.location, m.scale
-        self.items_ = self._scaled(X).astype(X.dtype)
-        self.weights_ = np.ones(len(X)) if w is None else w
+        w = np.ones(len(X)) if w is None else w
+        if self.max_items is not None and len(X) > self.max_items:
+            require_count(2, max_items=self.max_items)
+            part = np.argsort(uniform(X, self.random_state), kind="stable")[: self.max_items]
+            X, w = X[part], w[part]
+        self.items_, self.weights_ = self._scaled(X).astype(X.dtype), w
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         x = (X - self.location_) / self.scale_

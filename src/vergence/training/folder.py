@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from vergence.training.config import RunConfig
 from vergence.training.records import Evaluation, RunMetadata
 from vergence.utils.checks import is_count
-from vergence.utils.files import open_table, original, remove_leftovers, replacing
+from vergence.utils.files import open_table, original, remove_leftovers, replacing, sha256
 from vergence.utils.locks import locked
 from vergence.utils.records import read_object, shortened
 from vergence.utils.version import __version__
@@ -190,7 +190,7 @@ class RunFolder:
         """Writes a file after its SHA-256; that of the file before stays valid, for a kill between the two."""
         known = {other: self.digests.get(other, digests) for other, digests in self._checksums().items()}
         if name not in self.digests and (self.path / name).exists():
-            known[name] = [_sha256(self.path / name)]
+            known[name] = [sha256(self.path / name)]
         digest = hashlib.sha256(content).hexdigest()
         self.write_json(CHECKSUMS, {**known, name: [digest, *known.get(name, [])]})
         with self._writing(name) as part:
@@ -203,7 +203,7 @@ class RunFolder:
         file = self.path / name
 
         def checked(file: Path) -> Any:
-            if digests is not None and _sha256(file) not in digests:
+            if digests is not None and sha256(file) not in digests:
                 raise ValueError("its SHA-256 differs from the one that was written")
             return read(file)
 
@@ -338,11 +338,3 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
 def _open_unlinked(path: str, flags: int) -> int:
     """Opens a file unless its name is a symbolic link: a link in a stranger's folder could lead to any file of the user's."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while part := opened.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()

@@ -4,6 +4,7 @@ import abc
 import contextlib
 import csv
 import functools
+import hashlib
 import importlib.util
 import os
 import re
@@ -30,6 +31,7 @@ __all__ = [
     "remove_leftovers",
     "replacing",
     "require_table",
+    "sha256",
     "write_column",
 ]
 
@@ -339,3 +341,12 @@ def _arrow(values: Column) -> Any:
 
 
 KINDS: dict[str, Callable[[Path], Table]] = {".csv": _CSV, ".npz": _NPZ, ".parquet": _Parquet}
+
+
+def sha256(file: Path) -> str:
+    """Returns the SHA-256 of a file's bytes, read in parts."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while part := opened.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
