@@ -549,7 +549,8 @@ def two_cores_table() -> str:
         idle = [row for row in seeds.values() if not row["note"].startswith(BUSY)]
         for name, label in (("", "**patches**"), ("pixels_", "pixels (control)"), ("pca_", "pca (control)")):
             shares = [spread([row[f"{name}{kind}"] / 100 for row in seeds.values()]) for kind in ("knn30", "probe")]
-            times = [f"{statistics.median(row[key] for row in idle):.0f}" if idle and not name else "" for key in ("seconds", RATE)]
+            timed = idle if not name else []
+            times = [f"{statistics.median(row[key] for row in timed):.0f}" if timed else "" for key in ("seconds", RATE)]
             first = ["", "", ""] if name else [data, f"{limit:,}", str(len(seeds))]
             body.append([*first, label, *shares, *times])
     return grid(["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "fit, s", "images/s"], body)

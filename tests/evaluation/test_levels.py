@@ -25,7 +25,7 @@ def test_z_is_the_embedding_and_stages_are_pooled_maps(name):
     m = method(name, (3, 32, 32))
     x = torch.rand(4, 3, 32, 32)
     with torch.no_grad():
-        found, z = Levels(m, (3, 32, 32))(x), m.encoder(x)
+        found, z = Levels(m, (3, 32, 32), stages=True)(x), m.encoder(x)
     assert list(found) == ["pixels", "stage1", "stage2", "stage3", "stage4", "z"]
     assert torch.equal(found["z"], z) and all(len(f) == 4 and f.isfinite().all() for f in found.values())
     torch.testing.assert_close(found["stage4"][:, : z.shape[1]], z, rtol=1e-4, atol=1e-5)  # z is the mean of the last maps

@@ -25,7 +25,8 @@ class Levels(nn.Module):
 
     - ``pixels``: statistics of images (`vergence.detection.pixel_statistics`); ``inputs``: vectors as they are.
     - ``stage1``, ``stage2``, ...: mean and deviation over positions of the encoder's feature maps
-      (`vergence.detection.stage_features`); of more than 512 channels the mean alone.
+      (`vergence.detection.stage_features`), of more than 512 channels the mean alone; only where they are asked for, since the
+      default detector does not read them.
     - ``patches``: average over cells of the responses of a closed-form encoder's dictionary.
     - ``z``: the embedding.
     - ``mu``: mean of the objective's posterior, only where it is asked for.
@@ -33,6 +34,7 @@ class Levels(nn.Module):
     Args:
         method: Trained method, in evaluation mode.
         shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+        stages: Whether the stages are computed.
         mu: Whether ``mu`` is computed.
 
     Example:
@@ -41,12 +43,12 @@ class Levels(nn.Module):
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).eval()
         >>> levels = Levels(PairedMethod(net, VJE(256)), (1, 8, 8))
         >>> list(levels(torch.zeros(2, 1, 8, 8)))
-        ['pixels', 'stage1', 'stage2', 'stage3', 'stage4', 'z']
+        ['pixels', 'z']
     """
 
-    def __init__(self, method: PairedMethod, shape: Sequence[int], *, mu: bool = False) -> None:
+    def __init__(self, method: PairedMethod, shape: Sequence[int], *, stages: bool = False, mu: bool = False) -> None:
         super().__init__()
-        self.method, self.shape, self.mu = method, tuple(shape), mu
+        self.method, self.shape, self.stages, self.mu = method, tuple(shape), stages, mu
         self.pixels = len(self.shape) == 3 and min(self.shape[1:]) > 1
         self.patches = next((m.settings for m in method.encoder.modules() if isinstance(m, PatchEncoder)), None)
 
@@ -55,7 +57,8 @@ class Levels(nn.Module):
         if not len(x):  # files of which none could be read
             return {name: f[:0] for name, f in self(x.new_zeros(1, *x.shape[1:])).items()}
         found = {"pixels": pixel_statistics(x)} if self.pixels else {"inputs": x.flatten(1)}
-        for name, f in stage_features(self.method.encoder, x).items():
+        hooked = self.stages or self.patches is not None
+        for name, f in (stage_features(self.method.encoder, x) if hooked else {"z": self.method.encoder(x)}).items():
             if self.patches is not None and name.startswith(STAGE):
                 found["patches"] = f.unflatten(1, (2 * self.patches.atoms, self.patches.pool**2)).mean(2)
             else:
