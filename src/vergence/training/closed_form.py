@@ -1,7 +1,7 @@
 r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient descent: three passes over images, sums that add up.
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images.
-2. Principal directions V of the features f of at most 4,000 images.
+2. Principal directions V of the features f of at most 3,000 images.
 3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their
    products stay. With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components
    G w = omega S' w with the largest omega, each times omega^power, are the embedding.
@@ -39,7 +39,7 @@ __all__ = ["ViewSums", "block_size", "fit", "fitted_settings", "moved", "princip
 
 BLOCK, COLUMNS = 250, 4096  # images, and features, at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
-DICTIONARY_FROM = DIRECTIONS_FROM = 4_000  # images
+DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 3_000  # images
 
 Progress = Callable[[int, str], None]  # images, name of the pass
 
@@ -47,7 +47,7 @@ Progress = Callable[[int, str], None]  # images, name of the pass
 def fitted_settings(name: str, shape: tuple[int, ...], n: int) -> tuple[PatchSettings, list[str]]:
     """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on every setting that was reduced.
 
-    A dictionary has at most a tenth as many atoms as there are patches, and the features at most n - 1 directions.
+    A dictionary has at most a tenth as many atoms as there are patches, and the features at most n - 1 directions, or 2,999.
 
     Example:
         >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1][1]
@@ -57,7 +57,7 @@ def fitted_settings(name: str, shape: tuple[int, ...], n: int) -> tuple[PatchSet
     scale = min(1.0, settings.side / min(shape[1:])) if settings.side else 1.0
     positions = math.prod((round(side * scale) - settings.patch) // settings.stride + 1 for side in shape[1:])
     settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
-    settings = dataclasses.replace(settings, directions=min(settings.directions, n - 1, settings.features))
+    settings = dataclasses.replace(settings, directions=min(settings.directions, min(n, DIRECTIONS_FROM) - 1, settings.features))
     settings = dataclasses.replace(settings, dim=min(settings.dim, settings.directions))
     names = ("atoms", "directions", "dim")
     reduced = [(key, getattr(asked, key), getattr(settings, key)) for key in names]
