@@ -630,6 +630,28 @@ def encoders_table(data: str) -> str:
     return grid(["encoder", *(how if how == "default" else f"{how} on z" for _, how in columns)], body)
 
 
+def detection_table() -> str:
+    """Mean AUROC over CIFAR-10's foreign sets and that of CIFAR-100: detectors of runs first, then the controls."""
+    found = {(row["encoder"], row["level"], row["detector"]): row for row in foreign_rows("cifar10")}
+    whole, plain = "statistics + patches + z", "statistics + z"
+    shown = [
+        ("patches", whole, "default", "**`vergence score` of a `patches` run**"),
+        ("patches", "z", "kNN", "control: kNN distance on its embedding"),
+        ("patches", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
+        ("vje", plain, "default without patches", "**`vergence score` of a `vje_small` run**"),
+        ("vje", "z", "kNN", "control: kNN distance on its embedding"),
+        ("vje", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
+        ("vje", "own_joint", "own score", "control: VJE's joint score"),
+        ("pixels", "statistics", "Gaussian", "control: one Gaussian on statistics of the pixels"),
+        ("pixels", "pixels", "kNN, cosine, 2,000 items", "control: kNN distance on pixels"),
+    ]
+    body = []
+    for *key, label in shown:
+        if (row := found.get(tuple(key))) is not None:
+            body.append([label, f"{row['mean_foreign']:.3f}", f"{row['auroc']['conf:cifar100']:.3f}"])
+    return grid(["score", "mean AUROC, seven sets", "CIFAR-100"], body)
+
+
 def severity_table() -> str:
     """AUROC of the default on `vje`'s features by corruption and severity."""
     (row,) = [row for row in foreign_rows("cifar10") if row["encoder"] == "vje" and row["detector"] == "default"]
@@ -659,6 +681,7 @@ PAGES = {
     ROOT / "README.md": {
         "objectives": objectives_table,
         "two-cores": two_cores_table,
+        "detection": detection_table,
         "training": training_table,
         "speed": speed_table,
         "linear": linear_table,
