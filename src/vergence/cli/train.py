@@ -79,9 +79,13 @@ def train(command: Any) -> None:
 
 def _done(run: "Run") -> str:
     """Returns what was written and which weights it started from, in words."""
-    weights = run.folder.metadata.weights
-    of = "" if weights is None else f" from {'random weights' if weights.source == 'random' else weights.in_words()}"
-    return f"wrote {run.folder.path}, frozen" if run.folder.config.model.freeze else f"trained {run.folder.path}{of}"
+    weights, model = run.folder.metadata.weights, run.folder.config.model
+    if model.freeze:
+        return f"wrote {run.folder.path}, frozen"
+    if weights is None or weights.source == "random":
+        start = " in closed form" if model.encoder.startswith("patches") else " from random weights" if weights else ""
+        return f"trained {run.folder.path}{start}"
+    return f"trained {run.folder.path} from {weights.in_words()}"
 
 
 def demo(command: Demo) -> None:
