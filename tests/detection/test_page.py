@@ -1,7 +1,10 @@
 import doctest
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.float32
 def test_the_examples_of_the_page_run():
     page = Path(__file__).parents[2] / "docs" / "detection.md"
     found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

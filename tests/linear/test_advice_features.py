@@ -66,7 +66,7 @@ def test_equal_to_patch_features_by_hand():
     atoms = 16
     features = patch_features(ArrayItems(x), blobs, atoms=atoms)
     found = advise(x, blobs, features=features, n_draws=4, directions=8)
-    by_hand = PatchFeatures(n_atoms=atoms, dtype="float64").fit(x)
+    by_hand = PatchFeatures(n_atoms=atoms, patch_size=4, dtype="float64").fit(x)  # of small images
     clean = by_hand.transform(x).astype(np.float64)
     assert np.allclose(features(x).numpy(), clean, atol=1e-6)
 
@@ -93,8 +93,8 @@ def test_operations_are_left_out_in_front_of_the_features():
 
 def test_bad_input_is_reported():
     x, y = textured(120, 0.1)
-    with pytest.raises(ValueError, match="at least 7 x 7 pixels, found 5 x 5"):
-        advise(x[:, :, :5, :5], lambda X, g: X * 0.9, features="patches")
+    with pytest.raises(ValueError, match="at least 5 x 5 pixels, found 4 x 4"):
+        advise(x[:, :, :4, :4], lambda X, g: X * 0.9, features="patches")
     with pytest.raises(ValueError, match="expected images for features 'patches', found items of shape"):
         advise(problem(1.0)[0], lambda X, g: X * 0.9, features="patches")
     with pytest.raises(ValueError, match="expected an augmentation that samples views"):
@@ -106,7 +106,7 @@ def test_bad_input_is_reported():
 def test_a_source_is_advised_on_by_features_too(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "images.npz", x=rng.integers(256, size=(150, 1, 12, 12), dtype=np.uint8))
-    np.savez(tmp_path / "small.npz", x=rng.integers(256, size=(150, 1, 6, 6), dtype=np.uint8))
+    np.savez(tmp_path / "small.npz", x=rng.integers(256, size=(150, 1, 4, 4), dtype=np.uint8))
     np.savez(tmp_path / "vectors.npz", x=rng.normal(size=(150, 6)))
     settings = {"out": tmp_path / "a", "n_draws": 4, "device": "cpu"}
     views = ViewConfig(jitter_p=0.0, grayscale=0.0, blur=0.0, flip=0.0)
@@ -115,7 +115,7 @@ def test_a_source_is_advised_on_by_features_too(tmp_path):
     assert found.facts.space == "patches"
     assert json.loads((tmp_path / "a" / "advice.json").read_text())["facts"]["space"] == "patches"
     assert "patch features" in (tmp_path / "a" / "report.html").read_text()
-    with pytest.raises(ValueError, match="at least 7 x 7 pixels"):
+    with pytest.raises(ValueError, match="at least 5 x 5 pixels"):
         runs_advise.advise_on(source["small"], views, features="patches", **settings)
     with pytest.raises(ValueError, match="expected images for features 'patches'"):
         runs_advise.advise_on(source["vectors"], ViewConfig(), features="patches", **settings)

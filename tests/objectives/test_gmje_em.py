@@ -284,7 +284,7 @@ def test_a_run_that_is_cut_goes_on_with_the_same_bits(covariance):
 
 RUN = {
     "objective": "gmje_em", "options": {"components": 3, "bank": 96}, "projector": (4,), "epochs": 2, "batch_size": 32,
-    "limit": 128, "device": "cpu", "precision": "fp32", "knn_every": 0, "checkpoint_seconds": 0,
+    "limit": 128, "device": "cpu", "precision": "fp32", "knn_every": 0, "checkpoint_seconds": 0, "calibration_share": 0.0,
 }  # fmt: skip
 
 

@@ -77,8 +77,9 @@ def test_everything_after_the_encoder_works_frozen(file, tmp_path):
     assert run.write_embeddings("digits", tmp_path / "e.npz") == 359
     with np.load(tmp_path / "e.npz") as e:
         assert sorted(e.files) == ["name", "z"] and e["z"].shape == (359, 8)
-    with pytest.raises(ValueError, match="a frozen run has no density"):
-        run.score("digits")
+    assert run.score("digits").shape == (359,)  # the detector's
+    with pytest.raises(ValueError, match="expected a score among detector, found 'joint'"):
+        run.score("digits", how="joint")
     page = write_report(tmp_path / "run").read_text()
     assert "nothing was trained" in page and sha256(file)[:12] in page
     assert not (tmp_path / "run" / "initial.safetensors").exists()
@@ -379,7 +380,7 @@ def test_tables_of_features(tmp_path):
     table = write_table(tmp_path / "t.parquet", {**columns, **also})
     run = train(table, out=tmp_path / "run", encoder="identity", freeze=True)
     metadata = run.folder.metadata
-    assert (metadata.n_train, metadata.n_test, metadata.classes) == (100, 20, ("c0", "c1", "c2"))
+    assert (metadata.n_train + metadata.n_calibration, metadata.n_test, metadata.classes) == (100, 20, ("c0", "c1", "c2"))
     assert metadata.columns == tuple(columns) and metadata.note == "split of the table"
     other = write_table(tmp_path / "other.parquet", {"extra": np.zeros(120), **dict(reversed(columns.items()))})
     assert np.array_equal(run.encode(other).numpy(), x)

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.float32, pytest.mark.skipif(sys.platform != "linux", r
 
 SETTINGS = {
     "epochs": 40, "limit": 128, "batch_size": 64, "device": "cpu", "precision": "fp64", "projector": (4,), "knn_every": 0,
-    "checkpoint_seconds": 0, "optimizer": "sgd", "lr": 0.01,
+    "checkpoint_seconds": 0, "optimizer": "sgd", "lr": 0.01, "calibration_share": 0.0,
 }  # fmt: skip
 ENV = {k: v for k, v in os.environ.items() if k != "LOCAL_RANK"} | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 LONGEST = 60.0 + GRACE  # seconds, on a busy machine

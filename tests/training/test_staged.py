@@ -17,13 +17,13 @@ from vergence.training import closed_form, loop
 
 TINY = "patches-mlp:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches_vje", "encoder": TINY, "device": "cpu", "limit": 600, "batch_size": 64, "knn_every": 0}
-QUICK |= {"projector": (), "epochs": 2}
+QUICK |= {"projector": (), "epochs": 2, "calibration_share": 0.0}
 
 pytestmark = pytest.mark.float32
 
 
 def test_training_starts_from_the_closed_form(tmp_path):
-    alone = {"recipe": "patches", "encoder": TINY.replace("-mlp", ""), "device": "cpu", "limit": 600}
+    alone = {"recipe": "patches", "encoder": TINY.replace("-mlp", ""), "device": "cpu", "limit": 600, "calibration_share": 0.0}
     closed = vergence.train("digits", out=tmp_path / "closed", **alone)
     views = {"crop": closed.folder.config.views.crop, "flip": closed.folder.config.views.flip, "jitter": (0.4, 0.0, 0.4, 0.0)}
     views |= {"jitter_p": 1.0, "grayscale": closed.folder.config.views.grayscale}

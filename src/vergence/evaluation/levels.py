@@ -4,6 +4,7 @@ What is unusual in a picture may show at one level alone: a foreign kind of pict
 embedding. Each level is a matrix (B, D) of a batch, for a detector of its own.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +18,7 @@ from vergence.objectives.core import DensityObjective
 
 __all__ = ["Levels"]
 
+ATOMS = 128  # of the level patches: as many as detectors were compared with
 WIDEST = 1024  # features of a stage, above which its deviations are left out
 
 
@@ -27,7 +29,7 @@ class Levels(nn.Module):
     - ``stage1``, ``stage2``, ...: mean and deviation over positions of the encoder's feature maps
       (`vergence.detection.stage_features`), of more than 512 channels the mean alone; only where they are asked for, since the
       default detector does not read them.
-    - ``patches``: average over cells of the responses of a closed-form encoder's dictionary.
+    - ``patches``: average over cells of the responses to the first 128 atoms of a closed-form encoder's dictionary.
     - ``z``: the embedding.
     - ``mu``: mean of the objective's posterior, only where it is asked for.
 
@@ -60,7 +62,8 @@ class Levels(nn.Module):
         hooked = self.stages or self.patches is not None
         for name, f in (stage_features(self.method.encoder, x) if hooked else {"z": self.method.encoder(x)}).items():
             if self.patches is not None and name.startswith(STAGE):
-                found["patches"] = f.unflatten(1, (2 * self.patches.atoms, self.patches.pool**2)).mean(2)
+                cells = f.unflatten(1, (2, self.patches.atoms, self.patches.pool**2))  # both signs of each atom
+                found["patches"] = cells[:, :, :ATOMS].mean(3).flatten(1)
             else:
                 found[name] = f[:, : f.shape[1] // 2] if name.startswith(STAGE) and f.shape[1] > WIDEST else f
         if self.mu and isinstance(self.method.objective, DensityObjective):
@@ -70,6 +73,6 @@ class Levels(nn.Module):
     @torch.no_grad()
     def widths(self) -> dict[str, int]:
         """Returns the number of features of each level."""
-        first = next(self.method.encoder.parameters())
+        first = next(itertools.chain(self.method.encoder.parameters(), self.method.encoder.buffers()))
         x = torch.zeros(1, *self.shape, dtype=first.dtype, device=first.device)
         return {name: f.shape[1] for name, f in self(x).items()}
