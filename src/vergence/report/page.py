@@ -125,6 +125,7 @@ def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
 def _lead(run: RunFiles) -> dict[str, Any]:
     metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     kept = run.config["data"].get("keep_classes")
+    closed_form = str(model.get("encoder")).partition(":")[0] == "patches"
     return {
         "encoder": model.get("encoder") or "?",
         "objective": model.get("objective") or "?",
@@ -133,7 +134,8 @@ def _lead(run: RunFiles) -> dict[str, Any]:
         "noun": (metadata.get("kind") or "item").removesuffix("s") + "s",
         "epochs": fit.get("epochs", "–"),
         "frozen": model.get("freeze") is True,
-        "weights": run.weights,
+        "closed_form": closed_form,
+        "weights": None if closed_form else run.weights,
         "kept": len(kept) if kept else None,
     }
 
