@@ -642,7 +642,8 @@ def detection_table() -> str:
         ("vje", "z", "kNN", "control: kNN distance on its embedding"),
         ("vje", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
         ("vje", "own_joint", "own score", "control: VJE's joint score"),
-        ("pixels", "statistics", "Gaussian", "control: one Gaussian on statistics of the pixels"),
+        ("pixels", "statistics", "kNN", "control: kNN distance on statistics of the pixels"),
+        ("pixels", "statistics", "Gaussian", "control: one Gaussian on them"),
         ("pixels", "pixels", "kNN, cosine, 2,000 items", "control: kNN distance on pixels"),
     ]
     body = []
