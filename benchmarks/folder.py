@@ -38,7 +38,7 @@ def gray(kind: Any, root: Path, n: int, seed: int) -> torch.Tensor:
 
 
 def oddities(kind: str, root: Path, n: int, seed: int) -> torch.Tensor:
-    """Returns n images (n, 3, 32, 32) that are no photographs."""
+    """Returns n images (n, 3, 32, 32) that are not photographs."""
     if kind == "mixed":
         parts = [len(part) for part in np.array_split(np.arange(n), 3)]
         return torch.cat([oddities(one, root, m, seed) for one, m in zip(KINDS[:3], parts, strict=True)])

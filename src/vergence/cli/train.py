@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.encoders.names import is_closed_form
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
@@ -83,7 +84,7 @@ def _done(run: "Run") -> str:
     if model.freeze:
         return f"wrote {run.folder.path}, frozen"
     if weights is None or weights.source == "random":
-        start = " in closed form" if model.encoder.startswith("patches") else " from random weights" if weights else ""
+        start = " in closed form" if is_closed_form(model.encoder) else " from random weights" if weights else ""
         return f"trained {run.folder.path}{start}"
     return f"trained {run.folder.path} from {weights.in_words()}"
 

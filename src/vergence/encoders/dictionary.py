@@ -124,6 +124,11 @@ class PatchSettings(Checked):
         """Number of pooled responses, 2 K pool^2."""
         return 2 * self.atoms * self.pool**2
 
+    def averaged(self, f: Tensor, atoms: int | None = None) -> Tensor:
+        """Returns responses f (B, 2 K pool^2) averaged over cells, (B, 2 K), or those of the first ``atoms`` of the K alone."""
+        signs: Tensor = f.unflatten(1, (2, self.atoms, self.pool**2))
+        return signs[:, :, :atoms].mean(3).flatten(1)
+
     def require_size(self, shape: Sequence[int]) -> None:
         """Raises a ValueError unless images of ``shape`` (C, H, W) have a patch in every cell of the pooling."""
         least = self.patch + (self.pool - 1) * self.stride

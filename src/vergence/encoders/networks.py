@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.encoders.dictionary import PatchEncoder, PatchSettings
+from vergence.encoders.names import is_closed_form, is_factory, is_refined
 from vergence.encoders.refined import RefinedEncoder
 from vergence.utils.names import did_you_mean, unknown
-from vergence.utils.outside import is_factory, load_outside
+from vergence.utils.outside import load_outside
 
-__all__ = ["Standardize", "encoder", "factory_model", "is_closed_form", "is_refined", "mlp", "projector", "require_timm", "reset"]
+__all__ = ["Standardize", "encoder", "factory_model", "mlp", "projector", "require_timm", "reset"]
 __all__ += ["resnet", "small_convnet", "timm_model", "width"]
 
 KNOWN = (
@@ -202,16 +203,6 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
     net = nn.Sequential(Standardize(mean, std), _backbone(name, seen).to(mean.dtype))
     _require_embeddings(name, net, tuple(shape))
     return net
-
-
-def is_closed_form(name: str) -> bool:
-    """Returns whether an encoder is fitted in closed form, at least in part: ``patches`` or ``patches-mlp``, or with settings."""
-    return name.partition(":")[0] in ("patches", "patches-mlp")
-
-
-def is_refined(name: str) -> bool:
-    """Returns whether an encoder has a network behind its closed form: ``patches-mlp``, or with settings."""
-    return name.partition(":")[0] == "patches-mlp"
 
 
 def reset(net: nn.Module) -> None:

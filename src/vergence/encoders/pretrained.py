@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vergence.encoders.names import is_factory
 from vergence.encoders.networks import factory_model, require_timm
 from vergence.utils.names import did_you_mean
-from vergence.utils.outside import is_factory
 
 __all__ = ["IMAGENET", "Input", "expected_input", "load_weights", "read_weights", "timm_file", "timm_tag"]
 

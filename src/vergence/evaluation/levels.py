@@ -62,8 +62,7 @@ class Levels(nn.Module):
         hooked = self.stages or self.patches is not None
         for name, f in (stage_features(self.method.encoder, x) if hooked else {"z": self.method.encoder(x)}).items():
             if self.patches is not None and name.startswith(STAGE):
-                cells = f.unflatten(1, (2, self.patches.atoms, self.patches.pool**2))  # both signs of each atom
-                found["patches"] = cells[:, :, :ATOMS].mean(3).flatten(1)
+                found["patches"] = self.patches.averaged(f, ATOMS)
             else:
                 found[name] = f[:, : f.shape[1] // 2] if name.startswith(STAGE) and f.shape[1] > WIDEST else f
         if self.mu and isinstance(self.method.objective, DensityObjective):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vergence.encoders.names import is_closed_form, is_refined
 from vergence.evaluation.parts.symptoms import warning
 from vergence.report.charts import Figure, curve
 from vergence.report.comparison import Comparison, detections, representations, uncertainties
@@ -125,7 +126,8 @@ def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
 def _lead(run: RunFiles) -> dict[str, Any]:
     metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     kept = run.config["data"].get("keep_classes")
-    closed_form = str(model.get("encoder")).partition(":")[0] == "patches"
+    encoder = str(model.get("encoder"))
+    closed_form = is_closed_form(encoder) and not is_refined(encoder)
     return {
         "encoder": model.get("encoder") or "?",
         "objective": model.get("objective") or "?",

@@ -21,7 +21,7 @@ from vergence.runs.levels import Arrays, Found, sample
 if TYPE_CHECKING:
     from vergence.detection import CombinedDetector
 
-__all__ = ["FILE", "RunDetector", "fit", "usable_levels", "warn"]
+__all__ = ["FILE", "RunDetector", "fit", "gap", "usable_levels", "warn"]
 
 FILE = "detector.safetensors"
 FORMAT = 1
@@ -178,12 +178,13 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> R
         warnings.simplefilter("ignore")
         detector = default_detector(levels).fit(levels)
         held_out = calibration is not None
+        own = detector.anomaly_score(levels)
         found, others = (training, names) if calibration is None else calibration
         scores = cross_fit(detector, levels, FOLDS)[0] if calibration is None else detector.anomaly_score(_only(found, detector))
     z = training.levels["z"]
     if message := collapse.warning(collapse.collapse(torch.from_numpy(z)), dim=z.shape[1]):
         notes.append(message)
-    usual = np.argsort(detector.anomaly_score(levels), kind="stable")[: max(1, len(z) * 9 // 10)]
+    usual = np.argsort(own, kind="stable")[: max(1, len(z) * 9 // 10)]
     shown = np.sort(usual[sample(len(usual), TYPICAL).numpy()])
     return RunDetector(
         detector=detector,
@@ -193,7 +194,7 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> R
         typical=_normalized(z[shown]).astype(np.float16),
         typical_names=[names[i] for i in training.index[shown].tolist()],
         seen=np.unique(np.concatenate([training.digests, found.digests])),
-        gap=None if calibration is None else _gap(scores, detector.anomaly_score(levels)),
+        gap=None if calibration is None else gap(scores, own),
         notes=notes,
     )
 
@@ -202,7 +203,7 @@ def _only(found: Found, detector: "CombinedDetector") -> Arrays:
     return {name: found.levels[name] for name in detector.levels_}
 
 
-def _gap(calibration: np.ndarray, scores: np.ndarray) -> float:
+def gap(calibration: np.ndarray, scores: np.ndarray) -> float:
     """Returns the share of scores that at most 5 % of the calibration scores reach."""
     return float((scores > np.quantile(calibration, 0.95)).mean())
 

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
-from vergence.runs.detector import FILE, RunDetector, fit
+from vergence.runs.detector import FILE, RunDetector, fit, gap
 from vergence.runs.identity import of_module
 from vergence.runs.levels import MOST_ITEMS, Found, collected
 from vergence.training import calibration
@@ -59,7 +58,7 @@ def _fitted(folder: RunFolder, method: PairedMethod, opened: Data, device: torch
         found = fit(*read(opened.train), None if held_out is None else read(held_out))
         if unseen is not None:
             scores = found.scores(read(unseen)[0].levels)[0]
-            found.gap = float((scores > np.quantile(found.calibration, 0.95)).mean())
+            found.gap = gap(found.calibration, scores)
     found.model = of_module(method)
     return found
 

@@ -70,8 +70,7 @@ class FolderLevels(nn.Module):
             return {"inputs": to_unit(x, torch.float32).flatten(1)}
         found = {"pixels": pixel_statistics(x)}
         if self.maps is not None:
-            f = self.maps(to_unit(x, torch.float32))
-            found["patches"] = f.unflatten(1, (2 * self.maps.settings.atoms, self.maps.settings.pool**2)).mean(2)
+            found["patches"] = self.maps.settings.averaged(self.maps(to_unit(x, torch.float32)))
         return found
 
     @torch.no_grad()

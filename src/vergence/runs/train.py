@@ -12,7 +12,7 @@ from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.data.views import Views
 from vergence.encoders.dictionary import PatchSettings
-from vergence.encoders.networks import is_closed_form, is_refined
+from vergence.encoders.names import is_closed_form, is_refined
 from vergence.methods.paired import PairedMethod
 from vergence.runs import fitting
 from vergence.runs.run import Run

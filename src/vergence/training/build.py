@@ -14,6 +14,7 @@ from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.encoders import networks
+from vergence.encoders.names import is_factory
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.training import loop
@@ -22,7 +23,6 @@ from vergence.training.options import current_options
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
 from vergence.utils.names import unknown
-from vergence.utils.outside import is_factory
 from vergence.utils.version import commit
 
 __all__ = [

@@ -122,27 +122,25 @@ def fit(
         _Fit(fabric, method, items, views, config, size, recorder, progress, stopped).run()
 
 
+@dataclasses.dataclass
 class _Fit:
     """One fit: what its passes share."""
 
-    def __init__(
-        self,
-        fabric: "Fabric",
-        method: PairedMethod,
-        items: Items,
-        views: Views,
-        config: RunConfig,
-        size: int | None,
-        recorder: Recorder,
-        progress: Progress,
-        stopped: list[int],
-    ) -> None:
-        self.fabric, self.method, self.items, self.views, self.config = fabric, method, items, views, config
-        self.size, self.recorder, self.progress, self.stopped = size, recorder, progress, stopped
-        encoder = next(m for m in method.encoder.modules() if isinstance(m, PatchEncoder))
-        self.encoder, self.settings, self.maps = encoder, encoder.settings, encoder.maps
-        self.block = block_size(items.shape)
-        self.step, self.started = 0, time.monotonic()
+    fabric: "Fabric"
+    method: PairedMethod
+    items: Items
+    views: Views
+    config: RunConfig
+    size: int | None
+    recorder: Recorder
+    progress: Progress
+    stopped: list[int]
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.encoder = next(m for m in self.method.encoder.modules() if isinstance(m, PatchEncoder))
+        self.settings, self.maps = self.encoder.settings, self.encoder.maps
+        self.block, self.started = block_size(self.items.shape), time.monotonic()
 
     def run(self) -> None:
         """Runs the passes that the checkpoint does not hold."""

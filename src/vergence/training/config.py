@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vergence.data.config import DataConfig, ViewConfig
+from vergence.encoders.names import is_factory
 from vergence.utils.checks import Checked
-from vergence.utils.outside import is_factory
 
 __all__ = [
     "FitConfig",

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vergence.data.items import Items
 from vergence.data.views import Views
-from vergence.encoders import networks
 from vergence.encoders.dictionary import PatchEncoder
+from vergence.encoders.names import is_refined
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import closed_form
@@ -49,7 +49,7 @@ class FirstStage:
 
 def require_one_encoder(config: ModelConfig) -> None:
     """Raises a ValueError where an encoder with a closed form is one of two."""
-    if networks.is_refined(config.encoder) and config.target_encoder is not None:
+    if is_refined(config.encoder) and config.target_encoder is not None:
         raise ValueError(
             "expected no target_encoder with the encoder 'patches-mlp', whose closed form is of one kind of view; leave it out"
         )

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vergence.encoders.networks import is_closed_form, timm_model
+from vergence.encoders.names import is_closed_form, is_factory
+from vergence.encoders.networks import timm_model
 from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file, timm_tag
 from vergence.methods.paired import PairedMethod
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder
 from vergence.training.records import Weights
 from vergence.utils.files import sha256
-from vergence.utils.outside import is_factory
 
 __all__ = ["configured", "from_run", "hint", "load_start"]
 

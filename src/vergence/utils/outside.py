@@ -1,20 +1,9 @@
-"""Names of code outside the library, and what they name."""
+"""What a name of code outside the library stands for."""
 
 import importlib
 from typing import Any
 
-__all__ = ["is_factory", "load_outside"]
-
-
-def is_factory(encoder: str) -> bool:
-    """Returns whether an encoder's name is that of a function outside the library, ``package.module:factory``.
-
-    Example:
-        >>> [is_factory(name) for name in ("torchvision.models:alexnet", "timm:resnet18", "patches:atoms=8", "small")]
-        [True, False, False, False]
-    """
-    family, colon, _ = encoder.partition(":")
-    return bool(colon) and family not in ("timm", "patches", "patches-mlp")
+__all__ = ["load_outside"]
 
 
 def load_outside(what: str, name: str, expected: str) -> Any:
