@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol, final, runtime_checkable
+from typing import ClassVar, Literal, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,8 @@ class Objective(nn.Module, abc.ABC):
     Attributes:
         teacher: Momentum of the teacher network in training where a run does not set one; None for no teacher. With a
             teacher, ``zb`` is its embedding of the second view, without gradient.
+        teacher_schedule: ``constant``, or ``cosine``: the teacher's momentum rises to 1 at the last step.
+        package: Package of an extra that the loss needs; None for none.
         notices: Functions of the diagnostics that return messages about what goes wrong (`parts.notices`).
         advice: What to try besides optimizer, batch size and views where the encoder collapses; a clause, or empty.
         reference: Values that the objective's paper reports for its own networks, by name in the evaluation's posterior
@@ -59,6 +61,8 @@ class Objective(nn.Module, abc.ABC):
     """
 
     teacher: ClassVar[float | None] = None
+    teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "constant"
+    package: ClassVar[str | None] = None
     notices: ClassVar[tuple[Notice, ...]] = ()
     advice: ClassVar[str] = ""
     reference: ClassVar[Mapping[str, float]] = {}
