@@ -1,5 +1,7 @@
 """BYOL: value and gradient against loops and lightly, with and without a teacher, its schedule, and planted errors."""
 
+import signal
+
 import pytest
 import torch
 from tests.objectives.published import B, D, difference, layers, pair, total
@@ -7,8 +9,10 @@ from tests.reference import paired as slow
 from torch import nn
 from torch.nn.functional import cosine_similarity
 
+import vergence
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.byol import BYOL
+from vergence.training import loop
 
 
 def whole(z):
@@ -94,6 +98,30 @@ def test_the_teacher_follows_step_by_step(schedule, steps=5):
 def test_the_schedule_starts_at_the_momentum_and_ends_at_one():
     assert BYOL.teacher == 0.99 and BYOL.teacher_schedule == "cosine"
     assert slow.momentum(0.99, 0, 10) == pytest.approx(0.99) and slow.momentum(0.99, 10, 10) == 1
+
+
+@pytest.mark.float32
+def test_a_stopped_run_follows_the_schedule_where_it_goes_on(tmp_path, monkeypatch):
+    """The loop sets the share of all steps that precede a step, also after a resumption: 6 steps, stopped after the fourth."""
+    shares, original, calls = [], PairedMethod.before_step, []
+    monkeypatch.setattr(PairedMethod, "before_step", lambda method, share: shares.append(share) or original(method, share))
+    settings = {"objective": "byol", "options": {"hidden": 8}, "projector": (8, 4), "projector_norm": "batch_last", "limit": 240}
+    settings |= {"epochs": 2, "batch_size": 64, "device": "cpu", "precision": "fp32", "encoder": "mlp", "knn_every": 0}
+    settings |= {"calibration_share": 0.0, "checkpoint_seconds": 0.0}
+    vergence.train("digits", out=tmp_path / "whole", **settings)
+    assert shares == pytest.approx([k / 6 for k in range(6)])
+
+    def stop_once(*arguments):
+        calls.append(0)
+        return signal.SIGTERM if len(calls) == 4 else 0
+
+    with monkeypatch.context() as patch, pytest.raises(loop.Interrupted):
+        patch.setattr(loop, "_agreed", stop_once)
+        vergence.train("digits", out=tmp_path / "run", **settings)
+    vergence.train(out=tmp_path / "run", resume=True)
+    assert shares[6:] == pytest.approx([k / 6 for k in range(6)])
+    files = [tmp_path / name / "model.safetensors" for name in ("whole", "run")]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_one_pair_is_refused():

@@ -1,7 +1,7 @@
 """Recipes: complete run configurations, each with its command, device, time and results; a paper's numbers are marked as such.
 
-A recipe is a public function of this file that returns a `RunConfig` and can be called without arguments; most take a data
-source. `override` changes single settings.
+A recipe is a public function of this file, or for published methods on pairs of `vergence.training.paired_recipes`, that returns
+a `RunConfig` and can be called without arguments; most take a data source. `override` changes single settings.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
+from vergence.training import paired_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
@@ -264,12 +265,16 @@ def names() -> list[str]:
         >>> "vje_small" in names()
         True
     """
-    return sorted(name for name, value in globals().items() if not name.startswith("_") and _is_recipe(value))
+    return sorted(name for name, value in _all().items() if not name.startswith("_") and _is_recipe(value))
+
+
+def _all() -> dict[str, Any]:
+    return {**vars(paired_recipes), **globals()}
 
 
 def _is_recipe(value: object) -> bool:
-    """Returns whether a value is a function of this file that needs no arguments and returns a run configuration."""
-    if not inspect.isfunction(value) or value.__module__ != __name__:
+    """Returns whether a value is a function of the recipes' files that needs no arguments and returns a run configuration."""
+    if not inspect.isfunction(value) or value.__module__ not in (__name__, paired_recipes.__name__):
         return False
     signature = inspect.signature(value)
     needed = [p for p in signature.parameters.values() if p.default is p.empty]
@@ -284,7 +289,7 @@ def get(name: str) -> Callable[..., RunConfig]:
     """
     if name not in names():
         raise unknown("recipe", name, names())
-    recipe: Callable[..., RunConfig] = globals()[name]
+    recipe: Callable[..., RunConfig] = _all()[name]
     return recipe
 
 
