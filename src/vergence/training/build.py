@@ -115,7 +115,8 @@ def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
 
 def require_packages(config: ModelConfig) -> None:
     """Raises a ValueError unless the package that an objective's loss comes from is installed; before the data is read."""
-    require_package(config.objective, objectives.get(config.objective).package)
+    if config.objective != "none":
+        require_package(config.objective, objectives.get(config.objective).package)
 
 
 def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
