@@ -11,7 +11,7 @@ from vergence import objectives
 from vergence.encoders.networks import mlp, projector
 from vergence.methods.paired import PairedMethod
 
-STEPS, BATCH, NOISE = 120, 128, 1.5
+STEPS, BATCH, NOISE = 80, 128, 1.5
 SETTINGS = {
     "barlow_twins": {},
     "byol": {"hidden": 64},
