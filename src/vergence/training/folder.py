@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pickle
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -288,9 +289,8 @@ def require_writable(path: Path) -> None:
     """Raises a ValueError unless ``path`` is a folder, or can become one, that can be written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with replacing(path / "probe", durable=False) as part:
-            part.touch()
-        (path / "probe").unlink()
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except OSError as error:
         raise ValueError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
 
