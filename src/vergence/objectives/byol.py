@@ -19,8 +19,9 @@ from torch import Tensor
 
 from vergence.encoders.networks import projector
 from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import directions, lightly_module
+from vergence.objectives.parts.directions import directions
 from vergence.objectives.parts.information import require_several
+from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_count
 from vergence.utils.linalg import upcast_half
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import lightly_module
+from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_count, require_positive, require_within
 from vergence.utils.linalg import upcast_half
 

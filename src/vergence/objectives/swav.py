@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from vergence.densities.polar import EPS
 from vergence.objectives.core import Objective, require_batch
 from vergence.objectives.parts.diagnostics import effective_components
-from vergence.objectives.parts.directions import lightly_module
+from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_at_least, require_count, require_positive
 from vergence.utils.linalg import upcast_half
 

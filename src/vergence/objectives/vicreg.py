@@ -17,8 +17,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import lightly_module
 from vergence.objectives.parts.information import require_several
+from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_at_least
 from vergence.utils.linalg import upcast_half
 

@@ -17,7 +17,7 @@ from vergence.encoders import networks
 from vergence.encoders.names import is_factory
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
-from vergence.objectives.parts.directions import require_package
+from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.options import current_options

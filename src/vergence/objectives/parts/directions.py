@@ -1,12 +1,8 @@
-"""The directions of losses that predict one view's embedding from the other's, and the packages that losses come from."""
-
-import importlib
-import importlib.util
-from typing import Any
+"""The directions of losses that predict one view's embedding from the other's."""
 
 from torch import Tensor
 
-__all__ = ["directions", "lightly_module", "require_package"]
+__all__ = ["directions"]
 
 
 def directions(za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -23,28 +19,3 @@ def directions(za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
     """
     both = [(za, zb.detach()), (zb, za.detach())]
     return [pair for pair in both if pair[0].requires_grad] or both
-
-
-def require_package(kind: str, package: str | None) -> None:
-    """Raises a ValueError unless the package that an objective's loss comes from is installed; imports nothing.
-
-    Args:
-        kind: The objective's name, for the message.
-        package: Name of the package; None for none.
-    """
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise ValueError(f"objective '{kind}' needs {package}: pip install 'vergence[baselines]'")
-
-
-def lightly_module(kind: str, name: str) -> Any:
-    """Returns the module ``lightly.loss.NAME``; importing it takes some seconds, so only losses that are computed do.
-
-    Raises:
-        ValueError: lightly is not installed, or too old.
-    """
-    require_package(kind, "lightly")
-    try:
-        return importlib.import_module(f"lightly.loss.{name}")
-    except ImportError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"objective '{kind}' needs lightly 1.6 or newer ({reason}): pip install 'vergence[baselines]'") from None
