@@ -87,7 +87,7 @@ def searched(a: argparse.Namespace, settings: dict[str, Any], place: Path) -> di
     """Returns AdamW's settings with the learning rate that is best among training images after a quarter of the epochs."""
     some = max(1, settings["epochs"] // 4)
     found = {}
-    for rate in SEARCHED:
+    for rate in a.rates:
         trial = {**settings, "optimizer": "adamw", "weight_decay": 1e-4, "lr": rate, "epochs": some, "knn_every": some, "seed": 0}
         rows = trained(a, trial, place / f"search {rate}")[0].folder.metrics()
         found[rate] = next(row["knn"] for row in reversed(rows) if "knn" in row)
@@ -172,10 +172,10 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the runs, in JSON")
     parser.add_argument("--note", default="", help="written to each row")
     a = ledger.parse(parser, "methods")
-    a.settings, a.shown = ledger.settings(a.set), SHOWN
+    a.settings, a.shown, a.rates = ledger.settings(a.set), SHOWN, SEARCHED
     if a.tiny:
         a.methods, a.chosen, a.seeds, a.foreign = ["simsiam"], ["searched"], [0], ["noise"]
-        a.limit, a.epochs, a.batch_size, a.shown = 64, 1, 16, 40
+        a.limit, a.epochs, a.batch_size, a.shown, a.rates = 64, 1, 16, 40, SEARCHED[:1]
         a.settings |= {"size": 8, "options": {"hidden": 8}, "projector": (16, 16)}
     for seed, method, setting in itertools.product(a.seeds, a.methods, a.chosen):
         key = {"measurement": "methods", "data": a.data, "method": method, "setting": setting, "n_train": a.limit}

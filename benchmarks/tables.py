@@ -582,6 +582,8 @@ def methods_table() -> str:
     for row in rows("methods"):
         key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["method"], row["setting"])
         groups[key][row["seed"]] = row
+    if not groups:
+        return "Not measured yet."
     body = []
     for (data, n, epochs, seconds, method, setting), of_seed in groups.items():
         found = list(of_seed.values())
