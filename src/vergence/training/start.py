@@ -13,6 +13,7 @@ from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder
 from vergence.training.records import Weights
 from vergence.utils.files import sha256
+from vergence.utils.names import quoted
 
 __all__ = ["configured", "from_run", "hint", "load_start"]
 
@@ -50,7 +51,8 @@ def _require_sources(model: ModelConfig) -> None:
     """Raises a ValueError unless the sources of weights fit the encoder's name."""
     if model.pretrained and not model.encoder.startswith("timm:"):
         raise ValueError(
-            f"expected --encoder timm:NAME with --pretrained, found '{model.encoder}'; name one of timm, or use --weights FILE"
+            f"expected --encoder timm:NAME with --pretrained, found {quoted(model.encoder)}; name one of timm, or use "
+            "--weights FILE"
         )
     if is_closed_form(model.encoder) and model.starts_from_weights and not (model.freeze and model.init):
         raise ValueError("expected no weights for encoder 'patches', which is fitted in closed form; leave them out")
