@@ -56,6 +56,7 @@ class Objective(nn.Module, abc.ABC):
         reference: Values that the objective's paper reports for its own networks, by name in the evaluation's posterior
             statistics; empty for none.
         prior_variance: Variance of the latent's prior, to which posterior variances are compared; None for no prior.
+        on_sphere: Whether the density is one of the target's direction z_b/|z_b|, with respect to the unit sphere's area.
     """
 
     teacher: ClassVar[float | None] = None
@@ -63,6 +64,7 @@ class Objective(nn.Module, abc.ABC):
     advice: ClassVar[str] = ""
     reference: ClassVar[Mapping[str, float]] = {}
     prior_variance: ClassVar[float | None] = None
+    on_sphere: ClassVar[bool] = False
 
     @abc.abstractmethod
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
