@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from vergence.densities.power_spherical import PowerSpherical, SphereUniform, log_area
+from vergence.densities.power_spherical import PowerSpherical, SphereUniform, direction, log_area
 from vergence.objectives import vi_simsiam
 
 B, D = 6, 5
@@ -143,8 +143,8 @@ def test_samples_of_the_conditional_are_its_density(n=4000):
 def test_at_constant_kappa_the_gradient_is_simsiam_s_weighted_by_pair(kappa=3.0):
     """The weight of a pair is kappa / (1 + cos): half of kappa where they agree."""
     prediction, target = torch.randn(B, D, requires_grad=True), torch.randn(B, D)
-    q = PowerSpherical(vi_simsiam.direction(prediction), torch.tensor(kappa))
-    found = torch.autograd.grad(-q.log_prob(vi_simsiam.direction(target)).sum(), prediction)[0]
+    q = PowerSpherical(direction(prediction), torch.tensor(kappa))
+    found = torch.autograd.grad(-q.log_prob(direction(target)).sum(), prediction)[0]
     cosine = F.cosine_similarity(prediction, target).detach()
     simsiam = torch.tensor([reference.simsiam_gradient(p, t) for p, t in zip(prediction.tolist(), target.tolist(), strict=True)])
     close(found, (kappa / (1 + cosine))[:, None] * simsiam)
@@ -180,7 +180,7 @@ def test_confidence_follows_agreement():
         (-m.log_prob(z + noise * torch.randn(512, D), z).mean()).backward()
         optimizer.step()
     q = m.posterior(z[[0, 256]])
-    directions = vi_simsiam.direction(z + noise * torch.randn(512, D)).unflatten(0, (2, 256))
+    directions = direction(z + noise * torch.randn(512, D)).unflatten(0, (2, 256))
     assert q.kappa[0] > 5 * q.kappa[1]
     assert (q.mu * z[[0, 256]]).sum(1).min() > 0.9
     close(q.mean.norm(dim=1), directions.mean(1).norm(dim=1), rtol=0.1, atol=0.05)
@@ -204,8 +204,8 @@ def test_gradcheck():
 @pytest.mark.parametrize("scale", [1e-25, 1e-10, 1.0, 1e8])
 def test_targets_of_any_scale_have_their_direction(scale):
     z = torch.randn(B, D, dtype=torch.float32)
-    close(vi_simsiam.direction(scale * z).double(), F.normalize(z.double(), dim=1), rtol=1e-5, atol=1e-6)
-    assert torch.equal(vi_simsiam.direction(torch.zeros(2, D)), torch.zeros(2, D))
+    close(direction(scale * z).double(), F.normalize(z.double(), dim=1), rtol=1e-5, atol=1e-6)
+    assert torch.equal(direction(torch.zeros(2, D)), torch.zeros(2, D))
 
 
 @pytest.mark.float32
@@ -247,7 +247,7 @@ def variant(first=torch.Tensor.detach, second=torch.Tensor.detach, reduce=torch.
             out = {"alignment": 0.0, "kl": 0.0}
             for zi, target in ((za, first(zb)), (zb, second(za)) if both else (za, first(zb))):
                 q = self.posterior(zi)
-                out["alignment"] = out["alignment"] - reduce(log_prob(q, vi_simsiam.direction(target))) / 2
+                out["alignment"] = out["alignment"] - reduce(log_prob(q, direction(target))) / 2
                 out["kl"] = out["kl"] + self.beta * kl * reduce(kl_divergence(q, SphereUniform(self.dim)))
             return out
 

@@ -1,4 +1,4 @@
-"""The power spherical distribution in scalar formulas: slow, float64, as printed in arXiv 2006.04437, nothing shared with Vergence.
+"""The power spherical distribution as printed in arXiv 2006.04437, in scalars: slow, float64, nothing shared with the library.
 
 Vectors are sequences of floats of length D.
 """

@@ -25,9 +25,21 @@ from torch.nn import functional as F
 
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["PowerSpherical", "SphereUniform", "digamma_gap", "lgamma_gap", "log_area"]
+__all__ = ["PowerSpherical", "SphereUniform", "digamma_gap", "direction", "lgamma_gap", "log_area"]
 
+TINY = 1e-30  # least size of a vector that has a direction
 LARGE = 16.0  # from here on the next term of Stirling's series is below 1e-11
+
+
+def direction(z: Tensor) -> Tensor:
+    """Returns z / |z|, (..., D), of vectors of any scale; zero where all features are below 1e-30.
+
+    Example:
+        >>> direction(torch.tensor([[3e25, 4e25], [0.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    z = upcast_half(z)
+    return F.normalize(z / z.detach().abs().amax(-1, keepdim=True).clamp(min=TINY), dim=-1)
 
 
 def log_area(dim: int) -> float:
@@ -197,7 +209,7 @@ class SphereUniform(Distribution):
         return self._zero.new_full((), log_area(len(self._zero)))
 
 
-@register_kl(PowerSpherical, SphereUniform)  # type: ignore[no-untyped-call,untyped-decorator]
+@register_kl(PowerSpherical, SphereUniform)  # type: ignore[untyped-decorator]
 def _kl_to_uniform(p: PowerSpherical, q: SphereUniform) -> Tensor:
     """Returns KL(p || q) in nats, (...): 0 at kappa = 0, and unbounded as kappa grows."""
     if p.event_shape != q.event_shape:

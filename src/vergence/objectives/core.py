@@ -10,7 +10,16 @@ from torch.distributions import Distribution
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 
-__all__ = ["ConditionalObjective", "DensityObjective", "Notice", "Objective", "require_batch", "require_pairs"]
+__all__ = [
+    "ConditionalObjective",
+    "DensityObjective",
+    "LatentObjective",
+    "Notice",
+    "Objective",
+    "PredictiveObjective",
+    "require_batch",
+    "require_pairs",
+]
 
 LARGEST = 1e9  # of the embeddings in a loss
 Notice = Callable[[Mapping[str, float]], dict[str, str]]  # diagnostics -> messages by the name of the diagnostic
@@ -98,6 +107,22 @@ class DensityObjective(Protocol):
         """Returns every score of the objective by name, each (B,); the first is the default one."""
 
 
+@runtime_checkable
+class PredictiveObjective(Protocol):
+    """A density objective that has p(z_b | z_a) in closed form: any `DensityObjective` with this method."""
+
+    def conditional(self, z: Tensor) -> Distribution:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D), of batch (B,) over (D,); of z_b/|z_b| where it is `on_sphere`."""
+
+
+@runtime_checkable
+class LatentObjective(Protocol):
+    """A density objective whose p(z_b | z_a) is an integral over a latent s, known by importance sampling from q(s | z_a)."""
+
+    def log_weights(self, zb: Tensor, za: Tensor, *, samples: int) -> Tensor:
+        """Returns log p(z_b, s) / q(s | z_a) of samples s ~ q(s | z_a), (samples, B); the mean of its exp is p(z_b | z_a)."""
+
+
 class ConditionalObjective(Objective):
     """A density objective that has p(z_b | z_a) and p(z_a) in closed form, from which everything else follows."""
 
@@ -131,9 +156,8 @@ class ConditionalObjective(Objective):
         """Returns -log p(z_a) in nats, (B,), for embeddings (B, D)."""
         return -self.marginal().log_prob(z)
 
-    @final
     def scores(self, z: Tensor) -> dict[str, Tensor]:
-        """Returns `score` under its name."""
+        """Returns `score` under its name, and first; an objective may add others."""
         return {"score": self.score(z)}
 
     @final

@@ -22,33 +22,20 @@ depend on its batch.
 Shapes: B pairs, D features. Terms: means over pairs, in nats.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from vergence.densities.power_spherical import PowerSpherical, SphereUniform
+from vergence.densities.power_spherical import PowerSpherical, SphereUniform, direction
 from vergence.encoders.networks import projector
 from vergence.objectives.core import Objective, require_batch, require_pairs
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["VISimSiam", "direction"]
-
-TINY = 1e-30  # least size of an embedding that has a direction
-
-
-def direction(z: Tensor) -> Tensor:
-    """Returns z / |z|, (..., D), of embeddings of any scale; zero where all features are below 1e-30.
-
-    Example:
-        >>> direction(torch.tensor([[3e25, 4e25], [0.0, 0.0]])).tolist()
-        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
-    """
-    z = upcast_half(z)
-    return F.normalize(z / z.detach().abs().amax(-1, keepdim=True).clamp(min=TINY), dim=-1)
+__all__ = ["VISimSiam"]
 
 
 class VISimSiam(Objective):
@@ -133,5 +120,5 @@ class VISimSiam(Objective):
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the posterior's mean length |E u|, in [0, 1), and the cosine of prediction and target, means over the batch."""
         q = self.posterior(za)
-        found: dict[str, Any] = {"length": q.mean.norm(dim=-1), "cosine": (q.mu * direction(zb)).sum(-1)}
+        found = {"length": q.mean.norm(dim=-1), "cosine": (q.mu * direction(zb)).sum(-1)}
         return {name: value.mean().item() for name, value in found.items()}
