@@ -18,7 +18,7 @@ SCORES = {
     "vi_simsiam": ("alignment", "concentration", "entropy"),
     "vssl": ("score", "cross_entropy", "variance", "entropy"),
 }
-SETTINGS = {"encoder": "mlp", "limit": 1500, "epochs": 4, "batch_size": 64, "optimizer": "adamw", "lr": 2e-3, "knn_every": 0}
+SETTINGS = {"encoder": "mlp", "limit": 4000, "epochs": 5, "batch_size": 64, "optimizer": "adamw", "lr": 2e-3, "knn_every": 0}
 
 
 @pytest.fixture(scope="module")
