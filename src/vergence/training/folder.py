@@ -26,6 +26,7 @@ from vergence.training.records import Evaluation, RunMetadata
 from vergence.utils.checks import is_count
 from vergence.utils.files import open_table, original, remove_leftovers, replacing, sha256
 from vergence.utils.locks import locked
+from vergence.utils.names import quoted
 from vergence.utils.records import read_object, shortened
 from vergence.utils.version import __version__
 
@@ -260,7 +261,7 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
     if foreign:
         kind = "objectives" if foreign[0] == model.objective else "encoders"
         raise ValueError(
-            f"expected {kind} of the library in {path}, found '{foreign[0]}', whose code would run: if you "
+            f"expected {kind} of the library in {path}, found {quoted(foreign[0])}, whose code would run: if you "
             f"trust it, use --trust-code, or trust_code=True in Python"
         )
 
