@@ -32,9 +32,6 @@ CASES = {
     "jepa": {},
     "gmje_smc teacher": {"bank": 96},
     "jepa teacher": {},
-    "vi_simsiam": {},
-    "vssl": {},
-    "vssl teacher": {"loss": "analytic"},
 }
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
 NAMES = [name for name in CASES if name.split()[0] in objectives.names()] + ["patches"]
