@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Normal
 
 from vergence import objectives
-from vergence.objectives import DensityObjective, Objective
+from vergence.objectives import DensityObjective, LatentObjective, Objective, PredictiveObjective
 
 NAMES = objectives.names()
 DENSITIES = [name for name in NAMES if issubclass(objectives.get(name), DensityObjective)]
@@ -26,6 +26,8 @@ REFUSE_ONE = (*REFUSE_EQUAL, "barlow_twins", "byol", "moco", "simsiam", "vicreg"
 
 every = pytest.mark.parametrize("name", NAMES)
 every_density = pytest.mark.parametrize("name", DENSITIES)
+on_sphere = pytest.mark.parametrize("name", [name for name in DENSITIES if objectives.get(name).on_sphere])
+elsewhere = pytest.mark.parametrize("name", [name for name in DENSITIES if not objectives.get(name).on_sphere])
 
 
 class Outside(Objective):
@@ -280,7 +282,7 @@ def line_mass(log_prob, context, n=2000):
     return (log_prob(z, torch.full_like(z, context)).exp() * torch.cosh(t)).sum() * (14 / n)
 
 
-@every_density
+@elsewhere
 @pytest.mark.parametrize("context", [-3.0, 0.1, 1.0])
 def test_mass_on_the_line_is_at_most_one(name, context):
     """A bound by importance sampling may pass the density for some draws of its noise, but not on average over the draws."""
@@ -289,6 +291,52 @@ def test_mass_on_the_line_is_at_most_one(name, context):
     if masses[0] != masses[1]:  # a bound with noise: its mean over draws
         masses = repeated(lambda: line_mass(objective.log_prob, context), range(60))
     assert 0 < masses.mean() <= 1 + 1e-4 + 4 * masses.std() / math.sqrt(len(masses))
+
+
+@on_sphere
+def test_mass_on_the_circle_is_one(name, n=4000):
+    """Of a density of directions, which does not depend on the target's scale."""
+    objective, angle = objectives.get(name)(2), (torch.arange(n) + 0.5) * (2 * math.pi / n)
+    circle = torch.stack([angle.cos(), angle.sin()], 1)
+    for za in 3 * torch.randn(4, 2):
+        masses = [objective.log_prob(r * circle, za.expand_as(circle)).exp().mean() * 2 * math.pi for r in (0.01, 1.0, 50.0)]
+        assert all(abs(mass - 1) < 1e-4 for mass in masses)
+
+
+@every_density
+def test_a_conditional_is_the_log_density(name):
+    """Where p(z_b | z_a) is in closed form; of VJE, importance weights have it as their mean instead."""
+    objective, (za, zb) = objectives.get(name)(D), pair()
+    with torch.no_grad():
+        objective.update(za, zb)
+    if isinstance(objective, PredictiveObjective):
+        target = torch.nn.functional.normalize(zb, dim=1) if objective.on_sphere else zb
+        p = objective.conditional(za)
+        torch.testing.assert_close(p.log_prob(target), objective.log_prob(zb, za), rtol=1e-9, atol=1e-9)
+        assert p.sample().shape == p.mean.shape == (B, D) and p.sample().isfinite().all()
+    else:
+        assert isinstance(objective, LatentObjective)
+        torch.manual_seed(1)
+        log_w = objective.log_weights(zb, za, samples=16)
+        torch.manual_seed(1)
+        torch.testing.assert_close(torch.logsumexp(log_w, 0) - math.log(16), objective.log_prob(zb, za))
+
+
+@every_density
+def test_scores_are_named_and_the_first_is_the_default(name):
+    objective, (za, _) = objectives.get(name)(D), pair()
+    torch.manual_seed(1)
+    found = objective.scores(za)
+    torch.manual_seed(1)
+    torch.testing.assert_close(next(iter(found.values())), objective.score(za))
+    assert all(isinstance(key, str) and value.shape == (B,) and value.isfinite().all() for key, value in found.items())
+
+
+@every_density
+def test_the_posterior_has_what_an_evaluation_reads(name):
+    objective, (za, _) = objectives.get(name)(D), pair()
+    belief = objective.posterior(za)
+    assert belief.mean.shape == (B, D) and belief.variance.expand(B, D).min() > 0 and belief.entropy().expand(B).isfinite().all()
 
 
 def test_the_quadrature_itself():
