@@ -39,6 +39,9 @@ CASES = {
     "vicreg": {},
     "byol teacher": {"hidden": 8},
     "moco teacher": {"hidden": 8},
+    "vi_simsiam": {},
+    "vssl": {},
+    "vssl teacher": {"loss": "analytic"},
 }
 NORMS = {"simsiam": "batch_last", "vicreg": "batch", "moco teacher": "batch_last"}  # of projectors; layer in the other cases
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
