@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items
-from vergence.detection import p_values
+from vergence.detection import explain, look_at, p_values
 from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
@@ -27,7 +27,6 @@ __all__ = ["DETECTOR", "Decisions", "columns", "score", "write_scores"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
 SHOWN = 10  # oddities that are kept to be printed
-RARE = 100.0  # a level that fewer than one in so many typical items reach is named in the reason
 TEXTS = ("level", "nearest", "reason")
 
 
@@ -113,8 +112,7 @@ class Decisions:
         if self.certificate is not None:
             found = f"{_items(self.flagged)} of {self.total:,} flagged: {self.certificate}"
         elif self.flagged:
-            share = {0.1: "a tenth", 0.2: "a fifth", 0.5: "half"}.get(self.fdr, f"{self.fdr:.2%}".replace(".00", ""))
-            found = f"look at {_items(self.flagged)}; on average at most {share} of them will be fine"
+            found = look_at(self.flagged, self.fdr)
         else:
             found = f"nothing is flagged: of {_items(self.total)}, no set can be reported at {self.fdr:g}"
         known = f"{_items(self.seen)} equal ones that the run was fitted to or calibrated on, so their scores are too small"
@@ -180,20 +178,11 @@ def explained(found: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarr
     names = np.asarray(found.detector.levels_)
     nearest, reason = ([""] * len(each) for _ in range(2))
     rows = np.flatnonzero(unusual)
-    for i, similar in zip(rows, found.nearest(z[torch.from_numpy(rows)].float().cpu().numpy()), strict=True):
-        nearest[i], reason[i] = similar, _reason(names, each[i], len(found.calibration))
+    similar = found.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
+    why = explain(names.tolist(), np.exp(-each[rows]), len(found.calibration))
+    for i, near, text in zip(rows, similar, why, strict=True):
+        nearest[i], reason[i] = near, text
     return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
-
-
-def _reason(names: np.ndarray, each: np.ndarray, n: int) -> str:
-    """Returns at which levels an item is unusual, the most unusual first: as one in how many of n typical items.
-
-    Beyond one in n there is only an extrapolation, which is not shown.
-    """
-    order = [i for i in np.argsort(-each) if each[i] > np.log(RARE)] or [int(each.argmax())]
-    beyond = ", ".join(str(names[i]) for i in order if each[i] > np.log(n))
-    within = [f"{names[i]} 1 in {float(f'{np.exp(each[i]):.1g}'):,.0f}" for i in order if each[i] <= np.log(n)]
-    return "; ".join([f"{beyond} rarer than 1 in {n:,}", *within] if beyond else within)
 
 
 def write_scores(
