@@ -125,7 +125,7 @@ def test_near_duplicates_in_a_folder_are_on_one_side(tmp_path):
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())
         picture.save(tmp_path / f"{i}_a.png")
         if i < 60:
-            picture.save(tmp_path / f"{i}_b.jpg", quality=80)
+            picture.save(tmp_path / f"{i}_b.jpg", quality=80, subsampling=0)
     (tmp_path / "broken_a.png").write_bytes(b"no image")
     config = described(tmp_path, size=24, batch_size=16)
     found = calibration.split(open_data(config.data, memory=1, workers=0), config)
