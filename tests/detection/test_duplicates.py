@@ -154,7 +154,11 @@ def test_near_groups_join_copies_and_equal_images_and_nothing_else():
 
 def test_a_kind_of_image_is_not_a_group_of_copies():
     x = pictures(6000, size=16, seed=3)
-    x[:80] = (x[:1].float() + 2 * torch.randn(80, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)).clamp(0, 255).byte()
+    x[:80] = (
+        (x[:1].float() + 2 * torch.randn(80, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32))
+        .clamp(0, 255)
+        .byte()
+    )
     assert len(np.unique(near_groups(x)[:80])) == 80 and len(np.unique(near_groups(x[30:])[:50])) == 1
 
 
@@ -167,6 +171,10 @@ def test_pairs_are_those_of_all_comparisons(monkeypatch, least, two):
     table = a @ (b if two else a).T
     i, j = (table >= least).nonzero(as_tuple=True)
     wanted = {(p, q) for p, q in zip(i.tolist(), j.tolist(), strict=True) if two or p < q}
-    found = [(p, q, s) for i, j, c in search.similar_pairs(a, b if two else None, least) for p, q, s in zip(i.tolist(), j.tolist(), c.tolist(), strict=True)]
+    found = [
+        (p, q, s)
+        for i, j, c in search.similar_pairs(a, b if two else None, least)
+        for p, q, s in zip(i.tolist(), j.tolist(), c.tolist(), strict=True)
+    ]
     assert {(p, q) for p, q, _ in found} == wanted and len(found) == len(wanted)
     assert all(abs(s - float(table[p, q])) < 1e-12 for p, q, s in found)

@@ -1,4 +1,4 @@
-"""A reason names the level, the measurement and the feature in which an item was made unusual, and nothing that cannot be known."""
+"""A reason names the level, measurement and feature in which an item was made unusual, and nothing that cannot be known."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,10 @@ def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
 
 
 def test_words_follow_the_levels():
-    assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == ["z 1 in 2; dark; low sharpness", "z 1 in 1,000"]
+    assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == [
+        "z 1 in 2; dark; low sharpness",
+        "z 1 in 1,000",
+    ]
     with pytest.raises(ValueError, match=r"expected p-values \(M, 2\)"):
         explain(["a", "b"], [[0.1]], 10)
     with pytest.raises(ValueError, match="and words"):

@@ -87,16 +87,16 @@ def tail_p_values(scores: Values) -> Any:
 
         f(s) = lambda exp(-lambda (s - u)) / (1 - exp(-lambda (t - u))),    u <= s < t,
 
-    with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) typical items beyond
-    t, and p = E / N. A heap of oddities thus never hides itself: the items below it alone say how many typical ones should
-    be where it is. A stranger item has no larger p than a less strange one; beyond the largest tenth p is the share of the items
-    that are at least as strange. `select` then reports the k strangest items for the largest k with E <= fdr k.
+    with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) typical
+    items beyond t, and p = E / N. A heap of oddities thus never hides itself: the items below it alone say how many typical ones
+    should be where it is. A stranger item has no larger p than a less strange one; beyond the largest tenth p is the share of the
+    items that are at least as strange. `select` then reports the k strangest items for the largest k with E <= fdr k.
 
     This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
-    log-concave laws and of logarithms of distances. In simulations of 400 to 2,000 items, clean or with 0.2 to 5 % oddities, the mean
-    false-discovery proportion of `select` at 0.1 is below 0.1 for normal, exponential and chi-squared scores and for logarithms of
-    squared distances of Student's t with 5 degrees of freedom. It is too large for distances without logarithm, and where a tenth of
-    the typical items comes from a wider law than the others.
+    log-concave laws and of logarithms of distances. In simulations of 400 to 2,000 items, clean or with 0.2 to 5 % oddities, the
+    mean false-discovery proportion of `select` at 0.1 is below 0.1 for normal, exponential and chi-squared scores and for
+    logarithms of squared distances of Student's t with 5 degrees of freedom. It is too large for distances without logarithm, and
+    where a tenth of the typical items comes from a wider law than the others.
 
     Args:
         scores: (N,), N >= 200, out-of-fold scores of all items of the folder, larger is stranger.

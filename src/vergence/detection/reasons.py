@@ -80,7 +80,8 @@ def extremes(measurements: Mapping[str, Any], typical: Mapping[str, Any]) -> lis
 def outlying_features(x: Any, typical: Any, names: Sequence[str] = ()) -> list[tuple[str, ...]]:
     """Returns the features of each vector that are farthest from the median, in robust standard deviations, at most two.
 
-    Features within 4 standard deviations are not named. A robust standard deviation is 1.4826 times the median absolute deviation.
+    Features within 4 standard deviations are not named. A robust standard deviation is 1.4826 times the median absolute
+    deviation.
 
     Args:
         x: Vectors (M, D).

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DETECTOR", "Decisions", "columns", "score", "write_scores"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
-SHOWN = 10  # oddities that are kept to be printed
+SHOWN, KEPT = 10, 48  # oddities that are printed, and that are kept for the page
 TEXTS = ("level", "nearest", "reason")
 
 
@@ -73,7 +73,7 @@ class Decisions:
         total: Items that were judged.
         flagged: Items that were flagged; known when the file has been written.
         seen: Items that the run was fitted to or calibrated on.
-        first: Name, score, p-value, level, nearest items and reason of the strangest items, the strangest first.
+        strangest: Name, score, p-value, level, nearest items and reason of the 48 strangest items, the strangest first.
     """
 
     n: int
@@ -82,7 +82,7 @@ class Decisions:
     total: int = 0
     flagged: int = 0
     seen: int = 0
-    first: list[dict[str, Any]] = field(default_factory=list)
+    strangest: list[dict[str, Any]] = field(default_factory=list)
 
     needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", *TEXTS, "seen")
     names: ClassVar[Sequence[str]] = ("q_value", "flag")
@@ -98,9 +98,20 @@ class Decisions:
         self.total += len(rank)
         self.seen += int(columns["seen"].sum())
         self.flagged = int(self._flags(columns["score"], rank).sum()) + self.flagged if self.certificate else self._reported()
-        strangest = np.argsort(-columns["score"], kind="stable")[:SHOWN]
-        self.first += [{name: columns[name][i].item() for name in self.needs} for i in strangest]
-        self.first = sorted(self.first, key=lambda row: -row["score"])[:SHOWN]
+        order = np.argsort(-columns["score"], kind="stable")[:KEPT]
+        self.strangest += [{name: columns[name][i].item() for name in self.needs} for i in order]
+        self.strangest = sorted(self.strangest, key=lambda row: -row["score"])[:KEPT]
+
+    @property
+    def first(self) -> list[dict[str, Any]]:
+        """The ten strangest items, as in ``strangest``."""
+        return self.strangest[:SHOWN]
+
+    def columns_of(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Returns q-value and flag of some of ``strangest``, when all items have been seen."""
+        given = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in ("score", "p_value")}
+        found = self.columns(given)
+        return [{name: values[i].item() for name, values in found.items()} for i in range(len(rows))]
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value of each item, the least false-discovery rate at which it is reported, and whether it is flagged."""

@@ -95,7 +95,9 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
     if isinstance(items, PairItems) or len(items.shape) != 3 or items.shape[0] not in (1, 3):
         return list(equal)
     if len(items) > MOST_COMPARED:
-        print(f"note: near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are", file=sys.stderr)
+        print(
+            f"note: near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are", file=sys.stderr
+        )
         return list(equal)
     small = torch.zeros(len(items), items.shape[0], *(min(THUMBNAIL, side) for side in items.shape[1:]), dtype=torch.uint8)
     read = torch.zeros(len(items), dtype=torch.bool)
