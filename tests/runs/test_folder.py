@@ -117,32 +117,31 @@ def test_near_copies_are_named_and_never_fit_each_other(tmp_path, monkeypatch):
 
 def test_a_job_that_is_stopped_goes_on_and_writes_the_same_bytes(tmp_path, monkeypatch):
     """Stopped while the levels are computed, and again while the items beyond those that are held are scored."""
-    x, _ = mixed(photographs(1500, side=8), drawings(6, side=8)[:, :, :8, :8])
+    x, _ = mixed(photographs(1500, side=12), drawings(6, side=12))
     np.save(tmp_path / "x.npy", x)
     monkeypatch.setattr(judging, "MOST_ITEMS", 900)
     original, computed = judging.collected, []
     monkeypatch.setattr(judging, "collected", lambda *a, **k: original(*a, most=900, **k))
     monkeypatch.setattr(folder, "EVERY", 256)
-    levels = folder.FolderLevels.forward
+    levels, limits = folder.FolderLevels.forward, {"stop": 0}
 
     def counted(self, x):
         computed.append(len(x))
-        if stop and sum(computed) > stop:
+        if limits["stop"] and sum(computed) > limits["stop"]:
             raise KeyboardInterrupt
         return levels(self, x)
 
     monkeypatch.setattr(folder.FolderLevels, "forward", counted)
-    stop = 0
     score_folder(tmp_path / "x.npy", tmp_path / "whole.csv")
     whole = sum(computed)
-    for stop in (800, 1000):
+    for limits["stop"] in (800, 1000):
         computed.clear()
         with pytest.raises(KeyboardInterrupt):
             score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
-    stop = 0
+    limits["stop"] = 0
     computed.clear()
     score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
-    assert sum(computed) <= whole - 1024
+    assert 0 < sum(computed) <= whole - 1024
     for ending in ("", ".html"):
         first, again = ((tmp_path / f"{name}.csv{ending}").read_text() for name in ("whole", "s"))
         assert first == again
@@ -159,7 +158,7 @@ def test_the_page_shows_what_is_unusual_and_escapes_names(tmp_path):
     Image.fromarray(pictures[3].permute(1, 2, 0).numpy()).save(place / "copy.png")
     found = score_folder(place, tmp_path / "s.csv", workers=0)
     page = (tmp_path / "s.csv.html").read_text()
-    assert f"look at {found.flag.sum()} pictures; on average at most a tenth of them will be fine, if the tail" in page
+    assert f"Look at {found.flag.sum()} pictures; on average at most a tenth of them will be fine, if the tail" in page
     assert "<b>22" not in page and "&lt;b&gt;220&amp;.png" in page and page.count("data:image/png;base64,") >= 50
     assert "1 the same as 003.png" in page and "://" not in page.split("<script>")[0]
     assert page.index("&lt;b&gt;22") < page.index("nearest ordinary")

@@ -35,6 +35,7 @@ _FILES = {  # public names of each file
         "thumbnails",
     ),
     "measurements": ("FLAGS", "Measured", "flags", "image_size", "measure"),
+    "pairs": ("ConditionalDetector", "surprise"),
     "reasons": ("explain", "extremes", "look_at", "outlying_features"),
 }
 

@@ -16,7 +16,7 @@ from vergence.utils.checks import require_count
 
 __all__ = ["label_trim", "tail_p_values", "to_label"]
 
-FEWEST = 200  # scores, for a tail of about 30
+FEWEST = 100  # scores, for a tail of about 15
 TAIL, MOST = 0.15, 0.1  # share of the scores that a tail is fitted to; largest share that may be odd
 CAUTION = 1.6449  # standard errors that are taken from the rate of a tail: its lower 95 % limit
 LEAST = 10  # scores in a tail
@@ -93,13 +93,13 @@ def tail_p_values(scores: Values) -> Any:
     items that are at least as strange. `select` then reports the k strangest items for the largest k with E <= fdr k.
 
     This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
-    log-concave laws and of logarithms of distances. In simulations of 400 to 2,000 items, clean or with 0.2 to 5 % oddities, the
+    log-concave laws and of logarithms of distances. In simulations of 100 to 2,000 items, clean or with 0.2 to 5 % oddities, the
     mean false-discovery proportion of `select` at 0.1 is below 0.1 for normal, exponential and chi-squared scores and for
     logarithms of squared distances of Student's t with 5 degrees of freedom. It is too large for distances without logarithm, and
     where a tenth of the typical items comes from a wider law than the others.
 
     Args:
-        scores: (N,), N >= 200, out-of-fold scores of all items of the folder, larger is stranger.
+        scores: (N,), N >= 100, out-of-fold scores of all items of the folder, larger is stranger.
 
     Returns:
         (N,) of float64 in [0, 1], of the kind given.

@@ -33,7 +33,7 @@ OF_FOLDER = (
 )
 
 
-def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str | Path) -> Path:
+def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str) -> Path:
     """Writes the page of a folder that was judged by itself.
 
     Args:
@@ -61,7 +61,7 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str | 
         lead[0] = f"{look_at(n, found.fdr, _noun(items))}, if the tail of the others goes on as it begins."
     return write_findings(
         path,
-        name=str(name),
+        name=name,
         lead=lead,
         meaning=[OF_FOLDER, SCORES],
         facts=_facts(len(found.names), n, found.fdr, items) | {"Odd groups": str(len(found.groups))},

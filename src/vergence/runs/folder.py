@@ -78,7 +78,9 @@ def score_folder(
         if out is not None:
             found.write(Path(out))
             write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
-            write_folder_page(Path(f"{out}.html"), found, items, name=source if isinstance(source, str | Path) else "items")
+            write_folder_page(
+                Path(f"{out}.html"), found, items, name=Path(source).name if isinstance(source, str | Path) else "items"
+            )
     return found
 
 

@@ -37,7 +37,7 @@ __all__ = ["Judged", "Kept", "judge"]
 
 SHOWN, WRITTEN = 10, 4096  # oddities that are printed; rows that are written at a time
 TYPICAL, NEAREST = 5_000, 3
-FEWEST_TAIL, FEWEST_GROUPED = 200, 100  # items
+FEWEST_TAIL = FEWEST_GROUPED = 100  # items
 
 
 @dataclass
