@@ -51,7 +51,8 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
             parts.append(-density.log_prob(samples))
     usual = torch.cat(parts)
     d, h = torch.std_mean(usual, dim=0)
-    return (-density.log_prob(target) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
+    s: Tensor = (-density.log_prob(target) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
+    return s
 
 
 class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
