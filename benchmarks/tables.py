@@ -93,6 +93,7 @@ def speed_table() -> str:
         last[row["measurement"], row["encoder"], row["size"], row["precision"]] = row
     for row in last.values():
         what = {"bench step": "whole step / bare encoder step", "bench embed": "`vergence embed` / bare forward pass"}
+        what["bench score"] = "`vergence score` / bare forward pass, processor time"
         setting = f"{row['encoder']}, {row['size']} px, batch {row['batch_size']}, {row['precision']}"
         body.append([what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`vergence {row['measurement']}`"])
     last = {(row["encoder"], row["our_precision"], row.get("setting")): row for row in rows("lightly")}

@@ -50,8 +50,8 @@ OPTIONS = {
     "Evaluate": ["run", "probes", "uncertainty", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops"],
     "Score": [
-        "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "data_root", "batch_size",
-        "device", "threads", "trust_code",
+        "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "pairs", "data_root",
+        "batch_size", "device", "threads", "trust_code",
     ],
     "Sample": ["run", "out", "n", "context", "decoder", "decoder_epochs", "seed", "device", "trust_code"],
     "Advise": [

@@ -11,9 +11,11 @@ from vergence.detection import (
     leaks,
     mild_views,
     near_duplicates,
+    near_groups,
     perceptual_hash,
     same_files,
     similarity_threshold,
+    thumbnails,
 )
 from vergence.detection.parts import search
 
@@ -126,3 +128,53 @@ def test_a_collapsed_encoder_is_reported():
         near_duplicates(z, torch.ones(3, 64), threshold=0.99)
     with pytest.raises(ValueError, match="expected images"):
         perceptual_hash(torch.ones(3, 4))
+
+
+def saved_again(x):
+    """The same pictures: brighter, smaller and back, noisy."""
+    r = torch.Generator().manual_seed(5)
+    smaller = F.interpolate(x.float(), 28, mode="bilinear", antialias=True)
+    back = F.interpolate(smaller, x.shape[-1], mode="bilinear", antialias=True)
+    noisy = x + 3 * torch.randn(x.shape, generator=r, dtype=torch.float32)
+    kinds = torch.arange(len(x)) % 3
+    y = torch.where((kinds == 0)[:, None, None, None], 1.08 * x.float(), back)
+    return torch.where((kinds == 2)[:, None, None, None], noisy, y).clamp(0, 255).byte()
+
+
+def test_near_groups_join_copies_and_equal_images_and_nothing_else():
+    x = pictures(400)
+    every = torch.cat([x, saved_again(x[:60]), x[60:70]])
+    equal = [image.numpy().tobytes() for image in every]
+    label = near_groups(thumbnails(every), equal)
+    assert (label[400:] == label[:70]).mean() > 0.9 and (label[460:] == label[60:70]).all()
+    assert len(np.unique(label[:400])) == 400 and label.min() == 0 and label.max() == len(np.unique(label)) - 1
+    assert (near_groups(thumbnails(every), equal) == label).all()
+    assert len(np.unique(near_groups(thumbnails(x[:1].expand(30, -1, -1, -1)), np.arange(30)))) == 30  # nothing to tell apart by
+
+
+def test_a_kind_of_image_is_not_a_group_of_copies():
+    x = pictures(6000, size=16, seed=3)
+    x[:80] = (
+        (x[:1].float() + 2 * torch.randn(80, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32))
+        .clamp(0, 255)
+        .byte()
+    )
+    assert len(np.unique(near_groups(x)[:80])) == 80 and len(np.unique(near_groups(x[30:])[:50])) == 1
+
+
+@pytest.mark.parametrize("least", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("two", [False, True])
+def test_pairs_are_those_of_all_comparisons(monkeypatch, least, two):
+    monkeypatch.setattr(search, "BLOCK", 37)
+    r = torch.Generator().manual_seed(0)
+    a, b = (F.normalize(torch.randn(n, 3, generator=r) + torch.tensor([1.0, 0, 0]), dim=1) for n in (300, 200))
+    table = a @ (b if two else a).T
+    i, j = (table >= least).nonzero(as_tuple=True)
+    wanted = {(p, q) for p, q in zip(i.tolist(), j.tolist(), strict=True) if two or p < q}
+    found = [
+        (p, q, s)
+        for i, j, c in search.similar_pairs(a, b if two else None, least)
+        for p, q, s in zip(i.tolist(), j.tolist(), c.tolist(), strict=True)
+    ]
+    assert {(p, q) for p, q, _ in found} == wanted and len(found) == len(wanted)
+    assert all(abs(s - float(table[p, q])) < 1e-12 for p, q, s in found)

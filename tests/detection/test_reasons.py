@@ -1,53 +1,55 @@
-"""A reason names the level, direction and measurement in which an item was made unusual."""
+"""A reason names the level, measurement and feature in which an item was made unusual, and nothing that cannot be known."""
 
 import numpy as np
 import pytest
 import torch
 
-from vergence.detection import Reason, Reasons
+from vergence.detection import explain, extremes, look_at, outlying_features
 
 
-def typical(n=500):
-    r = torch.Generator().manual_seed(0)
-    return {
-        "pixels": torch.randn(n, 4, generator=r, dtype=torch.float32) * torch.tensor([4.0, 3.0, 2.0, 1.0]),
-        "z": torch.randn(n, 3, generator=r, dtype=torch.float32),
-    }
+def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
+    p = [[0.5, 1e-9, 0.002], [0.5, 1e-9, 1e-7], [0.3, 0.2, 0.4], [0.0, 1.0, 1.0]]
+    found = explain(["pixels", "patches", "z"], p, 1000)
+    assert found[0] == "patches rarer than 1 in 1,000; z 1 in 500"
+    assert found[1] == "z, patches rarer than 1 in 1,000" or found[1] == "patches, z rarer than 1 in 1,000"
+    assert found[2] == "patches 1 in 5" and found[3] == "pixels rarer than 1 in 1,000"
+    assert explain(["z"], np.zeros((0, 1)), 10) == []
 
 
-def test_a_reason_names_what_was_planted():
-    x = typical()
+def test_words_follow_the_levels():
+    assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == [
+        "z 1 in 2; dark; low sharpness",
+        "z 1 in 1,000",
+    ]
+    with pytest.raises(ValueError, match=r"expected p-values \(M, 2\)"):
+        explain(["a", "b"], [[0.1]], 10)
+    with pytest.raises(ValueError, match="and words"):
+        explain(["a"], [[0.1]], 10, [[], []])
+
+
+def test_measurements_that_few_items_have():
     light, sharp = np.linspace(0.2, 0.8, 500), np.linspace(1, 2, 500)
-    names = [f"{i}.png" for i in range(500)]
-    reasons = Reasons(x, {"brightness": light, "sharpness": sharp}, names)
-    odd = {"pixels": torch.tensor([[0.0, 0, -16, 0], [0, 0, 0, 0]]), "z": torch.tensor([[0.0, 0, 0], [30, 0, 0]])}
-    p = {"pixels": [0.001, 0.5], "z": [0.4, 0.002]}
-    first, second = reasons.explain(odd, p, {"brightness": [0.1, 0.5], "sharpness": [1.5, 1.5]}, {"dark": [True, False]})
-    assert isinstance(first, Reason) and first.level == "pixels" and first.directions == (2,) and first.share > 0.95
-    assert abs(first.deviations[0]) == pytest.approx(8, rel=0.15) and first.measurements == ("low brightness",)
-    assert first.flags == ("dark",) and second.flags == () and second.level == "z" and second.measurements == ()
-    distance = (x["pixels"] - odd["pixels"][0]).square().sum(1)
-    assert list(first.nearest) == distance.argsort()[:3].tolist()
-    assert f"dark, low brightness; nearest typical items: {names[first.nearest[0]]}" in str(first)
-    assert str(first).startswith("unusual at level 'pixels' (p = 0.001): ")
+    given = {"brightness": [0.1, 0.5, 0.9], "sharpness": torch.tensor([1.5, 1.5, 0.5])}
+    assert extremes(given, {"brightness": light, "sharpness": sharp}) == [
+        ("low brightness",),
+        (),
+        ("high brightness", "low sharpness"),
+    ]
 
 
-def test_two_directions_and_constant_features():
-    x = typical()["pixels"]
-    x[:, 3] = 0
-    (reason,) = Reasons({"a": x}).explain({"a": torch.tensor([[40.0, 30.0, 0.0, 0.0]])}, {"a": torch.tensor([0.01])})
-    assert set(reason.directions) == {0, 1} and reason.share > 0.99 and "directions" in str(reason)
-    (reason,) = Reasons({"a": x}).explain({"a": x.mean(0, keepdim=True)}, {"a": [1.0]})
-    assert len(reason.directions) == 1 and np.isfinite(reason.deviations).all()
+def test_features_far_from_the_median_whatever_their_unit_and_constant_ones_never():
+    r = np.random.default_rng(0)
+    x = r.normal(size=(400, 4)) * [1, 100, 1e-3, 0] + 7
+    odd = np.tile(np.median(x, axis=0), (3, 1))
+    odd[0, 1] += 1200
+    odd[1, [0, 2]] -= [9, 0.02]
+    odd[2, 3] += 50
+    first, second, third = outlying_features(odd, x)
+    assert first == ("feature 1 12 standard deviations above the median",) or "feature 1 1" in first[0]
+    assert len(second) == 2 and second[0].startswith("feature 2 2") and "below" in second[1] and third == ()
+    assert outlying_features(odd[:1], x, ["a", "b", "c", "d"])[0][0].startswith("b 1")
 
 
-def test_errors():
-    x = typical(50)
-    with pytest.raises(ValueError, match="expected the same typical items at every level, found a 50, b 3"):
-        Reasons({"a": x["z"], "b": x["z"][:3]})
-    with pytest.raises(ValueError, match="expected a name for each of the 50 typical items, found 1"):
-        Reasons(x, names=["a"])
-    with pytest.raises(ValueError, match="expected features of every level with p-values, found none of w"):
-        Reasons(x).explain({"z": x["z"]}, {"w": [0.1]})
-    with pytest.raises(ValueError, match="expected as many p-values as items"):
-        Reasons(x).explain({"z": x["z"]}, {"z": [0.1]})
+def test_what_to_do_in_one_sentence():
+    assert look_at(1, 0.05) == "look at 1 item; on average at most 5% of them will be fine"
+    assert look_at(1234, 0.1) == "look at 1,234 items; on average at most a tenth of them will be fine"

@@ -1,4 +1,4 @@
-"""`vergence bench objective`: what is measured, what is kept, and that every objective takes part."""
+"""`vergence bench`: what is measured, what is kept, and that every objective takes part."""
 
 import json
 
@@ -20,3 +20,9 @@ def test_one_objective_is_measured_and_the_table_names_it(capsys):
     assert list(row["share"]) == ["gje"] and row["dim"] == 4
     said = capsys.readouterr().out
     assert "gje" in said and "of the step" in said
+
+
+def test_scoring_is_measured_beside_the_forward_pass(monkeypatch):
+    monkeypatch.setattr("vergence.runs.bench.ROUND_SECONDS", 0.05)
+    row = bench(what="score", encoder="small", size=8, batch_size=16, rounds=1, device="cpu")
+    assert row["measurement"] == "bench score" and 0 < row["ratio"] < 1.5

@@ -7,8 +7,9 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 import vergence
-from vergence.runs import folder, robust
+from vergence.runs import folder, judging, robust
 from vergence.runs.folder import score_folder
+from vergence.utils.threads import fixed
 
 pytestmark = pytest.mark.float32
 
@@ -77,11 +78,93 @@ def test_a_heap_is_a_group_and_dark_pictures_are_named(tmp_path):
     assert "dark" in found.measured[3] and not any("dark" in text for text in found.measured[4:20])
 
 
-def test_far_items_of_vectors_are_flagged(tmp_path):
+def test_far_items_of_vectors_are_flagged_with_the_features_that_say_so(tmp_path):
     x = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
-    x[::100] += 40 * np.random.default_rng(1).normal(size=(5, 8))
+    x[::100, 3] += 40
     found = judged(tmp_path, x)
-    assert roc_auc_score(np.arange(500) % 100 == 0, found.score) == 1.0
+    odd = np.arange(500) % 100 == 0
+    assert roc_auc_score(odd, found.score) == 1.0 and found.flag[odd].all() and found.flag[~odd].sum() <= 1
+    assert all(
+        "inputs rarer than 1 in 500; feature 3 " in found.reason[i] and "above" in found.reason[i] for i in np.flatnonzero(odd)
+    )
+
+
+@pytest.mark.parametrize("n", [3, 30])
+def test_plain_oddities_among_pictures_are_flagged_one_by_one_with_a_reason(tmp_path, n):
+    x, odd = mixed(photographs(600 - n), drawings(n))
+    found = judged(tmp_path, x)
+    assert found.flag[odd].all() and found.flag[~odd].sum() <= 0.2 * n
+    assert all("rarer than 1 in 600" in found.reason[i] for i in np.flatnonzero(odd))
+    assert found.lines()[0].startswith(f"look at {found.flag.sum()} items; on average at most a tenth of them will be fine, if")
+    assert (found.flag == (found.q_value <= 0.1)).all()
+
+
+def test_near_copies_are_named_and_never_fit_each_other(tmp_path, monkeypatch):
+    seen = []
+    original = judging.RobustScores
+    monkeypatch.setattr(
+        judging, "RobustScores", lambda levels, groups, seed: seen.append(groups) or original(levels, groups, seed)
+    )
+    x = photographs(200)
+    x[150:160] = (1.05 * x[10:20].float() + 3).clamp(0, 255).byte()
+    x[160] = x[0]
+    found = judged(tmp_path, x.numpy())
+    named = [found.similar_to[i] == str(i - 140) for i in range(150, 160)]
+    assert sum(named) >= 9 and sum(map(bool, found.similar_to)) == sum(named) and found.same_as[160] == "0"
+    assert found.similar_to[160] == "" and f"near-duplicates of other items: {sum(named)}" in found.lines()
+    groups = seen[0]
+    assert all(groups[i] == groups[i - 140] for i in range(150, 160) if named[i - 150]) and groups[160] == groups[0]
+
+
+def test_a_job_that_is_stopped_goes_on_and_writes_the_same_bytes(tmp_path, monkeypatch):
+    """Stopped while the levels are computed, and again while the items beyond those that are held are scored."""
+    x, _ = mixed(photographs(1500, side=12), drawings(6, side=12))
+    np.save(tmp_path / "x.npy", x)
+    monkeypatch.setattr(judging, "MOST_ITEMS", 900)
+    original, computed = judging.collected, []
+    monkeypatch.setattr(judging, "collected", lambda *a, **k: original(*a, most=900, **k))
+    monkeypatch.setattr(folder, "EVERY", 256)
+    levels, limits = folder.FolderLevels.forward, {"stop": 0}
+
+    def counted(self, x):
+        computed.append(len(x))
+        if limits["stop"] and sum(computed) > limits["stop"]:
+            raise KeyboardInterrupt
+        return levels(self, x)
+
+    monkeypatch.setattr(folder.FolderLevels, "forward", counted)
+    with fixed(torch.get_num_threads()):  # a choice of threads would repeat batches
+        score_folder(tmp_path / "x.npy", tmp_path / "whole.csv")
+        whole = sum(computed)
+        for limits["stop"] in (800, 500):
+            computed.clear()
+            with pytest.raises(KeyboardInterrupt):
+                score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
+        limits["stop"] = 0
+        computed.clear()
+        score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
+    assert 0 < sum(computed) <= whole - 1024
+    for ending in ("", ".html"):
+        first, again = ((tmp_path / f"{name}.csv{ending}").read_text() for name in ("whole", "s"))
+        assert first == again
+    assert not list(tmp_path.glob(".*.parts"))
+
+
+def test_the_page_shows_what_is_unusual_and_escapes_names(tmp_path):
+    place = tmp_path / "photos"
+    place.mkdir()
+    pictures = [*photographs(220, side=24), *drawings(4)]
+    for i, image in enumerate(pictures):
+        name = f"{i:03d}.png" if i < 220 else f"<b>{i}&.png"
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / name)
+    Image.fromarray(pictures[3].permute(1, 2, 0).numpy()).save(place / "copy.png")
+    found = score_folder(place, tmp_path / "s.csv", workers=0)
+    page = (tmp_path / "s.csv.html").read_text()
+    assert f"Look at {found.flag.sum()} pictures; on average at most a tenth of them will be fine, if the tail" in page
+    assert "<b>22" not in page and "&lt;b&gt;220&amp;.png" in page and page.count("data:image/png;base64,") >= 50
+    assert "1 the same as 003.png" in page and "://" not in page.split("<script>")[0]
+    assert page.index("&lt;b&gt;22") < page.index("nearest ordinary")
+    assert page.count("<figure class=flagged>") == found.flag.sum()
 
 
 def test_copies_are_named_and_never_fit_each_other(tmp_path):
@@ -109,7 +192,8 @@ def test_a_folder_of_files_is_written_and_what_cannot_be_read_is_listed(tmp_path
     found = score_folder(place, tmp_path / "s.csv", workers=0)
     assert len(found.names) == 62 and set(np.asarray(found.names)[np.argsort(-found.score)[:2]]) == {"060.png", "061.png"}
     lines = (tmp_path / "s.csv").read_text().splitlines()
-    assert lines[0] == "name,score,p_value,q_value,flag,level,nearest,reason,measured,group,same_as" and len(lines) == 63
+    columns = "name,score,p_value,q_value,flag,level,nearest,reason,measured,group,same_as,similar_to"
+    assert lines[0] == columns and len(lines) == 63
     assert "broken.png" in (tmp_path / "s.csv.skipped.csv").read_text()
 
 
@@ -125,9 +209,9 @@ def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
 def test_more_items_than_are_held_are_all_scored(tmp_path, monkeypatch):
     x, odd = mixed(photographs(300), drawings(6))
     whole = judged(tmp_path, x)
-    monkeypatch.setattr(folder, "MOST_ITEMS", 200)
-    original = folder.collected
-    monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=200, **k))
+    monkeypatch.setattr(judging, "MOST_ITEMS", 200)
+    original = judging.collected
+    monkeypatch.setattr(judging, "collected", lambda *a, **k: original(*a, most=200, **k))
     part = judged(tmp_path, x)
     assert part.names == whole.names and roc_auc_score(odd, part.score) > 0.99
 

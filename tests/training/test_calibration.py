@@ -101,6 +101,45 @@ def test_copies_in_a_folder_are_on_one_side(tmp_path, streamed):
     assert_groups_are_whole(calibration.split(opened, config), lambda name: name.split("_")[0])
 
 
+def photographs(n, side=24, seed=0):
+    coarse = torch.randn(n, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    smooth = torch.nn.functional.interpolate(coarse, (side, side), mode="bicubic", align_corners=False)
+    return (127 + 50 * smooth).clamp(0, 255).byte()
+
+
+def on_both_sides(mask, pairs):
+    return sum(bool(mask[i] != mask[j]) for i, j in pairs)
+
+
+def test_near_duplicates_of_an_array_are_on_one_side_where_digests_would_tear_them_apart():
+    x = photographs(400)
+    items = ArrayItems(torch.cat([x, (1.06 * x[:120].float() + 2).clamp(0, 255).byte()]))
+    pairs = [(i, 400 + i) for i in range(120)]
+    whole = calibration.split_groups(calibration.content_groups(items), 0.2, seed=1)
+    assert on_both_sides(calibration.split_groups(calibration.content_digests(items), 0.2, seed=1), pairs) > 20
+    assert on_both_sides(whole, pairs) <= 2 and 100 <= int(whole.sum()) <= 104
+
+
+def test_near_duplicates_in_a_folder_are_on_one_side(tmp_path):
+    for i, image in enumerate(photographs(200)):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        picture.save(tmp_path / f"{i}_a.png")
+        if i < 60:
+            picture.save(tmp_path / f"{i}_b.jpg", quality=80, subsampling=0)
+    (tmp_path / "broken_a.png").write_bytes(b"no image")
+    config = described(tmp_path, size=24, batch_size=16)
+    found = calibration.split(open_data(config.data, memory=1, workers=0), config)
+    mine, held_out = ({i.split("_")[0] for i in items.names} for items in (found.train, found.calibration))
+    assert len(mine & held_out) <= 1 and len(held_out) >= 30
+
+
+def test_near_duplicates_among_too_many_images_are_not_looked_for_and_a_note_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(calibration, "MOST_COMPARED", 10)
+    items = ArrayItems(photographs(20))
+    assert calibration.content_groups(items) == calibration.content_digests(items)
+    assert "near-duplicates are not looked for among more than 10 images" in capsys.readouterr().err
+
+
 def test_the_split_of_groups_stays_below_its_share_and_takes_most_of_it():
     groups = [i // 7 for i in range(1000)]
     for seed in range(20):

@@ -15,8 +15,8 @@ __all__ = ["Bench", "bench"]
 class Bench:
     """Measure throughput of the bare encoder step and of the whole training step, and their ratio."""
 
-    what: Positional[Literal["step", "embed", "objective"]] = "step"
-    """The training step; embedding against the bare forward pass; or an objective's share of a step."""
+    what: Positional[Literal["step", "embed", "score", "objective"]] = "step"
+    """The training step; embedding or scoring against the bare forward pass; or an objective's share of a step."""
     encoder: str = "small"
     """Encoder, as for train."""
     objective: str = "vje"

@@ -10,7 +10,9 @@ from vergence.cli import options
 from vergence.cli.use import print_written
 
 if TYPE_CHECKING:
+    from vergence.data.items import Items
     from vergence.runs.folder import Judged
+    from vergence.runs.run import Run
     from vergence.runs.score import Decisions
 
 __all__ = ["Score", "score"]
@@ -42,6 +44,8 @@ class Score:
     """Text file with the names, one a line, of calibration items (of FOLDER: of any items) that you looked at and found odd."""
     all_scores: bool = False
     """Also write the score of each level, and every score of the objective's own."""
+    pairs: bool = False
+    """Judge the target of each pair given its context, p(target | context), by a run that was trained on pairs."""
     data_root: options.DataRoot = None
     batch_size: int = 256
     """Items at a time."""
@@ -67,10 +71,24 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
         require_apart(command.calibration, images)
     run = load(Path(command.run), device=command.device, trust_code=command.trust_code)
     items = run.items(images, root=command.data_root)
+    if command.pairs:
+        return _of_pairs(command, run, items, confirmed)
     given = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
     settings: dict[str, Any] = {"fdr": command.fdr, "fpr": command.fpr, "confidence": command.confidence}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
     found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
+    print_written(command.out, found.total)
+    return found
+
+
+def _of_pairs(command: Score, run: "Run", items: "Items", confirmed: list[str] | None) -> "Decisions":
+    from vergence.runs.pairs import score_pairs
+
+    wrong = {"--fpr": command.fpr is not None, "--calibration": command.calibration is not None}
+    wrong |= {"--confirm": confirmed is not None, "--all-scores": command.all_scores}
+    if given := [name for name, used in wrong.items() if used]:
+        raise ValueError(f"expected --pairs without {given[0]}, found both; leave one out")
+    found = score_pairs(run, items, command.out, fdr=command.fdr, batch_size=command.batch_size)
     print_written(command.out, found.total)
     return found
 
@@ -81,7 +99,7 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
     from vergence.runs.run import load
 
     wrong = {"--fpr": command.fpr is not None, "--calibration": command.calibration is not None}
-    wrong["--all-scores"] = command.all_scores
+    wrong |= {"--all-scores": command.all_scores, "--pairs": command.pairs}
     if given := [name for name, used in wrong.items() if used]:
         raise ValueError(f"expected RUN IMAGES with {given[0]}, found {command.run} alone; name the items to score, too")
     run = None

@@ -28,12 +28,15 @@ _FILES = {  # public names of each file
         "leaks",
         "mild_views",
         "near_duplicates",
+        "near_groups",
         "perceptual_hash",
         "same_files",
         "similarity_threshold",
+        "thumbnails",
     ),
     "measurements": ("FLAGS", "Measured", "flags", "image_size", "measure"),
-    "reasons": ("Reason", "Reasons"),
+    "pairs": ("ConditionalDetector", "surprise"),
+    "reasons": ("explain", "extremes", "look_at", "outlying_features"),
 }
 
 __all__ = [name for names in _FILES.values() for name in names]

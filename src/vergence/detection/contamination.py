@@ -6,7 +6,6 @@ strangest calibration items without looking at them makes p-values too small.
 Shapes: n calibration items.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,11 @@ from vergence.utils.checks import require_count
 
 __all__ = ["label_trim", "tail_p_values", "to_label"]
 
-FEWEST = 200  # scores for quantiles that fix a tail
-CAUTION = 0.5  # about half the sampling error of xi, in units of 1 / sqrt(0.1 N)
+FEWEST = 100  # scores, for a tail of about 15
+TAIL, MOST = 0.15, 0.1  # share of the scores that a tail is fitted to; largest share that may be odd
+CAUTION = 1.6449  # standard errors that are taken from the rate of a tail: its lower 95 % limit
+LEAST = 10  # scores in a tail
+LARGEST = 600.0  # exponent, short of an overflow
 
 
 def to_label(calibration: Values, budget: int) -> Any:
@@ -78,41 +80,90 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
 
 
 def tail_p_values(scores: Values) -> Any:
-    r"""Returns p-values of a folder judged by itself, from a tail that continues as the middle of the scores suggests.
+    r"""Returns p-values of a folder judged by itself: each item against a tail that is fitted to the less strange items alone.
 
-    Beyond the 0.8-quantile b of all scores, P(S > s) = 0.2 (1 + xi (s - b) / sigma)^(-1 / xi), a generalized Pareto law through
-    the quantiles a = q(0.6), b and c = q(0.9): xi = log_2((c - b) / (b - a)), at least 0, plus half its sampling error,
-    0.5 / sqrt(0.1 N) (Pickands, Statistical inference using extreme order statistics, 1975); sigma = xi (c - b) / (2^xi - 1).
-    Up to b the p-value is the share of scores that are at least as large. Oddities in the largest tenth of the scores do not
-    move the quantiles much, and what they do makes p larger.
+    For the k-th largest score t, k up to a tenth of N, the items below t decide: their largest tenth, m scores from u on,
+    follows an exponential law that is truncated at t,
 
-    This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.9-quantile, as that of
-    any log-concave law. `select` at 0.1 reports something in 3 % of clean folders with an exponential tail, in none of 150 with
-    squared distances of Gaussian features, and in most folders with squared distances of heavy-tailed features (Student's t
-    with 5 degrees of freedom), but in 3 % with the logarithms of these distances: use scores with light tails.
+        f(s) = lambda exp(-lambda (s - u)) / (1 - exp(-lambda (t - u))),    u <= s < t,
+
+    with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) typical
+    items beyond t, and p = E / N. A heap of oddities thus never hides itself: the items below it alone say how many typical ones
+    should be where it is. A stranger item has no larger p than a less strange one; beyond the largest tenth p is the share of the
+    items that are at least as strange. `select` then reports the k strangest items for the largest k with E <= fdr k.
+
+    This is a model, not a guarantee: it is right or cautious where the tail gets no heavier beyond the 0.85-quantile, as that of
+    log-concave laws and of logarithms of distances. In simulations of 100 to 2,000 items, clean or with 0.2 to 5 % oddities, the
+    mean false-discovery proportion of `select` at 0.1 is below 0.1 for normal, exponential and chi-squared scores and for
+    logarithms of squared distances of Student's t with 5 degrees of freedom. It is too large for distances without logarithm, and
+    where a tenth of the typical items comes from a wider law than the others.
 
     Args:
-        scores: (N,), N >= 200, out-of-fold scores of all items of the folder, larger is stranger.
+        scores: (N,), N >= 100, out-of-fold scores of all items of the folder, larger is stranger.
 
     Returns:
         (N,) of float64 in [0, 1], of the kind given.
 
     Raises:
-        ValueError: There are too few scores, or their quantiles coincide.
+        ValueError: There are too few scores, or the largest tenth is one value.
 
     Example:
         >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten oddities
         >>> p = tail_p_values(s)
-        >>> bool((p[:990] > 1e-4).all()), bool((p[990:] < 1e-6).all())
+        >>> bool((p[:990] > 3e-4).all()), bool((p[990:] < 1e-6).all())
         (True, True)
     """
     s = as_values("scores", scores, least=FEWEST)
-    n = len(s)
-    a, b, c = torch.quantile(s, torch.tensor([0.6, 0.8, 0.9], dtype=s.dtype, device=s.device)).tolist()
-    if not -math.inf < a < b < c < math.inf:
-        raise ValueError(f"expected scores with different quantiles at 0.6, 0.8 and 0.9, found {a:g}, {b:g}, {c:g}")
-    xi = max(0.0, math.log2((c - b) / (b - a))) + CAUTION / math.sqrt(0.1 * n)
-    sigma = xi * (c - b) / (2**xi - 1)
-    log_p = -torch.log1p(xi * (s - b).clamp(min=0) / sigma) / xi
-    at_least = n - torch.searchsorted(s.sort().values, s.contiguous())
-    return like(scores, torch.where(s > b, 0.2 * log_p.exp(), (at_least / n).to(s)))
+    ordered, order = s.cpu().numpy().astype(np.float64), s.argsort(descending=True, stable=True)
+    ordered = np.sort(ordered)
+    n = len(ordered)
+    if not np.isfinite(ordered).all() or not ordered[int((1 - MOST) * n)] < ordered[-1]:
+        found = ", ".join(f"{ordered[int(share * n)]:g}" for share in (0.5, 1 - MOST)) + f", {ordered[-1]:g}"
+        raise ValueError(f"expected finite scores whose largest tenth differs, found quantiles {found} at 0.5, {1 - MOST:g}, 1")
+    p = np.arange(1, n + 1) / n
+    most = int(MOST * n)
+    p[:most] = np.minimum(_expected(ordered, np.arange(1, most + 1)) / n, 1.0)
+    p = np.minimum.accumulate(p[::-1])[::-1].copy()
+    p = np.minimum(p, 1.0)[np.searchsorted(-ordered[::-1], -ordered[::-1])]  # equal scores have equal p
+    out = torch.empty_like(s)
+    out[order] = torch.from_numpy(p).to(s)
+    return like(scores, out)
+
+
+def _expected(ordered: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Returns how many typical scores are expected to be at least the k-th largest, by a tail fitted to those below it.
+
+    Args:
+        ordered: Scores (N,), ascending.
+        k: (K,), from 1 to N / 10.
+    """
+    below = len(ordered) - k  # items below the k-th largest
+    first = ((1 - TAIL) * below).astype(np.int64)
+    sums = np.concatenate([[0.0], np.cumsum(ordered - ordered[0])])
+    m, u = below - first - 1, ordered[first]
+    T = ordered[below] - u
+    mean = (sums[below] - sums[first + 1]) / np.maximum(m, 1) - (u - ordered[0])
+    falls = (m >= LEAST) & (mean > 0) & (mean < T / 2)  # otherwise the density does not fall toward t
+    mean, T = np.where(falls, mean, 0.25), np.where(falls, T, 1.0)
+    rate = _truncated_rate(mean, T)
+    information = 1 / rate**2 - (T / (2 * np.sinh(np.minimum(rate * T, LARGEST) / 2))) ** 2
+    rate = np.maximum(rate - CAUTION / np.sqrt(np.maximum(information, 1e-300) * np.maximum(m, 1)), 1e-12 / T)
+    return np.where(falls, (m + 1) / np.expm1(np.minimum(rate * T, LARGEST)), len(ordered))
+
+
+def _truncated_rate(mean: np.ndarray, T: np.ndarray) -> np.ndarray:
+    """Returns the rate of exponential laws truncated to [0, T] with the given means, below T / 2, by bisection.
+
+    It solves mean = 1 / rate - T / (exp(rate T) - 1), whose right side falls from T / 2 to 0.
+
+    Example:
+        >>> rate = _truncated_rate(np.array([0.25]), np.array([1.0]))
+        >>> (1 / rate - 1 / np.expm1(rate)).round(6).tolist()
+        [0.25]
+    """
+    low, high = 1e-9 / T, 1 / mean
+    for _ in range(60):
+        rate = np.sqrt(low * high)
+        above = 1 / rate - T / np.expm1(np.minimum(rate * T, LARGEST)) > mean
+        low, high = np.where(above, rate, low), np.where(above, high, rate)
+    return np.asarray(np.sqrt(low * high))

@@ -3,13 +3,15 @@
 from typing import Any
 
 import numpy as np
-from sklearn.neighbors import NearestNeighbors
+import torch
 
 from vergence.detection.core import Detector
 from vergence.detection.parts.moments import moments, uniform
 from vergence.utils.checks import require_choice, require_count
 
 __all__ = ["NeighborDetector"]
+
+NUMBERS = 1 << 24  # entries of a table of distances
 
 
 class NeighborDetector(Detector):
@@ -81,21 +83,27 @@ class NeighborDetector(Detector):
         total = np.cumsum(np.sort(self.weights_))
         k = min(self.n_neighbors, total[-1] - 1)
         m = min(int(np.searchsorted(total, k + 1)) + 1, len(self.items_))  # so many hold the weight k + 1 whatever they are
-        distance, index = _nearest(self.items_, x, m)
+        index = _nearest(self.items_, x, m)
         own = _first_equal(self.items_, x, index)
         weight = np.cumsum(self.weights_[index] - own, axis=1)
         kth = np.minimum((weight < k * (1 - 1e-12)).sum(1), m - 1)
-        d = distance[np.arange(len(x)), kth]
+        d = np.linalg.norm(x - self.items_[index[np.arange(len(x)), kth]], axis=1).astype(np.float64)
         return np.asarray(-(d**2 / 2 if self.metric == "cosine" else d))
 
 
-def _nearest(items: np.ndarray, x: np.ndarray, k: int) -> tuple[Any, Any]:
-    """Returns the distances and indices of the k nearest items, (n, k) each."""
-    distance, index = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(items).kneighbors(x)
-    return distance, index
+def _nearest(items: np.ndarray, x: np.ndarray, k: int) -> Any:
+    """Returns the indices of the k nearest items, (n, k), the nearest first; the order is that of rounded distances."""
+    b = torch.from_numpy(np.ascontiguousarray(items))
+    squares, size = b.square().sum(1), max(1, NUMBERS // len(b))
+    parts = torch.from_numpy(np.ascontiguousarray(x)).split(size)
+    tables = (torch.addmm(squares, a, b.T, alpha=-2) for a in parts)
+    return torch.cat([table.topk(k, dim=1, largest=False).indices for table in tables]).numpy()
 
 
 def _first_equal(items: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Returns 1 where a neighbor is the first that equals the query, else 0, (n, k)."""
-    equal = np.stack([(items[column] == x).all(1) for column in index.T], 1)
+    """Returns 1 where a neighbor is the first that equals the query, else 0, (n, k); equal items have an equal first feature."""
+    equal = items[index, 0] == x[:, :1]
+    for column in np.flatnonzero(equal.any(0)).tolist():
+        rows = np.flatnonzero(equal[:, column])
+        equal[rows, column] = (items[index[rows, column]] == x[rows]).all(1)
     return np.asarray(equal & (np.cumsum(equal, axis=1) == 1), dtype=np.float64)

@@ -15,19 +15,20 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#22
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")  # 7 and 5 are coprime: 35 classes look different
 
 
-def thumbnail(images: Any, i: int) -> str:
-    """Returns image ``i`` as the data URL of a PNG of at most 64 pixels; an empty string where there are no images.
+def thumbnail(images: Any, i: int, side: int = SIDE) -> str:
+    """Returns image ``i`` as the data URL of a PNG of at most ``side`` pixels; an empty string where there are no images.
 
     Args:
         images: uint8 array (n, C, height, width), or None. One channel is gray, three are RGB; of others the first is shown.
         i: Index of the image.
+        side: Largest height and width, in pixels.
     """
     from PIL import Image
 
     if images is None:
         return ""
     image = Image.fromarray(images[i, 0] if images.shape[1] != 3 else images[i].transpose(1, 2, 0).copy())
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((side, side))
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

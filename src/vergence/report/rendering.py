@@ -36,9 +36,7 @@ def write(path: Path, folder: str, sections: Mapping[str, str], figures: Mapping
     Returns:
         ``path``.
     """
-    from plotly.offline import get_plotlyjs
-
-    scripts = {"plotly": get_plotlyjs(), "script": (HERE / "page.js").read_text(encoding="utf-8")}
+    scripts = {"plotly": _plotly() if figures else "", "script": (HERE / "page.js").read_text(encoding="utf-8")}
     page = (
         _environment()
         .get_template("page.html")
@@ -55,6 +53,13 @@ def write(path: Path, folder: str, sections: Mapping[str, str], figures: Mapping
     with explained(path, "what it shows is safe: free space and repeat the command"), replacing(path) as part:
         part.write_text(page, encoding="utf-8", errors="replace")  # a name may hold half a surrogate pair
     return path
+
+
+def _plotly() -> str:
+    """Returns plotly, which takes 4 MB of a page."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
 
 
 def _digest(text: str) -> str:

@@ -18,8 +18,12 @@ from vergence import objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
+from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
+from vergence.runs.detector import fit as fit_detector
 from vergence.runs.embed import write_embeddings
+from vergence.runs.levels import collected
+from vergence.runs.score import Decisions, write_scores
 from vergence.training import build, loop
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
@@ -51,13 +55,14 @@ def bench(
     """Measures images per second of the bare encoder and of the whole, in turn, and their ratio.
 
     ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
-    (views, objective, optimizer, metrics). ``embed``: forward pass, against `write_embeddings` to a ``.npz``.
+    (views, objective, optimizer, metrics). ``embed``: forward pass, against `write_embeddings` to a ``.npz``. ``score``: forward
+    pass, against `write_scores` to a ``.npz`` with a fitted detector, on a CPU by the time of its processors.
     ``objective``: cost of an objective in a step (loss, gradient and update on random embeddings; twice the loss where it has
     a teacher, whose own forward passes are left out), as a share of the encoder's step on the same batch; ``objective="all"``
     measures every one.
 
     Args:
-        what: ``step``, ``embed`` or ``objective``.
+        what: ``step``, ``embed``, ``score`` or ``objective``.
         encoder: As for `train`.
         objective: As for `train`.
         size: Side of the images in pixels; they have 3 channels.
@@ -74,7 +79,7 @@ def bench(
     Raises:
         ValueError: ``what`` or a name is unknown, or the device is not available.
     """
-    require_choice("what", what, ("step", "embed", "objective"))
+    require_choice("what", what, ("step", "embed", "score", "objective"))
     settings = {"optimizer": "sgd", "precision": precision, "device": device, "knn_every": 0, "checkpoint_seconds": 1e9}
     fit = FitConfig(epochs=1, batch_size=batch_size, **settings)  # type: ignore[arg-type]
     fabric = loop.launch(fit)
@@ -91,7 +96,7 @@ def bench(
 
 def _ratio_row(what: str, model: ModelConfig, size: int, rounds: int, fit: FitConfig, fabric: Any) -> dict[str, Any]:
     """Measures bare and whole in turn, prints a table and returns the row."""
-    bare, whole = (_step if what == "step" else _embed)(model, fit, fabric, size)
+    bare, whole = {"step": _step, "embed": _embed, "score": _score}[what](model, fit, fabric, size)
     pairs = []
     with bar(f"bench {what}", rounds + 1, "rounds") as advance:
         for _ in range(rounds + 1):
@@ -158,6 +163,36 @@ def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
             return len(items) / (time.perf_counter() - started)
 
     return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
+
+
+def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[Measurement, Measurement]:
+    """Returns the rates of the bare forward pass and of writing scores, with a detector that was fitted to 2,000 images."""
+    images = _images(fit.batch_size, size)
+    on_device = images.to(fabric.device).contiguous(memory_format=torch.channels_last)
+    method = _method(model, size).to(fabric.device).eval()
+    levels = Levels(method, (3, size, size))
+    settings = {"size": size, "device": fabric.device, "batch_size": fit.batch_size}
+    parts = [ArrayItems(_images(n, size)) for n in (2000, 500)]
+    training, held_out = ((collected(levels, part, **settings), part.names) for part in parts)
+    found = fit_detector(*training, held_out)
+    clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
+
+    @torch.inference_mode()
+    def once() -> None:
+        method.encoder(on_device)
+
+    steps = _steps(once, fabric.device)
+    items = ArrayItems(_images(steps * fit.batch_size, size))
+
+    def whole() -> float:
+        decisions = Decisions(len(found.calibration))
+        with tempfile.TemporaryDirectory() as place:
+            started = clock()
+            out = Path(place) / "scores.npz"
+            write_scores(method, items, out, levels=levels, found=found, job={}, decisions=decisions, **settings)
+            return len(items) / (clock() - started)
+
+    return lambda: _rate(once, steps, fit.batch_size, fabric.device, clock), whole
 
 
 def _objective_row(encoder: str, objective: str, size: int, dim: int, rounds: int, fit: FitConfig, fabric: Any) -> dict[str, Any]:
@@ -256,13 +291,15 @@ def _steps(once: Callable[[], None], device: torch.device) -> int:
     return max(2, round(ROUND_SECONDS * _rate(once, 2, 1, device)))
 
 
-def _rate(once: Callable[[], None], steps: int, images: int, device: torch.device) -> float:
+def _rate(
+    once: Callable[[], None], steps: int, images: int, device: torch.device, clock: Callable[[], float] = time.perf_counter
+) -> float:
     _wait(device)
-    started = time.perf_counter()
+    started = clock()
     for _ in range(steps):
         once()
     _wait(device)
-    return steps * images / (time.perf_counter() - started)
+    return steps * images / (clock() - started)
 
 
 def _wait(device: torch.device) -> None:

@@ -16,7 +16,7 @@ from vergence.training.folder import RunFolder
 from vergence.utils.terminal import late_bar
 from vergence.utils.threads import fixed
 
-__all__ = ["fit_and_save", "loaded_or_fitted", "training_items"]
+__all__ = ["calibration_items", "fit_and_save", "loaded_or_fitted", "training_items"]
 
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
 
@@ -95,6 +95,15 @@ def training_items(folder: RunFolder) -> Items:
         ValueError: They cannot be opened.
     """
     return _opened(folder).train
+
+
+def calibration_items(folder: RunFolder) -> Items | None:
+    """Returns the items that a run's training kept for calibration; None where it kept none.
+
+    Raises:
+        ValueError: They cannot be opened.
+    """
+    return _opened(folder).calibration
 
 
 def _opened(folder: RunFolder) -> Data:

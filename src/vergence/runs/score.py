@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items
-from vergence.detection import p_values
+from vergence.detection import explain, look_at, p_values
 from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import DensityObjective
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DETECTOR", "Decisions", "columns", "score", "write_scores"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
-SHOWN = 10  # oddities that are kept to be printed
-RARE = 100.0  # a level that fewer than one in so many typical items reach is named in the reason
+SHOWN, KEPT = 10, 48  # oddities that are printed, and that are kept for the page
 TEXTS = ("level", "nearest", "reason")
 
 
@@ -74,7 +73,7 @@ class Decisions:
         total: Items that were judged.
         flagged: Items that were flagged; known when the file has been written.
         seen: Items that the run was fitted to or calibrated on.
-        first: Name, score, p-value, level, nearest items and reason of the strangest items, the strangest first.
+        strangest: Name, score, p-value, level, nearest items and reason of the 48 strangest items, the strangest first.
     """
 
     n: int
@@ -83,7 +82,7 @@ class Decisions:
     total: int = 0
     flagged: int = 0
     seen: int = 0
-    first: list[dict[str, Any]] = field(default_factory=list)
+    strangest: list[dict[str, Any]] = field(default_factory=list)
 
     needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", *TEXTS, "seen")
     names: ClassVar[Sequence[str]] = ("q_value", "flag")
@@ -99,9 +98,20 @@ class Decisions:
         self.total += len(rank)
         self.seen += int(columns["seen"].sum())
         self.flagged = int(self._flags(columns["score"], rank).sum()) + self.flagged if self.certificate else self._reported()
-        strangest = np.argsort(-columns["score"], kind="stable")[:SHOWN]
-        self.first += [{name: columns[name][i].item() for name in self.needs} for i in strangest]
-        self.first = sorted(self.first, key=lambda row: -row["score"])[:SHOWN]
+        order = np.argsort(-columns["score"], kind="stable")[:KEPT]
+        self.strangest += [{name: columns[name][i].item() for name in self.needs} for i in order]
+        self.strangest = sorted(self.strangest, key=lambda row: -row["score"])[:KEPT]
+
+    @property
+    def first(self) -> list[dict[str, Any]]:
+        """The ten strangest items, as in ``strangest``."""
+        return self.strangest[:SHOWN]
+
+    def columns_of(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Returns q-value and flag of some of ``strangest``, when all items have been seen."""
+        given = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in ("score", "p_value")}
+        found = self.columns(given)
+        return [{name: values[i].item() for name, values in found.items()} for i in range(len(rows))]
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value of each item, the least false-discovery rate at which it is reported, and whether it is flagged."""
@@ -113,8 +123,7 @@ class Decisions:
         if self.certificate is not None:
             found = f"{_items(self.flagged)} of {self.total:,} flagged: {self.certificate}"
         elif self.flagged:
-            share = {0.1: "a tenth", 0.2: "a fifth", 0.5: "half"}.get(self.fdr, f"{self.fdr:.2%}".replace(".00", ""))
-            found = f"look at {_items(self.flagged)}; on average at most {share} of them will be fine"
+            found = look_at(self.flagged, self.fdr)
         else:
             found = f"nothing is flagged: of {_items(self.total)}, no set can be reported at {self.fdr:g}"
         known = f"{_items(self.seen)} equal ones that the run was fitted to or calibrated on, so their scores are too small"
@@ -182,20 +191,11 @@ def explained(found: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarr
     names = np.asarray(found.detector.levels_)
     nearest, reason = ([""] * len(each) for _ in range(2))
     rows = np.flatnonzero(unusual)
-    for i, similar in zip(rows, found.nearest(z[torch.from_numpy(rows)].float().cpu().numpy()), strict=True):
-        nearest[i], reason[i] = similar, _reason(names, each[i], len(found.calibration))
+    similar = found.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
+    why = explain(names.tolist(), np.exp(-each[rows]), len(found.calibration))
+    for i, near, text in zip(rows, similar, why, strict=True):
+        nearest[i], reason[i] = near, text
     return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
-
-
-def _reason(names: np.ndarray, each: np.ndarray, n: int) -> str:
-    """Returns at which levels an item is unusual, the most unusual first: as one in how many of n typical items.
-
-    Beyond one in n there is only an extrapolation, which is not shown.
-    """
-    order = [i for i in np.argsort(-each) if each[i] > np.log(RARE)] or [int(each.argmax())]
-    beyond = ", ".join(str(names[i]) for i in order if each[i] > np.log(n))
-    within = [f"{names[i]} 1 in {float(f'{np.exp(each[i]):.1g}'):,.0f}" for i in order if each[i] <= np.log(n)]
-    return "; ".join([f"{beyond} rarer than 1 in {n:,}", *within] if beyond else within)
 
 
 def write_scores(

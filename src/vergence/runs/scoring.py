@@ -11,6 +11,7 @@ import numpy as np
 from vergence.data.items import Items
 from vergence.detection import fpr_threshold, label_trim, reportable
 from vergence.runs.detector import RunDetector
+from vergence.runs.findings import write_run_page
 from vergence.runs.identity import of_module
 from vergence.runs.levels import collected
 from vergence.runs.score import Decisions, write_scores
@@ -77,6 +78,7 @@ def score_items(
     job |= {"confidence": confidence, "all": all_scores, **run.recorded()}
     settings = {"levels": levels, "found": found, "decisions": decisions, "all_scores": all_scores, "refused": refused, **where}
     write_scores(run.method, items, out, job=job, **settings)
+    write_run_page(Path(f"{out}.html"), decisions, items, name=out.stem)
     return decisions
 
 

@@ -12,23 +12,26 @@ import torch
 from torch import Tensor
 
 from vergence.data.images import ImageFiles, file_name
-from vergence.data.items import Items, batches
+from vergence.data.items import Items, PairItems, batches
 from vergence.data.sources import Data
+from vergence.detection import near_groups, thumbnails
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.utils.checks import require_within
 
-__all__ = ["FEWEST", "content_digests", "digests", "split", "split_groups"]
+__all__ = ["FEWEST", "content_digests", "content_groups", "digests", "split", "split_groups"]
 
 FEWEST = 20  # items of a calibration part: with fewer, not even one item among one can be reported at 0.05
 BLOCK = 512  # items that are read at a time
+MOST_COMPARED = 100_000  # images among which near-duplicates are looked for
+THUMBNAIL = 16  # pixels a side, at most
 
 
 def split(opened: Data, config: RunConfig) -> Data:
     """Returns the data with its calibration part taken out of the training part; as it is where the items are too few.
 
     The part depends on the items' contents, the share and the seed alone, so every process and every resumed run has the same.
-    Items of equal content are all on one side.
+    Items of equal content are all on one side, and so are near-duplicates of images (see `content_groups`).
 
     Args:
         opened: The data.
@@ -44,7 +47,7 @@ def split(opened: Data, config: RunConfig) -> Data:
         print(f"note: no calibration part: a share of {share:g} of {n} training items is too few", file=sys.stderr)
         return opened
     seed = loop.seed_of(config.fit.seed, "calibration", 0)
-    mask = split_groups(content_digests(opened.train), share, seed)
+    mask = split_groups(content_groups(opened.train, config.fit.workers), share, seed)
     if not mask.any():
         print(f"note: no calibration part: nearly all of the {n} training items are equal", file=sys.stderr)
         return opened
@@ -76,6 +79,39 @@ def split_groups(groups: Iterable[Any], share: float, seed: int) -> Tensor:
             chosen[label] = True
             total += n
     return chosen[group]
+
+
+def content_groups(items: Items, workers: int = 0) -> list[Any]:
+    """Returns a label for each item, which items of equal content share, and near-duplicates of images.
+
+    Near-duplicates are found by `vergence.detection.near_groups` on thumbnails, which takes one pass over the images and some
+    seconds for 50,000; of more than 100,000 images, and of pairs, equal ones alone share labels, and a note says so.
+
+    Args:
+        items: The items.
+        workers: Processes that decode images.
+    """
+    equal = content_digests(items)
+    if isinstance(items, PairItems) or len(items.shape) != 3 or items.shape[0] not in (1, 3):
+        return list(equal)
+    if len(items) > MOST_COMPARED:
+        print(
+            f"note: near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are", file=sys.stderr
+        )
+        return list(equal)
+    small = torch.zeros(len(items), items.shape[0], *(min(THUMBNAIL, side) for side in items.shape[1:]), dtype=torch.uint8)
+    read = torch.zeros(len(items), dtype=torch.bool)
+    with torch.no_grad():
+        for index, x in items.stream(batches(len(items), BLOCK), workers=workers):
+            if len(index):
+                small[index.cpu()], read[index.cpu()] = thumbnails(x.cpu()), True
+    kept = read.nonzero()[:, 0]
+    labels: list[Any] = [("unread", i) for i in range(len(items))]
+    if len(kept):
+        near = near_groups(small[kept], [equal[i] for i in kept.tolist()])
+        for i, label in zip(kept.tolist(), near.tolist(), strict=True):
+            labels[i] = label
+    return labels
 
 
 def content_digests(items: Items) -> list[bytes]:

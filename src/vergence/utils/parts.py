@@ -30,7 +30,7 @@ from vergence.utils.files import (
 )
 from vergence.utils.locks import locked
 
-__all__ = ["Derived", "Parts", "open_parts"]
+__all__ = ["Derived", "Parts", "keep_parts", "open_parts"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -78,6 +78,27 @@ def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
         ValueError: The file or a part cannot be written, or another process writes this file.
     """
     require_table(out)
+    with keep_parts(out, job, every=every, derived=derived) as parts:
+        yield parts
+        parts.join()
+
+
+@contextlib.contextmanager
+def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived: Derived | None = None) -> Iterator["Parts"]:
+    """Opens rows that are kept in parts beside ``out`` and read back by `Parts.columns`; they go when the context ends.
+
+    As `open_parts`, but ``out`` is not written: for what a long job computes first. An error leaves the finished parts where
+    they are.
+
+    Args:
+        out: File that the job writes; it names the folder of the parts.
+        job: As in `open_parts`.
+        every: Items of a part.
+        derived: As in `open_parts`.
+
+    Raises:
+        ValueError: A part cannot be written, or another process writes this file.
+    """
     folder = out.with_name(f".{out.name}.parts")
     with explained(out, "choose another --out"):
         folder.mkdir(exist_ok=True)
@@ -87,7 +108,6 @@ def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
                 parts = Parts(out, folder, {"format": FORMAT, **job}, every, derived)
                 try:
                     yield parts
-                    parts.join()
                     parts.clear()
                 finally:
                     if not parts.done:
@@ -154,6 +174,13 @@ class Parts:
         self._skipped += skipped
         if self._items >= self.every or self._bytes >= MAX_BYTES:
             self._write_part()
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Returns the columns of all rows, those that wait for the next part included; nothing without rows."""
+        if self._waiting:
+            self._write_part()
+        loaded = [_load(part.file, part.kinds) for part in self._parts]
+        return {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]} if loaded else {}
 
     def join(self) -> None:
         """Writes ``out`` from all parts, with the derived columns."""

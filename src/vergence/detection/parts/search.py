@@ -14,6 +14,8 @@ from vergence.utils.linalg import require_features
 __all__ = ["features_of", "nearest_others", "similar_pairs"]
 
 NUMBERS = 1 << 24  # entries of a table of distances
+BLOCK = 2048  # items that are compared with others at a time
+SAMPLE, ITERATIONS = 2000, 10  # of the power iteration for a direction
 
 
 def features_of(name: str, x: object) -> Tensor:
@@ -64,6 +66,9 @@ def nearest_others(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def similar_pairs(a: Tensor, b: Tensor | None, least: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yields the indices and similarities of pairs of unit vectors with a cosine of at least ``least``, block by block.
 
+    Vectors of a cosine c lie sqrt(2 - 2 c) apart, and at most so far along any direction: items are sorted along the direction in
+    which they differ most, and compared with those alone that are near enough there.
+
     Args:
         a: Unit vectors (N, D).
         b: Unit vectors (M, D); None for the pairs i < j of ``a``.
@@ -74,13 +79,33 @@ def similar_pairs(a: Tensor, b: Tensor | None, least: float) -> Iterator[tuple[T
         [([0, 1], [0, 1])]
     """
     other = a if b is None else b
-    size = max(1, NUMBERS // len(other))
-    for start in range(0, len(a), size):
-        first = start if b is None else 0
-        table = a[start : start + size] @ other[first:].T
+    direction = _widest(other)
+    (t_a, order_a), (t_b, order_b) = ((x @ direction).sort() for x in (a, other))
+    radius = max(0.0, 2 - 2 * least) ** 0.5 + 1e-4
+    left, right = torch.searchsorted(t_b, t_a - radius), torch.searchsorted(t_b, t_a + radius, right=True)
+    start = 0
+    while start < len(a):
+        low = start if b is None else int(left[start])
+        size = max(1, min(BLOCK, NUMBERS // max(1, int(right[min(start + BLOCK, len(a)) - 1]) - low)))
+        stop = min(start + size, len(a))
+        high = int(right[stop - 1])
+        rows, columns = order_a[start:stop], order_b[low:high]
+        table = a[rows] @ other[columns].T
         i, j = (table >= least).nonzero(as_tuple=True)
         similarity = table[i, j]
         if b is None:
             later = j > i  # both counted from start
             i, j, similarity = i[later], j[later], similarity[later]
-        yield i + start, j + first, similarity
+        i, j = rows[i], columns[j]
+        yield (i, j, similarity) if b is not None else (torch.minimum(i, j), torch.maximum(i, j), similarity)
+        start = stop
+
+
+def _widest(x: Tensor) -> Tensor:
+    """Returns a unit vector (D,) near the principal direction of largest variance."""
+    part = x[:: max(1, len(x) // SAMPLE)]
+    part = part - part.mean(0)
+    v = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) + torch.arange(x.shape[1], device=x.device).to(x) / x.shape[1]
+    for _ in range(ITERATIONS):
+        v = torch.nn.functional.normalize(part.T @ (part @ v), dim=0)
+    return v if bool(v.isfinite().all()) else torch.zeros_like(v)

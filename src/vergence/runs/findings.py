@@ -1,0 +1,146 @@
+"""The page that `vergence score` writes beside its table: pictures of what is unusual, with score, p-value and reason."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vergence.data.items import Items, batches
+from vergence.data.pixels import to_bytes
+from vergence.detection import look_at
+from vergence.report.charts import thumbnail
+from vergence.report.findings import Group, Shown, write_findings
+
+if TYPE_CHECKING:
+    from vergence.runs.judging import Judged
+    from vergence.runs.score import Decisions
+
+__all__ = ["write_folder_page", "write_run_page"]
+
+ODD, MEMBERS, GROUPS = 48, 12, 30  # items and groups on the page
+SIDE = 128  # pixels of a picture
+SCORES = "Larger scores are more anomalous; they are comparable within one table alone."
+OF_RUN = (
+    "The p-value of an item is the share of ordinary items, which no fit has seen, that are at least as anomalous. If the items "
+    "come from where these came from, then on average at most the stated share of the flagged items is ordinary; one list can "
+    "hold more."
+)
+OF_FOLDER = (
+    "Nothing here is known to be ordinary. Each item was scored by fits that had seen neither it nor a copy of it. Its p-value "
+    "says how probable its score is if the tail of the less strange items goes on as it begins: a model, not a guarantee. The "
+    "ranking is the surest part; heaps of items that are alike are listed as groups, not one by one."
+)
+
+
+def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str) -> Path:
+    """Writes the page of a folder that was judged by itself.
+
+    Args:
+        path: File to write.
+        found: What was found.
+        items: The items, for their pictures.
+        name: Name of the folder.
+    """
+    place = {one: i for i, one in enumerate(found.names)}
+    order = (-found.score).argsort(kind="stable")[:ODD].tolist()
+    heaps = found.groups[:GROUPS]
+    copies = _copies(found, place)
+    shown = (
+        {i for group in heaps for i in group.members[:MEMBERS].tolist()} | set(order) | {i for _, rows in copies for i in rows}
+    )
+    picture = _pictures(items, [found.names[i] for i in sorted(shown)])
+    columns = found.columns()
+
+    def plain(rows: Iterable[int]) -> list[Shown]:
+        return [Shown(found.names[i], picture.get(found.names[i], "")) for i in rows]
+
+    lead = found.lines()
+    n = int(found.flag.sum())
+    if n:
+        lead[0] = f"{look_at(n, found.fdr, _noun(items))}, if the tail of the others goes on as it begins."
+    return write_findings(
+        path,
+        name=name,
+        lead=lead,
+        meaning=[OF_FOLDER, SCORES],
+        facts=_facts(len(found.names), n, found.fdr, items) | {"Odd groups": str(len(found.groups))},
+        oddities=[_shown({key: values[i] for key, values in columns.items()}, picture) for i in order],
+        groups=[
+            Group(
+                f"{heap.size:,} items like {found.names[heap.medoid]} (p = {heap.p_value:.2g}), the most central first",
+                plain(heap.members[:MEMBERS].tolist()),
+            )
+            for heap in heaps
+        ],
+        copies=[Group(sentence, plain(rows)) for sentence, rows in copies],
+    )
+
+
+def write_run_page(path: Path, decisions: "Decisions", items: Items, *, name: str) -> Path:
+    """Writes the page of items that a run scored.
+
+    Args:
+        path: File to write.
+        decisions: What was decided, with the strangest items.
+        items: The items, for their pictures.
+        name: Name of the items.
+    """
+    rows = decisions.strangest
+    picture = _pictures(items, [row["name"] for row in rows])
+    lead = decisions.lines()
+    if decisions.flagged and decisions.certificate is None:
+        lead[0] = f"{look_at(decisions.flagged, decisions.fdr, _noun(items))}."
+    flags = decisions.columns_of(rows)
+    oddities = [_shown({**row, **flag}, picture) for row, flag in zip(rows, flags, strict=True)]
+    facts = _facts(decisions.total, decisions.flagged, None if decisions.certificate else decisions.fdr, items)
+    facts |= {"Calibration items": f"{decisions.n:,}"}
+    return write_findings(path, name=name, lead=lead, meaning=[OF_RUN, SCORES], facts=facts, oddities=oddities)
+
+
+def _shown(row: Mapping[str, Any], picture: Mapping[str, str]) -> Shown:
+    lines = [f"score {row['score']:.3g}, p = {row['p_value']:.2g}", str(row["reason"] or f"level {row['level']}")]
+    lines += [str(row["measured"])] if row.get("measured") else []
+    lines += [f"nearest ordinary: {str(row['nearest']).split('; ')[0]}"] if row.get("nearest") else []
+    lines += [f"in the group of {row['group']}"] if row.get("group") else []
+    return Shown(str(row["name"]), picture.get(str(row["name"]), ""), tuple(lines), bool(row["flag"]))
+
+
+def _facts(total: int, flagged: int, fdr: float | None, items: Items) -> dict[str, str]:
+    rate = "" if fdr is None else f"{fdr:g}"
+    return {
+        "Items": f"{total:,}",
+        "Flagged": f"{flagged:,}",
+        "False-discovery rate": rate,
+        "Unreadable": f"{len(items.skipped) or ''}",
+    }
+
+
+def _copies(found: "Judged", place: Mapping[str, int]) -> list[tuple[str, list[int]]]:
+    """Returns a sentence and the members of each group of copies, the largest first."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for kind, names in (("the same as", found.same_as), ("nearly copies of", found.similar_to)):
+        for i, first in enumerate(names):
+            if first:
+                groups.setdefault((kind, first), [place[first]]).append(i)
+    largest = sorted(groups.items(), key=lambda group: -len(group[1]))[:GROUPS]
+    return [(f"{len(rows) - 1:,} {kind} {first}", rows[:MEMBERS]) for (kind, first), rows in largest]
+
+
+def _noun(items: Items) -> str:
+    return "picture" if len(items.shape) == 3 else "item"
+
+
+def _pictures(items: Items, names: Sequence[str]) -> dict[str, str]:
+    """Returns the data URL of the picture of each of some items; nothing for items that are not images."""
+    if len(items.shape) != 3:
+        return {}
+    wanted = set(names)
+    index = torch.tensor([i for i, name in enumerate(items.names) if name in wanted], dtype=torch.int64)
+    part = items.subset(index)
+    found: dict[str, str] = {}
+    for rows, x in part.stream(batches(len(part), 64)):
+        given = x[0] if isinstance(x, tuple | list) else x
+        images = (given if given.dtype == torch.uint8 else to_bytes(given)).cpu().numpy()
+        found |= {part.names[row]: thumbnail(images, j, SIDE) for j, row in enumerate(rows.tolist())}
+    return found

@@ -1,0 +1,106 @@
+"""Scores of pairs by a run that was trained on pairs: how unusual is each target, given its context."""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vergence.data.items import Items, PairItems, batches
+from vergence.data.pixels import center_crop
+from vergence.detection import p_values, reportable, surprise
+from vergence.runs.findings import write_run_page
+from vergence.runs.fitting import calibration_items
+from vergence.runs.identity import of_array, of_items, of_module, versions
+from vergence.runs.score import Decisions
+from vergence.training.calibration import FEWEST
+from vergence.utils.checks import require_within
+from vergence.utils.files import require_table
+from vergence.utils.parts import open_parts
+from vergence.utils.terminal import bar
+
+if TYPE_CHECKING:
+    from vergence.runs.run import Run
+
+__all__ = ["pair_scores", "score_pairs"]
+
+SAMPLES = 64  # of each conditional density
+LEVEL = "target given context"
+
+
+def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_size: int = 256) -> Decisions:
+    """Writes how unusual the target of each pair is, given its context, with p-value, q-value and flag; returns what was decided.
+
+    The score is `vergence.detection.surprise` of the target's embedding under the run's p(z_b | z_a). The pairs that the
+    training kept for calibration turn it into p-values.
+
+    Args:
+        run: A run that was trained on pairs, with an objective that has a conditional density.
+        pairs: Pairs to score.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file; a page, ``OUT.html``, is written beside it.
+        fdr: Share of the flagged pairs that is ordinary, on average at most, in (0, 1).
+        batch_size: Pairs at a time.
+
+    Raises:
+        ValueError: The run or the data have no pairs, the run has no conditional density or no calibration part, or its data
+            cannot be opened.
+    """
+    require_table(out)
+    require_within("(0, 1)", fdr=fdr)
+    given = _pairs(run, pairs)
+    held_out = calibration_items(run.folder)
+    if held_out is None or len(held_out) < FEWEST:
+        found = 0 if held_out is None else len(held_out)
+        raise ValueError(
+            f"expected a run with at least {FEWEST} calibration pairs, found {found}; train with --calibration-share"
+        )
+    calibration = pair_scores(run, _pairs(run, held_out), batch_size)
+    decisions = Decisions(len(calibration), fdr)
+    print(f"note: {reportable(len(calibration), len(given), fdr)}", file=sys.stderr)
+    job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": batch_size}
+    job |= {"calibration": hashlib.sha256(calibration.tobytes()).hexdigest(), **versions(), **run.recorded()}
+    job["source"] = of_items(given) + _digest(given.target)
+    with open_parts(out, job, derived=decisions) as kept, bar(out.name, len(given)) as advance:
+        advance(kept.done)
+        for start in range(kept.done, len(given), batch_size):
+            part = given.subset(torch.arange(start, min(start + batch_size, len(given))))
+            score = pair_scores(run, part, batch_size)
+            columns: dict[str, Any] = {"name": list(part.names), "score": score, "p_value": p_values(calibration, score)}
+            columns |= {"level": [LEVEL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
+            kept.append({**columns, "seen": np.zeros(len(part), dtype=np.uint8)}, len(part))
+            advance(len(part))
+    write_run_page(Path(f"{out}.html"), decisions, given, name=out.stem)
+    return decisions
+
+
+def _digest(target: Items) -> str:
+    return of_array(target.array) if hasattr(target, "array") else of_items(target)
+
+
+def _pairs(run: "Run", items: Items) -> PairItems:
+    if run.folder.metadata.kind != "pairs" or not isinstance(items, PairItems):
+        raise ValueError("expected a run that was trained on pairs, and pairs to score (arrays context and target); found others")
+    return items
+
+
+@torch.inference_mode()
+def pair_scores(run: "Run", pairs: PairItems, batch_size: int = 256) -> np.ndarray:
+    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual.
+
+    Raises:
+        ValueError: The objective has no conditional density.
+    """
+    objective = run.conditional_objective
+    networks = run.method.branch("context").eval(), run.method.target_network().eval()
+    sizes = run.where("context")["size"], run.where("target")["size"]
+    parts = [np.zeros(0)]
+    for _, sides in pairs.stream(batches(len(pairs), batch_size)):
+        za, zb = (
+            net(x.to(run.device) if size is None or x.ndim != 4 else center_crop(x.to(run.device), size)).float()
+            for net, x, size in zip(networks, sides, sizes, strict=True)
+        )
+        density = objective.conditional(run.to_device(za))
+        parts.append(surprise(density, run.to_device(zb), SAMPLES).cpu().double().numpy())
+    return np.concatenate(parts)

@@ -1,0 +1,81 @@
+"""Pairs scored by a run: p(target | context) notices a target that belongs to another context, and ordinary pairs stay quiet."""
+
+import numpy as np
+import pytest
+
+import vergence
+from vergence.cli.score import Score, score
+from vergence.runs import pairs as pair_runs
+from vergence.runs.pairs import pair_scores, score_pairs
+
+pytestmark = pytest.mark.float32
+
+QUICK = {"epochs": 8, "batch_size": 128, "device": "cpu", "precision": "fp32", "knn_every": 0, "encoder": "mlp"}
+
+
+def drawn(n, seed):
+    """Two kinds of data with one cause, an angle."""
+    r = np.random.default_rng(seed)
+    angle = r.uniform(0, 2 * np.pi, n)
+    noise = 0.05 * r.normal(size=(2, n, 3))
+    seen = np.stack([np.cos(angle), np.sin(angle), np.cos(2 * angle)], 1) + noise[0]
+    heard = np.stack([np.sin(angle), np.cos(angle), np.sin(2 * angle)], 1) + noise[1]
+    return seen.astype(np.float32), heard.astype(np.float32)
+
+
+def saved(path, context, target):
+    np.savez(path, context=context, target=target)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pairs")
+    source = saved(place / "pairs.npz", *drawn(2500, 0))
+    return vergence.train(source, out=place / "run", objective="gje", projector=(6,), **QUICK)
+
+
+def test_mismatched_pairs_come_first_and_are_flagged_and_p_values_hold(run, tmp_path):
+    context, target = drawn(600, 1)
+    target[:30] = target[np.argsort(-((target[:30, None] - target[None, 30:]) ** 2).sum(2), axis=1)[:, 0] + 30]  # of the opposite
+    source = saved(tmp_path / "p.npz", context, target)
+    decisions = score_pairs(run, run.items(source), tmp_path / "s.npz", fdr=0.2)
+    found = np.load(tmp_path / "s.npz")
+    odd = np.arange(600) < 30
+    assert found["flag"][odd].mean() > 0.9 and found["flag"][~odd].sum() <= 20
+    assert {int(row["name"]) for row in decisions.first} <= set(range(30)) and decisions.flagged == found["flag"].sum()
+    for a in (0.05, 0.2, 0.5):
+        error = np.sqrt(a * (1 - a) * (1 / decisions.n + 1 / 570))
+        assert (found["p_value"][~odd] <= a).mean() == pytest.approx(a, abs=4 * error)
+    assert f"Look at {decisions.flagged} items; on average at most a fifth" in (tmp_path / "s.npz.html").read_text()
+
+
+def test_the_command_goes_on_after_a_stop_with_the_same_bytes(run, tmp_path, monkeypatch, capsys):
+    source = saved(tmp_path / "p.npz", *drawn(5000, 2))
+    command = {"run": str(run.folder.path), "images": source, "pairs": True, "device": "cpu"}
+    score(Score(out=tmp_path / "whole.csv", **command))
+    count = []
+
+    def stopped(*args):
+        count.append(1)
+        if len(count) > 18:
+            raise KeyboardInterrupt
+        return pair_scores(*args)
+
+    monkeypatch.setattr(pair_runs, "pair_scores", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        score(Score(out=tmp_path / "s.csv", **command))
+    monkeypatch.setattr(pair_runs, "pair_scores", pair_scores)
+    score(Score(out=tmp_path / "s.csv", **command))
+    assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert "continuing behind 4096 items" in capsys.readouterr().err
+
+
+def test_errors(run, tmp_path):
+    with pytest.raises(ValueError, match="expected a run that was trained on pairs, and pairs to score"):
+        score_pairs(run, run.items(np.zeros((3, 3), dtype=np.float32)), tmp_path / "s.csv")
+    source = saved(tmp_path / "p.npz", *drawn(40, 1))
+    with pytest.raises(ValueError, match="expected --pairs without --fpr, found both"):
+        score(Score(run=str(run.folder.path), images=source, out=tmp_path / "s.csv", pairs=True, fpr=0.1))
+    with pytest.raises(ValueError, match="expected RUN IMAGES with --pairs"):
+        score(Score(run=str(run.folder.path), out=tmp_path / "s.csv", pairs=True))
