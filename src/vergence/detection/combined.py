@@ -227,15 +227,19 @@ class CombinedDetector(Detector):
 
 
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian
-LEARNED = ("z", "patches", "pretrained")
+PATCHES = ("patches",)
+EMBEDDED = ("z", "pretrained")  # in whose directions similar content is close
+SMALL = 0.3  # weight of the levels beside embeddings
 
 
 def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, **settings: Any) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
-    - statistics of pixels, or the inputs as they are: one Gaussian without the least likely twentieth of the items;
-    - the embedding ``z``, the average responses to ``patches``, ``pretrained`` features: the distance to the 20th nearest of
-      2,000 items.
+    - the embedding ``z``, ``pretrained`` features: Fisher's rule over one Gaussian without the least likely twentieth of the
+      items, which notices foreign kinds of items, and the cosine distance of the centered and scaled features to the 5th nearest
+      of 2,000 items, which notices what is foreign in meaning but of the same kind;
+    - statistics of pixels, or the inputs as they are, with a weight of 0.3 beside embeddings: one such Gaussian;
+    - the average responses to ``patches``, with a weight of 0.3: the distance to the 20th nearest of 2,000 items.
 
     Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. How this was
     chosen, and what it detects, is in docs/detection.md.
@@ -247,14 +251,26 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
         **settings: Settings of `CombinedDetector` that differ.
 
     Example:
-        >>> default_detector(["statistics", "stage1", "z"]).detectors
-        {'statistics': GaussianDetector(trim=0.05), 'z': NeighborDetector(max_items=2000, n_neighbors=20)}
+        >>> default_detector(["statistics", "stage1", "patches"]).detectors
+        {'statistics': GaussianDetector(trim=0.05), 'patches': NeighborDetector(max_items=2000, n_neighbors=20)}
+        >>> default_detector(["statistics", "z"]).weights
+        {'statistics': 0.3}
     """
     names = list(levels)
     gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
     trim = 0.2 if contaminated else 0.05
-    plain = {name: gaussian(trim=trim) for name in names if name in PLAIN}
-    one = gaussian(trim=trim) if contaminated else neighbors(20, max_items=2000)
-    learned = {name: clone(one) for name in names if name in LEARNED}
-    detectors = {**plain, **learned} or {name: gaussian(trim=trim) for name in names}
-    return CombinedDetector(detectors or None, **{"combine": "least", **settings})
+    used = [name for name in names if name in (*PLAIN, *PATCHES, *EMBEDDED)] or names
+    beside = [name for name in used if name not in EMBEDDED]
+    detectors = {name: gaussian(trim=trim) for name in used}
+    if not contaminated:
+        detectors |= {name: neighbors(20, max_items=2000) for name in used if name in PATCHES}
+        detectors |= {name: _of_embedding() for name in used if name in EMBEDDED}
+    weights = None if contaminated or beside == used else dict.fromkeys(beside, SMALL)
+    return CombinedDetector(detectors or None, **{"combine": "least", "weights": weights, **settings})
+
+
+def _of_embedding() -> CombinedDetector:
+    """Returns the unfitted detector of an embedding: its density and the distance between directions."""
+    whole = slice(None)
+    density, direction = find("GaussianDetector")(trim=0.05), find("NeighborDetector")(max_items=2000, metric="cosine")
+    return CombinedDetector({"density": density, "direction": direction}, columns={"density": whole, "direction": whole})

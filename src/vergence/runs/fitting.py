@@ -7,7 +7,7 @@ import torch
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import Data, open_data
-from vergence.detection import patch_dictionary
+from vergence.detection.levels import patch_dictionary
 from vergence.encoders.dictionary import PatchMaps
 from vergence.evaluation.levels import ATOMS, Levels
 from vergence.methods.paired import PairedMethod
