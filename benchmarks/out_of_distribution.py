@@ -60,13 +60,16 @@ CORRUPTIONS = {  # strengths of the five severities
     "saturation": (0.6, 0.3, 0.0, 2.0, 3.5),
 }
 WIDE = 2000  # features of a stage from which it is left out
-VARIANTS = {  # of the default: levels, and the rule that combines them
-    "default": (("statistics", "patches", "z"), "least"),
-    "default, Fisher": (("statistics", "patches", "z"), "fisher"),
-    "default without patches": (("statistics", "z"), "least"),
-    "default without statistics": (("patches", "z"), "least"),
-    "default without z": (("statistics", "patches"), "least"),
+WHOLE = ("statistics", "patches", "z")
+VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # levels, and settings that differ from the default's
+    "default 2": (WHOLE, {}),
+    "default 2, equal weights": (WHOLE, {"weights": None}),
+    "default 2, Fisher": (WHOLE, {"combine": "fisher"}),
+    "default 2 without patches": (("statistics", "z"), {}),
+    "default 2 without statistics": (("patches", "z"), {}),
+    "default without z": (("statistics", "patches"), {}),
 }
+FIRST = {"default": WHOLE, "default without patches": ("statistics", "z")}  # the default of detectors of format 1
 Features = dict[str, dict[str, np.ndarray]]  # level -> set -> (N, D)
 
 
@@ -287,13 +290,22 @@ def detectors(X: Features, name: str) -> dict[tuple[str, str], Any]:
     }
 
 
+def first_default(levels: Iterable[str]) -> CombinedDetector:
+    """Returns the default of detectors of format 1: the least p-value of unweighted levels, without directions of z."""
+    parts = {
+        level: GaussianDetector(trim=0.05) if level == "statistics" else NeighborDetector(20, max_items=2000) for level in levels
+    }
+    return CombinedDetector(parts, combine="least")
+
+
 def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: dict[str, Tensor], pixels: Features) -> None:
     """Adds a row for each detector on an encoder's features, and for the default on them with the statistics of pixels."""
     X = pixels if name == "pixels" else features(a, source, name, seed, parts)
     jobs: dict[tuple[str, str], Any] = detectors(X, name)
     if name != "pixels":
         X = {**X, "statistics": pixels["statistics"], "patches": pixels["patches"]}
-        jobs |= {(" + ".join(levels), how): default_detector(levels, combine=rule) for how, (levels, rule) in VARIANTS.items()}
+        jobs |= {(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()}
+        jobs |= {(" + ".join(levels), how): first_default(levels) for how, levels in FIRST.items()}
     for (level, detector_name), detector in jobs.items():
         fields = {"data": source, "encoder": name, "level": level, "detector": detector_name, "seed": seed, "epochs": a.epochs}
         if ledger.holds(a.out, **fields):

@@ -649,14 +649,16 @@ def encoders_table(data: str) -> str:
         ("z", "kNN"),
         ("z", "kNN, cosine"),
         ("statistics + patches + z", "default"),
+        ("statistics + patches + z", "default 2"),
     ]
+    columns = [key for key in columns if any((row["level"], row["detector"]) == key for row in found)]
     body = []
     for encoder in dict.fromkeys(row["encoder"] for row in found if row["encoder"] != "pixels"):
         own = {(row["level"], row["detector"]): row for row in found if row["encoder"] == encoder}
         epochs = {row.get("epochs") for row in own.values()} - {None}
         name = f"{encoder}, {epochs.pop()} epochs" if epochs and encoder not in ("untrained", "patches") else encoder
         body.append([name, *(f"{own[key]['mean_foreign']:.3f}" if key in own else "" for key in columns)])
-    return grid(["encoder", *(how if how == "default" else f"{how} on z" for _, how in columns)], body)
+    return grid(["encoder", *(how if how.startswith("default") else f"{how} on z" for _, how in columns)], body)
 
 
 def detection_table() -> str:
@@ -664,10 +666,12 @@ def detection_table() -> str:
     found = {(row["encoder"], row["level"], row["detector"]): row for row in foreign_rows("cifar10")}
     whole, plain = "statistics + patches + z", "statistics + z"
     shown = [
-        ("patches", whole, "default", "**`vergence score` of a `patches` run**"),
+        ("patches", whole, "default 2", "**`vergence score` of a `patches` run**"),
+        ("patches", whole, "default", "**`vergence score` of a `patches` run, detector of format 1**"),
         ("patches", "z", "kNN", "control: kNN distance on its embedding"),
         ("patches", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
-        ("vje", plain, "default without patches", "**`vergence score` of a `vje_small` run**"),
+        ("vje", whole, "default 2", "**`vergence score` of a `vje_small` run**"),
+        ("vje", plain, "default without patches", "**`vergence score` of a `vje_small` run, detector of format 1**"),
         ("vje", "z", "kNN", "control: kNN distance on its embedding"),
         ("vje", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
         ("vje", "own_joint", "own score", "control: VJE's joint score"),
@@ -684,7 +688,8 @@ def detection_table() -> str:
 
 def severity_table() -> str:
     """AUROC of the default on `vje`'s features by corruption and severity."""
-    (row,) = [row for row in foreign_rows("cifar10") if row["encoder"] == "vje" and row["detector"] == "default"]
+    found = {row["detector"]: row for row in foreign_rows("cifar10") if row["encoder"] == "vje"}
+    row = found.get("default 2", found["default"])
     kinds = list(dict.fromkeys(name.split(":")[1].rsplit(" ", 1)[0] for name in row["auroc"] if name[-2:-1] == " "))
     body = [[kind, *(f"{row['auroc'][f'conf:{kind} {s}']:.3f}" for s in range(1, 6))] for kind in kinds]
     return grid(["corruption", "1", "2", "3", "4", "5"], body)

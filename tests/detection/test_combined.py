@@ -31,6 +31,35 @@ def test_the_cauchy_rule_has_the_order_of_its_mean_and_the_least_p_is_the_least(
     np.testing.assert_allclose(COMBINE["least"](np.log(p)), -np.log(p.min(1)))
 
 
+def test_weighted_rules_equal_scipys_and_loops():
+    p, w = np.random.default_rng(0).uniform(size=(20, 3)), np.array([1.0, 0.3, 2.0])
+    log_p = np.log(p)
+    np.testing.assert_allclose(COMBINE["fisher"](log_p, w), [-2 * sum(w[j] * np.log(row[j]) for j in range(3)) for row in p])
+    stouffer = [combine_pvalues(row, method="stouffer", weights=w).statistic for row in p]
+    np.testing.assert_allclose(COMBINE["stouffer"](log_p, w), stouffer, rtol=1e-9)
+    assert (np.argsort(COMBINE["cauchy"](log_p, w)) == np.argsort((w * np.tan((0.5 - p) * np.pi)).mean(1))).all()
+    np.testing.assert_allclose(COMBINE["least"](log_p, w), -np.log((p / w).min(1)))
+    for rule in COMBINE.values():
+        np.testing.assert_allclose(rule(log_p, np.ones(3)), rule(log_p))
+
+
+@pytest.mark.parametrize("rule", ["fisher", "stouffer", "least"])
+def test_a_level_of_small_weight_decides_only_where_it_is_much_rarer(rule):
+    """Of two levels b has a weight of 0.1: an item that is as rare there ranks lower, and one that is far rarer ranks higher."""
+    X = levels()
+    detector = CombinedDetector(GaussianDetector(), weights={"b": 0.1}, combine=rule).fit(X)
+    plain = CombinedDetector(GaussianDetector(), combine=rule).fit(X)
+    rare_a, rare_b, rarer_b = (np.array([[a, b]]) for a, b in ((6.0, 0.5), (0.5, 6.0), (0.5, 90.0)))
+    assert detector.combined(rare_a) > detector.combined(rare_b) and detector.combined(rarer_b) > detector.combined(rare_b)
+    np.testing.assert_allclose(plain.combined(rare_a), plain.combined(rare_b))
+    found = detector.contributions(X)
+    np.testing.assert_allclose(detector.anomaly_score(X), detector.combined(np.stack([found["a"], found["b"]], 1)))
+    if rule != "stouffer":  # whose p-values end at 1e-304
+        assert detector.combined(rarer_b) > detector.combined(rare_a)
+    with pytest.raises(ValueError, match=r"expected weights\[b\] > 0, found 0"):
+        CombinedDetector(weights={"b": 0}).fit(X)
+
+
 @pytest.mark.parametrize("rule", COMBINE)
 def test_rules_grow_with_every_level_and_stay_finite(rule):
     steps = -np.array([1e-15, 0.1, 1.0, 10.0, 100.0, 600.0])
@@ -168,6 +197,25 @@ def test_the_default_takes_any_levels():
     assert default_detector(X).fit(X).score_samples(X).shape == (600,)
     named = {"pixels": X["a"], "stage1": X["a"] * np.nan, "z": X["b"]}
     assert default_detector(named).fit(named).levels_ == ["pixels", "z"]
+
+
+@pytest.mark.parametrize("kind", ["meaning", "kind", "statistics"])
+def test_the_default_finds_another_direction_another_length_and_other_statistics(kind):
+    """Ten clusters of embeddings of one length; oddities of an eleventh cluster, far along a known one, or of other colors."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(11, 32))
+    centers *= 6 / np.linalg.norm(centers, axis=1, keepdims=True)
+
+    def items(n, clusters, factor=1.0, shift=0.0):
+        z = factor * centers[rng.choice(clusters, n)] + rng.normal(size=(n, 32))
+        return {"statistics": shift + rng.normal(size=(n, 20)), "z": z}
+
+    typical = list(range(10))
+    odd = {"meaning": ([10], 1.0, 0.0), "kind": (typical, 3.0, 0.0), "statistics": (typical, 1.0, 2.5)}[kind]
+    X, new, odd = items(2000, typical), items(500, typical), items(300, *odd)
+    detector = default_detector(X).fit(X)
+    found = roc_auc_score(np.arange(800) >= 500, np.r_[detector.anomaly_score(new), detector.anomaly_score(odd)])
+    assert found > 0.95 and detector.level(odd).tolist().count("statistics" if kind == "statistics" else "z") > 270
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])

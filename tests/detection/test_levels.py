@@ -96,5 +96,8 @@ def test_a_dictionary_of_patches_is_that_of_the_transformer():
     np.testing.assert_allclose(maps(x).numpy(), theirs.transform(x), atol=1e-3)
     with pytest.raises(ValueError, match="at least one batch"):
         patch_dictionary([])
+    assert patch_dictionary([x[:, :, :10, :10]], atoms=4).settings.patch == 4  # small images have smaller patches
+    large = patch_dictionary([torch.rand(3, 3, 64, 80, dtype=torch.float32)], atoms=4)
+    assert large.settings.side == 32 and large.settings.patch == 6
     with pytest.raises(ValueError, match="pixels"):
         patch_dictionary([torch.zeros(2, 3, 4, 4)])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vergence.detection import patch_dictionary
 from vergence.encoders.dictionary import PatchEncoder
 from vergence.encoders.networks import encoder
 from vergence.evaluation.levels import Levels
@@ -20,24 +21,23 @@ def method(name, shape, objective=VJE):
     return PairedMethod(net, objective(dim)).eval()
 
 
-@pytest.mark.parametrize("name", ["small", "resnet18"])
-def test_z_is_the_embedding_and_stages_are_pooled_maps(name):
-    m = method(name, (3, 32, 32))
-    x = torch.rand(4, 3, 32, 32)
+def test_z_is_the_embedding_and_patches_are_the_dictionarys_responses():
+    """Bytes and the same numbers as floats have the same levels."""
+    m, x = method("small", (3, 32, 32)), torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    maps = patch_dictionary([x], atoms=8)
     with torch.no_grad():
-        found, z = Levels(m, (3, 32, 32), stages=True)(x), m.encoder(x)
-    assert list(found) == ["pixels", "stage1", "stage2", "stage3", "stage4", "z"]
-    assert torch.equal(found["z"], z) and all(len(f) == 4 and f.isfinite().all() for f in found.values())
-    torch.testing.assert_close(found["stage4"][:, : z.shape[1]], z, rtol=1e-4, atol=1e-5)  # z is the mean of the last maps
+        found, plain = Levels(m, (3, 32, 32), maps)(x), Levels(m, (3, 32, 32))(x)
+        of_floats = Levels(m, (3, 32, 32), maps)(x.float() / 255)
+        assert torch.equal(found["z"], m.encoder(x)) and torch.equal(found["patches"], maps(x.float() / 255))
+    assert list(found) == ["pixels", "patches", "z"] and list(plain) == ["pixels", "z"]
+    torch.testing.assert_close(found["patches"], of_floats["patches"])
 
 
-def test_vectors_have_their_inputs_and_posteriors_on_request():
-    m = method("mlp", (7,))
-    x = torch.randn(5, 7)
+def test_vectors_have_their_inputs():
+    m, x = method("mlp", (7,)), torch.randn(5, 7)
     with torch.no_grad():
-        found = Levels(m, (7,), mu=True)(x)
-        assert torch.equal(found["mu"], m.objective.posterior(m.encoder(x)).mean)
-    assert torch.equal(found["inputs"], x) and "pixels" not in found
+        found = Levels(m, (7,))(x)
+    assert torch.equal(found["inputs"], x) and list(found) == ["inputs", "z"]
 
 
 def test_patches_are_averaged_over_cells():

@@ -98,6 +98,7 @@ def test_an_objective_from_outside_has_no_density_to_embed_with_but_a_detector_t
 
 
 def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):
+    from vergence.evaluation.anomaly import detection
     from vergence.report.page import write_report
     from vergence.report.show import show_evaluation
     from vergence.runs.evaluate import evaluate
@@ -107,11 +108,18 @@ def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plai
         assert set(e.files) == {"name", "z"} and np.allclose(e["z"], plain.encode(images()))
     record = evaluate(plain, probes=False)
     assert set(record.representations) == {"z", "untrained", "pixels", "pca"} and record.posterior is None
-    assert {score.kind for score in record.anomaly.scores.values()} == {"control"}
+    scores = record.anomaly.scores
+    assert next(iter(scores)) == "detector" and [name for name in scores if scores[name].kind == "model"] == ["detector"]
+    odd = torch.from_numpy(plain.items("digits").labels.numpy() == 9)
+    assert scores["detector"].auroc == pytest.approx(detection(plain.score("digits"), odd)["auroc"], abs=1e-9)
+    capsys.readouterr()
     show_evaluation(record)
-    assert "mu" not in capsys.readouterr().out.split()
+    shown = capsys.readouterr().out
+    best = max((name for name in scores if name != "detector"), key=lambda name: scores[name].auroc)
+    wins = scores[best].auroc > scores["detector"].auroc
+    assert "mu" not in shown.split() and (f"better than detector by AUROC: {best}" in shown) == wins
     page = write_report(plain.folder.path).read_text()
-    assert "defines no density" in page and "its objective defines no posterior" in page
+    assert "with <b>detector</b>" in page and "its objective defines no posterior" in page
 
 
 def test_projected_runs_embed_what_the_objective_saw(tmp_path):

@@ -1,13 +1,15 @@
 """What `score` writes: the detector of every run, p-values that hold, flags at the stated rate, and one line for bad input."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load, save
 
 import vergence
-from vergence.detection import fpr_threshold, q_values, select
+from vergence.detection import GaussianDetector, fpr_threshold, q_values, select
 from vergence.runs import scoring
 from vergence.runs.detector import RunDetector, usable_levels
 from vergence.runs.score import Decisions
@@ -131,7 +133,7 @@ def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, t
     file = run.folder.path / "detector.safetensors"
     again = RunDetector.read(file)
     x = torch.cat([noise(), next(run.items("digits").stream([torch.arange(20)]))[1]])
-    levels = {name: f.detach() for name, f in run.levels()(x).items()}
+    levels = {name: f.detach() for name, f in again.of_batches(run.method, (1, 8, 8))(x).items()}
     assert (again.scores(levels)[0] == run.detector().scores(levels)[0]).all() and again.names == run.detector().names
     content = file.read_bytes()
     try:
@@ -144,6 +146,54 @@ def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, t
         assert file.exists()
     finally:
         file.write_bytes(content)
+
+
+def test_a_network_has_a_dictionary_of_patches_that_is_stored_and_used(run):
+    found = run.detector()
+    levels = found.of_batches(run.method, (1, 8, 8))
+    again = RunDetector.read(run.folder.path / "detector.safetensors")
+    assert list(levels(noise())) == ["pixels", "patches", "z"] == list(found.detector.levels_)
+    assert found.dictionary.settings == again.dictionary.settings and found.dictionary.settings.patch == 4
+    assert torch.equal(found.dictionary(noise() / 255), again.dictionary(noise() / 255))
+    before = torch.random.get_rng_state()
+    RunDetector.read(run.folder.path / "detector.safetensors")
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_detector_of_an_earlier_version_still_scores(run, tmp_path):
+    """Format 1: the record has neither a dictionary nor weights, and one detector on each of two levels."""
+    found = run.detector()
+    kept = {name: found.detector.detectors_[name] for name in ("pixels", "z")}
+    old = copy.deepcopy(found)
+    old.detector.set_params(detectors={name: GaussianDetector() for name in kept}, weights=None)
+    old.detector.levels_, old.detector.detectors_ = list(kept), kept
+    old.detector.tails_ = {name: found.detector.tails_[name] for name in kept}
+    old.dictionary = None
+    arrays, record = parts_of(old.content())
+    del record["settings"]["parameters"]["dict"]["weights"]
+    file = tmp_path / "detector.safetensors"
+    file.write_bytes(save(arrays, metadata={"record": json.dumps({**record, "format": 1})}))
+    again = RunDetector.read(file)
+    levels = {name: f.detach() for name, f in again.of_batches(run.method, (1, 8, 8))(noise()).items()}
+    assert list(levels) == ["pixels", "z"]
+    log_p = np.stack(list(again.detector.contributions(levels).values()), 1)
+    np.testing.assert_allclose(again.scores(levels)[0], log_p.max(1))  # the least p, without weights
+
+
+def parts_of(content):
+    """Returns the arrays and the record of a stored detector."""
+    n = int.from_bytes(content[:8], "little")
+    record = json.loads(json.loads(content[8 : 8 + n])["__metadata__"]["record"])
+    return load(content), record
+
+
+@pytest.mark.parametrize("damage", [lambda a: a.pop("dictionary/bias"), lambda a: a["dictionary/filters"].fill(np.nan)])
+def test_a_damaged_dictionary_is_one_line(run, tmp_path, damage):
+    arrays, record = parts_of(run.detector().content())
+    damage(arrays)
+    (tmp_path / "d").write_bytes(save(arrays, metadata={"record": json.dumps(record)}))
+    with pytest.raises(ValueError, match="dictionary of patches without its atoms"):
+        RunDetector.read(tmp_path / "d")
 
 
 def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_path, capsys):
@@ -229,7 +279,7 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
 
 def test_the_detector_records_which_model_it_is_of(run):
     record = json.loads(_metadata(run.folder.path / "detector.safetensors")["record"])
-    assert record["held_out"] and record["format"] == 1 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
+    assert record["held_out"] and record["format"] == 2 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
 
 
 def _metadata(file):

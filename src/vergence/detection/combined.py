@@ -14,33 +14,37 @@ from vergence.detection.parts.moments import uniform
 from vergence.detection.parts.tails import Tail
 from vergence.detection.storage import find
 from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import require_choice, require_within
+from vergence.utils.checks import require_choice, require_positive, require_within
 
 __all__ = ["COMBINE", "CombinedDetector", "default_detector"]
 
 
-def fisher(log_p: np.ndarray) -> np.ndarray:
-    """Returns -2 sum log p over the last axis (Fisher, 1925)."""
-    return np.asarray(-2 * log_p.sum(-1))
+Weights = np.ndarray | float  # of the levels, (L,) or one for all
 
 
-def stouffer(log_p: np.ndarray) -> np.ndarray:
-    """Returns sum z / sqrt(L), z = Phi^-1(1 - p), over the last axis (Stouffer, 1949)."""
-    return np.asarray(norm.isf(np.exp(np.clip(log_p, -700.0, -1e-12))).sum(-1) / np.sqrt(log_p.shape[-1]))
+def fisher(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
+    """Returns -2 sum w log p over the last axis (Fisher, 1925; weights: Good, 1955)."""
+    return np.asarray(-2 * (w * log_p).sum(-1))
 
 
-def cauchy(log_p: np.ndarray) -> np.ndarray:
-    """Returns the signed logarithm of the mean of 1 / tan(pi p) over the last axis (Liu, Xie, Cauchy combination test, 2020)."""
-    mean = (1 / np.tan(np.pi * np.exp(np.clip(log_p, -700.0, -1e-12)))).mean(-1)
+def stouffer(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
+    """Returns sum w z / sqrt(sum w^2), z = Phi^-1(1 - p), over the last axis (Stouffer, 1949; weights: Lipták, 1958)."""
+    z = norm.isf(np.exp(np.clip(log_p, -700.0, -1e-12)))
+    return np.asarray((w * z).sum(-1) / np.sqrt(np.sum(np.broadcast_to(w, z.shape[-1:]) ** 2)))
+
+
+def cauchy(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
+    """Returns the signed logarithm of the mean of w / tan(pi p) over the last axis (Liu, Xie, Cauchy combination test, 2020)."""
+    mean = (w / np.tan(np.pi * np.exp(np.clip(log_p, -700.0, -1e-12)))).mean(-1)
     return np.asarray(np.sign(mean) * np.log1p(np.abs(mean)))
 
 
-def least(log_p: np.ndarray) -> np.ndarray:
-    """Returns -log of the least p over the last axis; it wants its own calibration."""
-    return np.asarray(-log_p.min(-1))
+def least(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
+    """Returns -log of the least p / w over the last axis; it wants its own calibration."""
+    return np.asarray(-(log_p - np.log(w)).min(-1))
 
 
-Rule = Callable[[np.ndarray], np.ndarray]
+Rule = Callable[[np.ndarray, Weights], np.ndarray]
 COMBINE: dict[str, Rule] = {"fisher": fisher, "stouffer": stouffer, "cauchy": cauchy, "least": least}
 
 
@@ -58,6 +62,8 @@ class CombinedDetector(Detector):
             for every level; None for `SubspaceDetector`.
         columns: Columns of each level in a matrix, slices or lists of indices; None makes the matrix one level, ``features``.
         combine: ``fisher``, ``stouffer``, ``cauchy`` or ``least``.
+        weights: Weights of levels by their names, > 0, of which only the ratios matter; 1 for the others. A level of small weight
+            decides only where it is much rarer than the others.
         calibration: Share of the items, in [0, 1), that is not fitted to but calibrates the levels; 0 calibrates on the items
             of the fit, whose scores are too small: call `calibrate` then.
         random_state: Seed of the calibration part; the order of the items does not matter.
@@ -86,6 +92,7 @@ class CombinedDetector(Detector):
         *,
         columns: Mapping[str, Any] | None = None,
         combine: str = "fisher",
+        weights: Mapping[str, float] | None = None,
         calibration: float = 0.2,
         random_state: int | None = 0,
         contamination: float = 0.05,
@@ -93,6 +100,7 @@ class CombinedDetector(Detector):
         self.detectors = detectors
         self.columns = columns
         self.combine = combine
+        self.weights = weights
         self.calibration = calibration
         self.random_state = random_state
         self.contamination = contamination
@@ -100,6 +108,7 @@ class CombinedDetector(Detector):
     def _fit(self, X: dict[str, np.ndarray], w: np.ndarray | None) -> None:
         require_choice("combine", self.combine, COMBINE)
         require_within("[0, 1)", calibration=self.calibration)
+        require_positive(**{f"weights[{name}]": weight for name, weight in (self.weights or {}).items()})
         self.levels_ = list(X)
         held = self._chance(X) < self.calibration
         if held.all() or held.sum() < 2 or (~held).sum() < 2:
@@ -166,12 +175,17 @@ class CombinedDetector(Detector):
         found = self.contributions(X)
         return np.asarray(np.asarray(list(found))[np.stack(list(found.values())).argmax(0)])
 
+    def combined(self, contributions: np.ndarray) -> np.ndarray:
+        """Returns the anomaly scores (N,) of what `contributions` returned, as a matrix (N, L) in the order of ``levels_``."""
+        w = np.array([(self.weights or {}).get(name, 1.0) for name in self.levels_])
+        return COMBINE[self.combine](-contributions, w)
+
     def _log_p(self, X: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         tails = {name: Tail.of(state) for name, state in self.tails_.items()}
         return {name: tails[name].log_probability(-self.detectors_[name].score_samples(X[name])) for name in self.levels_}
 
     def _over(self, X: dict[str, np.ndarray]) -> np.ndarray:
-        return np.asarray(-COMBINE[self.combine](np.stack(list(self._log_p(X).values()), -1)))
+        return -self.combined(-np.stack(list(self._log_p(X).values()), -1))
 
     def _score(self, block: np.ndarray) -> np.ndarray:
         return self._over(self._split(block))
@@ -213,15 +227,19 @@ class CombinedDetector(Detector):
 
 
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian
-LEARNED = ("z", "patches", "pretrained")
+PATCHES = ("patches",)
+EMBEDDED = ("z", "pretrained")  # in whose directions similar content is close
+SMALL = 0.3  # weight of the levels beside embeddings
 
 
 def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, **settings: Any) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
-    - statistics of pixels, or the inputs as they are: one Gaussian without the least likely twentieth of the items;
-    - the embedding ``z``, the average responses to ``patches``, ``pretrained`` features: the distance to the 20th nearest of
-      2,000 items.
+    - the embedding ``z``, ``pretrained`` features: Fisher's rule over one Gaussian without the least likely twentieth of the
+      items, which notices foreign kinds of items, and the cosine distance of the centered and scaled features to the 5th nearest
+      of 2,000 items, which notices what is foreign in meaning but of the same kind;
+    - statistics of pixels, or the inputs as they are, with a weight of 0.3 beside embeddings: one such Gaussian;
+    - the average responses to ``patches``, with a weight of 0.3: the distance to the 20th nearest of 2,000 items.
 
     Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. How this was
     chosen, and what it detects, is in docs/detection.md.
@@ -233,14 +251,26 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
         **settings: Settings of `CombinedDetector` that differ.
 
     Example:
-        >>> default_detector(["statistics", "stage1", "z"]).detectors
-        {'statistics': GaussianDetector(trim=0.05), 'z': NeighborDetector(max_items=2000, n_neighbors=20)}
+        >>> default_detector(["statistics", "stage1", "patches"]).detectors
+        {'statistics': GaussianDetector(trim=0.05), 'patches': NeighborDetector(max_items=2000, n_neighbors=20)}
+        >>> default_detector(["statistics", "z"]).weights
+        {'statistics': 0.3}
     """
     names = list(levels)
     gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
     trim = 0.2 if contaminated else 0.05
-    plain = {name: gaussian(trim=trim) for name in names if name in PLAIN}
-    one = gaussian(trim=trim) if contaminated else neighbors(20, max_items=2000)
-    learned = {name: clone(one) for name in names if name in LEARNED}
-    detectors = {**plain, **learned} or {name: gaussian(trim=trim) for name in names}
-    return CombinedDetector(detectors or None, **{"combine": "least", **settings})
+    used = [name for name in names if name in (*PLAIN, *PATCHES, *EMBEDDED)] or names
+    beside = [name for name in used if name not in EMBEDDED]
+    detectors = {name: gaussian(trim=trim) for name in used}
+    if not contaminated:
+        detectors |= {name: neighbors(20, max_items=2000) for name in used if name in PATCHES}
+        detectors |= {name: _of_embedding() for name in used if name in EMBEDDED}
+    weights = None if contaminated or beside == used else dict.fromkeys(beside, SMALL)
+    return CombinedDetector(detectors or None, **{"combine": "least", "weights": weights, **settings})
+
+
+def _of_embedding() -> CombinedDetector:
+    """Returns the unfitted detector of an embedding: its density and the distance between directions."""
+    whole = slice(None)
+    density, direction = find("GaussianDetector")(trim=0.05), find("NeighborDetector")(max_items=2000, metric="cosine")
+    return CombinedDetector({"density": density, "direction": direction}, columns={"density": whole, "direction": whole})

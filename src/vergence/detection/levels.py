@@ -1,35 +1,37 @@
 """Levels of features of one batch of images: pixel statistics, the stages of an encoder, and its embedding."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vergence.data.pixels import to_unit
-from vergence.encoders.dictionary import PatchEncoder, PatchMaps, PatchSample, PatchSettings, learn_dictionary
+from vergence.encoders.dictionary import PatchEncoder, PatchMaps, PatchSettings, learn_dictionary, sampled_patches
 
 __all__ = ["STAGE", "patch_dictionary", "stage_features", "stage_modules"]
 
-PATCHES = 100_000  # that a dictionary is learned from
 STAGE = "stage"  # before the number of a stage in the name of its level
 
 
-def patch_dictionary(batches: Iterable[Tensor], atoms: int = 128, *, patch: int = 6, stride: int = 2, seed: int = 0) -> PatchMaps:
+def patch_dictionary(
+    batches: Iterable[Tensor], atoms: int = 128, *, patch: int | None = None, stride: int = 2, seed: int = 0
+) -> PatchMaps:
     """Returns a small dictionary of whitened patches, for the level ``patches`` of any encoder.
 
     The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
-    has, wherever they are. It takes a few percent of a small network's time. See `vergence.encoders.dictionary`.
+    has, wherever they are. It takes a few percent of a small network's time. Images whose shorter side has more than 48 pixels
+    are resized to 32. See `vergence.encoders.dictionary`.
 
     Args:
-        batches: Typical images, uint8 or floats in [0, 1], in batches; 100,000 of their patches are used.
+        batches: Typical images of one size, uint8 or floats in [0, 1], in batches; 100,000 of their patches are used.
         atoms: Size of the dictionary.
-        patch: Side of a patch in pixels.
+        patch: Side of a patch in pixels; 6 by default, and 4 for images of fewer than 16 pixels.
         stride: Distance of neighboring patches in pixels.
         seed: Seed of the choice of patches.
 
     Raises:
-        ValueError: Images are smaller than a patch, or there are fewer distinct patches than atoms.
+        ValueError: There is no image, images are smaller than a patch, or there are fewer distinct patches than atoms.
 
     Example:
         >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
@@ -37,16 +39,14 @@ def patch_dictionary(batches: Iterable[Tensor], atoms: int = 128, *, patch: int 
         >>> maps(images).shape
         torch.Size([20, 32])
     """
-    settings = PatchSettings(atoms=atoms, patch=patch, stride=stride, pool=1)
-    sample, channels = PatchSample(PATCHES, patch, stride, seed), 0
-    for x in batches:
-        settings.require_size(tuple(x.shape[1:]))
-        channels = x.shape[1]
-        sample.add(to_unit(x, torch.float32))
-    if sample.patches is None:
+    stream = iter(batches)
+    first = next(stream, None)
+    if first is None:
         raise ValueError("expected images to learn a dictionary of patches from, found none: give at least one batch")
-    maps = PatchMaps(channels, settings).float()
-    maps.set(*learn_dictionary(sample.patches, atoms))
+    asked = {"atoms": atoms, "stride": stride, "pool": 1, **({} if patch is None else {"patch": patch})}
+    name = "patches:" + ",".join(f"{key}={value}" for key, value in asked.items())
+    maps = PatchMaps(first.shape[1], PatchSettings.parse(name, tuple(first.shape[1:]))).float()
+    maps.set(*learn_dictionary(sampled_patches(itertools.chain([first], stream), maps, seed=seed), atoms))
     return maps
 
 

@@ -17,7 +17,7 @@ in bfloat16 where the hardware supports it.
 import dataclasses
 import hashlib
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.data.pixels import resize
+from vergence.data.pixels import resize, to_unit
 from vergence.utils.checks import Checked, require_count, require_positive
 from vergence.utils.names import quoted, unknown
 
@@ -36,6 +36,7 @@ __all__ = [
     "PatchSettings",
     "learn_dictionary",
     "normalized_patches",
+    "sampled_patches",
     "spherical_k_means",
     "whitening",
 ]
@@ -296,6 +297,32 @@ class PatchMaps(nn.Module):
             both = (a.abs_() @ A).to(x)
             f[0], f[1] = both + signed, both - signed
         return out.flatten(1).div_(2).clamp_(min=0).pow_(1 / ROOT)
+
+
+def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PATCHES, seed: int = 0) -> Tensor:
+    """Returns a uniform sample of at most n normalized patches (n, F) of images that are resized as ``maps`` resizes them.
+
+    Args:
+        images: Batches (B, C, H, W), uint8 or floats in [0, 1]; empty ones are skipped.
+        maps: Reads the images; its dictionary is not used.
+        n: Largest number of patches.
+        seed: Seed of the sample.
+
+    Raises:
+        ValueError: There is no image.
+
+    Example:
+        >>> maps = PatchMaps(1, PatchSettings(atoms=4, patch=3))
+        >>> sampled_patches([torch.rand(5, 1, 8, 8), torch.rand(2, 1, 8, 8)], maps, n=40).shape
+        torch.Size([40, 9])
+    """
+    sample = PatchSample(n, maps.settings.patch, maps.settings.stride, seed)
+    for x in images:
+        if len(x):
+            sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)).cpu())
+    if sample.patches is None:
+        raise ValueError("expected images to learn a dictionary of patches from, found none that could be read; give others")
+    return sample.patches
 
 
 def cells(rows: int, columns: int, pool: int) -> Tensor:

@@ -57,6 +57,15 @@ def show_anomalies(anomaly: Anomaly) -> None:
     rows = [[_label(name, s.kind), s.auroc, s.aupr, s.fpr95] for name, s in anomaly.scores.items()]
     title = f"anomalies: {', '.join(anomaly.anomalies)} ({anomaly.n_anomalies} among {anomaly.n_inliers} others)"
     table(title, ["score", "AUROC", "average precision", "FPR at 95 %"], rows)
+    first = next((name for name, s in anomaly.scores.items() if s.kind == "model"), None)
+    if first is None:
+        return
+    better = [name for name, s in anomaly.scores.items() if s.kind == "control" and s.auroc > anomaly.scores[first].auroc]
+    if better:
+        best = max(better, key=lambda name: anomaly.scores[name].auroc)
+        print(f"a control is better than {first} by AUROC: {best}, {anomaly.scores[best].auroc:.3f}")
+    else:
+        print(f"{first} is at least level with every control by AUROC")
 
 
 def show_uncertainty(record: Uncertainty) -> None:

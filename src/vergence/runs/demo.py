@@ -99,12 +99,12 @@ def lessons(record: Evaluation) -> list[str]:
     best = max(("untrained", "pixels", "pca"), key=lambda name: accuracy[name])
     scores = record.anomaly.scores
     control = max((n for n in scores if scores[n].kind == "control"), key=lambda name: scores[name].auroc)
-    joint = scores["joint"].auroc
+    ours = scores["detector"].auroc
     return [
         f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: a majority vote of "
         f"the 30 nearest neighbors classifies {accuracy['z']:.1%} of the test digits correctly; on {best} {accuracy[best]:.1%}.",
-        f"2. The joint score detects the unseen digit {_compared(joint, scores[control].auroc)} the best control: "
-        f"AUROC {joint:.3f}, {control} {scores[control].auroc:.3f} (0.5 is chance).",
+        f"2. The run's detector finds the unseen digit {_compared(ours, scores[control].auroc)} the best control: "
+        f"AUROC {ours:.3f}, {control} {scores[control].auroc:.3f} (0.5 is chance).",
         "3. Next: your own images with `vergence train FOLDER --out runs/mine`, or `vergence train --help`.",
     ]
 

@@ -1,9 +1,11 @@
 """The detector of a run: fitted to levels of training items, calibrated on items that no fit has seen, stored without pickle."""
 
+import dataclasses
+import itertools
 import json
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,10 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.encoders.dictionary import PatchMaps, PatchSettings
 from vergence.evaluation import collapse
+from vergence.evaluation.levels import Levels
+from vergence.methods.paired import PairedMethod
 from vergence.runs.levels import Arrays, Found, sample
 
 if TYPE_CHECKING:
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "RunDetector", "fit", "gap", "usable_levels", "warn"]
 
 FILE = "detector.safetensors"
-FORMAT = 1
+FORMAT = 2  # 1 had no dictionary
 TYPICAL = 5_000  # items that are shown as nearest typical ones
 FOLDS = 5
 
@@ -46,6 +51,7 @@ class RunDetector:
             which is 0.05 for items like those of the calibration; None where it was not measured.
         model: Digest of the model that the detector belongs to.
         notes: What the reader of the scores must know, such as a collapse.
+        dictionary: Dictionary of the level ``patches``; None where the encoder has its own, or there is no such level.
     """
 
     detector: "CombinedDetector"
@@ -58,20 +64,29 @@ class RunDetector:
     gap: float | None = None
     model: str = ""
     notes: list[str] = field(default_factory=list)
+    dictionary: PatchMaps | None = None
 
     def widths(self) -> dict[str, int]:
         """Returns the number of features of each level that the detector reads."""
         return {name: one.n_features_in_ for name, one in self.detector.detectors_.items()}
 
+    def of_batches(self, method: PairedMethod, shape: Sequence[int]) -> Levels:
+        """Returns the function of a batch of items that computes the levels which the detector reads.
+
+        Args:
+            method: Trained method, in evaluation mode.
+            shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+        """
+        first = next(itertools.chain(method.encoder.parameters(), method.encoder.buffers()))
+        return Levels(method, shape, None if self.dictionary is None else self.dictionary.to(first.device))
+
     def scores(self, levels: Mapping[str, Tensor | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the anomaly score of each item (B,), and of each level -log p (B, L), in the order of ``detector.levels_``."""
-        from vergence.detection.combined import COMBINE  # scikit-learn is slow to import
-
         if not len(levels["z"]):  # a batch of files of which none could be read
             return np.zeros(0), np.zeros((0, len(self.detector.levels_)))
         found = self.detector.contributions({name: _finite(name, _array(levels[name])) for name in self.detector.levels_})
         each = np.stack(list(found.values()), -1)
-        return COMBINE[self.detector.combine](-each), each
+        return self.detector.combined(each), each
 
     def nearest(self, z: np.ndarray, k: int = 3) -> list[str]:
         """Returns the names of the k most similar typical items of each embedding (B, D), separated by ``; ``."""
@@ -86,8 +101,11 @@ class RunDetector:
         mine = ("calibration", "typical", "seen")
         arrays = {f"detector/{name}": array for name, array in self.detector.arrays().items()}
         arrays |= {name: getattr(self, name) for name in mine}
-        record = {name: value for name, value in vars(self).items() if name not in (*mine, "detector")}
+        record = {name: value for name, value in vars(self).items() if name not in (*mine, "detector", "dictionary")}
         record |= {"format": FORMAT, "settings": self.detector.settings()}
+        if self.dictionary is not None:
+            record["dictionary"] = dataclasses.asdict(self.dictionary.settings)
+            arrays |= {f"dictionary/{name}": _array(x) for name, x in self.dictionary.state_dict().items()}
         whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         return bytes(save(whole, metadata={"record": json.dumps(record)}))
 
@@ -103,10 +121,16 @@ class RunDetector:
         with safe_open(file, framework="numpy") as opened:
             record = json.loads((opened.metadata() or {})["record"])
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}
-        if record.pop("format") != FORMAT:
+        if record.pop("format") not in range(1, FORMAT + 1):
             raise ValueError("another version wrote it")
-        inner = {name.removeprefix("detector/"): arrays.pop(name) for name in list(arrays) if name.startswith("detector/")}
-        found = cls(detector=restore("CombinedDetector", record.pop("settings"), inner), **record, **arrays)
+        inner, of_patches = (
+            {name.removeprefix(start): arrays.pop(name) for name in list(arrays) if name.startswith(start)}
+            for start in ("detector/", "dictionary/")
+        )
+        parts: dict[str, Any] = {"detector": restore("CombinedDetector", record.pop("settings"), inner)}
+        if "dictionary" in record:
+            parts["dictionary"] = _dictionary(record.pop("dictionary"), of_patches)
+        found = cls(**parts, **record, **arrays)
         found.require_whole()
         return found
 
@@ -121,8 +145,23 @@ class RunDetector:
         return replace(self, calibration=scores, names=names, held_out=True, gap=None)
 
 
+def _dictionary(settings: dict[str, Any], arrays: Arrays) -> PatchMaps:
+    """Returns a dictionary of patches from its settings and arrays; raises a ValueError where they do not fit together."""
+    if not {"filters", "bias"} <= arrays.keys() or arrays["filters"].ndim != 2 or not np.isfinite(arrays["filters"]).all():
+        raise ValueError("a dictionary of patches without its atoms")
+    known = PatchSettings(**settings)
+    channels = arrays["filters"].shape[1] // known.patch**2
+    with torch.random.fork_rng(devices=[]):  # its atoms are random before they are set
+        maps = PatchMaps(channels, known).float()
+    state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if {name: x.shape for name, x in state.items()} != {name: x.shape for name, x in maps.state_dict().items()}:
+        raise ValueError("a dictionary of patches whose atoms do not fit its settings")
+    maps.load_state_dict(state)
+    return maps
+
+
 def _array(x: Tensor | np.ndarray) -> np.ndarray:
-    return x.cpu().numpy() if isinstance(x, Tensor) else x
+    return x.detach().cpu().numpy() if isinstance(x, Tensor) else x
 
 
 def _finite(name: str, f: np.ndarray) -> np.ndarray:
@@ -157,7 +196,7 @@ def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
     return kept, notes
 
 
-def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> RunDetector:
+def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None, dictionary: PatchMaps | None = None) -> RunDetector:
     """Returns a detector that is fitted to training items and calibrated on others.
 
     Args:
@@ -165,6 +204,7 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> R
         names: Names of all training items, by the index of ``training``.
         calibration: Levels and all names of the calibration items; None to calibrate on the training items, each scored by
             a detector that was fitted without it.
+        dictionary: Dictionary that the level ``patches`` was computed with; kept for the items to come.
 
     Raises:
         ValueError: There are too few items, or no level tells them apart.
@@ -196,6 +236,7 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None) -> R
         seen=np.unique(np.concatenate([training.digests, found.digests])),
         gap=None if calibration is None else gap(scores, own),
         notes=notes,
+        dictionary=dictionary if "patches" in levels else None,
     )
 
 

@@ -1,6 +1,7 @@
 """The one declared protocol: a run's numbers beside their controls, from the last epoch, with every setting recorded."""
 
 import copy
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -53,8 +54,9 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
     regression on frozen features standardized with training statistics. Both on the embedding z and the posterior mean mu,
     beside an untrained encoder of the same architecture, the encoder before its first step (``initial``) where it started from
     weights that were not random, raw inputs and their PCA. If the run was trained on some classes only, the others are the
-    anomalies: AUROC, average precision and false-positive rate at 95 % detection of every score and control. Without a density
-    there are no mu, no posterior and no scores; of pairs the contexts are evaluated.
+    anomalies: AUROC, average precision and false-positive rate at 95 % detection of the run's detector, of every score of the
+    objective's own and of every control. Without a density there are no mu, no posterior and no scores of the objective's own;
+    of pairs the contexts are evaluated.
 
     Args:
         run: A finished run.
@@ -79,15 +81,16 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
         for name in train:
             advance(1, label=f"evaluate {name}")
             representations[name] = _representation(name, opened, train[name], test[name], kept, probes)
+    detected = _detected(run, opened.test)
     record = Evaluation(
         protocol=_protocol(run, opened, kept, time.monotonic() - started),
         representations=representations,
         posterior=_posterior(run, test["z"]) if run.has_density else None,
-        anomaly=_anomalies(run, opened, train, test),
+        anomaly=_anomalies(run, opened, train, test, detected),
         uncertainty=measure(run, opened, train["z"], test["z"], labeled=probes) if uncertainty else None,
     )
     run.folder.write_json("evaluation.json", record.to_dict())
-    _write_examples(run, opened.test, test)
+    _write_examples(run, opened.test, test, detected)
     if kept is None and opened.train.labels is not None and config.data.keep_classes is None:
         raise ValueError(
             f"expected at least 2 labeled classes for a probe, found {len(opened.classes)}: put each class into a folder of its "
@@ -231,7 +234,16 @@ def _probe(*labeled: Tensor) -> Probe:
     return Probe(**numbers)
 
 
-def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> Anomaly | None:
+def _detected(run: Run, items: Items) -> Tensor | None:
+    """Returns the score of each item by the run's detector; None, with one line on stderr, where the run can have none."""
+    try:
+        return run.score(items)
+    except ValueError as error:
+        print(f"note: no detector: {error}", file=sys.stderr)
+        return None
+
+
+def _anomalies(run: Run, opened: Data, train: Features, test: Features, detected: Tensor | None) -> Anomaly | None:
     """Returns how well every score separates the classes that training left out; None where it kept all."""
     keep, labels = run.folder.config.data.keep_classes, opened.test.labels
     if keep is None or labels is None:
@@ -239,6 +251,8 @@ def _anomalies(run: Run, opened: Data, train: Features, test: Features) -> Anoma
     test = {name: found[labels >= 0] for name, found in test.items()}
     anomalous = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
     scores: dict[str, tuple[Kind, Tensor]] = {}
+    if detected is not None:
+        scores["detector"] = "model", detected[labels >= 0]
     scores |= {name: ("model", score) for name, score in _scores(run, test["z"]).items()} if run.has_density else {}
     for name in (name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test):
         scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
@@ -263,7 +277,7 @@ def _scores(run: Run, z: Tensor) -> Features:
     return {name: torch.cat([part[name].cpu() for part in columns]) for name in columns[0]}
 
 
-def _write_examples(run: Run, items: Items, test: Features) -> None:
+def _write_examples(run: Run, items: Items, test: Features, detected: Tensor | None) -> None:
     """Writes ``examples.npz``, which the report shows of single items: a map, scores, thumbnails, neighbors."""
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:EXAMPLES].sort().values
     z = test["z"][chosen]
@@ -273,7 +287,7 @@ def _write_examples(run: Run, items: Items, test: Features) -> None:
     columns: dict[str, Any] = {
         "xy": xy.numpy(),
         "label": labels.numpy(),
-        "score": (next(iter(_scores(run, z).values())) if run.has_density else torch.full((len(z),), torch.nan)).numpy(),
+        "score": (torch.full((len(z),), torch.nan) if detected is None else detected[chosen].float()).numpy(),
         "name": np.asarray([items.names[i] for i in chosen.tolist()], dtype=np.str_),
         "neighbors": knn.nearest(z, z[:QUERIES], min(NEIGHBORS + 1, len(z)))[1].numpy(),
     }

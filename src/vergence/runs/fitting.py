@@ -4,14 +4,17 @@ from typing import Any
 
 import torch
 
-from vergence.data.items import Items
+from vergence.data.items import Items, PairItems, batches
+from vergence.data.pixels import center_crop
 from vergence.data.sources import Data, open_data
-from vergence.evaluation.levels import Levels
+from vergence.detection.levels import patch_dictionary
+from vergence.encoders.dictionary import PatchMaps
+from vergence.evaluation.levels import ATOMS, Levels
 from vergence.methods.paired import PairedMethod
 from vergence.runs.detector import FILE, RunDetector, fit, gap
 from vergence.runs.identity import of_module
-from vergence.runs.levels import MOST_ITEMS, Found, collected
-from vergence.training import calibration
+from vergence.runs.levels import MOST_ITEMS, Found, collected, sample
+from vergence.training import calibration, closed_form
 from vergence.training.folder import RunFolder
 from vergence.utils.terminal import late_bar
 from vergence.utils.threads import fixed
@@ -19,6 +22,7 @@ from vergence.utils.threads import fixed
 __all__ = ["calibration_items", "fit_and_save", "loaded_or_fitted", "training_items"]
 
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
+DICTIONARY_FROM = 4_000  # images
 
 
 def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
@@ -44,23 +48,37 @@ def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: 
 
 
 def _fitted(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
-    levels = Levels(method, folder.metadata.shape)
+    settings: dict[str, Any] = {"size": folder.metadata.crop_size(), "device": device, "workers": folder.config.fit.workers}
     held_out = opened.calibration
     unseen = _ordinary(opened, folder) if held_out is None else None
     total = sum(min(MOST_ITEMS, len(part)) for part in (opened.train, held_out, unseen) if part is not None)
     with late_bar("detector", total) as advance:
+        levels = Levels(method, folder.metadata.shape)
+        if levels.pixels and levels.patches is None:
+            levels.maps = _dictionary(opened.train, settings["size"], settings["workers"])
+            levels.to(device)
 
         def read(items: Items) -> tuple[Found, Any]:
-            settings: dict[str, Any] = {"size": folder.metadata.crop_size(), "device": device}
-            settings["workers"] = folder.config.fit.workers
             return collected(levels, items, advance, **settings), items.names
 
-        found = fit(*read(opened.train), None if held_out is None else read(held_out))
+        found = fit(*read(opened.train), None if held_out is None else read(held_out), levels.maps)
         if unseen is not None:
             scores = found.scores(read(unseen)[0].levels)[0]
             found.gap = gap(found.calibration, scores)
     found.model = of_module(method)
     return found
+
+
+def _dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
+    """Returns a dictionary of patches of some images; None where they are smaller than a patch, or too much alike."""
+    part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
+    stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
+    images = (x if size is None else center_crop(x, size) for _, x in stream if len(x))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return patch_dictionary(images, ATOMS)
+    except ValueError:
+        return None
 
 
 def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
@@ -79,7 +97,8 @@ def loaded_or_fitted(folder: RunFolder, method: PairedMethod, device: torch.devi
     """
     if (folder.path / FILE).exists():
         found: RunDetector = folder.read_checked(FILE, RunDetector.read)
-        if found.model == of_module(method) and found.widths().items() <= Levels(method, folder.metadata.shape).widths().items():
+        here = found.of_batches(method, folder.metadata.shape).widths()
+        if found.model == of_module(method) and found.widths().items() <= here.items():
             return found
     try:
         opened = _opened(folder)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from vergence.data.items import Items
 from vergence.data.pixels import to_unit
 from vergence.detection import measure, pixel_statistics
-from vergence.encoders.dictionary import PatchMaps, PatchSample, PatchSettings, learn_dictionary
+from vergence.encoders.dictionary import PatchMaps, PatchSettings, learn_dictionary, sampled_patches
 from vergence.runs.levels import Leveled
 
 __all__ = ["Described", "FolderLevels"]
@@ -83,15 +83,10 @@ class FolderLevels(nn.Module):
 def _dictionary(items: Items, seed: int) -> PatchMaps | None:
     """Returns the responses to patches of some items; None where they have too few different patches."""
     maps = PatchMaps(items.shape[0], PatchSettings(atoms=ATOMS, patch=PATCH, side=SIDE))
-    sample = PatchSample(PATCHES, PATCH, 1, seed)
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:IMAGES].sort().values
-    for _, x in items.subset(chosen).stream(chosen.new_tensor(range(len(chosen))).split(BLOCK)):
-        if len(x):
-            sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)))
-    if sample.patches is None:
-        return None
+    stream = items.subset(chosen).stream(torch.arange(len(chosen)).split(BLOCK))
     try:
-        maps.set(*learn_dictionary(sample.patches, ATOMS))
-    except ValueError:  # nearly all patches are equal: the level would say nothing
+        maps.set(*learn_dictionary(sampled_patches((x for _, x in stream), maps, n=PATCHES, seed=seed), ATOMS))
+    except ValueError:  # nothing could be read, or nearly all patches are equal: the level would say nothing
         return None
     return maps

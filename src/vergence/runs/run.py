@@ -265,8 +265,9 @@ class Run:
             ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
         """
         found = self.detector() if how in (None, score.DETECTOR) else None
+        levels = self.levels() if found is None else found.of_batches(self.method, self.folder.metadata.shape)
         settings = {"batch_size": batch_size, **self.where()}
-        return score.score(self.method, self.items(images), how, levels=self.levels(), found=found, **settings)
+        return score.score(self.method, self.items(images), how, levels=levels, found=found, **settings)
 
     def density(self, images: Images | None = None, *, batch_size: int = 256, **settings: Any) -> "MixtureDetector":
         """Returns a Gaussian mixture that is fitted to the final embeddings z, whatever the objective.
@@ -292,7 +293,10 @@ class Run:
         return MixtureDetector(**settings).fit(z.numpy())
 
     def levels(self) -> Levels:
-        """Returns the function of a batch of items that computes the levels of features that the detector reads."""
+        """Returns the function of a batch of items that computes the levels of features that the run's encoder has by itself.
+
+        The run's detector may read a dictionary of patches, too: `RunDetector.of_batches` has all that it reads.
+        """
         return Levels(self.method, self.folder.metadata.shape)
 
     def spread(self, images: Images, *, crops: int = 8, seed: int = 0, batch_size: int = 256) -> tuple[Tensor, Tensor]:

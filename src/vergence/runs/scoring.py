@@ -4,7 +4,7 @@ import hashlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,8 +60,9 @@ def score_items(
     """
     require_table(out)
     require_within("(0, 1)", fdr=fdr)
-    levels, where = run.levels(), {"batch_size": batch_size, "workers": workers, **run.where()}
     found, refused = run.detector(), None
+    levels = found.of_batches(run.method, run.folder.metadata.shape)
+    where: dict[str, Any] = {"batch_size": batch_size, "workers": workers, **run.where()}
     if calibration is not None:
         own = collected(levels, calibration, **where)
         names, refused = [calibration.names[i] for i in own.index.tolist()], np.unique(own.digests)

@@ -24,7 +24,7 @@ from torch import Tensor
 from vergence.data.items import Items, batches
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.views import Views
-from vergence.encoders.dictionary import N_PATCHES, PatchEncoder, PatchSample, PatchSettings, learn_dictionary
+from vergence.encoders.dictionary import PatchEncoder, PatchSettings, learn_dictionary, sampled_patches
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import loop
@@ -167,13 +167,9 @@ class _Fit:
         self.fabric.barrier()
 
     def _dictionary(self) -> tuple[Tensor, Tensor]:
-        s, seed = self.settings, loop.seed_of(self.config.fit.seed, "patches", 0) % (1 << 31)
-        sample = PatchSample(N_PATCHES, s.patch, s.stride, seed)
-        for x in self._images(self._some(DICTIONARY_FROM), "dictionary"):
-            sample.add(self.maps.shrunk(x.to(self.maps.filters.dtype)).cpu())
-        if sample.patches is None:
-            raise ValueError("expected images to learn a dictionary from, found none that could be read")
-        return learn_dictionary(sample.patches, s.atoms)
+        seed = loop.seed_of(self.config.fit.seed, "patches", 0) % (1 << 31)
+        images = self._images(self._some(DICTIONARY_FROM), "dictionary")
+        return learn_dictionary(sampled_patches(images, self.maps, seed=seed), self.settings.atoms)
 
     def _directions(self) -> tuple[Tensor, Tensor]:
         """Returns the mean of the features and their principal directions, in the type of the products."""

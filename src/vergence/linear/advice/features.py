@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items, batches
-from vergence.data.pixels import center_crop, to_unit
+from vergence.data.pixels import center_crop
 from vergence.data.views import ImageViews
-from vergence.encoders.dictionary import N_PATCHES, PatchMaps, PatchSample, PatchSettings, learn_dictionary
+from vergence.encoders.dictionary import PatchMaps, PatchSettings, learn_dictionary, sampled_patches
 from vergence.linear.reading import Features
 
 __all__ = ["ATOMS", "FEATURES", "patch_features"]
@@ -41,15 +41,12 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
         raise ValueError(f"expected images for features 'patches', found items of shape {shape}; use features='raw'")
     settings = dataclasses.replace(PatchSettings.parse("patches", shape), atoms=atoms)
     maps = PatchMaps(shape[0], settings)  # reads the images; the dictionary follows from them
-    sample = PatchSample(N_PATCHES, settings.patch, settings.stride, seed)
     some = torch.linspace(0, len(items) - 1, min(len(items), IMAGES)).long()
-    for _, raw in items.stream(some[index] for index in batches(len(some), BATCH)):
-        x = to_unit(raw if crop is None else center_crop(raw, crop), maps.filters.dtype)
-        sample.add(maps.shrunk(x))
-    assert sample.patches is not None
-    settings = dataclasses.replace(settings, atoms=min(atoms, max(2, len(sample.patches) // 10)))
+    stream = items.stream(some[index] for index in batches(len(some), BATCH))
+    patches = sampled_patches((x if crop is None else center_crop(x, crop) for _, x in stream), maps, seed=seed)
+    settings = dataclasses.replace(settings, atoms=min(atoms, max(2, len(patches) // 10)))
     maps = PatchMaps(shape[0], settings)
-    maps.set(*learn_dictionary(sample.patches, settings.atoms))
+    maps.set(*learn_dictionary(patches, settings.atoms))
     maps.to(device)
 
     def features(x: Tensor) -> Tensor:
