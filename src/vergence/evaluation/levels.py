@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vergence.detection import pixel_statistics
 from vergence.detection.levels import STAGE, stage_features
 from vergence.encoders.dictionary import PatchEncoder
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
 
 __all__ = ["Levels"]
@@ -41,6 +41,7 @@ class Levels(nn.Module):
 
     Example:
         >>> from vergence.encoders.networks import encoder
+        >>> from vergence.methods.paired import PairedMethod
         >>> from vergence.objectives.vje import VJE
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).eval()
         >>> levels = Levels(PairedMethod(net, VJE(256)), (1, 8, 8))
@@ -48,7 +49,7 @@ class Levels(nn.Module):
         ['pixels', 'z']
     """
 
-    def __init__(self, method: PairedMethod, shape: Sequence[int], *, stages: bool = False, mu: bool = False) -> None:
+    def __init__(self, method: Method, shape: Sequence[int], *, stages: bool = False, mu: bool = False) -> None:
         super().__init__()
         self.method, self.shape, self.stages, self.mu = method, tuple(shape), stages, mu
         self.pixels = len(self.shape) == 3 and min(self.shape[1:]) > 1

@@ -7,7 +7,7 @@ import torch
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.evaluation.levels import Levels
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 from vergence.runs.detector import FILE, RunDetector, fit, gap
 from vergence.runs.identity import of_module
 from vergence.runs.levels import MOST_ITEMS, Found, collected
@@ -21,7 +21,7 @@ __all__ = ["fit_and_save", "loaded_or_fitted", "training_items"]
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
 
 
-def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
+def fit_and_save(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
     """Fits a run's detector to its training items, calibrates it, and writes ``detector.safetensors``.
 
     Args:
@@ -43,7 +43,7 @@ def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: 
     return found
 
 
-def _fitted(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
+def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
     levels = Levels(method, folder.metadata.shape)
     held_out = opened.calibration
     unseen = _ordinary(opened, folder) if held_out is None else None
@@ -71,7 +71,7 @@ def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
     return opened.test.subset(index[:UNSEEN]) if len(index) else None
 
 
-def loaded_or_fitted(folder: RunFolder, method: PairedMethod, device: torch.device) -> RunDetector:
+def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) -> RunDetector:
     """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
 
     Raises:

@@ -1,20 +1,21 @@
 """Builds the parts of a run from its description: method, input statistics, views and metadata."""
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vergence import objectives
+from vergence import methods, objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import Items, PairItems
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.encoders import networks
-from vergence.encoders.names import is_factory
+from vergence.encoders.names import is_closed_form, is_factory
+from vergence.methods.core import ImageMethod, Method
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.training import loop
@@ -32,15 +33,19 @@ __all__ = [
     "initial_method",
     "input_shapes",
     "make_views",
+    "require_images",
+    "require_method",
     "statistics",
 ]
+
+T = TypeVar("T")
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
 
 
 def build_method(
     config: ModelConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
-) -> PairedMethod:
+) -> Method:
     """Builds the method of a description.
 
     Args:
@@ -55,9 +60,11 @@ def build_method(
     """
     n = shape[0]
     encoder = networks.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
-    dim = networks.width(encoder, shape)
     if config.freeze:
         return PairedMethod(encoder, None)
+    if config.method is not None:
+        return _image_method(config, encoder, shape)
+    dim = networks.width(encoder, shape)
     dual = target_shape is not None or config.target_encoder is not None
     second_shape = tuple(shape if target_shape is None else target_shape)
     second = _target_encoder(config, second_shape, mean[-second_shape[0] :], std[-second_shape[0] :]) if dual else None
@@ -71,6 +78,28 @@ def build_method(
         target_projector=None if second is None else _target_projector(config, networks.width(second, second_shape), dim),
         teacher=None if teacher is False else teacher,
     )
+
+
+def require_method(config: ModelConfig) -> None:
+    """Raises a ValueError unless a description's method exists and its encoder is a network."""
+    assert config.method is not None, "of a method"
+    methods.get(config.method)
+    if is_closed_form(config.encoder):
+        raise ValueError(f"expected a network for method '{config.method}', found '{config.encoder}'; choose another --encoder")
+
+
+def require_images(config: ModelConfig, kind: str) -> None:
+    """Raises a ValueError where a method on images is to be trained on data of another kind."""
+    if config.method is not None and kind != "image":
+        raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
+
+
+def _image_method(config: ModelConfig, encoder: nn.Module, shape: Sequence[int]) -> ImageMethod:
+    assert config.method is not None, "of a method"
+    require_method(config)
+    require_images(config, "image" if len(shape) == 3 else "vector")
+    kind = methods.get(config.method)
+    return _with_options(f"method '{config.method}'", kind, (encoder, shape), ("encoder", "shape"), config.options)
 
 
 def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,15 +128,31 @@ def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | 
 
 def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
     kind, options = objectives.get(config.objective), current_options(config.objective, config.options)
-    known = [name for name in inspect.signature(kind).parameters if name != "dim"]
+    own = {"tied": False} if dual and "tied" in inspect.signature(kind).parameters else {}
+    return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), options, own)
+
+
+def _with_options(
+    what: str,
+    kind: Callable[..., T],
+    arguments: tuple[Any, ...],
+    names: tuple[str, ...],
+    options: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+) -> T:
+    """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options.
+
+    Raises:
+        ValueError: An option is unknown, or of a wrong type.
+    """
+    known = [name for name in inspect.signature(kind).parameters if name not in names]
     for name in options:
         if name not in known:
-            raise unknown(f"option of objective '{config.objective}'", name, known)
-    own = {"tied": False} if dual and "tied" in known else {}
+            raise unknown(f"option of {what}", name, known)
     try:
-        return kind(dim, **{**own, **options})
+        return kind(*arguments, **{**(own or {}), **options})
     except TypeError as error:
-        raise ValueError(f"objective '{config.objective}' cannot take the options {options}: {error}") from error
+        raise ValueError(f"{what} cannot take the options {dict(options)}: {error}") from error
 
 
 def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
@@ -121,7 +166,7 @@ def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]
 
 def initial_method(
     config: RunConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
-) -> PairedMethod:
+) -> Method:
     """Returns the method before its first step: weights are a function of the seed alone. See `build_method`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vergence.data.items import ArrayItems, Items, PairItems
 from vergence.data.views import Views
 from vergence.methods.core import Method
+from vergence.methods.parts.views import MultiView
 from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
@@ -117,7 +118,7 @@ def fit(
         fabric: The engine that `launch` returned.
         method: Method to train; changed in place.
         items: Training items; labels are not read.
-        views: Makes two views of a batch; None where ``items`` are pairs already.
+        views: Random views, of which the method makes what it sees of a batch; None where ``items`` are pairs already.
         config: Settings.
         recorder: Keeps checkpoints, metrics and the model; used by the first process only.
         monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers are added to the metrics.
@@ -136,6 +137,7 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
+    inputs = None if views is None else method.inputs(views)
     saved, log = time.monotonic(), recorder.log if fabric.is_global_zero else None
     choice = Threads(config.threads, start=state["threads"], eager=True, device=fabric.device, log=log)
     with stop_signal() as stopped, torch.random.fork_rng(), choice as threads:
@@ -145,7 +147,8 @@ def fit(
             for x in threads.over(epoch, trial=_trial(method.encoder, views, fabric)):
                 set_learning_rate(optimizer, learning_rate(config, step, steps))
                 torch.manual_seed(seed_of(config.seed, "noise", step))
-                terms = model(_views(views, x, config, fabric, step), gather=_gather(fabric))
+                method.before_step(step / (config.epochs * steps))
+                terms = model(_views(inputs, x, config, fabric, step), gather=_gather(fabric))
                 loss = torch.stack(list(terms.values())).sum()
                 fabric.backward(loss)
                 if config.clip is not None:
@@ -231,13 +234,13 @@ def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start:
         yield fabric.to_device(x)
 
 
-def _views(views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
-    if views is None:
+def _views(inputs: MultiView | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
+    if inputs is None:
         return tuple(x)
     generator = torch.Generator().manual_seed(seed_of(config.seed, "views", step))
     part = slice(fabric.global_rank * len(x), (fabric.global_rank + 1) * len(x))
-    draws = [views.draw(config.batch_size, generator) for _ in range(2)]
-    return tuple(views.apply(x, {name: draw[part] for name, draw in drawn.items()}) for drawn in draws)
+    draws = inputs.draw(config.batch_size, generator)
+    return inputs.apply(x, tuple({name: draw[part] for name, draw in drawn.items()} for drawn in draws))
 
 
 def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callable[[Any], None]:
@@ -246,7 +249,7 @@ def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callabl
     def work(x: Any) -> None:
         generator = torch.Generator().manual_seed(0)
         part = x[0][:TRIAL] if views is None else views(x[:TRIAL], generator)
-        network = copy.deepcopy(encoder)
+        network = copy.deepcopy(encoder).requires_grad_()  # that of a teacher has no gradient
         with fabric.autocast():
             z = network(part.to(next(network.parameters()).dtype))
         z.float().square().mean().backward()
