@@ -8,6 +8,8 @@ from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder
 from vergence.methods import dino as module
 from vergence.methods.dino import Dino
+from vergence.training import build
+from vergence.training.config import FitConfig
 
 SIZES = {"outputs": 6, "hidden": 8, "bottleneck": 5}
 
@@ -164,6 +166,13 @@ def test_a_transformer_takes_small_crops_only_of_dynamic_size():
 def test_wrong_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         built(**options)
+
+
+def test_more_small_crops_than_memory_are_refused():
+    method, views = built(local_crops=256), ImageViews(ViewConfig(), 8)
+    build.require_memory(method, views, FitConfig(batch_size=64), 1, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"expected views of a step that fit into \d+ GiB.*lower local_crops or --batch-size"):
+        build.require_memory(method, views, FitConfig(batch_size=2**20, devices=1), 1_000, torch.device("cpu"))
 
 
 def test_other_views_are_refused():

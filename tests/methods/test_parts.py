@@ -185,10 +185,12 @@ def test_a_decoder_depends_on_what_it_sees_and_not_on_the_order():
         tokens.TokenDecoder(6, 5, (4, 4), width=10, depth=2, heads=3, names="decoder_")
 
 
-def test_the_head_is_lightlys(recwarn):
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_the_head_is_lightlys(recwarn, batch_norm):
     from lightly.models.modules import DINOProjectionHead
 
-    mine, theirs = PrototypeHead(6, 9, hidden=7, bottleneck=5), DINOProjectionHead(6, 7, 5, 9).double()
+    mine = PrototypeHead(6, 9, hidden=7, bottleneck=5, batch_norm=batch_norm)
+    theirs = DINOProjectionHead(6, 7, 5, 9, batch_norm).double()
     recwarn.clear()  # torch deprecates the weight normalization that lightly uses
     theirs.layers.load_state_dict(mine.layers.state_dict())
     theirs.last_layer.weight_v.data.copy_(mine.prototypes.weight)

@@ -53,6 +53,8 @@ class Dino(ImageMethod):
         outputs: Number K of prototypes.
         hidden: Width of the heads' hidden layers.
         bottleneck: Width of the vector that is compared with the prototypes.
+        batch_norm: Whether the heads' hidden layers are batch-normalized. Embeddings that are pooled after a ReLU, as those of
+            convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
         local_crops: Number of small crops.
         local_size: Their side in pixels; by default `local_side`.
         local_crop: Range of their area, as shares of the image; that of large crops is the run's ``crop``, (0.4, 1) in the paper.
@@ -76,6 +78,7 @@ class Dino(ImageMethod):
         outputs: int = 65_536,
         hidden: int = 2048,
         bottleneck: int = 256,
+        batch_norm: bool = False,
         local_crops: int = 8,
         local_size: int | None = None,
         local_crop: tuple[float, float] = (0.05, 0.4),
@@ -96,9 +99,14 @@ class Dino(ImageMethod):
         self.local_size = local_side(self.shape[1]) if local_size is None else local_size
         self.momentum, self.fixed_prototypes, self.progress = momentum, fixed_prototypes, 0.0
         if local_crops:
+            if not 1 <= self.local_size <= min(self.shape[1:]):
+                raise ValueError(
+                    f"expected local_size from 1 to the images' {min(self.shape[1:])} pixels, found {local_size}; change it"
+                )
             _require_size(encoder, (self.shape[0], self.local_size, self.local_size))
         self.student = frozen_copy(encoder).requires_grad_()
-        self.head = PrototypeHead(width(encoder, self.shape), outputs, hidden=hidden, bottleneck=bottleneck)
+        own: dict[str, Any] = {"hidden": hidden, "bottleneck": bottleneck, "batch_norm": batch_norm}
+        self.head = PrototypeHead(width(encoder, self.shape), outputs, **own)
         self.encoder.requires_grad_(False)
         self.teacher_head = frozen_copy(self.head)
         self.loss = _loss(outputs, temperature, teacher_temperature, center_momentum)

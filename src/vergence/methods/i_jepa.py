@@ -22,7 +22,7 @@ from vergence.data.views import Views
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.methods.parts.masks import block_masks, require_blocks
 from vergence.methods.parts.teachers import follow, frozen_copy, linear
-from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen
+from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
 from vergence.methods.parts.views import MultiView, OneView
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
@@ -110,7 +110,7 @@ class IJepa(ImageMethod):
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean error over target blocks, for a view (B, C, H, W), positions (B, K), and positions (B, M, T)."""
         x, context, targets = views
-        (standardize, vit), (_, teacher) = self.student, self.encoder  # type: ignore[misc]
+        (standardize, vit), (_, teacher) = split(self.student), split(self.encoder)
         x, blocks = standardize(x), targets.shape[1]
         with torch.no_grad():
             h = upcast_half(seen(teacher, x))

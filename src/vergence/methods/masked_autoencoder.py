@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vergence.data.views import Views
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.methods.parts.masks import patches, random_masks, visible
-from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen
+from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
 from vergence.methods.parts.views import MultiView, OneView
 from vergence.utils.linalg import upcast_half
 
@@ -98,7 +98,7 @@ class MaskedAutoencoder(ImageMethod):
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean squared error over masked patches, for a view and both kinds of positions."""
         x, keep, masked = views
-        standardize, vit = self.encoder  # type: ignore[misc]
+        standardize, vit = split(self.encoder)
         x = standardize(x)
         tokens = seen(vit, x, keep)
         self.observe(pooled(vit, tokens), gather)

@@ -101,6 +101,7 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited:
     if fit in (_fit, _fit_staged):
         loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
+    build.require_memory(method, views, config.fit, shape[0], fabric.device)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = _continued(out, config, metadata, method) if resume else _created(fabric, out, config, metadata, opened, method)

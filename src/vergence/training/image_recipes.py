@@ -129,12 +129,12 @@ def dino_small(source: str = "cifar10") -> RunConfig:
     Command: ``vergence train cifar10 --recipe dino_small --limit 10000 --out runs/dino``
     Device and time: two CPU cores, minutes; not yet measured.
     """
-    options = {"outputs": 1024, "hidden": 512, "bottleneck": 128, "local_crops": 2, "asymmetric": False, "momentum": 0.97}
+    options = {"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "local_crops": 2, "asymmetric": False}
     return RunConfig(
         data=DataConfig(source=source),
         views=ViewConfig(crop=(0.4, 1.0), flip=_flip(source), blur=0.0),
-        model=_model("dino", "small", **options),
-        fit=_small(),
+        model=_model("dino", "small", **options, momentum=0.99),
+        fit=_small(lr=1e-3),
     )
 
 

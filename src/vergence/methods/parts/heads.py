@@ -19,6 +19,7 @@ class PrototypeHead(nn.Module):
         outputs: Number K of outputs.
         hidden: Width of the hidden layers.
         bottleneck: Width of the normalized vector.
+        batch_norm: Whether the hidden layers are batch-normalized, without bias.
 
     Example:
         >>> import torch
@@ -26,14 +27,17 @@ class PrototypeHead(nn.Module):
         torch.Size([2, 16])
     """
 
-    def __init__(self, dim: int, outputs: int, *, hidden: int = 2048, bottleneck: int = 256) -> None:
+    def __init__(self, dim: int, outputs: int, *, hidden: int = 2048, bottleneck: int = 256, batch_norm: bool = False) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for i, o in itertools.pairwise((dim, hidden, hidden, bottleneck)):
-            layers += [nn.Linear(i, o), nn.GELU()]
-            nn.init.trunc_normal_(layers[-2].weight, std=0.02)  # type: ignore[arg-type]
-            nn.init.zeros_(layers[-2].bias)  # type: ignore[arg-type]
-        self.layers = nn.Sequential(*layers[:-1])
+        for i, o in itertools.pairwise((dim, hidden, hidden)):
+            layers += [nn.Linear(i, o, bias=not batch_norm), *([nn.BatchNorm1d(o)] if batch_norm else []), nn.GELU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
         self.prototypes = nn.Linear(bottleneck, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

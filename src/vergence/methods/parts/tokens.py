@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["TokenDecoder", "gathered", "pooled", "require_transformer", "seen", "sincos"]
+__all__ = ["TokenDecoder", "gathered", "pooled", "require_transformer", "seen", "sincos", "split"]
 
 EXAMPLE = "timm:vit_tiny_patch16_224,patch_size=4"
 
@@ -43,6 +43,12 @@ def require_transformer(method: str, encoder: nn.Module, shape: Sequence[int]) -
             f"--size {max(side, shape[1] // side * side)}, or another patch_size"
         )
     return net
+
+
+def split(encoder: nn.Module) -> tuple[nn.Module, Any]:
+    """Returns an encoder's two parts: the statistics of the input, and the network."""
+    standardize, net = encoder.children()
+    return standardize, net
 
 
 def gathered(x: Tensor, index: Tensor) -> Tensor:
