@@ -52,7 +52,12 @@ def test_recipes_of_methods_hold_the_published_settings():
     assert (mae.fit.betas, mae.fit.warmup_epochs, mae.views.crop, mae.views.flip) == ((0.9, 0.95), 40, (0.2, 1.0), 0.5)
     default = {name: p.default for kind in ("masked_autoencoder", "dino", "i_jepa")
                for name, p in inspect.signature(methods.get(kind)).parameters.items()}  # fmt: skip
-    assert (default["mask_ratio"], default["decoder_width"], default["decoder_depth"], default["decoder_heads"]) == (0.75, 512, 8, 16)
+    assert (default["mask_ratio"], default["decoder_width"], default["decoder_depth"], default["decoder_heads"]) == (
+        0.75,
+        512,
+        8,
+        16,
+    )
     assert dino.views.crop == (0.4, 1.0) and (default["local_crop"], default["local_crops"]) == ((0.05, 0.4), 8)
     assert (default["teacher_temperature"], default["temperature"], default["momentum"]) == (0.04, 0.1, 0.996)
     assert (jepa.fit.lr, jepa.fit.batch_size, jepa.views.crop, default["predictor_width"]) == (1e-3, 2048, (0.3, 1.0), 384)
