@@ -18,7 +18,7 @@ from vergence.data.pixels import to_unit
 from vergence.encoders.dictionary import PatchEncoder, PatchSettings
 from vergence.encoders.names import is_closed_form, is_factory, is_refined, timm_settings
 from vergence.encoders.refined import RefinedEncoder
-from vergence.utils.names import did_you_mean, unknown
+from vergence.utils.names import did_you_mean, quoted, unknown
 from vergence.utils.outside import load_outside
 
 __all__ = ["Standardize", "encoder", "factory_model", "mlp", "projector", "require_timm", "reset"]
@@ -134,7 +134,7 @@ def require_timm(name: str) -> Any:
     name, _ = timm_settings(name)
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
-        raise ValueError(f"expected a model of timm, found '{name}'; {hint}")
+        raise ValueError(f"expected a model of timm, found {quoted(name)}; {hint}")
     return timm
 
 

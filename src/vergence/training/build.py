@@ -203,7 +203,10 @@ def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: 
 
 
 def statistics(items: Items) -> tuple[Tensor, Tensor]:
-    """Returns mean and standard deviation per channel (images, in [0, 1]) or feature; constant ones get deviation 1."""
+    """Returns mean and standard deviation per channel (images, in [0, 1]) or feature; constant ones get deviation 1.
+
+    They are float64 where the items are, and float32 otherwise.
+    """
     some = torch.linspace(0, len(items) - 1, min(len(items), STATISTICS_FROM)).long()
     parts = [x if isinstance(x, (tuple, list)) else (x,) for _, x in items.stream(iter(some.split(256)))]
     moments = [_moments(torch.cat([part[i] for part in parts])) for i in range(len(parts[0]))]
@@ -211,9 +214,10 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
     x = to_unit(x, torch.float64).transpose(0, 1).flatten(1)
     std, mean = torch.std_mean(x, dim=1, correction=0)
-    return mean.float(), torch.where(std > 1e-6, std, 1.0).float()
+    return mean.to(kind), torch.where(std > 1e-6, std, 1.0).to(kind)
 
 
 def describe(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.names import is_factory
 from vergence.utils.checks import Checked
+from vergence.utils.names import quoted
 
 __all__ = [
     "FitConfig",
@@ -130,8 +131,8 @@ def _require_method_alone(model: ModelConfig) -> None:
 def _require_nothing_to_train(model: ModelConfig) -> None:
     if model.objective != "none":
         raise ValueError(
-            f"expected no objective with freeze, which trains nothing, found '{model.objective}'; leave the objective out, or "
-            "freeze"
+            f"expected no objective with freeze, which trains nothing, found {quoted(model.objective)}; leave the "
+            "objective out, or freeze"
         )
     if model.projector or model.target_encoder is not None or model.teacher:
         raise ValueError(
