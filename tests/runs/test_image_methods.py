@@ -12,13 +12,13 @@ from vergence.cli.commands import main
 
 pytestmark = pytest.mark.float32
 
-QUICK = {"device": "cpu", "precision": "fp32", "threads": 1, "knn_every": 0}
+QUICK = {"device": "cpu", "precision": "fp32", "threads": 1, "knn_every": 0, "limit": 600}
 SETTINGS = {
-    "denoising_autoencoder": {"epochs": 5, "batch_size": 32},
-    "variational_autoencoder": {"epochs": 5, "batch_size": 32},
-    "masked_autoencoder": {"epochs": 8, "batch_size": 32, "limit": 600},
-    "dino": {"epochs": 5, "batch_size": 32, "options": {"outputs": 256, "hidden": 256, "bottleneck": 64, "momentum": 0.95}},
-    "i_jepa": {"epochs": 8, "limit": 600, "options": {"momentum": 0.95}},
+    "denoising_autoencoder": {"epochs": 8, "batch_size": 32},
+    "variational_autoencoder": {"epochs": 8, "batch_size": 32},
+    "masked_autoencoder": {"epochs": 10, "batch_size": 32},
+    "dino": {"epochs": 6, "batch_size": 32, "options": {"outputs": 256, "hidden": 256, "bottleneck": 64, "momentum": 0.95}},
+    "i_jepa": {"epochs": 8, "options": {"momentum": 0.95}},
 }
 
 
@@ -31,8 +31,9 @@ def run(request, tmp_path_factory):
 
 def test_a_short_training_beats_the_untrained_encoder(run):
     found = vergence.evaluate(run, probes=False)
-    accuracy = {name: found.representations[name].knn[20].majority for name in ("z", "untrained")}
-    assert accuracy["z"] > accuracy["untrained"] + 0.02, accuracy
+    votes = {name: [k.majority for k in found.representations[name].knn.values()] for name in ("z", "untrained")}
+    accuracy = {name: sum(found) / len(found) for name, found in votes.items()}  # over five numbers of neighbors
+    assert accuracy["z"] > accuracy["untrained"] + 0.01, accuracy
     assert found.protocol.objective == run.folder.config.model.method and found.posterior is None
     page = vergence.write_report(run.folder.path).read_text()
     assert f"with the method <b>{run.folder.config.model.method}</b>" in page
@@ -55,7 +56,7 @@ def test_what_needs_no_density_works_and_the_rest_is_one_line(run, tmp_path):
 
 
 def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
-    first = vergence.train("digits", method="denoising_autoencoder", out=tmp_path / "a", epochs=1, limit=200, **QUICK)
+    first = vergence.train("digits", method="denoising_autoencoder", out=tmp_path / "a", epochs=1, **QUICK)
     second = vergence.train(out=tmp_path / "b", init=tmp_path / "a", objective="vje", epochs=1, lr=0.0)
     assert second.folder.config.model.method is None and second.has_density
     kept = dict(first.method.encoder.named_parameters())
