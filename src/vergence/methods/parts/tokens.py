@@ -88,8 +88,9 @@ def sincos(dim: int, grid: tuple[int, int]) -> Tensor:
         ValueError: The width is not a multiple of 4.
 
     Example:
-        >>> sincos(4, (1, 2)).round(decimals=2).tolist()
-        [[0.0, 1.0, 0.0, 1.0], [0.84, 0.54, 0.0, 1.0]]
+        >>> sincos(4, (1, 2))
+        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+                [0.8415, 0.5403, 0.0000, 1.0000]])
     """
     if dim % 4:
         raise ValueError(f"expected a width that is a multiple of 4 for sine-cosine positions, found {dim}; change it")
