@@ -134,7 +134,7 @@ def dino_small(source: str = "cifar10") -> RunConfig:
         data=DataConfig(source=source),
         views=ViewConfig(crop=(0.4, 1.0), flip=_flip(source), blur=0.0),
         model=_model("dino", "small", **options, momentum=0.99),
-        fit=_small(lr=1e-3),
+        fit=_small(lr=5e-4),
     )
 
 

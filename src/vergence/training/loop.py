@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from vergence.data.items import ArrayItems, Items, PairItems
 from vergence.data.views import Views
 from vergence.methods.core import Method
-from vergence.methods.parts.views import MultiView
 from vergence.training.batchnorm import with_global_batch_norm
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
@@ -137,7 +136,6 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
-    inputs = None if views is None else method.inputs(views)
     saved, log = time.monotonic(), recorder.log if fabric.is_global_zero else None
     choice = Threads(config.threads, start=state["threads"], eager=True, device=fabric.device, log=log)
     with stop_signal() as stopped, torch.random.fork_rng(), choice as threads:
@@ -148,7 +146,7 @@ def fit(
                 set_learning_rate(optimizer, learning_rate(config, step, steps))
                 method.before_step(step / (config.epochs * steps))
                 torch.manual_seed(seed_of(config.seed, "noise", step))
-                terms = model(_views(inputs, x, config, fabric, step), gather=_gather(fabric))
+                terms = model(_views(method, views, x, config, fabric, step), gather=_gather(fabric))
                 loss = torch.stack(list(terms.values())).sum()
                 fabric.backward(loss)
                 if config.clip is not None:
@@ -234,9 +232,10 @@ def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start:
         yield fabric.to_device(x)
 
 
-def _views(inputs: MultiView | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
-    if inputs is None:
+def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
+    if views is None:
         return tuple(x)
+    inputs = method.inputs(views)
     generator = torch.Generator().manual_seed(seed_of(config.seed, "views", step))
     part = slice(fabric.global_rank * len(x), (fabric.global_rank + 1) * len(x))
     draws = inputs.draw(config.batch_size, generator)
