@@ -4,11 +4,20 @@ import importlib
 import inspect
 import pkgutil
 
-from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
+from vergence.objectives.core import ConditionalObjective, DensityObjective, LatentObjective, Objective, PredictiveObjective
 from vergence.utils.names import quoted, unknown
 from vergence.utils.outside import load_outside
 
-__all__ = ["ConditionalObjective", "DensityObjective", "Objective", "find", "get", "names"]
+__all__ = [
+    "ConditionalObjective",
+    "DensityObjective",
+    "LatentObjective",
+    "Objective",
+    "PredictiveObjective",
+    "find",
+    "get",
+    "names",
+]
 
 
 def names() -> list[str]:

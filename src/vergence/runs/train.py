@@ -135,6 +135,7 @@ def _require_usable(config: RunConfig) -> None:
     elif is_closed_form(config.model.encoder) and not is_refined(config.model.encoder):
         closed_form.require_gje(config)
     else:
+        build.require_packages(config.model)
         staged.require_one_encoder(config.model)
         loop.require_shareable(config.fit)
 

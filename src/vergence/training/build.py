@@ -19,6 +19,7 @@ from vergence.encoders.names import is_closed_form, is_factory
 from vergence.methods.core import ImageMethod, Method
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
+from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.options import current_options
@@ -37,6 +38,7 @@ __all__ = [
     "require_images",
     "require_memory",
     "require_method",
+    "require_packages",
     "statistics",
 ]
 
@@ -75,10 +77,11 @@ def build_method(
     return PairedMethod(
         encoder,
         objective,
-        projector=networks.projector(dim, config.projector),
+        projector=networks.projector(dim, config.projector, config.projector_norm),
         target_encoder=second,
         target_projector=None if second is None else _target_projector(config, networks.width(second, second_shape), dim),
         teacher=None if teacher is False else teacher,
+        schedule=config.teacher_schedule or type(objective).teacher_schedule,
     )
 
 
@@ -140,7 +143,7 @@ def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, s
 def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | None:
     """Returns the second encoder's head; without projectors a linear map to the first one's width where the widths differ."""
     if config.projector:
-        return networks.projector(width, config.projector)
+        return networks.projector(width, config.projector, config.projector_norm)
     return None if width == dim else nn.Linear(width, dim)
 
 
@@ -171,6 +174,12 @@ def _with_options(
         return kind(*arguments, **{**(own or {}), **options})
     except TypeError as error:
         raise ValueError(f"{what} cannot take the options {dict(options)}: {error}") from error
+
+
+def require_packages(config: ModelConfig) -> None:
+    """Raises a ValueError unless the package that an objective's loss comes from is installed; before the data is read."""
+    if config.objective != "none":
+        require_package(config.objective, objectives.get(config.objective).package)
 
 
 def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

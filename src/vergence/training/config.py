@@ -30,6 +30,7 @@ MOST_OPTIONS = {  # sizes among the options of the library's objectives and meth
     **{"latent": 65_536, "outputs": 2**20, "bottleneck": 65_536, "local_crops": 256, "local_size": 8192, "targets": 256},
     **dict.fromkeys(("decoder_width", "predictor_width"), 8192),
     **dict.fromkeys(("decoder_depth", "decoder_heads", "predictor_depth", "predictor_heads"), 256),
+    **{"prototypes": 65_536, "slices": 65_536, "knots": 4096},
 }
 
 
@@ -48,8 +49,11 @@ class ModelConfig(Checked):
         options: Keyword arguments of the objective or the method. The library's sizes have upper bounds (``MOST_OPTIONS``).
         projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own. At
             most 16 widths of at most 65,536, with at most 2^30 weights between two of them.
+        projector_norm: Normalization in the head: ``layer`` (VJE), ``batch``, or ``batch_last``, also of the head's output.
         teacher: Momentum in [0, 1) of an exponential-moving-average teacher that embeds the targets; ``None`` for the
             objective's own (most have none), ``False`` for no teacher whatever the objective.
+        teacher_schedule: ``constant`` keeps the momentum; ``cosine`` raises it to 1 at the last step, as in BYOL; ``None`` for
+            the objective's own.
         target_encoder: Encoder of the second view, by name: two encoders even for views of one shape (dual encoders), and for
             objectives with an option ``tied`` two networks, ``tied=False``, unless the options say otherwise. ``None`` shares
             the first where both views are of one shape; where they are not, a second one of the same name is built, or
@@ -69,7 +73,9 @@ class ModelConfig(Checked):
     method: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     projector: tuple[int, ...] = ()
+    projector_norm: Literal["layer", "batch", "batch_last"] = "layer"
     teacher: float | bool | None = None
+    teacher_schedule: Literal["constant", "cosine"] | None = None
     target_encoder: str | None = None
     pretrained: bool = False
     weights: str | None = None
