@@ -25,7 +25,7 @@ import time
 
 import ledger
 import torch
-from denoising_autoencoder import BATCH, train_autoencoder, train_vicreg, train_vje
+from small_networks import BATCH, train_autoencoder, train_vicreg, train_vje
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -117,6 +117,13 @@ def test_every_objective_has_its_test():
     assert [n for n in names if not (tests / f"test_{n}.py").exists()] == []
 
 
+def test_every_method_has_its_test():
+    tests = Path(__file__).parent / "methods"
+    names = [p.stem for p in (SRC / "methods").glob("*.py") if p.stem not in ("__init__", "core")]
+    assert names
+    assert [n for n in names if not (tests / f"test_{n}.py").exists()] == []
+
+
 def test_every_mixture_has_its_test():
     tests = Path(__file__).parent / "mixtures"
     names = [p.stem for p in (SRC / "mixtures").glob("*.py") if p.stem not in ("__init__", "core", "storage")]

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import vergence
-from vergence import objectives
+from vergence import methods, objectives
 from vergence.data.config import DataConfig
 from vergence.encoders import networks
+from vergence.runs.train import describe
 from vergence.training import recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 
@@ -16,7 +17,7 @@ from vergence.training.config import FitConfig, ModelConfig, RunConfig
 def test_every_recipe_is_a_whole_description_that_can_be_written_and_read(name):
     config = recipes.get(name)()
     assert RunConfig.from_dict(config.to_dict()) == config
-    kind = objectives.get(config.model.objective)
+    kind = objectives.get(config.model.objective) if config.model.method is None else methods.get(config.model.method)
     assert set(config.model.options) <= set(inspect.signature(kind).parameters)
     family = config.model.encoder.split("-")[0]
     assert family in networks.KNOWN or family.startswith("timm:")
@@ -41,6 +42,36 @@ def test_recipes_hold_the_papers_settings():
     assert (one.data.keep_classes, one.fit.batch_size, one.fit.lr, one.model.options["nu"]) == ((3,), 64, 5e-6, 0.5)
     imagenet = recipes.vje_imagenet()
     assert (imagenet.fit.epochs, imagenet.fit.warmup_epochs, imagenet.model.encoder) == (100, 10, "resnet50-imagenet")
+
+
+def test_recipes_of_methods_hold_the_published_settings():
+    mae, dino, jepa = (recipes.get(name)() for name in ("masked_autoencoder", "dino", "i_jepa"))
+    assert all((c.fit.optimizer, c.data.size) == ("adamw", 224) for c in (mae, dino, jepa))
+    assert all((c.fit.lr, c.fit.weight_decay, c.fit.epochs, c.fit.batch_size) == (1.5e-4, 0.05, 500, 256) for c in (mae, dino))
+    assert (mae.fit.betas, mae.fit.warmup_epochs, mae.views.crop, mae.views.flip) == ((0.9, 0.95), 40, (0.2, 1.0), 0.5)
+    default = {name: p.default for kind in ("masked_autoencoder", "dino", "i_jepa")
+               for name, p in inspect.signature(methods.get(kind)).parameters.items()}  # fmt: skip
+    assert (default["mask_ratio"], default["decoder_width"], default["decoder_depth"], default["decoder_heads"]) == (
+        0.75,
+        512,
+        8,
+        16,
+    )
+    assert dino.views.crop == (0.4, 1.0) and (default["local_crop"], default["local_crops"]) == ((0.05, 0.4), 8)
+    assert (default["teacher_temperature"], default["temperature"], default["momentum"]) == (0.04, 0.1, 0.996)
+    assert (jepa.fit.lr, jepa.fit.batch_size, jepa.views.crop, default["predictor_width"]) == (1e-3, 2048, (0.3, 1.0), 384)
+    assert recipes.get("masked_autoencoder_small")().model.encoder.startswith("timm:vit_tiny_patch16_224,patch_size=4,")
+
+
+def test_a_method_takes_its_small_recipe_and_an_objective_none():
+    config = describe("digits", None, {"method": "dino", "epochs": 3})
+    assert config == recipes.override(recipes.get("dino_small")("digits"), epochs=3)
+    other = describe("digits", "dino_small", {"objective": "vje"}).model
+    assert (other.method, other.objective, other.options) == (None, "vje", {})
+    assert describe("digits", "dino", {"options": {"local_crops": 2}}).model.options == {"local_crops": 2}
+    assert describe("digits", "vje_small", {"method": "dino"}).model.objective == "none"
+    with pytest.raises(ValueError, match="expected no objective with method 'dino'"):
+        describe("digits", None, {"method": "dino", "objective": "vje"})
 
 
 def test_every_public_recipe_of_the_file_is_listed_whatever_its_name(monkeypatch):

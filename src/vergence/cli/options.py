@@ -24,7 +24,20 @@ SOURCES = "digits, mnist, fashion_mnist, cifar10, cifar100, stl10; a folder of i
 
 # Fields of the configuration that have an option of their own in `vergence train`; --set reaches every field.
 SETTINGS = (
-    *("objective", "encoder", "pretrained", "weights", "init", "freeze", "epochs", "batch_size", "optimizer", "lr", "size"),
+    *(
+        "objective",
+        "method",
+        "encoder",
+        "pretrained",
+        "weights",
+        "init",
+        "freeze",
+        "epochs",
+        "batch_size",
+        "optimizer",
+        "lr",
+        "size",
+    ),
     *("limit", "keep_classes", "calibration_share"),
     *("seed", "precision", "device", "devices", "threads", "root", "download", "strict"),
 )

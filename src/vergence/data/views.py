@@ -7,8 +7,11 @@ not wait for the device.
 
 import abc
 import contextlib
+import copy
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,6 +84,20 @@ class ImageViews(Views):
             raise ValueError(f"expected views of at least 2 pixels a side, found size = {size}: choose a larger size")
         self.config, self.size = config, size
         self.kernel = max(3, size // 10 | 1)
+
+    def changed(self, size: int | None = None, **strengths: Any) -> "ImageViews":
+        """Returns views of this class with another size in pixels or other strengths, by the names of `ViewConfig`.
+
+        Raises:
+            ValueError: As of the constructor.
+
+        Example:
+            >>> ImageViews(ViewConfig(), size=32).changed(16, flip=0.0).config.flip
+            0.0
+        """
+        new = copy.copy(self)
+        ImageViews.__init__(new, dataclasses.replace(self.config, **strengths), self.size if size is None else size)
+        return new
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Returns the parameters of n images; the random numbers do not depend on the strengths.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.encoders.dictionary import PatchEncoder, PatchSettings
-from vergence.encoders.names import is_closed_form, is_factory, is_refined
+from vergence.encoders.names import is_closed_form, is_factory, is_refined, timm_settings
 from vergence.encoders.refined import RefinedEncoder
 from vergence.utils.names import did_you_mean, quoted, unknown
 from vergence.utils.outside import load_outside
@@ -98,7 +98,8 @@ def timm_model(name: str, channels: int, size: int, weights: Path | None = None)
     Only names of timm's own registry: nothing is downloaded, and names of the Hugging Face Hub or of folders are refused.
 
     Args:
-        name: timm's name, such as ``resnet10t`` or ``vit_tiny_patch16_224``.
+        name: timm's name, such as ``resnet10t`` or ``vit_tiny_patch16_224``; of a transformer with settings, as in
+            ``vit_tiny_patch16_224,patch_size=4,depth=6`` (`vergence.encoders.names.timm_settings`).
         channels: Number of input channels.
         size: Side of the input images, in pixels; used by vision and Swin transformers.
         weights: File of timm's own weights of that name, which timm converts for this input.
@@ -107,7 +108,9 @@ def timm_model(name: str, channels: int, size: int, weights: Path | None = None)
         ValueError: timm is not installed, has no such model, or cannot build it for this input.
     """
     timm = require_timm(name)
+    name, settings = timm_settings(name)
     fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
+    fixed |= settings | ({"fc_norm": False} if settings.get("global_pool") == "avg" else {})  # the tokens are normalized instead
     try:
         if weights is not None:
             fixed["pretrained_cfg_overlay"] = {"file": str(weights), "custom_load": weights.suffix == ".npz"}
@@ -128,6 +131,7 @@ def require_timm(name: str) -> Any:
         import timm
     except ImportError:
         raise ValueError("encoder 'timm:...' needs timm: pip install 'vergence[timm]'") from None
+    name, _ = timm_settings(name)
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
         raise ValueError(f"expected a model of timm, found {quoted(name)}; {hint}")
@@ -190,7 +194,8 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
 
     Args:
         name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (a ResNet's stem follows from the size, CIFAR's up
-            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME``, ``identity`` (vectors as they are),
+            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME`` (see `timm_model`), ``identity`` (vectors
+            as they are),
             ``package.module:factory`` (`factory_model`), ``patches`` (fitted in closed form, with settings as in
             ``patches:atoms=512``; see `vergence.encoders.dictionary.PatchSettings`), or ``patches-mlp`` (the same, and a network
             behind it; `vergence.encoders.refined.RefinedEncoder`).

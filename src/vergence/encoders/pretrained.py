@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vergence.encoders.names import is_factory
+from vergence.encoders.names import is_factory, timm_settings
 from vergence.encoders.networks import factory_model, require_timm
 from vergence.utils.names import did_you_mean, quoted
 
@@ -73,7 +73,7 @@ def expected_input(name: str) -> Input | None:
 
 
 def _timm_configuration(name: str) -> Any:
-    return require_timm(name).get_pretrained_cfg(name) or {}
+    return require_timm(name).get_pretrained_cfg(timm_settings(name)[0]) or {}
 
 
 def _input(name: str, configuration: Any) -> Input:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vergence.data.pixels import to_unit
 from vergence.detection import pixel_statistics, stage_features
 from vergence.encoders.dictionary import PatchEncoder, PatchMaps
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 
 __all__ = ["ATOMS", "Levels"]
 
@@ -35,6 +35,7 @@ class Levels(nn.Module):
 
     Example:
         >>> from vergence.encoders.networks import encoder
+        >>> from vergence.methods.paired import PairedMethod
         >>> from vergence.objectives.vje import VJE
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).eval()
         >>> levels = Levels(PairedMethod(net, VJE(256)), (1, 8, 8))
@@ -42,7 +43,7 @@ class Levels(nn.Module):
         ['pixels', 'z']
     """
 
-    def __init__(self, method: PairedMethod, shape: Sequence[int], maps: PatchMaps | None = None) -> None:
+    def __init__(self, method: Method, shape: Sequence[int], maps: PatchMaps | None = None) -> None:
         super().__init__()
         self.method, self.shape, self.maps = method, tuple(shape), maps
         self.pixels = len(self.shape) == 3 and min(self.shape[1:]) > 1

@@ -1,34 +1,65 @@
-"""The contract of a method, which turns a batch of views into named loss terms."""
+"""The contract of a method, which turns a batch of views into named loss terms, and what methods on images share."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
-__all__ = ["Gather", "Method"]
+from vergence.data.views import Views
+from vergence.methods.parts.views import MultiView, two_views
+from vergence.objectives.core import Objective
+
+__all__ = ["Gather", "ImageMethod", "Method", "mean_over"]
 
 Gather = Callable[[Tensor], Tensor]
 
 
 class Method(nn.Module, abc.ABC):
-    """A model with its loss: training calls it on each batch and optimizes its parameters."""
+    """A model with its loss: training calls it on each batch and optimizes its parameters.
+
+    Attributes:
+        encoder: Items (B, ...) -> embeddings (B, D), which evaluation and detection use.
+        objective: Objective on pairs of embeddings; None for methods without one.
+        projector: Head between the encoder and the objective.
+        target_encoder: Encoder of the second view; None where both views have one.
+    """
 
     encoder: nn.Module
+    objective: Objective | None
+    projector: nn.Module
+    target_encoder: nn.Module | None
 
     @abc.abstractmethod
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns named scalar terms; the loss is their sum.
 
         Args:
-            views: Views of this process's items, each (B, ...).
-            gather: Function from this process's embeddings (B, D) to those of all processes (N B, D), with gradient;
-                called once per view, so that N processes compute the loss of one process with the whole batch.
+            views: What `inputs` makes of this process's items, each (B, ...); by default two views.
+            gather: Function from a tensor (B, ...) of this process's items to that of all processes' (N B, ...), with gradient,
+                so that N processes compute the loss of one process with the whole batch.
         """
 
-    def before_step(self, progress: float) -> None:
-        """Sets what follows a schedule; ``done`` is the share of all steps that precede this one, in [0, 1).
+    @abc.abstractmethod
+    def branch(self, side: Literal["context", "target"]) -> nn.Sequential:
+        """Returns encoder and head of a side: items (B, ...) -> embeddings (B, D)."""
 
-        It is a function of the step alone, so a resumed run follows the same schedule. Does nothing by default.
+    @abc.abstractmethod
+    def target_network(self) -> nn.Module:
+        """Returns the network of the targets."""
+
+    @abc.abstractmethod
+    def reset_teacher(self) -> None:
+        """Makes teachers and students equal, after weights were loaded into `encoder`."""
+
+    def inputs(self, views: Views) -> MultiView:
+        """Returns what a step shows of each item, from views of the run's strengths; by default two views."""
+        return two_views(views)
+
+    def before_step(self, progress: float) -> None:
+        """Sets what follows a schedule; called before each step with the share of the steps that are done, in [0, 1).
+
+        Does nothing by default.
         """
 
     def after_step(self) -> None:
@@ -52,3 +83,49 @@ class Method(nn.Module, abc.ABC):
     def advice(self) -> str:
         """Returns what to try, besides optimizer, batch size and views, where the embedding collapses; empty by default."""
         return ""
+
+
+class ImageMethod(Method):
+    """A method on images that has one encoder and no density over pairs of embeddings.
+
+    A concrete class is the only one of its file in this folder, and is built by ``Cls(encoder, shape, *, ...)`` with its paper's
+    values as defaults. Random numbers are part of `inputs`, so that several processes train as one does.
+
+    Args:
+        encoder: Images (B, C, H, W) -> embeddings (B, D), as `vergence.encoders.networks.encoder` returns it: statistics of the
+            input, then the network.
+        shape: Shape (C, H, W) of the images as the encoder sees them.
+
+    Attributes:
+        shape: Shape of the images.
+    """
+
+    def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.encoder, self.shape = encoder, tuple(shape)
+        self.objective, self.projector, self.target_encoder = None, nn.Identity(), None
+        self._last: Tensor | None = None
+
+    def branch(self, side: Literal["context", "target"]) -> nn.Sequential:
+        """Returns the encoder, of both sides."""
+        return nn.Sequential(self.encoder, self.projector)
+
+    def target_network(self) -> nn.Module:
+        """Returns the encoder."""
+        return self.encoder
+
+    def reset_teacher(self) -> None:
+        """Does nothing: there is no teacher."""
+
+    def embeddings(self) -> Tensor | None:
+        """Returns the last batch's embeddings (B, D), detached."""
+        return self._last
+
+    def observe(self, z: Tensor, gather: Gather) -> None:
+        """Keeps the embeddings (B, D) of a batch, of all processes, for `embeddings`."""
+        self._last = gather(z.detach().float()).detach()
+
+
+def mean_over(items: Tensor, gather: Gather) -> Tensor:
+    """Returns the mean over all processes' items of a number for each of this process's, (B,) -> ()."""
+    return gather(items).mean()

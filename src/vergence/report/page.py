@@ -130,7 +130,8 @@ def _lead(run: RunFiles) -> dict[str, Any]:
     closed_form = is_closed_form(encoder) and not is_refined(encoder)
     return {
         "encoder": model.get("encoder") or "?",
-        "objective": model.get("objective") or "?",
+        "objective": model.get("method") or model.get("objective") or "?",
+        "method": model.get("method"),
         "parameters": metadata.get("parameters"),
         "n_train": metadata.get("n_train"),
         "noun": (metadata.get("kind") or "item").removesuffix("s") + "s",
@@ -150,7 +151,7 @@ def _facts(run: RunFiles) -> dict[str, Any]:
         "Test items": count(metadata.get("n_test")),
         "Test part": metadata.get("note"),
         "Item": " → ".join(" × ".join(map(str, metadata[key])) for key in ("shape", "target_shape") if metadata.get(key)),
-        "Objective": model.get("objective"),
+        "Method" if model.get("method") else "Objective": model.get("method") or model.get("objective"),
         "Encoder": " → ".join(model[key] for key in ("encoder", "target_encoder") if model.get(key)),
         "Starts from weights": run.weights,
         "Epochs, seed": f"{'none' if model.get('freeze') is True else fit.get('epochs', '–')}, {fit.get('seed', '–')}",

@@ -40,7 +40,7 @@ SOURCE: Rule = ("a source of weights", lambda x: x in SOURCES)
 CONFIG: Shape = {
     "data": {"keep_classes": [ANY]},
     "views": {},
-    "model": {"freeze": FLAG, "encoder": TEXT, "objective": TEXT, "target_encoder": TEXT},
+    "model": {"freeze": FLAG, "encoder": TEXT, "objective": TEXT, "method": TEXT, "target_encoder": TEXT},
     "fit": {},
     "metadata": {
         **dict.fromkeys(("n_train", "n_test", "parameters"), COUNT),

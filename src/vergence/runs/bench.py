@@ -277,6 +277,7 @@ def _images(n: int, size: int) -> torch.Tensor:
 
 def _method(model: ModelConfig, size: int) -> PairedMethod:
     method = build.build_method(model, (3, size, size), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
+    assert isinstance(method, PairedMethod), "of an objective"
     return method.to(memory_format=torch.channels_last)
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from vergence.encoders.dictionary import PatchMaps, PatchSettings
 from vergence.evaluation import collapse
 from vergence.evaluation.levels import Levels
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 from vergence.runs.levels import Arrays, Found, sample
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class RunDetector:
         """Returns the number of features of each level that the detector reads."""
         return {name: one.n_features_in_ for name, one in self.detector.detectors_.items()}
 
-    def of_batches(self, method: PairedMethod, shape: Sequence[int]) -> Levels:
+    def of_batches(self, method: Method, shape: Sequence[int]) -> Levels:
         """Returns the function of a batch of items that computes the levels which the detector reads.
 
         Args:

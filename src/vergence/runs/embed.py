@@ -10,7 +10,7 @@ from vergence.data.items import Items
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.encoders import networks
 from vergence.evaluation.uncertainty import crop_spread
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
 from vergence.runs.identity import of_module
 from vergence.runs.rows import Columns, by_parts, write_rows
@@ -55,7 +55,7 @@ def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int 
 
 
 def write_embeddings(
-    method: PairedMethod,
+    method: Method,
     items: Items,
     out: Path,
     *,
@@ -93,7 +93,7 @@ def write_embeddings(
     return write_rows(columns, items, out, job=job, **settings)
 
 
-def _belief(method: PairedMethod, objective: DensityObjective, z: Tensor) -> Columns:
+def _belief(method: Method, objective: DensityObjective, z: Tensor) -> Columns:
     """Returns mean and variance of the posterior of embeddings (B, D) in the objective's space, and their log-density."""
     posterior = objective.posterior(z)
     columns = {"mean": posterior.mean, "variance": posterior.variance}

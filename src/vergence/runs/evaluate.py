@@ -107,7 +107,7 @@ def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Prot
         test=len(opened.test),
         epoch=0 if config.model.freeze else config.fit.epochs,
         seed=config.fit.seed,
-        objective=config.model.objective,
+        objective=config.model.method or config.model.objective,
         seconds=round(seconds, 1),
         note=f"{opened.note}; {'no accuracies: fewer than two labeled classes' if kept is None else used}",
     )

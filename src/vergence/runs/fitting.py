@@ -10,7 +10,7 @@ from vergence.data.sources import Data, open_data
 from vergence.detection.levels import patch_dictionary
 from vergence.encoders.dictionary import PatchMaps
 from vergence.evaluation.levels import ATOMS, Levels
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 from vergence.runs.detector import FILE, RunDetector, fit, gap
 from vergence.runs.identity import of_module
 from vergence.runs.levels import MOST_ITEMS, Found, collected, sample
@@ -25,7 +25,7 @@ UNSEEN = 2_000  # test items that show how far the scores of training items are 
 DICTIONARY_FROM = 4_000  # images
 
 
-def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
+def fit_and_save(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
     """Fits a run's detector to its training items, calibrates it, and writes ``detector.safetensors``.
 
     Args:
@@ -47,7 +47,7 @@ def fit_and_save(folder: RunFolder, method: PairedMethod, opened: Data, device: 
     return found
 
 
-def _fitted(folder: RunFolder, method: PairedMethod, opened: Data, device: torch.device) -> RunDetector:
+def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
     settings: dict[str, Any] = {"size": folder.metadata.crop_size(), "device": device, "workers": folder.config.fit.workers}
     held_out = opened.calibration
     unseen = _ordinary(opened, folder) if held_out is None else None
@@ -89,7 +89,7 @@ def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
     return opened.test.subset(index[:UNSEEN]) if len(index) else None
 
 
-def loaded_or_fitted(folder: RunFolder, method: PairedMethod, device: torch.device) -> RunDetector:
+def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) -> RunDetector:
     """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
 
     Raises:

@@ -17,6 +17,7 @@ from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
 from vergence.evaluation import collapse, features
 from vergence.evaluation.levels import Levels
+from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, PredictiveObjective
 from vergence.runs import embed, fitting, score, scoring
@@ -51,7 +52,7 @@ def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) ->
     on = as_device(device)
     state = folder.load_model()
     method = untrained_method(folder)
-    if not any(name.startswith("target_projector.") for name in state):
+    if isinstance(method, PairedMethod) and not any(name.startswith("target_projector.") for name in state):
         method.target_projector = None  # runs from before second encoders had heads of their own
     try:
         method.load_state_dict(state)
@@ -60,7 +61,7 @@ def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) ->
     return Run(folder, method.to(on), on)
 
 
-def untrained_method(folder: RunFolder) -> PairedMethod:
+def untrained_method(folder: RunFolder) -> Method:
     """Returns the method of a run's description with input statistics of 0 and 1; a state is to be loaded into it."""
     metadata = folder.metadata
     channels = metadata.shape[0] + (metadata.target_shape or (0,))[0]
@@ -77,7 +78,7 @@ class Run:
         device: Device of the method.
     """
 
-    def __init__(self, folder: RunFolder, method: PairedMethod, device: torch.device) -> None:
+    def __init__(self, folder: RunFolder, method: Method, device: torch.device) -> None:
         self.folder, self.method, self.device = folder, method.eval(), device
         self._detector: RunDetector | None = None
         for encoder in (self.method.encoder, self.method.target_encoder):
@@ -102,12 +103,14 @@ class Run:
         Raises:
             ValueError: The run's objective defines no density.
         """
+        model = self.folder.config.model
         if self.method.objective is None:
+            what = "a frozen run" if model.method is None else f"method '{model.method}'"
             raise ValueError(
-                "a frozen run has no density to embed or score with; train an objective on it: --init RUN --objective vje"
+                f"{what} has no density to embed or score with; train an objective on it: --init RUN --objective vje"
             )
         if not isinstance(self.method.objective, DensityObjective):
-            raise ValueError(f"objective '{self.folder.config.model.objective}' has no density to embed or score with")
+            raise ValueError(f"objective '{model.objective}' has no density to embed or score with")
         return self.method.objective
 
     @property
@@ -118,11 +121,12 @@ class Run:
             ValueError: The run's objective has none.
         """
         if not isinstance(self.method.objective, ConditionalObjective):
-            name = self.folder.config.model.objective
+            model = self.folder.config.model
+            name = f"objective '{model.objective}'" if model.method is None else f"method '{model.method}'"
             lacks = (
                 "density p(z_a)" if isinstance(self.method.objective, PredictiveObjective) else "conditional density p(z_b | z_a)"
             )
-            raise ValueError(f"objective '{name}' has no {lacks} to sample or retrieve with; gje has")
+            raise ValueError(f"{name} has no {lacks} to sample or retrieve with; gje has")
         return self.method.objective
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 from vergence.data.items import Items
 from vergence.detection import explain, look_at, p_values
 from vergence.evaluation.levels import Levels
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
 from vergence.runs.detector import RunDetector
 from vergence.runs.rows import Columns, by_parts, stream, write_rows
@@ -31,7 +31,7 @@ TEXTS = ("level", "nearest", "reason")
 
 
 def score(
-    method: PairedMethod, items: Items, how: str | None = None, *, levels: Levels, found: RunDetector | None, **settings: Any
+    method: Method, items: Items, how: str | None = None, *, levels: Levels, found: RunDetector | None, **settings: Any
 ) -> Tensor:
     """Returns how anomalous each item is, (N,), on the CPU.
 
@@ -56,7 +56,7 @@ def score(
     return torch.cat([part[how] for part in own]).cpu()
 
 
-def objective_scores(method: PairedMethod, z: Tensor) -> Columns:
+def objective_scores(method: Method, z: Tensor) -> Columns:
     """Returns the scores of the objective's own for embeddings (B, D), by name; none without a density."""
     objective = method.objective
     return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}
@@ -152,7 +152,7 @@ def _items(n: int) -> str:
 
 
 def columns(
-    method: PairedMethod, levels: Levels, found: RunDetector, limit: float, all_scores: bool, refused: np.ndarray | None = None
+    method: Method, levels: Levels, found: RunDetector, limit: float, all_scores: bool, refused: np.ndarray | None = None
 ) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what is written of each.
 
@@ -199,7 +199,7 @@ def explained(found: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarr
 
 
 def write_scores(
-    method: PairedMethod,
+    method: Method,
     items: Items,
     out: Path,
     *,

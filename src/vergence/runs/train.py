@@ -13,6 +13,7 @@ from vergence.data.sources import Data
 from vergence.data.views import Views
 from vergence.encoders.dictionary import PatchSettings
 from vergence.encoders.names import is_closed_form, is_refined
+from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod
 from vergence.runs import fitting
 from vergence.runs.run import Run
@@ -45,7 +46,8 @@ def train(
         out: Run folder.
         recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`). By default ``patches`` for
             images; ``vje_small`` for other data, for images that are too small, and where a setting of networks or optimizers is
-            given, which a closed form does not have (`vergence.training.recipes.default`).
+            given, which a closed form does not have (`vergence.training.recipes.default`); with ``method="NAME"`` the recipe
+            ``NAME_small``.
         resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
         trust_code: Whether a run that is resumed, or that weights come from, may name an objective ``package.module:Class`` or an
             encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.
@@ -92,6 +94,7 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited:
     shape, target_shape = build.input_shapes(opened)
     config = suited(opened.kind, shape) if suited else config
     config = _fitted(config, opened, shape)
+    build.require_images(config.model, opened.kind)
     method = build.initial_method(config, shape, target_shape, mean, std)
     weights = None if resume and not config.model.freeze else start.load_start(method, config, trust_code=trust_code)
     views = None if config.model.freeze else build.make_views(opened, config.views, shape, mean, std)
@@ -99,6 +102,7 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited:
     if fit in (_fit, _fit_staged):
         loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
+    build.require_memory(method, views, config.fit, shape[0], fabric.device)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = _continued(out, config, metadata, method) if resume else _created(fabric, out, config, metadata, opened, method)
@@ -107,7 +111,7 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited:
     return Run(folder, method, fabric.device)
 
 
-def _detect(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder) -> None:
+def _detect(fabric: Any, method: Method, opened: Data, folder: RunFolder) -> None:
     """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept."""
     if fabric.is_global_zero:
         try:
@@ -123,6 +127,8 @@ def _detect(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder) 
 
 def _require_usable(config: RunConfig) -> None:
     """Raises a ValueError unless the settings of the fit suit the encoder and the objective."""
+    if config.model.method is not None:
+        build.require_method(config.model)
     if config.model.freeze:
         if config.fit.devices * config.fit.nodes > 1:
             raise ValueError("expected one device with --freeze, which trains nothing; leave --devices out")
@@ -167,7 +173,7 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
     return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=name))
 
 
-def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: PairedMethod) -> RunFolder:
+def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: Method) -> RunFolder:
     """Returns a new run folder, which the first process writes, and says which weights the run starts from."""
     folder = RunFolder(out, config, metadata)
     if fabric.is_global_zero:
@@ -190,7 +196,7 @@ def _say_weights(folder: RunFolder, weights: Weights) -> None:
         folder.log(words)
 
 
-def _continued(out: Path, config: RunConfig, now: RunMetadata, method: PairedMethod) -> RunFolder:
+def _continued(out: Path, config: RunConfig, now: RunMetadata, method: Method) -> RunFolder:
     """Returns the folder of a run that is resumed, as `_resumed` describes it; sets the weights that the run started from.
 
     Raises:
@@ -217,14 +223,22 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
     Raises:
         ValueError: There is no source, a setting is unknown, or the other run names code that is not trusted.
     """
-    if settings.get("freeze"):
-        settings = {"objective": "none", "options": {}, "projector": (), "target_encoder": None, "teacher": None, **settings}
+    settings = _completed(settings)
     if settings.get("init") is not None and not isinstance(source, RunConfig):
         return _from_run(None if source is None else str(source), recipe, settings, trust_code)
     if source is None or source == "":
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
-    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.DEFAULT)(str(source))
+    own = recipes.DEFAULT if settings.get("method") is None else recipes.of_method(settings["method"])
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe or own)(str(source))
     return recipes.override(base, **settings)
+
+
+def _completed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings with those that a frozen encoder, a method or an objective excludes."""
+    if settings.get("freeze") or settings.get("method") is not None:
+        settings = {"objective": "none", "projector": (), "target_encoder": None, "teacher": None, **settings}
+        return {"options": {}, "method": None, **settings}
+    return {"method": None, **settings} if settings.get("objective", "none") != "none" else settings
 
 
 def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
@@ -235,7 +249,7 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
     other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
     if not trust_code:
         require_known_code(path, other.model, _named(settings))
-    if other.model.freeze and settings.get("objective", "none") != "none":
+    if other.model.freeze and (settings.get("objective", "none") != "none" or settings.get("method") is not None):
         settings = {"freeze": False, **settings}
     base = start.from_run(path, other, source=source, root=settings.get("root"))
     return recipes.override(base, **{**settings, "init": settings["init"]})
@@ -282,17 +296,17 @@ def _require_apart(out: Path, source: str) -> None:
             raise ValueError(f"expected a run folder apart from the data, found --out {out} to hold {data}; choose another --out")
 
 
-Fit = Callable[[Any, PairedMethod, Data, RunFolder, Views | None], None]
+Fit = Callable[[Any, Method, Data, RunFolder, Views | None], None]
 Suited = Callable[[str, tuple[int, ...]], RunConfig]
 
 
-def _keep(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+def _keep(fabric: Any, method: Method, opened: Data, folder: RunFolder, views: Views | None) -> None:
     """Saves an encoder as it is, and trains nothing."""
     method.to(fabric.device)
     folder.save_model(method.state_dict())
 
 
-def _fit(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+def _fit(fabric: Any, method: Method, opened: Data, folder: RunFolder, views: Views | None) -> None:
     """Trains with a progress bar."""
     config = folder.config.fit
     steps = len(opened.train) // config.batch_size
@@ -311,9 +325,9 @@ def _fit(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, vie
         loop.fit(fabric, method, opened.train, views, config, folder, monitor=monitor, progress=shown)
 
 
-def _fit_closed_form(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+def _fit_closed_form(fabric: Any, method: Method, opened: Data, folder: RunFolder, views: Views | None) -> None:
     """Fits in closed form with a progress bar, the whole run or its first stage."""
-    assert views is not None, "pairs were refused"
+    assert views is not None and isinstance(method, PairedMethod), "pairs and methods on images were refused"
     config, size = folder.config, folder.metadata.crop_size()
     first = is_refined(config.model.encoder)
     if first and staged.is_fitted(fabric, folder):
@@ -329,7 +343,7 @@ def _fit_closed_form(fabric: Any, method: PairedMethod, opened: Data, folder: Ru
         fit(fabric, method, opened.train, views, config, size, folder, shown)
 
 
-def _fit_staged(fabric: Any, method: PairedMethod, opened: Data, folder: RunFolder, views: Views | None) -> None:
+def _fit_staged(fabric: Any, method: Method, opened: Data, folder: RunFolder, views: Views | None) -> None:
     """Fits the closed form inside an encoder, then trains what is behind it."""
     _fit_closed_form(fabric, method, opened, folder, views)
     _fit(fabric, method, opened, folder, views)

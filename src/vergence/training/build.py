@@ -1,25 +1,27 @@
 """Builds the parts of a run from its description: method, input statistics, views and metadata."""
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vergence import objectives
+from vergence import methods, objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import Items, PairItems
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.encoders import networks
-from vergence.encoders.names import is_factory
+from vergence.encoders.names import is_closed_form, is_factory
+from vergence.methods.core import ImageMethod, Method
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
-from vergence.training.config import ModelConfig, RunConfig
+from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.options import current_options
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
@@ -33,16 +35,21 @@ __all__ = [
     "initial_method",
     "input_shapes",
     "make_views",
+    "require_images",
+    "require_memory",
+    "require_method",
     "require_packages",
     "statistics",
 ]
+
+T = TypeVar("T")
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
 
 
 def build_method(
     config: ModelConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
-) -> PairedMethod:
+) -> Method:
     """Builds the method of a description.
 
     Args:
@@ -57,9 +64,11 @@ def build_method(
     """
     n = shape[0]
     encoder = networks.encoder(config.encoder, shape, *input_statistics(config, shape, mean[:n], std[:n]))
-    dim = networks.width(encoder, shape)
     if config.freeze:
         return PairedMethod(encoder, None)
+    if config.method is not None:
+        return _image_method(config, encoder, shape)
+    dim = networks.width(encoder, shape)
     dual = target_shape is not None or config.target_encoder is not None
     second_shape = tuple(shape if target_shape is None else target_shape)
     second = _target_encoder(config, second_shape, mean[-second_shape[0] :], std[-second_shape[0] :]) if dual else None
@@ -74,6 +83,44 @@ def build_method(
         teacher=None if teacher is False else teacher,
         schedule=config.teacher_schedule or type(objective).teacher_schedule,
     )
+
+
+def require_method(config: ModelConfig) -> None:
+    """Raises a ValueError unless a description's method exists and its encoder is a network."""
+    assert config.method is not None, "of a method"
+    methods.get(config.method)
+    if is_closed_form(config.encoder):
+        raise ValueError(f"expected a network for method '{config.method}', found '{config.encoder}'; choose another --encoder")
+
+
+def require_images(config: ModelConfig, kind: str) -> None:
+    """Raises a ValueError where a method on images is to be trained on data of another kind."""
+    if config.method is not None and kind != "image":
+        raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
+
+
+def require_memory(method: Method, views: Views | None, config: FitConfig, channels: int, device: torch.device) -> None:
+    """Raises a ValueError where the views of a step alone, in float32, exceed the memory of a process's device."""
+    if views is None:
+        return
+    needed = 4 * method.inputs(views).size(channels) * config.batch_size / (config.devices * config.nodes)
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise ValueError(
+            f"expected views of a step that fit into {memory / 2**30:.0f} GiB of memory, found {needed / 2**30:.0f} GiB; lower "
+            "local_crops or --batch-size"
+        )
+
+
+def _image_method(config: ModelConfig, encoder: nn.Module, shape: Sequence[int]) -> ImageMethod:
+    assert config.method is not None, "of a method"
+    require_method(config)
+    require_images(config, "image" if len(shape) == 3 else "vector")
+    kind = methods.get(config.method)
+    return _with_options(f"method '{config.method}'", kind, (encoder, shape), ("encoder", "shape"), config.options)
 
 
 def input_statistics(config: ModelConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,15 +149,31 @@ def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | 
 
 def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
     kind, options = objectives.get(config.objective), current_options(config.objective, config.options)
-    known = [name for name in inspect.signature(kind).parameters if name != "dim"]
+    own = {"tied": False} if dual and "tied" in inspect.signature(kind).parameters else {}
+    return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), options, own)
+
+
+def _with_options(
+    what: str,
+    kind: Callable[..., T],
+    arguments: tuple[Any, ...],
+    names: tuple[str, ...],
+    options: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+) -> T:
+    """Returns ``kind(*arguments, **options)``, whose arguments have ``names``; ``own`` are defaults of the options.
+
+    Raises:
+        ValueError: An option is unknown, or of a wrong type.
+    """
+    known = [name for name in inspect.signature(kind).parameters if name not in names]
     for name in options:
         if name not in known:
-            raise unknown(f"option of objective '{config.objective}'", name, known)
-    own = {"tied": False} if dual and "tied" in known else {}
+            raise unknown(f"option of {what}", name, known)
     try:
-        return kind(dim, **{**own, **options})
+        return kind(*arguments, **{**(own or {}), **options})
     except TypeError as error:
-        raise ValueError(f"objective '{config.objective}' cannot take the options {options}: {error}") from error
+        raise ValueError(f"{what} cannot take the options {dict(options)}: {error}") from error
 
 
 def require_packages(config: ModelConfig) -> None:
@@ -130,7 +193,7 @@ def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]
 
 def initial_method(
     config: RunConfig, shape: Sequence[int], target_shape: Sequence[int] | None, mean: Tensor, std: Tensor
-) -> PairedMethod:
+) -> Method:
     """Returns the method before its first step: weights are a function of the seed alone. See `build_method`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))

@@ -24,23 +24,29 @@ __all__ = [
 # Upper bounds: a description that exceeds them is refused before anything is allocated.
 MOST_WIDTHS, WIDEST, MOST_WEIGHTS = 16, 65_536, 2**30  # of a projector
 MOST_CHANNELS = 4  # of an image
-MOST_OPTIONS = {  # sizes among the options of the library's objectives
+MOST_OPTIONS = {  # sizes among the options of the library's objectives and methods
     **{"bank": 2**20, "hidden": 65_536, "steps": 10_000},
     **dict.fromkeys(("components", "max_nodes", "rank"), 4096),
+    **{"latent": 65_536, "outputs": 2**20, "bottleneck": 65_536, "local_crops": 256, "local_size": 8192, "targets": 256},
+    **dict.fromkeys(("decoder_width", "predictor_width"), 8192),
+    **dict.fromkeys(("decoder_depth", "decoder_heads", "predictor_depth", "predictor_heads"), 256),
     **{"prototypes": 65_536, "slices": 65_536, "knots": 4096},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Checked):
-    """Which encoder and which objective.
+    """Which encoder, and which objective or method.
 
     Attributes:
         encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp``, ``identity`` (features as they are), ``timm:NAME``, ``patches``
             (closed form) or ``package.module:factory``, a function that returns a network; ``-imagenet`` or ``-cifar`` may
-            follow a ResNet's name to choose its stem (by image size otherwise).
-        objective: A name from ``vergence.objectives.names()``, ``package.module:Class``, or ``none`` with ``freeze``.
-        options: Keyword arguments of the objective. Sizes of the library's objectives have upper bounds (``MOST_OPTIONS``).
+            follow a ResNet's name to choose its stem (by image size otherwise), and settings a transformer's of timm, as in
+            ``timm:vit_tiny_patch16_224,patch_size=4,depth=6``.
+        objective: A name from ``vergence.objectives.names()``, ``package.module:Class``, or ``none`` with ``freeze`` or a method.
+        method: Name of a method on images from ``vergence.methods.names()``, such as ``masked_autoencoder``; ``None`` for an
+            objective on pairs of views.
+        options: Keyword arguments of the objective or the method. The library's sizes have upper bounds (``MOST_OPTIONS``).
         projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own. At
             most 16 widths of at most 65,536, with at most 2^30 weights between two of them.
         projector_norm: Normalization in the head: ``layer`` (VJE), ``batch``, or ``batch_last``, also of the head's output.
@@ -64,6 +70,7 @@ class ModelConfig(Checked):
 
     encoder: str = "small"
     objective: str = "vje"
+    method: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     projector: tuple[int, ...] = ()
     projector_norm: Literal["layer", "batch", "batch_last"] = "layer"
@@ -92,6 +99,8 @@ class ModelConfig(Checked):
             raise ValueError(f"expected one source of weights, found --{' and --'.join(sources)}; leave all but one out")
         if self.freeze:
             _require_nothing_to_train(self)
+        if self.method is not None:
+            _require_method_alone(self)
 
     @property
     def outside(self) -> tuple[str, ...]:
@@ -113,6 +122,16 @@ class ModelConfig(Checked):
     def sources(self) -> dict[str, str | bool | None]:
         """Where weights may come from, by the name of the setting."""
         return {"pretrained": self.pretrained, "weights": self.weights, "init": self.init}
+
+
+def _require_method_alone(model: ModelConfig) -> None:
+    beside = {"objective": model.objective != "none", "freeze": model.freeze, "projector": bool(model.projector)}
+    beside |= {"teacher": bool(model.teacher), "target_encoder": model.target_encoder is not None}
+    found = [name for name, given in beside.items() if given]
+    if found:
+        raise ValueError(
+            f"expected no {' or '.join(found)} with method '{model.method}', which has its own; leave one of them out"
+        )
 
 
 def _require_nothing_to_train(model: ModelConfig) -> None:
@@ -153,6 +172,7 @@ class FitConfig(Checked):
         epochs: Passes over the training items.
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
+        betas: AdamW's momenta of the gradient and of its square, in [0, 1); masked autoencoders take (0.9, 0.95).
         lr: Peak learning rate; not rescaled with the batch size.
         encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1 projector and objective follow the encoder
             faster than it moves; VJE loses fewer directions so (``docs/trained.md``).
@@ -185,6 +205,7 @@ class FitConfig(Checked):
     epochs: int = 100
     batch_size: int = 256
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)
     lr: float = 0.05
     encoder_lr: float = 1.0
     weight_decay: float = 5e-6
@@ -200,6 +221,11 @@ class FitConfig(Checked):
     checkpoint_seconds: float = 30.0
     threads: int | None = None
     strict: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"expected betas in [0, 1), found {self.betas}; change them")
 
 
 @dataclass(frozen=True, kw_only=True)

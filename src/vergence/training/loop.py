@@ -117,7 +117,7 @@ def fit(
         fabric: The engine that `launch` returned.
         method: Method to train; changed in place.
         items: Training items; labels are not read.
-        views: Makes two views of a batch; None where ``items`` are pairs already.
+        views: Random views, of which the method makes what it sees of a batch; None where ``items`` are pairs already.
         config: Settings.
         recorder: Keeps checkpoints, metrics and the model; used by the first process only.
         monitor: Called with the encoder every ``config.knn_every`` epochs; its numbers are added to the metrics.
@@ -146,7 +146,7 @@ def fit(
                 set_learning_rate(optimizer, learning_rate(config, step, steps))
                 method.before_step(step / (config.epochs * steps))
                 torch.manual_seed(seed_of(config.seed, "noise", step))
-                terms = model(_views(views, x, config, fabric, step), gather=_gather(fabric))
+                terms = model(_views(method, views, x, config, fabric, step), gather=_gather(fabric))
                 loss = torch.stack(list(terms.values())).sum()
                 fabric.backward(loss)
                 if config.clip is not None:
@@ -232,13 +232,14 @@ def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start:
         yield fabric.to_device(x)
 
 
-def _views(views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
+def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabric: "Fabric", step: int) -> tuple[Tensor, ...]:
     if views is None:
         return tuple(x)
+    inputs = method.inputs(views)
     generator = torch.Generator().manual_seed(seed_of(config.seed, "views", step))
     part = slice(fabric.global_rank * len(x), (fabric.global_rank + 1) * len(x))
-    draws = [views.draw(config.batch_size, generator) for _ in range(2)]
-    return tuple(views.apply(x, {name: draw[part] for name, draw in drawn.items()}) for drawn in draws)
+    draws = inputs.draw(config.batch_size, generator)
+    return inputs.apply(x, tuple({name: draw[part] for name, draw in drawn.items()} for drawn in draws))
 
 
 def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callable[[Any], None]:
@@ -247,7 +248,7 @@ def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callabl
     def work(x: Any) -> None:
         generator = torch.Generator().manual_seed(0)
         part = x[0][:TRIAL] if views is None else views(x[:TRIAL], generator)
-        network = copy.deepcopy(encoder)
+        network = copy.deepcopy(encoder).requires_grad_()  # that of a teacher has no gradient
         with fabric.autocast():
             z = network(part.to(next(network.parameters()).dtype))
         z.float().square().mean().backward()

@@ -12,6 +12,9 @@ from vergence.utils.checks import is_count
 __all__ = ["LARS", "build_optimizer", "learning_rate", "load_optimizer", "set_learning_rate"]
 
 
+ENCODERS = ("encoder.", "target_encoder.", "student.")  # parts of methods
+
+
 def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
     """Returns the rate at ``step``: linear warm-up to ``config.lr``, then a cosine to zero.
 
@@ -93,11 +96,11 @@ def build_optimizer(config: FitConfig, method: nn.Module) -> torch.optim.Optimiz
     named = [(name, p) for name, p in method.named_parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [{"params": [p for _, p in named], "scale": 1.0}]
     if config.encoder_lr != 1:
-        parts = [[p for name, p in named if name.startswith(("encoder.", "target_encoder.")) == own] for own in (True, False)]
+        parts = [[p for name, p in named if name.startswith(ENCODERS) == own] for own in (True, False)]
         scales = (config.encoder_lr, 1.0)
         groups = [{"params": part, "scale": scale} for part, scale in zip(parts, scales, strict=True) if part]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
     if config.optimizer == "lars":
         return LARS(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
     return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)

@@ -1,7 +1,8 @@
 """Recipes: complete run configurations, each with its command, device, time and results; a paper's numbers are marked as such.
 
-A recipe is a public function of this file, or for published methods on pairs of `vergence.training.paired_recipes`, that returns
-a `RunConfig` and can be called without arguments; most take a data source. `override` changes single settings.
+A recipe is a public function of this file, of `vergence.training.paired_recipes` for published methods on pairs, or of
+`vergence.training.image_recipes` for methods on images, that returns a `RunConfig` and can be called without arguments; most take
+a data source. `override` changes single settings.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.training import paired_recipes
+from vergence.training import image_recipes, paired_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
@@ -18,6 +19,7 @@ __all__ = [
     "default",
     "get",
     "names",
+    "of_method",
     "override",
     "patches",
     "patches_contrastive",
@@ -313,12 +315,13 @@ def names() -> list[str]:
 
 
 def _all() -> dict[str, Any]:
-    return {**vars(paired_recipes), **globals()}
+    return {**vars(paired_recipes), **vars(image_recipes), **globals()}
 
 
 def _is_recipe(value: object) -> bool:
     """Returns whether a value is a function of the recipes' files that needs no arguments and returns a run configuration."""
-    if not inspect.isfunction(value) or value.__module__ not in (__name__, paired_recipes.__name__):
+    files = (__name__, image_recipes.__name__, paired_recipes.__name__)
+    if not inspect.isfunction(value) or value.__module__ not in files:
         return False
     signature = inspect.signature(value)
     needed = [p for p in signature.parameters.values() if p.default is p.empty]
@@ -337,10 +340,26 @@ def get(name: str) -> Callable[..., RunConfig]:
     return recipe
 
 
+def of_method(name: str) -> str:
+    """Returns the name of the recipe for a method on images where none is named: one for two CPU cores.
+
+    Raises:
+        ValueError: There is no method of that name; the error suggests the nearest one.
+
+    Example:
+        >>> of_method("dino")
+        'dino_small'
+    """
+    known = [recipe.removesuffix("_small") for recipe in names() if hasattr(image_recipes, recipe) and recipe.endswith("_small")]
+    if name not in known:
+        raise unknown("method", name, known)
+    return f"{name}_small"
+
+
 def override(config: RunConfig, **changes: Any) -> RunConfig:
     """Returns a configuration with single settings changed, each given by the name of its field.
 
-    ``options`` are merged with the configuration's, unless the objective changes: another objective has other options.
+    ``options`` are merged with the configuration's, unless the objective or the method changes: another one has other options.
 
     Raises:
         ValueError: There is no setting of that name.
@@ -356,9 +375,10 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
             raise unknown("setting", name, sorted(set().union(*known.values())))
     for key, names in known.items():  # all changes of a part at once, since some are checked together
         parts[key] = dataclasses.replace(parts[key], **{name: changes[name] for name in changes if name in names})
-    if "options" in changes and parts["model"].objective == config.model.objective:
+    same = (parts["model"].objective, parts["model"].method) == (config.model.objective, config.model.method)
+    if "options" in changes and same:
         merged = {**config.model.options, **changes["options"]}
         parts["model"] = dataclasses.replace(parts["model"], options=merged)
-    elif "options" not in changes and parts["model"].objective != config.model.objective:
+    elif "options" not in changes and not same:
         parts["model"] = dataclasses.replace(parts["model"], options={})
     return RunConfig(**parts)

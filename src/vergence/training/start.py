@@ -8,7 +8,7 @@ from torch import Tensor
 from vergence.encoders.names import is_closed_form, is_factory
 from vergence.encoders.networks import timm_model
 from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file, timm_tag
-from vergence.methods.paired import PairedMethod
+from vergence.methods.core import Method
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder
 from vergence.training.records import Weights
@@ -54,6 +54,8 @@ def _require_sources(model: ModelConfig) -> None:
             f"expected --encoder timm:NAME with --pretrained, found {quoted(model.encoder)}; name one of timm, or use "
             "--weights FILE"
         )
+    if model.pretrained and "," in model.encoder:
+        raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
     if is_closed_form(model.encoder) and model.starts_from_weights and not (model.freeze and model.init):
         raise ValueError("expected no weights for encoder 'patches', which is fitted in closed form; leave them out")
     if model.weights is not None and model.encoder == "identity":
@@ -86,7 +88,7 @@ def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | No
     return dataclasses.replace(config, model=model, data=data)
 
 
-def load_start(method: PairedMethod, config: RunConfig, *, trust_code: bool = False) -> Weights:
+def load_start(method: Method, config: RunConfig, *, trust_code: bool = False) -> Weights:
     """Puts the weights that a description names into a method with random ones; returns where they come from.
 
     Args:
@@ -103,7 +105,7 @@ def load_start(method: PairedMethod, config: RunConfig, *, trust_code: bool = Fa
     return found
 
 
-def _load(method: PairedMethod, config: RunConfig, trust_code: bool) -> Weights:
+def _load(method: Method, config: RunConfig, trust_code: bool) -> Weights:
     model = config.model
     backbone = method.encoder[1]  # type: ignore[index]  # behind the statistics of the input
     if model.init is not None:
@@ -124,7 +126,7 @@ def _load(method: PairedMethod, config: RunConfig, trust_code: bool) -> Weights:
     return Weights(source="random" if any(True for _ in method.encoder.parameters()) else "none")
 
 
-def _load_run(method: PairedMethod, config: RunConfig, path: Path, trust_code: bool) -> Weights:
+def _load_run(method: Method, config: RunConfig, path: Path, trust_code: bool) -> Weights:
     folder = RunFolder.open(path, trust_code=trust_code)
     state = folder.load_model()
     same = _of_model(folder.config.model) == _of_model(config.model)
@@ -144,6 +146,6 @@ def _of_model(model: ModelConfig) -> ModelConfig:
 
 def hint(encoder: str, weights: Weights) -> str:
     """Returns what to add to the words about weights where an encoder's name suggests others; empty for nothing."""
-    tag = encoder.partition(":")[2].partition(".")[2]
+    tag = encoder.partition(":")[2].partition(",")[0].partition(".")[2]
     named = weights.source == "random" and encoder.startswith("timm:") and tag
     return f"; the tag '{tag}' chooses none: --pretrained loads timm's" if named else ""

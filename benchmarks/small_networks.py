@@ -1,9 +1,9 @@
-"""Small networks on vectors: a denoising autoencoder in plain torch, and the same encoder trained by joint embedding.
+"""Small networks on vectors: a denoising autoencoder, and the same encoder trained by joint embedding.
 
 Joint embedding is VJE, or variance-invariance-covariance regularization (VICReg, arXiv:2105.04906, weights 25, 25, 1, on the
 outputs themselves), whose linear case is the linear theory's problem with a soft constraint. Items, views, number of epochs,
-encoder and optimizer are the same for all. The autoencoder reconstructs the item from its view,
-min |x - D(E(tau(x)))|^2, which is reconstruction as the linear theory states it.
+encoder and optimizer are the same for all. The autoencoder is the library's (`vergence.methods.denoising_autoencoder`): it
+reconstructs the item from its view, min |x - D(E(tau(x)))|^2, which is reconstruction as the linear theory states it.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from vergence.encoders.networks import mlp
+from vergence.methods.denoising_autoencoder import DenoisingAutoencoder
 from vergence.objectives.vje import VJE
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -29,30 +31,27 @@ class Standardize(nn.Module):
         return (x - self.mean) / self.scale
 
 
-def body(inputs: int, outputs: int) -> nn.Sequential:
-    """Returns three layers with batch normalization between them."""
-    hidden = [nn.Linear(inputs, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()]
-    again = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()]
-    return nn.Sequential(*hidden, *again, nn.Linear(WIDTH, outputs))
+def network(X: Tensor, k: int) -> nn.Sequential:
+    """Returns the encoder (B, D) -> (B, k): three layers with batch normalization between them."""
+    return nn.Sequential(Standardize(X), mlp((X.shape[1], WIDTH, WIDTH, k)))
 
 
 def train_autoencoder(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
     """Returns the encoder (B, D) -> (B, k) of a denoising autoencoder."""
     torch.manual_seed(seed)
-    norm = Standardize(X)
-    encoder, decoder = nn.Sequential(norm, body(X.shape[1], k)), body(k, X.shape[1])
-    target = norm(X)
+    method = DenoisingAutoencoder(network(X, k), (X.shape[1],))
 
     def loss(index: Tensor, generator: torch.Generator) -> Tensor:
-        return (decoder(encoder(tau(X[index], generator))) - target[index]).square().mean()
+        views = tau(X[index], generator), X[index]
+        return method(views, lambda z: z)["reconstruction"] / X.shape[1]  # a mean over features, as in all rows
 
-    return _trained(encoder, [*encoder.parameters(), *decoder.parameters()], loss, len(X), epochs, seed)
+    return _trained(method.encoder, [*method.parameters()], loss, len(X), epochs, seed)
 
 
 def train_vje(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
     """Returns the encoder (B, D) -> (B, k) trained with VJE on two views."""
     torch.manual_seed(seed)
-    encoder, objective = nn.Sequential(Standardize(X), body(X.shape[1], k)), VJE(k)
+    encoder, objective = network(X, k), VJE(k)
 
     def loss(index: Tensor, generator: torch.Generator) -> Tensor:
         za, zb = (encoder(tau(X[index], generator)) for _ in range(2))
@@ -64,7 +63,7 @@ def train_vje(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -
 def train_vicreg(X: Tensor, tau: Augmentation, k: int, *, epochs: int, seed: int) -> nn.Module:
     """Returns the encoder (B, D) -> (B, k) trained with VICReg on two views."""
     torch.manual_seed(seed)
-    encoder = nn.Sequential(Standardize(X), body(X.shape[1], k))
+    encoder = network(X, k)
 
     def loss(index: Tensor, generator: torch.Generator) -> Tensor:
         za, zb = (encoder(tau(X[index], generator)) for _ in range(2))

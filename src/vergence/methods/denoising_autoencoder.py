@@ -1,0 +1,108 @@
+"""Denoising autoencoder: the item is reconstructed from a corrupted view of it.
+
+P. Vincent, H. Larochelle, Y. Bengio, P.-A. Manzagol, "Extracting and Composing Robust Features with Denoising Autoencoders", ICML
+2008. With the encoder E, a decoder D and the corruption tau,
+
+    loss = mean over items of |x - D(E(tau(x)))|^2,
+
+summed over features: reconstruction as the linear theory states it (H. Van Assel et al., arXiv:2505.12477, SSL-RC). The paper's
+networks are fully connected, tie D's weights to E's and train greedily, layer by layer; here E is any encoder and D a
+convolutional one (`vergence.encoders.decoder.Decoder`), or for vectors the mirror image of the encoder ``mlp``.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data.config import ViewConfig
+from vergence.data.pixels import to_unit
+from vergence.data.views import ImageViews, Views
+from vergence.encoders.decoder import Decoder
+from vergence.encoders.networks import mlp, width
+from vergence.methods.core import Gather, ImageMethod, mean_over
+from vergence.methods.parts.views import Draws, MultiView
+from vergence.utils.checks import require_at_least, require_within
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["DenoisingAutoencoder", "reconstruction"]
+
+HIDDEN = 512  # width of the decoder of vectors
+WHOLE = {"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
+
+
+def reconstruction(x: Tensor, y: Tensor) -> Tensor:
+    """Returns |x - y|^2 for each item, (B, ...) and (B, ...) -> (B,)."""
+    return (x - y).square().flatten(1).sum(1)
+
+
+class DenoisingAutoencoder(ImageMethod):
+    """A denoising autoencoder.
+
+    The input is a view of the run's strengths, with noise; the target is the whole image without any change, in [0, 1].
+    Called without training, on vectors (B, D), the target is in the units of the encoder's statistics, ``encoder[0]``.
+
+    Args:
+        encoder: See `vergence.methods.core.ImageMethod`.
+        shape: Shape (C, H, W) of the images, or (D,) of vectors.
+        noise: Standard deviation of Gaussian noise on the view, in units of pixels in [0, 1].
+        mask: Probability that a pixel of the view is black in all channels (the paper's masking noise), in [0, 1).
+
+    Raises:
+        ValueError: The noise is negative, or the probability out of its range.
+
+    Example:
+        >>> from vergence.encoders.networks import encoder
+        >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
+        >>> method = DenoisingAutoencoder(net, (1, 8, 8))
+        >>> x = torch.rand(2, 1, 8, 8)
+        >>> list(method((x + 0.1, x), gather=lambda z: z))
+        ['reconstruction']
+    """
+
+    def __init__(self, encoder: nn.Module, shape: Sequence[int], *, noise: float = 0.25, mask: float = 0.0) -> None:
+        super().__init__(encoder, shape)
+        require_at_least(0, noise=noise)
+        require_within("[0, 1)", mask=mask)
+        self.noise, self.mask = noise, mask
+        dim = width(encoder, self.shape)
+        self.decoder = Decoder(dim, self.shape) if len(self.shape) == 3 else mlp((dim, HIDDEN, HIDDEN, *self.shape))
+
+    def inputs(self, views: Views) -> MultiView:
+        """Returns the corrupted view and the item."""
+        return _Corrupted(views, self.shape[1], self.noise, self.mask)
+
+    def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
+        """Returns the squared error of the reconstruction, for a corrupted view and the item."""
+        x, item = views
+        z = self.encoder(x)
+        self.observe(z, gather)
+        target = to_unit(item) if len(self.shape) == 3 else self.encoder[0](item)  # type: ignore[index]
+        return {"reconstruction": mean_over(reconstruction(upcast_half(self.decoder(z)), target), gather)}
+
+
+class _Corrupted(MultiView):
+    """A view with noise, and the whole image."""
+
+    def __init__(self, views: Views, size: int, noise: float, mask: float) -> None:
+        self.views, self.noise, self.mask = views, noise, mask
+        self.whole = ImageViews(ViewConfig(**WHOLE), size)  # type: ignore[arg-type]
+
+    def draw(self, n: int, generator: torch.Generator) -> Draws:
+        """Returns the parameters of the view, and a seed of each item's noise."""
+        return self.views.draw(n, generator), {"seed": torch.randint(2**62, (n,), generator=generator)}
+
+    def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
+        """Returns the corrupted view and the item."""
+        drawn, seeds = draws
+        y = self.views.apply(x, drawn)
+        noisy = torch.stack([self._noisy(one, int(seed)) for one, seed in zip(y, seeds["seed"], strict=True)])
+        return noisy, self.whole.apply(x, self.whole.draw(len(x), torch.Generator().manual_seed(0)))
+
+    def _noisy(self, x: Tensor, seed: int) -> Tensor:
+        """Returns one image (C, H, W) with noise."""
+        generator = torch.Generator(x.device).manual_seed(seed)
+        own = {"generator": generator, "device": x.device, "dtype": x.dtype}
+        keep = torch.rand(x.shape[1:], **own) >= self.mask  # type: ignore[call-overload]
+        noisy: Tensor = (x + self.noise * torch.randn(x.shape, **own)) * keep  # type: ignore[call-overload]
+        return noisy

@@ -1,0 +1,171 @@
+"""DINO: a student predicts a teacher's distribution over prototypes, from small crops and from the other large crop.
+
+M. Caron, H. Touvron, I. Misra, H. Jegou, J. Mairal, P. Bojanowski, A. Joulin, "Emerging Properties in Self-Supervised Vision
+Transformers", arXiv:2104.14294. With outputs g of heads of K prototypes, temperatures s and t, and a center c,
+
+    P_t(x) = softmax((g_teacher(x) - c) / t),   P_s(x) = softmax(g_student(x) / s),
+    loss = mean over images and pairs (large crop x, another crop x') of -sum_k P_t(x)_k log P_s(x')_k        (eq. 3),
+    c <- m c + (1 - m) mean of g_teacher over the batch,   teacher <- l teacher + (1 - l) student, l from 0.996 to 1 (cosine).
+
+The loss and its center are lightly's ``DINOLoss``, which follows the released code. The output layer does not move in the first
+hundredth of the steps (the released code: the first of 100 epochs). The evaluated encoder is the teacher's, as in the paper.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data.views import ImageViews, Views
+from vergence.encoders.networks import width
+from vergence.methods.core import Gather, ImageMethod
+from vergence.methods.parts.heads import PrototypeHead
+from vergence.methods.parts.teachers import cosine, follow, frozen_copy
+from vergence.methods.parts.views import MultiView, SeveralViews
+from vergence.utils.checks import require_count, require_positive, require_within
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["Dino", "local_side"]
+
+FIRST: dict[str, Any] = {"blur": 1.0, "solarize": 0.0}
+SECOND: dict[str, Any] = {"blur": 0.1, "solarize": 0.2}
+SMALL: dict[str, Any] = {"blur": 0.5, "solarize": 0.0}
+
+
+def local_side(size: int) -> int:
+    """Returns the side of small crops: 3/7 of the images' (the paper's 96 of 224 pixels), rounded to a multiple of 4.
+
+    Example:
+        >>> local_side(224), local_side(32), local_side(8)
+        (96, 12, 4)
+    """
+    return max(4, 4 * round(size * 3 / 28))
+
+
+class Dino(ImageMethod):
+    """DINO with two large crops and several small ones.
+
+    Args:
+        encoder: See `vergence.methods.core.ImageMethod`; a transformer takes small crops with ``dynamic_img_size=True``. It
+            becomes the teacher; the student is a copy of it.
+        shape: Shape (C, H, W) of the images.
+        outputs: Number K of prototypes.
+        hidden: Width of the heads' hidden layers.
+        bottleneck: Width of the vector that is compared with the prototypes.
+        batch_norm: Whether the heads' hidden layers are batch-normalized. Embeddings that are pooled after a ReLU, as those of
+            convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
+        local_crops: Number of small crops.
+        local_size: Their side in pixels; by default `local_side`.
+        local_crop: Range of their area, as shares of the image; that of large crops is the run's ``crop``, (0.4, 1) in the paper.
+        asymmetric: Whether the first large crop is always blurred, the second with probability 0.1 and solarized with 0.2, and
+            small crops blurred with 0.5, as in the paper; otherwise all crops have the run's strengths.
+        temperature: Of the student, s.
+        teacher_temperature: Of the teacher, t.
+        center_momentum: Momentum m of the center, in [0, 1).
+        momentum: Momentum l of the teacher at the first step, in [0, 1].
+        fixed_prototypes: Share of the steps, at the start, in which the output layer does not move, in [0, 1].
+
+    Raises:
+        ValueError: lightly is not installed, a number is out of its range, or the encoder does not take small crops.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        shape: Sequence[int],
+        *,
+        outputs: int = 65_536,
+        hidden: int = 2048,
+        bottleneck: int = 256,
+        batch_norm: bool = False,
+        local_crops: int = 8,
+        local_size: int | None = None,
+        local_crop: tuple[float, float] = (0.05, 0.4),
+        asymmetric: bool = True,
+        temperature: float = 0.1,
+        teacher_temperature: float = 0.04,
+        center_momentum: float = 0.9,
+        momentum: float = 0.996,
+        fixed_prototypes: float = 0.01,
+    ) -> None:
+        super().__init__(encoder, shape)
+        require_count(1, outputs=outputs, hidden=hidden, bottleneck=bottleneck)
+        require_count(0, local_crops=local_crops)
+        require_positive(temperature=temperature, teacher_temperature=teacher_temperature)
+        require_within("[0, 1)", center_momentum=center_momentum)
+        require_within("[0, 1]", momentum=momentum, fixed_prototypes=fixed_prototypes)
+        self.local_crops, self.local_crop, self.asymmetric = local_crops, local_crop, asymmetric
+        self.local_size = local_side(self.shape[1]) if local_size is None else local_size
+        self.momentum, self.fixed_prototypes, self.progress = momentum, fixed_prototypes, 0.0
+        if local_crops:
+            if not 1 <= self.local_size <= min(self.shape[1:]):
+                raise ValueError(
+                    f"expected local_size from 1 to the images' {min(self.shape[1:])} pixels, found {local_size}; change it"
+                )
+            _require_size(encoder, (self.shape[0], self.local_size, self.local_size))
+        self.student = frozen_copy(encoder).requires_grad_()
+        own: dict[str, Any] = {"hidden": hidden, "bottleneck": bottleneck, "batch_norm": batch_norm}
+        self.head = PrototypeHead(width(encoder, self.shape), outputs, **own)
+        self.encoder.requires_grad_(False)
+        self.teacher_head = frozen_copy(self.head)
+        self.loss = _loss(outputs, temperature, teacher_temperature, center_momentum)
+        self.head.prototypes.weight.register_hook(self._fix)
+
+    def _fix(self, gradient: Tensor) -> Tensor:
+        return gradient * (self.progress >= self.fixed_prototypes)
+
+    def reset_teacher(self) -> None:
+        """Gives the student the encoder's weights."""
+        self.student.load_state_dict(self.encoder.state_dict())
+
+    def inputs(self, views: Views) -> MultiView:
+        """Returns two large crops and the small ones."""
+        if not isinstance(views, ImageViews):
+            raise ValueError(f"expected views of images for method 'dino', found {type(views).__name__}; choose another method")
+        first, second, small = (FIRST, SECOND, SMALL) if self.asymmetric else ({}, {}, {})
+        large = [views.changed(**first), views.changed(**second)]
+        return SeveralViews([*large, *[views.changed(self.local_size, crop=self.local_crop, **small)] * self.local_crops])
+
+    def before_step(self, progress: float) -> None:
+        """Sets the share of the steps that are done, which the momentum follows."""
+        self.progress = progress
+
+    def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
+        """Returns the mean cross-entropy, for two large crops and any number of small ones."""
+        groups = [torch.cat(views[:2]), *([torch.cat(views[2:])] if views[2:] else [])]  # one pass for each size
+        outputs = [one for group in groups for one in self.head(self.student(group)).split(len(views[0]))]
+        with torch.no_grad():
+            z = self.encoder(groups[0])
+            targets = self.teacher_head(z).split(len(views[0]))
+        self.observe(z[: len(views[0])], gather)
+        with torch.autocast(z.device.type, enabled=False):
+            loss = self.loss([upcast_half(t) for t in targets], [upcast_half(s) for s in outputs])
+        return {"cross_entropy": gather(loss[None]).mean()}
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Moves the teacher."""
+        momentum = cosine(self.momentum, 1.0, self.progress)
+        follow(self.encoder, self.student, momentum)
+        follow(self.teacher_head, self.head, momentum)
+
+
+def _loss(outputs: int, temperature: float, teacher_temperature: float, center_momentum: float) -> Any:
+    """Returns lightly's loss with a constant temperature of the teacher."""
+    try:
+        from lightly.loss.dino_loss import DINOLoss
+    except ImportError:
+        raise ValueError("method 'dino' needs lightly: pip install 'vergence[baselines]'") from None
+    own = {"warmup_teacher_temp": teacher_temperature, "student_temp": temperature, "center_momentum": center_momentum}
+    return DINOLoss(outputs, teacher_temp=teacher_temperature, **own)
+
+
+def _require_size(encoder: nn.Module, shape: tuple[int, ...]) -> None:
+    try:
+        width(encoder, shape)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"expected an encoder that takes crops of {shape[1]} pixels, found one that does not ({str(error).splitlines()[0]}); "
+            "set local_size, local_crops=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"
+        ) from None

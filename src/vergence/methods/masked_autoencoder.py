@@ -1,0 +1,109 @@
+"""Masked autoencoder: the pixels of masked patches are predicted from the visible ones.
+
+K. He, X. Chen, S. Xie, Y. Li, P. Dollar, R. Girshick, "Masked Autoencoders Are Scalable Vision Learners", arXiv:2111.06377. A
+vision transformer sees a random quarter of the patches; a narrow one gets its tokens, one learned token at each masked position,
+and all positions, and predicts the pixels there:
+
+    loss = mean over images and masked patches of |x_p - y_p|^2 / (side^2 C).
+
+A mean over pixels, as in the paper and the released code, not the sum that other terms of this library are; pixels are those of
+the standardized image. Differences: the encoder is timm's, with its initialization and learned positions (the paper's are fixed
+sine-cosine ones, as the decoder's are here), and the decoder predicts masked patches only, which is the same loss.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vergence.data.views import Views
+from vergence.methods.core import Gather, ImageMethod, mean_over
+from vergence.methods.parts.masks import patches, random_masks, visible
+from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
+from vergence.methods.parts.views import MultiView, OneView
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["MaskedAutoencoder", "masked_error", "normalized"]
+
+
+def normalized(x: Tensor) -> Tensor:
+    """Returns patches (B, L, P) with mean 0 and variance 1 (divisor P - 1), (x - mean) / sqrt(var + 1e-6)."""
+    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def masked_error(target: Tensor, predicted: Tensor, masked: Tensor) -> Tensor:
+    """Returns the mean squared error over the masked patches of each image, (B,).
+
+    Args:
+        target: All patches (B, L, P).
+        predicted: Predictions of the masked ones (B, M, P).
+        masked: Positions (B, M) of the masked ones.
+    """
+    return (gathered(target, masked) - predicted).square().mean((1, 2))
+
+
+class MaskedAutoencoder(ImageMethod):
+    """A masked autoencoder.
+
+    Args:
+        encoder: With a plain vision transformer of timm; see `vergence.methods.core.ImageMethod`.
+        shape: Shape (C, H, W) of the images.
+        mask_ratio: Share of the patches that are masked, in (0, 1).
+        decoder_width: Width of the decoder.
+        decoder_depth: Number of its blocks.
+        decoder_heads: Number of its attention heads.
+        normalize_patches: Whether each patch of the target has mean 0 and variance 1 (the paper's better one; off in lightly).
+
+    Raises:
+        ValueError: timm is not installed, the encoder is another, its patches do not divide the image, or the ratio leaves
+            nothing.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        shape: Sequence[int],
+        *,
+        mask_ratio: float = 0.75,
+        decoder_width: int = 512,
+        decoder_depth: int = 8,
+        decoder_heads: int = 16,
+        normalize_patches: bool = False,
+    ) -> None:
+        super().__init__(encoder, shape)
+        vit = require_transformer("masked_autoencoder", encoder, self.shape)
+        self.grid, self.side = tuple(vit.patch_embed.grid_size), vit.patch_embed.patch_size[0]
+        self.mask_ratio, self.normalize_patches = mask_ratio, normalize_patches
+        visible(self.grid[0] * self.grid[1], mask_ratio)
+        self.decoder = TokenDecoder(
+            vit.embed_dim,
+            self.side**2 * self.shape[0],
+            self.grid,
+            width=decoder_width,
+            depth=decoder_depth,
+            heads=decoder_heads,
+            prefix=vit.num_prefix_tokens,
+            names="decoder_",
+        )
+
+    def inputs(self, views: Views) -> MultiView:
+        """Returns one view, and the positions of its visible and of its masked patches."""
+
+        def numbers(n: int, generator: torch.Generator) -> dict[str, Tensor]:
+            keep, masked = random_masks(n, self.grid[0] * self.grid[1], self.mask_ratio, generator)
+            return {"keep": keep, "masked": masked}
+
+        return OneView(views, numbers)
+
+    def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
+        """Returns the mean squared error over masked patches, for a view and both kinds of positions."""
+        x, keep, masked = views
+        standardize, vit = split(self.encoder)
+        x = standardize(x)
+        tokens = seen(vit, x, keep)
+        self.observe(pooled(vit, tokens), gather)
+        target = patches(x, self.side)
+        target = normalized(target) if self.normalize_patches else target
+        return {
+            "reconstruction": mean_over(masked_error(target, upcast_half(self.decoder(tokens, keep, masked)), masked), gather)
+        }

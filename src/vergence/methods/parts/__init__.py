@@ -1,0 +1,1 @@
+"""What methods on images share: views of a step, masks, teachers, tokens of transformers, heads."""

@@ -1,0 +1,164 @@
+"""Masks of patches, sampled for each image: random patches, and the blocks of I-JEPA. Shapes: n images, L = H W patches."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from vergence.utils.checks import require_count, require_within
+
+__all__ = ["block_masks", "block_size", "patches", "random_masks", "require_blocks", "visible"]
+
+ROUNDS = 100  # samples of an image whose context is too small
+
+
+def patches(x: Tensor, side: int) -> Tensor:
+    """Returns the patches of images, (B, C, H, W) -> (B, L, side^2 C): row by row, each by rows, columns, then channels.
+
+    Example:
+        >>> patches(torch.arange(16).view(1, 1, 4, 4), 2)[0, 1].tolist()
+        [2, 3, 6, 7]
+    """
+    b, c, height, width = x.shape
+    y = x.reshape(b, c, height // side, side, width // side, side)
+    return y.permute(0, 2, 4, 3, 5, 1).reshape(b, -1, side * side * c)
+
+
+def visible(tokens: int, ratio: float) -> int:
+    """Returns how many of L patches stay visible: L (1 - ratio), rounded down.
+
+    Raises:
+        ValueError: The ratio is not in (0, 1), or leaves no patch visible, or none masked.
+
+    Example:
+        >>> visible(64, 0.75)
+        16
+    """
+    require_within("(0, 1)", mask_ratio=ratio)
+    kept = int(tokens * (1 - ratio))
+    if not 0 < kept < tokens:
+        raise ValueError(
+            f"expected a mask_ratio that leaves between 1 and {tokens - 1} of the {tokens} patches visible, found {ratio:g}, "
+            f"which leaves {kept}; change mask_ratio, or choose smaller patches"
+        )
+    return kept
+
+
+def random_masks(n: int, tokens: int, ratio: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Returns the indices of the visible patches (n, K) and of the masked ones (n, L - K), each image's at random.
+
+    Args:
+        n: Number of images.
+        tokens: Number of patches L.
+        ratio: Share of the patches that are masked, in (0, 1).
+        generator: A CPU generator.
+
+    Raises:
+        ValueError: As of `visible`.
+
+    Example:
+        >>> keep, masked = random_masks(2, 8, 0.75, torch.Generator().manual_seed(0))
+        >>> keep.shape, masked.shape, torch.cat([keep, masked], 1).sort(1).values[0].tolist()
+        (torch.Size([2, 2]), torch.Size([2, 6]), [0, 1, 2, 3, 4, 5, 6, 7])
+    """
+    kept = visible(tokens, ratio)
+    order = torch.rand(n, tokens, generator=generator, dtype=torch.float64).argsort(1)
+    return order[:, :kept], order[:, kept:]
+
+
+def require_blocks(
+    grid: tuple[int, int],
+    targets: int,
+    scale: tuple[float, float],
+    aspect: tuple[float, float],
+    context: tuple[float, float],
+) -> None:
+    """Raises a ValueError unless blocks of these shares of the patches can be sampled."""
+    require_count(1, targets=targets)
+    for name, (least, most) in {"target_scale": scale, "context_scale": context}.items():
+        if not 0 < least <= most <= 1:
+            raise ValueError(f"expected {name} to be 0 < smallest <= largest <= 1, found ({least:g}, {most:g}); change {name}")
+    if not 0 < aspect[0] <= aspect[1]:
+        raise ValueError(f"expected target_aspect to be 0 < smallest <= largest, found ({aspect[0]:g}, {aspect[1]:g}); change it")
+    tokens = math.prod(grid)
+    if int(tokens * scale[0]) < 1 or int(tokens * context[0]) < 2:
+        raise ValueError(f"expected blocks of at least one patch, found {tokens} patches in an image; choose smaller patches")
+
+
+def block_size(
+    grid: tuple[int, int], scale: tuple[float, float], aspect: tuple[float, float], generator: torch.Generator
+) -> tuple[int, int]:
+    """Returns height and width of a block in patches: a share of the patches uniform in ``scale``, and an aspect in ``aspect``.
+
+    With a = int(share L) and r = height / width, height = round(sqrt(a r)) and width = round(sqrt(a / r)), at most the grid's.
+    """
+    share, ratio = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+    area = int(math.prod(grid) * (scale[0] + share * (scale[1] - scale[0])))
+    r = aspect[0] + ratio * (aspect[1] - aspect[0])
+    height, width = round(math.sqrt(area * r)), round(math.sqrt(area / r))
+    return min(max(height, 1), grid[0]), min(max(width, 1), grid[1])
+
+
+def block_masks(
+    n: int,
+    grid: tuple[int, int],
+    generator: torch.Generator,
+    *,
+    targets: int = 4,
+    scale: tuple[float, float] = (0.15, 0.2),
+    aspect: tuple[float, float] = (0.75, 1.5),
+    context: tuple[float, float] = (0.85, 1.0),
+    least: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """Returns the patches of a context (n, K) and of target blocks (n, M, T), as I-JEPA samples them.
+
+    Of a batch, all targets have one size and all context blocks another, at places of each image's own. A context is its block
+    without the targets. K is the least number of the batch, and longer contexts lose their last patches, as in the released
+    code. Differences from it: blocks reach the last row and column of the grid as often as the first (there they never do, which
+    leaves out an eighth of each side of a grid of 8), share and aspect of a block are independent, and an image whose context is
+    too small gets new blocks (there a context overlaps with targets after 20 places).
+
+    Args:
+        n: Number of images.
+        grid: Height and width of an image, in patches.
+        generator: A CPU generator.
+        targets: Number M of target blocks.
+        scale: Range of the share of the patches in a target block.
+        aspect: Range of height / width of a target block.
+        context: Range of the share of the patches in a context block, of aspect 1.
+        least: Least number of patches of a context.
+
+    Raises:
+        ValueError: A range is not one, or the targets leave no such context.
+    """
+    require_blocks(grid, targets, scale, aspect, context)
+    size = block_size(grid, scale, aspect, generator)
+    large = block_size(grid, context, (1.0, 1.0), generator)
+    blocks, contexts = (
+        torch.zeros(n, targets, math.prod(grid), dtype=torch.bool),
+        torch.zeros(n, math.prod(grid), dtype=torch.bool),
+    )
+    for _ in range(ROUNDS):
+        small = (contexts.sum(1) < least).nonzero()[:, 0]
+        if not len(small):
+            break
+        blocks[small] = _blocks(len(small), targets, grid, size, generator)
+        contexts[small] = _blocks(len(small), 1, grid, large, generator)[:, 0] & ~blocks[small].any(1)
+    kept = int(contexts.sum(1).min())
+    if kept < least:
+        raise ValueError(
+            f"expected target blocks that leave a context of {least} patches, found {targets} of {size[0]} x {size[1]} in a grid "
+            f"of {grid[0]} x {grid[1]}; lower targets, target_scale or min_context"
+        )
+    first = torch.sort(~contexts, dim=1, stable=True).indices[:, :kept]  # those of the context, in the order of the patches
+    return first, blocks.nonzero()[:, 2].view(n, targets, -1)
+
+
+def _blocks(n: int, count: int, grid: tuple[int, int], size: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """Returns masks (n, count, L) of blocks of one size, each at a uniform place."""
+    ranges = []
+    for side, length in zip(grid, size, strict=True):
+        start = torch.randint(0, side - length + 1, (n, count, 1), generator=generator)
+        place = torch.arange(side)
+        ranges.append((place >= start) & (place < start + length))
+    return (ranges[0][..., :, None] & ranges[1][..., None, :]).flatten(2)

@@ -1,0 +1,221 @@
+"""Shared parts of methods on images: views, masks, schedules, tokens, heads."""
+
+import math
+
+import pytest
+import torch
+from tests.reference import image_methods as reference
+from torch import nn
+
+from vergence.data.config import ViewConfig
+from vergence.data.views import ImageViews
+from vergence.encoders.names import timm_settings
+from vergence.encoders.networks import encoder
+from vergence.methods.parts import masks, teachers, tokens
+from vergence.methods.parts.heads import PrototypeHead
+from vergence.methods.parts.views import OneView, SeveralViews, two_views
+
+VIT = "timm:vit_tiny_patch16_224,patch_size=4,embed_dim=12,depth=2,num_heads=3"
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_views_of_a_part_of_a_batch_are_that_part_of_the_views():
+    views = ImageViews(ViewConfig(), 8)
+    x = torch.randint(256, (6, 3, 8, 8), dtype=torch.uint8)
+    numbers = lambda n, g: {"a": torch.rand(n, 2, generator=g), "b": torch.randperm(n, generator=g)}  # noqa: E731
+    for sampler in (two_views(views), SeveralViews([views, views.changed(4, crop=(0.1, 0.3))]), OneView(views, numbers)):
+        draws = sampler.draw(6, generator())
+        part = tuple({name: draw[2:5] for name, draw in drawn.items()} for drawn in draws)
+        for whole, some in zip(sampler.apply(x, draws), sampler.apply(x[2:5], part), strict=True):
+            assert torch.equal(whole[2:5], some)
+
+
+def test_two_views_are_sampled_one_after_the_other():
+    views, g = ImageViews(ViewConfig(), 8), generator(3)
+    first, second = views.draw(4, g), views.draw(4, g)
+    found = two_views(views).draw(4, generator(3))
+    assert all(torch.equal(found[0][name], first[name]) and torch.equal(found[1][name], second[name]) for name in first)
+
+
+def test_changed_views_keep_class_and_other_strengths():
+    class Mine(ImageViews):
+        pass
+
+    views = Mine(ViewConfig(flip=0.25), 32)
+    found = views.changed(12, crop=(0.05, 0.4))
+    assert type(found) is Mine and (found.size, found.config.flip, found.config.crop) == (12, 0.25, (0.05, 0.4))
+    assert (views.size, views.config.crop) == (32, (0.2, 1.0))
+
+
+@pytest.mark.parametrize("side", [1, 2, 4])
+def test_patches_are_those_of_loops(side):
+    x = torch.randn(2, 3, 8, 4)
+    found = masks.patches(x.contiguous(memory_format=torch.channels_last), side)
+    expected = [[reference.patch(image, i, side) for i in range(32 // side**2)] for image in x]
+    assert torch.equal(found, torch.tensor(expected))
+
+
+def test_random_masks_hide_every_patch_equally_often():
+    n, tokens, kept = 4000, 16, 4
+    keep, masked = masks.random_masks(n, tokens, 0.75, generator())
+    assert keep.shape == (n, kept) and torch.equal(
+        torch.cat([keep, masked], 1).sort(1).values, torch.arange(tokens).expand(n, -1)
+    )
+    share = torch.bincount(keep.flatten(), minlength=tokens) / n
+    deviation = math.sqrt(0.25 * 0.75 / n)
+    assert ((share - 0.25) / deviation).abs().max() < 4
+    assert (keep[0] != keep[1]).any()
+
+
+@pytest.mark.parametrize(("ratio", "tokens", "words"), [(0.99, 64, "leaves 0"), (0.5, 1, "leaves 0"), (1.0, 64, "mask_ratio"),
+                                                        (0.0, 64, "mask_ratio"), (0.01, 1, "leaves 0")])  # fmt: skip
+def test_a_mask_that_leaves_nothing_is_refused(ratio, tokens, words):
+    with pytest.raises(ValueError, match=words):
+        masks.visible(tokens, ratio)
+
+
+def rectangle(index, grid):
+    """Returns height and width of a block, after checking that it is one."""
+    cells = {(i // grid[1], i % grid[1]) for i in index.tolist()}
+    rows, columns = sorted({r for r, _ in cells}), sorted({c for _, c in cells})
+    assert cells == {(r, c) for r in rows for c in columns} and len(cells) == len(index)
+    assert rows == list(range(rows[0], rows[-1] + 1)) and columns == list(range(columns[0], columns[-1] + 1))
+    return len(rows), len(columns)
+
+
+@pytest.mark.parametrize("grid", [(8, 8), (7, 7), (4, 6)])
+def test_blocks_are_rectangles_of_one_size_and_contexts_are_disjoint_from_them(grid):
+    tokens = grid[0] * grid[1]
+    for seed in range(20):
+        context, targets = masks.block_masks(5, grid, generator(seed), least=3)
+        assert targets.shape[:2] == (5, 4) and context.shape[0] == 5 and context.shape[1] >= 3
+        sizes = {rectangle(block, grid) for blocks in targets for block in blocks}
+        assert len(sizes) == 1
+        h, w = sizes.pop()
+        assert 0.5 * 0.15 * tokens <= h * w <= 1.6 * 0.2 * tokens + 1
+        for mine, blocks in zip(context, targets, strict=True):
+            assert len(set(mine.tolist())) == len(mine) and not set(mine.tolist()) & set(blocks.flatten().tolist())
+
+
+def test_blocks_reach_every_patch_and_are_placed_uniformly():
+    grid, size, n = (8, 8), (3, 3), 4000
+    blocks = masks._blocks(n, 1, grid, size, generator()).view(n, 8, 8)
+    found = blocks.double().mean(0)
+    places = [sum(1 for top in range(6) if top <= i < top + 3) / 6 for i in range(8)]
+    expected = torch.tensor([[a * b for b in places] for a in places])
+    z = (found - expected) / (expected * (1 - expected) / n).sqrt()
+    assert found.min() > 0 and z.abs().max() < 4.5
+
+
+def test_block_sizes_follow_share_and_aspect():
+    g, areas, aspects = generator(), [], []
+    for _ in range(300):
+        h, w = masks.block_size((1000, 1000), (0.15, 0.2), (0.75, 1.5), g)
+        areas.append(h * w / 1_000_000)
+        aspects.append(h / w)
+    assert 0.145 < min(areas) < 0.155 and 0.195 < max(areas) < 0.205
+    assert 0.74 < min(aspects) < 0.8 and 1.4 < max(aspects) < 1.52
+    assert abs(torch.corrcoef(torch.tensor([areas, aspects]))[0, 1]) < 0.2
+
+
+def test_targets_that_cover_an_image_are_refused():
+    with pytest.raises(ValueError, match="leave a context of 1 patches"):
+        masks.block_masks(4, (2, 2), generator(), targets=4, scale=(1.0, 1.0), context=(1.0, 1.0))
+
+
+def test_schedules_start_and_end_where_they_say():
+    assert teachers.cosine(0.996, 1, 0) == pytest.approx(0.996) and teachers.cosine(0.996, 1, 1) == 1
+    assert teachers.cosine(0.9, 1, 0.25) == pytest.approx(1 - 0.1 * (1 + math.cos(math.pi / 4)) / 2)
+    assert teachers.linear(0.996, 1, 0.25) == pytest.approx(0.997)
+
+
+def test_a_teacher_follows_step_by_step_and_keeps_its_buffers():
+    student = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    teacher = teachers.frozen_copy(student)
+    student[1].running_mean += 1
+    expected = {name: p.clone() for name, p in teacher.named_parameters()}
+    for momentum in (0.5, 0.9, 1.0):
+        for p in student.parameters():
+            p.data += torch.randn_like(p)
+        expected = reference.moved(expected, dict(student.named_parameters()), momentum)
+        teachers.follow(teacher, student, momentum)
+        assert all(torch.allclose(p, expected[name], atol=1e-14) for name, p in teacher.named_parameters())
+    assert (teacher[1].running_mean == 0).all() and not any(p.requires_grad for p in teacher.parameters())
+
+
+@pytest.mark.parametrize("name", [VIT, f"{VIT},class_token=False,global_pool=avg", f"{VIT},dynamic_img_size=True"])
+def test_tokens_of_part_of_the_patches_are_those_of_loops(name):
+    vit = encoder(name, (3, 16, 16), torch.zeros(3), torch.ones(3))[1].double()
+    x, keep = torch.randn(2, 3, 16, 16), torch.tensor([[3, 0, 9], [15, 8, 1]])
+    found = tokens.seen(vit, x, keep)
+    expected = torch.stack([reference.visible_tokens(vit, image, index) for image, index in zip(x, keep, strict=True)])
+    assert torch.allclose(found, expected, atol=1e-12)
+    everything = tokens.seen(vit, x)
+    assert torch.allclose(tokens.pooled(vit, everything), vit(x), atol=1e-12)
+
+
+def test_tokens_are_lightlys():
+    from lightly.models.modules import MaskedVisionTransformerTIMM
+
+    vit = encoder(VIT, (3, 16, 16), torch.zeros(3), torch.ones(3))[1].double()
+    theirs = MaskedVisionTransformerTIMM(vit, weight_initialization="skip", pos_embed_initialization="skip").double()
+    x, keep = torch.randn(2, 3, 16, 16), torch.tensor([[3, 0, 9], [15, 8, 1]])
+    index = torch.cat([torch.zeros(2, 1, dtype=torch.long), keep + 1], 1)  # lightly counts the class token
+    assert torch.allclose(tokens.seen(vit, x, keep), theirs.encode(x, idx_keep=index), atol=1e-12)
+
+
+def test_positions_are_lightlys():
+    from lightly.models.utils import get_2d_sine_cosine_positional_embedding
+
+    theirs = torch.as_tensor(get_2d_sine_cosine_positional_embedding(embed_dim=16, grid_size=5, cls_token=False))
+    assert torch.allclose(tokens.sincos(16, (5, 5)), theirs.double(), atol=1e-6)
+
+
+def test_a_decoder_depends_on_what_it_sees_and_not_on_the_order():
+    decoder = tokens.TokenDecoder(6, 5, (4, 4), width=8, depth=2, heads=2)
+    x, keep, masked = torch.randn(1, 3, 6), torch.tensor([[2, 7, 11]]), torch.tensor([[0, 5]])
+    y = decoder(x, keep, masked)
+    order = [2, 0, 1]
+    assert torch.allclose(decoder(x[:, order], keep[:, order], masked), y, atol=1e-12)
+    assert not torch.allclose(decoder(x, keep.flip(1), masked), y)
+    with pytest.raises(ValueError, match="decoder_width to be a multiple of 4 and of decoder_heads"):
+        tokens.TokenDecoder(6, 5, (4, 4), width=10, depth=2, heads=3, names="decoder_")
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_the_head_is_lightlys(recwarn, batch_norm):
+    from lightly.models.modules import DINOProjectionHead
+
+    mine = PrototypeHead(6, 9, hidden=7, bottleneck=5, batch_norm=batch_norm)
+    theirs = DINOProjectionHead(6, 7, 5, 9, batch_norm).double()
+    recwarn.clear()  # torch deprecates the weight normalization that lightly uses
+    theirs.layers.load_state_dict(mine.layers.state_dict())
+    theirs.last_layer.weight_v.data.copy_(mine.prototypes.weight)
+    x = torch.randn(4, 6)
+    assert torch.allclose(mine(x), theirs(x), atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("vit_tiny_patch16_224,patch=4", "did you mean 'patch_size'"),
+    ("vit_tiny_patch16_224,depth=0", "depth to be a number from 1 to 256"),
+    ("vit_tiny_patch16_224,embed_dim=99999999999", "embed_dim to be a number from 1 to 8192"),
+    ("vit_tiny_patch16_224,class_token=1", "class_token to be one of"),
+    ("vit_tiny_patch16_224,depth", "found ''"),
+])  # fmt: skip
+def test_wrong_settings_of_transformers_are_refused(name, words):
+    with pytest.raises(ValueError, match=words):
+        timm_settings(name)
+
+
+@pytest.mark.parametrize(("name", "shape", "words"), [
+    ("small", (3, 16, 16), "expected a vision transformer of timm for method 'x', found Sequential"),
+    (VIT, (3, 18, 18), "patch of 4 pixels divides, found 18 x 18; use --size 16"),
+    ("timm:resnet10t", (3, 32, 32), "found ResNet"),
+])  # fmt: skip
+def test_other_encoders_and_sizes_are_refused(name, shape, words):
+    net = encoder(name, shape, torch.zeros(3, dtype=torch.float32), torch.ones(3, dtype=torch.float32))
+    with pytest.raises(ValueError, match=words):
+        tokens.require_transformer("x", net, shape)

@@ -1,0 +1,107 @@
+"""Methods on images from the command line and in Python: a real short training each, and everything that follows one."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import vergence
+from vergence import methods
+from vergence.cli.commands import main
+
+pytestmark = pytest.mark.float32
+
+QUICK = {"device": "cpu", "precision": "fp32", "threads": 1, "knn_every": 0}
+SETTINGS = {
+    "denoising_autoencoder": {"epochs": 8, "batch_size": 32, "limit": 600},
+    "variational_autoencoder": {"epochs": 8, "batch_size": 32, "limit": 600},
+    "masked_autoencoder": {"epochs": 20},
+    "dino": {"epochs": 6, "options": {"outputs": 256, "hidden": 256, "bottleneck": 64, "momentum": 0.95}},
+    "i_jepa": {"epochs": 8, "limit": 600, "options": {"momentum": 0.95}},
+}
+
+
+@pytest.fixture(scope="module", params=methods.names())
+def run(request, tmp_path_factory):
+    with torch.random.fork_rng():
+        out = tmp_path_factory.mktemp("methods") / request.param
+        return vergence.train("digits", method=request.param, out=out, **QUICK, **SETTINGS[request.param])
+
+
+def test_a_short_training_beats_the_untrained_encoder(run):
+    found = vergence.evaluate(run, probes=False)
+    votes = {name: [k.majority for k in found.representations[name].knn.values()] for name in ("z", "untrained")}
+    accuracy = {name: sum(found) / len(found) for name, found in votes.items()}  # over five numbers of neighbors
+    assert accuracy["z"] > accuracy["untrained"] + 0.01, accuracy
+    assert found.protocol.objective == run.folder.config.model.method and found.posterior is None
+    page = vergence.write_report(run.folder.path).read_text()
+    assert f"with the method <b>{run.folder.config.model.method}</b>" in page
+
+
+def test_what_needs_no_density_works_and_the_rest_is_one_line(run, tmp_path):
+    x = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    again = vergence.load(run.folder.path, device="cpu")
+    assert torch.equal(run.encode(x), again.encode(x)) and torch.equal(run.score(x), again.score(x))
+    assert (run.folder.path / "detector.safetensors").is_file()
+    run.write_embeddings(x, tmp_path / "z.npz")
+    with np.load(tmp_path / "z.npz") as written:
+        assert np.allclose(written["z"], run.encode(x).numpy(), atol=1e-5) and "mean" not in written
+    assert run.write_scores(x, tmp_path / "scores.csv") == 5
+    name = run.folder.config.model.method
+    with pytest.raises(ValueError, match=rf"method '{name}' has no density to embed or score with; .*--objective vje"):
+        run.embed(x)
+    with pytest.raises(ValueError, match=rf"method '{name}' has no conditional density"):
+        run.sample(3)
+
+
+def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
+    first = vergence.train("digits", method="denoising_autoencoder", out=tmp_path / "a", epochs=1, limit=600, **QUICK)
+    second = vergence.train(out=tmp_path / "b", init=str(tmp_path / "a"), objective="vje", epochs=1, lr=0.0)
+    assert second.folder.config.model.method is None and second.has_density
+    kept = dict(first.method.encoder.named_parameters())
+    assert all(torch.equal(p, kept[name]) for name, p in second.method.encoder.named_parameters())
+    frozen = vergence.train(out=tmp_path / "c", init=str(tmp_path / "a"), freeze=True)
+    assert frozen.folder.config.model.method is None
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--method", "masked_autoencoder", "--set", "mask_ratio=0.99"], "leaves between 1 and 15 of the 16 patches visible"),
+    (["--method", "masked_autoencoder", "--encoder", "timm:vit_tiny_patch16_224,patch_size=3"], "patch of 3 pixels divides"),
+    (["--method", "masked_autoencoder", "--encoder", "small"], "expected a vision transformer of timm"),
+    (["--method", "dino", "--set", "local_size=9"], "expected local_size from 1 to the images' 8 pixels, found 9"),
+    (["--method", "dino", "--set", "local_crops=1000"], "option local_crops of at most 256"),
+    (["--method", "dino", "--set", "crops=2"], "expected an option of method 'dino'"),
+    (["--method", "dion"], "did you mean 'dino'"),
+    (["--method", "dino", "--objective", "vje"], "expected no objective with method 'dino'"),
+    (["--method", "dino", "--encoder", "patches"], "expected a network for method 'dino', found 'patches'"),
+])  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["vergence", "train", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *arguments]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err.strip()
+    assert ended.value.code == 2 and words in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "package", "extra"), [("masked_autoencoder", "timm", "timm"), ("dino", "lightly", "baselines")]
+)
+def test_a_missing_extra_is_one_line(method, package, extra, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=rf"pip install 'vergence\[{extra}\]'"):
+        vergence.train("digits", method=method, out=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_data_is_refused(tmp_path):
+    np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32))
+    np.savez(tmp_path / "pairs.npz", context=np.zeros((60, 8, 8), np.uint8), target=np.zeros((60, 8, 8), np.uint8))
+    for name, kind in (("vectors.npy", "vector"), ("pairs.npz", "pairs")):
+        with pytest.raises(ValueError, match=f"expected images for method 'denoising_autoencoder', found {kind} data"):
+            vergence.train(tmp_path / name, method="denoising_autoencoder", out=tmp_path / "run", **QUICK)
