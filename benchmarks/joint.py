@@ -45,8 +45,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "contrastive (InfoNCE)": ("contrastive", {}),
     "jepa": ("jepa", {}),
     "vje": ("vje", {}),
-    "VICReg (lightly)": ("benchmarks.baselines:VICReg", {}),
-    "SimSiam (lightly)": ("benchmarks.baselines:SimSiam", {}),
+    "VICReg (lightly)": ("vicreg", {}),
+    "SimSiam (lightly)": ("simsiam", {"hidden": 16}),
     "untrained": ("benchmarks.baselines:Nothing", {}),
 }
 COMPONENTS = {f"gmje, K = {K}": ("gmje", {"components": K}) for K in (1, 3, 10, 30)}  # run by name only

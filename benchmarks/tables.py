@@ -576,6 +576,32 @@ def duplicates_table() -> str:
     return grid(["pixels", "copies", "frozen", "untrained", "pixel values", "their components"], body)
 
 
+def methods_table() -> str:
+    """A line for each setting of ``benchmarks/methods.py``: means over the last row of each seed, and the untrained encoder's."""
+    groups: dict[tuple, dict] = defaultdict(dict)
+    for row in rows("methods"):
+        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["method"], row["setting"])
+        groups[key][row["seed"]] = row
+    if not groups:
+        return "Not measured yet."
+    body = []
+    for (data, n, epochs, seconds, method, setting), of_seed in groups.items():
+        found = list(of_seed.values())
+        budget = f"{data}, {n:,} x {epochs}" if seconds is None else f"{data}, {n:,}, {seconds:g} s"
+        rate = f"{found[0]['optimizer']} {found[0]['lr']:g}"
+        knn, probe = (
+            [f"{plus_minus([row[f'{who}{what}'] for row in found], 1)}" for who in ("", "untrained_")]
+            for what in ("knn30", "probe")
+        )
+        rank = [plus_minus([row[f"{who}effective_rank"] for row in found], 1) for who in ("", "untrained_")]
+        auroc = plus_minus([statistics.mean(row["auroc"].values()) for row in found], 3)
+        speed = [f"{statistics.median(row[key] for row in found):.0f}" for key in ("images_per_second", "peak_mib")]
+        pairs = [f"{own} ({untrained})" for own, untrained in (knn, probe, rank)]
+        body.append([budget, str(len(found)), f"`{method}`", f"{setting}: {rate}", *pairs, auroc, *speed])
+    header = ["data, items x epochs", "seeds", "method", "optimizer", "kNN (30), % (untrained)", "probe, % (untrained)"]
+    return grid([*header, "effective rank (untrained)", "AUROC", "images/s", "peak memory, MiB"], body)
+
+
 def notes_table() -> str:
     """A line for each note on old rows."""
     body = []
@@ -697,6 +723,7 @@ PAGES = {
         },
         "samples": samples_table,
     },
+    ROOT / "docs" / "methods.md": {"methods": methods_table},
     ROOT / "docs" / "encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
     ROOT / "docs" / "advice.md": {
         "agreement": agreement_table,

@@ -27,6 +27,7 @@ def test_pages_agree_with_the_ledger():
         "docs/advice.md",
         "docs/branches.md",
         "docs/joint_embeddings.md",
+        "docs/methods.md",
         "docs/alignment.md",
     ],
 )

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
@@ -10,7 +9,6 @@ from torch.distributions import MultivariateNormal
 
 from vergence.densities.covariance import Dense, Diagonal, LowRank, PairedLowRank, rotated
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
-from vergence.densities.polar import PowerSpherical
 
 D, C, K = 5, 2, 3
 KINDS = ("dense", "diagonal", "low rank")
@@ -279,7 +277,6 @@ def test_extreme_inputs_stay_finite():
         lambda: JointGaussian(torch.zeros(3), torch.eye(3)).marginal("context"),
         lambda: JointGaussian(torch.zeros(3), torch.eye(3), context=1).marginal("left"),
         lambda: JointGaussian(torch.zeros(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
-        lambda: PowerSpherical(torch.ones(1), torch.tensor(1.0)),
     ],
 )
 def test_what_cannot_be_is_refused(call):
@@ -317,11 +314,6 @@ def test_half_precision_becomes_float32(dtype):
                 assert found.dtype == torch.float32
                 torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
             assert p.sample((2,)).dtype == torch.float32
-    mu, kappa = torch.nn.functional.normalize(mean.float(), dim=1), torch.tensor([0.5, 3.0, 20.0])
-    found = PowerSpherical(mu.to(dtype), kappa.to(dtype)).log_prob(mu.roll(1, 0).to(dtype))
-    assert found.dtype == torch.float32
-    expected = PowerSpherical(mu.to(dtype).double(), kappa.to(dtype).double()).log_prob(mu.roll(1, 0).to(dtype).double())
-    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_conditionals_of_features_in_far_units():
@@ -376,60 +368,6 @@ def test_quantiles_are_of_probabilities_between_0_and_1(p):
     for density in (joint("dense"), mixture("dense")):
         with pytest.raises(ValueError, match=r"expected p in \(0, 1\)"):
             density.marginal_quantile(p)
-
-
-# --- the power spherical
-
-
-def test_power_spherical_at_the_antipode():
-    mu = torch.tensor([0.6, 0.8])
-    uniform, peaked = (PowerSpherical(mu, torch.tensor(kappa)).log_prob(-mu) for kappa in (0.0, 2.0))
-    close(uniform, torch.tensor(-math.log(2 * math.pi)))
-    assert peaked == -math.inf
-    beyond = PowerSpherical(mu * (1 + 1e-12), torch.tensor([0.0, 2.0])).log_prob(-mu)  # rounding beyond the sphere
-    assert not beyond.isnan().any()
-    kappa = torch.zeros((), requires_grad=True)
-    PowerSpherical(mu, kappa).log_prob(torch.tensor([1.0, 0.0])).backward()
-    assert kappa.grad.isfinite()
-
-
-@pytest.mark.parametrize("kappa", [0.0, 0.7, 30.0])
-def test_power_spherical_has_mass_one_and_its_entropy(kappa):
-    mu = torch.nn.functional.normalize(torch.randn(3), dim=0)
-    p = PowerSpherical(mu, torch.tensor(kappa))
-
-    def density(t):  # around mu: the surface of the unit sphere in R^3 is 2 pi dt
-        v = torch.nn.functional.normalize(torch.linalg.cross(mu, torch.tensor([0.3, 0.5, 0.8])), dim=0)
-        return p.log_prob(t * mu + math.sqrt(1 - t * t) * v).item()
-
-    mass = integrate.quad(lambda t: 2 * math.pi * math.exp(density(t)), -1, 1)[0]
-    entropy = integrate.quad(lambda t: -2 * math.pi * math.exp(density(t)) * density(t), -1 + 1e-12, 1)[0]
-    assert math.isclose(mass, 1, rel_tol=1e-7) and math.isclose(entropy, p.entropy().item(), rel_tol=1e-6, abs_tol=1e-7)
-
-
-@pytest.mark.parametrize("d", [2, 3, 8])
-def test_power_spherical_draws_are_its_own(d):
-    mu = torch.nn.functional.normalize(torch.randn(d), dim=0)
-    p = PowerSpherical(mu, torch.tensor(4.0))
-    x = p.sample((50_000,))
-    close(x.norm(dim=1), torch.ones(50_000))
-    b = (d - 1) / 2
-    assert stats.kstest(((x @ mu).numpy() + 1) / 2, stats.beta(4 + b, b).cdf).pvalue > 1e-4
-    assert ((x.mean(0) - p.mean) / (x.std(0) / math.sqrt(len(x)))).abs().max() < 4.5
-    north = PowerSpherical(torch.eye(d)[0], torch.tensor(4.0)).sample((1000,))
-    assert north[:, 0].mean() > 0 and np.isfinite(north.numpy()).all()
-
-
-def test_power_spherical_gradients():
-    mu, kappa = (
-        torch.nn.functional.normalize(torch.randn(2, 4), dim=1).requires_grad_(),
-        torch.tensor([1.0, 3.0], requires_grad=True),
-    )
-    x = torch.nn.functional.normalize(torch.randn(2, 4), dim=1)
-    assert torch.autograd.gradcheck(lambda m, k: PowerSpherical(m, k).log_prob(x), (mu, kappa))
-    assert torch.autograd.gradcheck(lambda k: PowerSpherical(mu.detach(), k).entropy(), (kappa,))
-    PowerSpherical(mu, kappa).rsample((3,)).square().sum().backward()
-    assert mu.grad.isfinite().all() and kappa.grad.isfinite().all()
 
 
 def paired(*batch, H=3, r=2):

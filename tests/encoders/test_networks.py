@@ -92,3 +92,15 @@ def test_projector_ends_linear_and_is_the_identity_for_no_widths():
     assert sum(isinstance(m, nn.LayerNorm) for m in head) == 1
     x = torch.randn(3, 8)
     assert torch.equal(networks.projector(8, ())(x), x)
+
+
+def test_projectors_with_batch_normalization():
+    x = torch.randn(32, 8)
+    head, last = networks.projector(8, (16, 4), "batch"), networks.projector(8, (16, 4), "batch_last")
+    assert [type(m).__name__ for m in head] == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    z = last(x)
+    torch.testing.assert_close(z.mean(0), torch.zeros(4), rtol=0, atol=1e-6)
+    torch.testing.assert_close(z.var(0, correction=0), torch.ones(4), rtol=0, atol=1e-2)
+    assert head(x).var(0).min() < 0.5, "the other one does not normalize its output"
+    assert [p.shape for p in last[1].parameters()] == []
+    assert torch.equal(networks.projector(8, (), "batch")(x), x)

@@ -6,6 +6,8 @@
 import csv
 import importlib.util
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -160,16 +162,13 @@ def _checkpoints(draw, place):
 
 
 def _resume(case, place):
-    """Resumes a finished run from a changed checkpoint: its last step is done, so that little is computed."""
-    with place.replaced(place.run, "checkpoints/last.pt", unpack(case)):
-        kept = {file: (place.run / file).read_bytes() for file in ("model.safetensors", "metrics.jsonl", "config.json")}
-        try:
-            RunFolder.open(place.run).load_checkpoint()
-            vergence.train(out=place.run, resume=True)
-        finally:
-            for file, content in kept.items():
-                (place.run / file).write_bytes(content)
-            (place.run / "log.txt").unlink(missing_ok=True)
+    """Resumes a copy of a finished run from a changed checkpoint: its last step is done, so that little is computed."""
+    with place.scratch() as folder:
+        run = Path(shutil.copytree(place.run, folder / "run"))
+        (run / "checksums.json").unlink()
+        (run / "checkpoints" / "last.pt").write_bytes(unpack(case))
+        RunFolder.open(run).load_checkpoint()
+        vergence.train(out=run, resume=True)
 
 
 # Data

@@ -44,16 +44,20 @@ class Tally:
         success: Those that succeeded.
         refused: Those that were refused with a ValueError or exit code 2.
         found: The smallest case of each finding and what happened, by where it happened.
+        running: File of the case that runs, which stays where it takes the process down; None for none.
     """
 
     cases: int = 0
     success: int = 0
     refused: int = 0
     found: dict = field(default_factory=dict)
+    running: Path | None = None
 
     def add(self, target, case, place):
         """Runs a case and counts it."""
         self.cases += 1
+        if self.running is not None:
+            _write(self.running, target, "the end of the process", case)
         try:
             run(target, case, place)
             self.success += 1
@@ -63,6 +67,8 @@ class Tally:
             before = self.found.get(finding.where)
             if before is None or len(json.dumps(case)) < len(json.dumps(before[0])):
                 self.found[finding.where] = (case, finding.story)
+        if self.running is not None:
+            self.running.unlink()
 
 
 class Finding(Exception):
@@ -141,8 +147,12 @@ def keep(target, tally):
     FOUND.mkdir(exist_ok=True)
     for where, (case, _) in tally.found.items():
         name = f"{target.name}-{hashlib.sha256(where.encode()).hexdigest()[:8]}.json"
-        (FOUND / name).write_text(json.dumps({"target": target.name, "where": where, "case": case}, indent=1) + "\n")
+        _write(FOUND / name, target, where, case)
     return [f"{where}\n{story}\ncase: {json.dumps(case)[:1500]}" for where, (case, story) in tally.found.items()]
+
+
+def _write(file, target, where, case):
+    file.write_text(json.dumps({"target": target.name, "where": where, "case": case}, indent=1) + "\n")
 
 
 def pack(data):

@@ -53,7 +53,7 @@ def place(tmp_path_factory):
 @pytest.mark.timeout(3600 if LONG else 300)
 @pytest.mark.parametrize(("name", "cases", "part"), parts())
 def test_hostile_cases(place, record_property, name, cases, part):
-    target, tally = TARGETS[name], Tally()
+    target, tally = TARGETS[name], Tally(running=FOUND / f"{name}-ended-{part}.json" if LONG else None)
 
     @settings(PROFILES["long" if LONG else "ci"], max_examples=cases)
     @given(st.data())

@@ -232,6 +232,8 @@ def require_nothing_half_written(where, reference):
             import torch
 
             torch.load(where / name, weights_only=True)
+        elif not partial(name) and not (reference / name).exists():
+            raise Finding(f"{name} is left over")
         elif not partial(name) and (where / name).read_bytes() != (reference / name).read_bytes():
             raise Finding(f"{name} is half written")
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.methods.paired import PairedMethod
+from vergence.methods.paired import PairedMethod, momentum_at
 from vergence.objectives.core import Objective
 from vergence.objectives.vje import VJE
 
@@ -54,6 +54,20 @@ def test_teacher_is_an_exponential_moving_average_and_gets_no_gradient():
         assert torch.allclose(now, 0.9 * before + 0.1 * student)
 
 
+def test_the_momentum_follows_the_share_of_the_training():
+    found = [momentum_at(0.9, "cosine", share) for share in (0.0, 0.25, 0.5, 1.0)]
+    assert found == pytest.approx([0.9, 0.9 + 0.05 * (1 - 0.5**0.5), 0.95, 1.0])
+    assert momentum_at(0.9, "constant", 0.7) == 0.9
+    method = PairedMethod(nn.Linear(5, 8), VJE(8), teacher=0.9, schedule="cosine")
+    before = method.teacher[0].weight.clone()
+    with torch.no_grad():
+        method.encoder.weight.add_(1.0)
+    method.before_step(0.5)
+    method(views(), whole)
+    method.after_step()
+    assert torch.allclose(method.teacher[0].weight, before + 0.05)
+
+
 def test_diagnostics_are_the_objectives_own_and_the_last_embeddings_are_kept():
     method = PairedMethod(nn.Linear(5, 8), VJE(8))
     method(views(64), whole)
@@ -74,9 +88,11 @@ def test_low_precision_embeddings_reach_the_objective_as_float32():
     assert objective.dtypes == (torch.float32, False)
 
 
-@pytest.mark.parametrize("bad", [{"teacher": 1.0}, {"teacher": -0.1}])
-def test_settings_out_of_range_are_refused(bad):
-    with pytest.raises(ValueError, match="teacher"):
+@pytest.mark.parametrize(
+    ("bad", "words"), [({"teacher": 1.0}, "teacher"), ({"teacher": -0.1}, "teacher"), ({"schedule": "linear"}, "schedule among")]
+)
+def test_settings_out_of_range_are_refused(bad, words):
+    with pytest.raises(ValueError, match=words):
         PairedMethod(nn.Linear(5, 8), VJE(8), **bad)
 
 

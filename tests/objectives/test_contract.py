@@ -9,14 +9,25 @@ import torch
 from torch.distributions import Normal
 
 from vergence import objectives
-from vergence.objectives import DensityObjective, Objective
+from vergence.objectives import DensityObjective, LatentObjective, Objective, PredictiveObjective
 
 NAMES = objectives.names()
 DENSITIES = [name for name in NAMES if issubclass(objectives.get(name), DensityObjective)]
 B, D = 16, 8
 
+SMALLER = {  # options that change no formula: widths of hidden layers, random directions of a step
+    "byol": {"hidden": 32},
+    "moco": {"hidden": 32},
+    "lejepa": {"slices": 32},
+    "swav": {"prototypes": 24, "frozen_steps": 0},
+}
+REFUSE_EQUAL = ("gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn")  # losses with the determinant of a batch's covariance
+REFUSE_ONE = (*REFUSE_EQUAL, "barlow_twins", "byol", "moco", "simsiam", "vicreg")  # or with its variances
+
 every = pytest.mark.parametrize("name", NAMES)
 every_density = pytest.mark.parametrize("name", DENSITIES)
+on_sphere = pytest.mark.parametrize("name", [name for name in DENSITIES if objectives.get(name).on_sphere])
+elsewhere = pytest.mark.parametrize("name", [name for name in DENSITIES if not objectives.get(name).on_sphere])
 
 
 class Outside(Objective):
@@ -42,6 +53,11 @@ def moved(objective):
         for parameter in objective.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return objective
+
+
+def built(name, dim=D, **options):
+    """Returns an objective, with fewer hidden units and directions than by default."""
+    return objectives.get(name)(dim, **{**SMALLER.get(name, {}), **options})
 
 
 def repeated(call, seeds):
@@ -102,7 +118,7 @@ def test_class_from_outside():
 def test_terms_are_finite_scalars(name):
     za, zb = pair()
     before = za.clone(), zb.clone()
-    terms = objectives.get(name)(D)(za, zb)
+    terms = built(name)(za, zb)
     assert terms and all(isinstance(term, str) for term in terms)
     for value in terms.values():
         assert value.shape == () and value.dtype == torch.float64 and torch.isfinite(value)
@@ -111,7 +127,7 @@ def test_terms_are_finite_scalars(name):
 
 @every
 def test_embeddings_and_parameters_get_gradient(name):
-    objective, (za, zb) = objectives.get(name)(D), (z.requires_grad_() for z in pair())
+    objective, (za, zb) = built(name), (z.requires_grad_() for z in pair())
     total = sum(objective(za, zb).values())
     parameters = list(objective.parameters())
     *learned, ga, gb = torch.autograd.grad(total, [*parameters, za, zb])
@@ -122,7 +138,8 @@ def test_embeddings_and_parameters_get_gradient(name):
 
 @every
 def test_order_of_the_pairs_does_not_matter(name, n=200):
-    objective, (za, zb), order = objectives.get(name)(D), pair(), torch.randperm(B)
+    objective, (za, zb), order = built(name), pair(), torch.randperm(B)
+    n = 2 if torch.equal(*terms_of(objective, za, zb, range(2))) else n  # a loss without noise
     assert same_on_average(terms_of(objective, za, zb, range(n)), terms_of(objective, za[order], zb[order], range(n, 2 * n)))
 
 
@@ -150,7 +167,7 @@ def test_the_comparison_sees_an_ordered_loss():
 
 @every
 def test_update_and_diagnostics(name):
-    objective, (za, zb) = objectives.get(name)(D), pair()
+    objective, (za, zb) = built(name), pair()
     with torch.no_grad():
         assert objective.update(za, zb) is None
         numbers = objective.diagnostics(za, zb)
@@ -162,7 +179,7 @@ def test_update_and_diagnostics(name):
 @every
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_precision_follows_the_input(name, dtype):
-    objective, (za, zb) = objectives.get(name)(D), pair()
+    objective, (za, zb) = built(name), pair()
     exact = outputs(objective, za, zb)
     found = outputs(objective.to(dtype), za.to(dtype), zb.to(dtype))
     for value, reference in zip(found, exact, strict=True):
@@ -173,10 +190,10 @@ def test_precision_follows_the_input(name, dtype):
 @pytest.mark.parametrize("views", [lambda: (torch.randn(1, D), torch.randn(1, D)), lambda: (torch.ones(B, D), torch.ones(B, D))])
 def test_a_batch_without_spread_has_a_finite_loss_or_is_refused(name, views):
     """A batch of one, and one of equal embeddings: where a loss has no value, the error says what was expected."""
-    cls, (za, zb) = objectives.get(name), views()
+    za, zb = views()
     refused = []
-    for options in settings(cls):
-        objective = cls(D, **options)
+    for options in settings(objectives.get(name)):
+        objective = built(name, **options)
         try:
             terms = objective(za, zb)
         except ValueError as error:
@@ -184,7 +201,7 @@ def test_a_batch_without_spread_has_a_finite_loss_or_is_refused(name, views):
             refused.append(options)
         else:
             assert all(torch.isfinite(value) for value in terms.values()), options
-    assert ({} in refused) == (name in ("gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn"))
+    assert ({} in refused) == (name in (REFUSE_ONE if len(za) == 1 else REFUSE_EQUAL))
 
 
 def settings(cls):
@@ -209,11 +226,12 @@ def test_declarations():
 
 @every
 def test_state_dict_is_the_whole_state(name):
-    cls, (za, zb) = objectives.get(name), pair()
-    first, second = moved(cls(D)), cls(D)
+    za, zb = pair()
+    first, second = moved(built(name)), built(name)
     first.update(za, zb)
     expected = outputs(first, za, zb)
-    assert not all(torch.equal(a, b) for a, b in zip(outputs(second, za, zb), expected, strict=True))
+    differ = not all(torch.equal(a, b) for a, b in zip(outputs(second, za, zb), expected, strict=True))
+    assert differ == bool(first.state_dict()), "a loss without state is a function of the embeddings alone"
     second.load_state_dict(first.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(outputs(second, za, zb), expected, strict=True))
     assert stray_tensors(first) == [] and {n for n, _ in first.named_buffers()} <= set(first.state_dict())
@@ -241,7 +259,7 @@ def test_a_stray_tensor_is_seen():
 
 @every_density
 def test_density_and_score_are_one_number_a_row(name):
-    objective, (za, zb) = objectives.get(name)(D), pair()
+    objective, (za, zb) = built(name), pair()
     for value in (
         objective.log_prob(zb, za),
         objective.score(za),
@@ -264,15 +282,61 @@ def line_mass(log_prob, context, n=2000):
     return (log_prob(z, torch.full_like(z, context)).exp() * torch.cosh(t)).sum() * (14 / n)
 
 
-@every_density
+@elsewhere
 @pytest.mark.parametrize("context", [-3.0, 0.1, 1.0])
 def test_mass_on_the_line_is_at_most_one(name, context):
     """A bound by importance sampling may pass the density for some draws of its noise, but not on average over the draws."""
-    objective = objectives.get(name)(1)
+    objective = built(name, 1)
     masses = repeated(lambda: line_mass(objective.log_prob, context), range(2))
     if masses[0] != masses[1]:  # a bound with noise: its mean over draws
         masses = repeated(lambda: line_mass(objective.log_prob, context), range(60))
     assert 0 < masses.mean() <= 1 + 1e-4 + 4 * masses.std() / math.sqrt(len(masses))
+
+
+@on_sphere
+def test_mass_on_the_circle_is_one(name, n=4000):
+    """Of a density of directions, which does not depend on the target's scale."""
+    objective, angle = objectives.get(name)(2), (torch.arange(n) + 0.5) * (2 * math.pi / n)
+    circle = torch.stack([angle.cos(), angle.sin()], 1)
+    for za in 3 * torch.randn(4, 2):
+        masses = [objective.log_prob(r * circle, za.expand_as(circle)).exp().mean() * 2 * math.pi for r in (0.01, 1.0, 50.0)]
+        assert all(abs(mass - 1) < 1e-4 for mass in masses)
+
+
+@every_density
+def test_a_conditional_is_the_log_density(name):
+    """Where p(z_b | z_a) is in closed form; of VJE, importance weights have it as their mean instead."""
+    objective, (za, zb) = objectives.get(name)(D), pair()
+    with torch.no_grad():
+        objective.update(za, zb)
+    if isinstance(objective, PredictiveObjective):
+        target = torch.nn.functional.normalize(zb, dim=1) if objective.on_sphere else zb
+        p = objective.conditional(za)
+        torch.testing.assert_close(p.log_prob(target), objective.log_prob(zb, za), rtol=1e-9, atol=1e-9)
+        assert p.sample().shape == p.mean.shape == (B, D) and p.sample().isfinite().all()
+    else:
+        assert isinstance(objective, LatentObjective)
+        torch.manual_seed(1)
+        log_w = objective.log_weights(zb, za, samples=16)
+        torch.manual_seed(1)
+        torch.testing.assert_close(torch.logsumexp(log_w, 0) - math.log(16), objective.log_prob(zb, za))
+
+
+@every_density
+def test_scores_are_named_and_the_first_is_the_default(name):
+    objective, (za, _) = objectives.get(name)(D), pair()
+    torch.manual_seed(1)
+    found = objective.scores(za)
+    torch.manual_seed(1)
+    torch.testing.assert_close(next(iter(found.values())), objective.score(za))
+    assert all(isinstance(key, str) and value.shape == (B,) and value.isfinite().all() for key, value in found.items())
+
+
+@every_density
+def test_the_posterior_has_what_an_evaluation_reads(name):
+    objective, (za, _) = objectives.get(name)(D), pair()
+    belief = objective.posterior(za)
+    assert belief.mean.shape == (B, D) and belief.variance.expand(B, D).min() > 0 and belief.entropy().expand(B).isfinite().all()
 
 
 def test_the_quadrature_itself():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.objectives.test_contract import built
 
 from vergence import objectives
 from vergence.objectives.core import LARGEST
@@ -49,7 +50,7 @@ def test_value_and_gradient_are_finite_or_the_error_is_the_documented_one(name, 
     kind = torch.float64 if dtype == torch.float64 else torch.float32
     for scale in SCALES:
         torch.manual_seed(0)
-        objective = objectives.get(name)(D).to(kind)
+        objective = built(name).to(kind)
         za, zb = batch(shape, scale, dtype)
         try:
             terms, gradients, after = stepped(objective, za, zb)
@@ -76,4 +77,4 @@ def require_documented(message, name, shape, za, zb):
 def test_ordinary_sizes_are_never_refused():
     for name in objectives.names():
         for scale in (1e-10, 1.0, 1e8):
-            stepped(objectives.get(name)(D).float(), *batch("ordinary", scale, torch.float32))
+            stepped(built(name).float(), *batch("ordinary", scale, torch.float32))

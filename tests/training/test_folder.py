@@ -12,7 +12,7 @@ import torch
 
 from vergence.data.config import DataConfig
 from vergence.training.config import ModelConfig, RunConfig
-from vergence.training.folder import FORMAT, RunFolder, run_lock
+from vergence.training.folder import FORMAT, RunFolder, require_writable, run_lock
 from vergence.training.records import RunMetadata
 from vergence.utils.version import __version__
 
@@ -332,3 +332,10 @@ def test_a_model_that_declares_what_it_does_not_hold_is_one_line(tmp_path, conte
     with pytest.raises(ValueError, match="damaged") as caught:
         run.load_model()
     assert "\n" not in str(caught.value)
+
+
+def test_the_check_for_writing_leaves_a_folder_as_it_is(tmp_path):
+    """No file of the check is ever under a name that a kill could leave behind, or that could be a file of one's own."""
+    (tmp_path / "probe").write_text("mine")
+    require_writable(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["probe"] and (tmp_path / "probe").read_text() == "mine"

@@ -32,7 +32,15 @@ CASES = {
     "jepa": {},
     "gmje_smc teacher": {"bank": 96},
     "jepa teacher": {},
+    "barlow_twins": {},
+    "lejepa": {"slices": 8},
+    "simsiam": {"hidden": 8},
+    "swav": {"prototypes": 8, "frozen_steps": 1},
+    "vicreg": {},
+    "byol teacher": {"hidden": 8},
+    "moco teacher": {"hidden": 8},
 }
+NORMS = {"simsiam": "batch_last", "vicreg": "batch", "moco teacher": "batch_last"}  # of projectors; layer in the other cases
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
 NAMES = [name for name in CASES if name.split()[0] in objectives.names()] + ["patches"]
 
@@ -46,8 +54,8 @@ def trained(name, out, devices, seed=0):
         return
     vergence.train(
         "digits", out=out, objective=name.split()[0], options=CASES[name], teacher=0.9 if name.endswith("teacher") else False,
-        projector=(4,), epochs=1, batch_size=64, limit=192, optimizer="sgd", lr=0.01, precision="fp64", device="cpu",
-        devices=devices, seed=seed, knn_every=0,
+        projector=(4,) if name not in NORMS else (8, 4), projector_norm=NORMS.get(name, "layer"), epochs=1, batch_size=64,
+        limit=192, optimizer="sgd", lr=0.01, precision="fp64", device="cpu", devices=devices, seed=seed, knn_every=0,
     )  # fmt: skip
 
 

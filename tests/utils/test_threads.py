@@ -1,5 +1,6 @@
 """Threads: the faster number is chosen, a slowdown leads to another trial, and a requested number is kept."""
 
+import os
 import time
 
 import pytest
@@ -197,3 +198,13 @@ def test_an_eager_trial_comes_before_the_first_unit(monkeypatch):
         for unit in chosen.over("ab", trial=lambda unit: done.append(f"trial {unit}")):
             done.append(f"{unit} with {chosen.number}")
     assert done == ["trial a", "a with 1", "b with 1"]
+
+
+def test_a_thousand_threads_are_not_started():
+    """OpenMP ends the process where the memory of so many threads is not to be had: a run of a larger machine goes on here."""
+    most, lines = max(64, 4 * os.cpu_count()), []
+    with Threads(most + 1, log=lines.append) as threads:
+        assert (threads.number, torch.get_num_threads()) == (most, most)
+    assert lines == [f"{most} threads (instead of the {most + 1} requested)"]
+    with fixed(most + 1):
+        assert torch.get_num_threads() == most

@@ -30,13 +30,14 @@ MAGIC = b"\x93NUMPY"
 # Arrays
 
 
-def from_array(array: Array | Tensor, name: str = "the array") -> ArrayItems:
+def from_array(array: Array | Tensor, name: str = "the array", *, double: bool = False) -> ArrayItems:
     """Checks an array and returns its rows as items.
 
     Args:
         array: Vectors (N, D) of numbers; or images (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3 (channels last
             if both are possible), in uint8 or as floats in [0, 1].
         name: Name of the array in error messages.
+        double: Whether vectors that float32 may round are read as float64.
 
     Raises:
         ValueError: The array has another rank or type, other values or no rows, or a row holds NaN or infinity.
@@ -51,7 +52,7 @@ def from_array(array: Array | Tensor, name: str = "the array") -> ArrayItems:
     if array.ndim > 2 and array.dtype != np.uint8 and array.dtype.kind != "f":
         hint = "convert them with .astype('uint8') if they are 0 to 255"
         raise ValueError(f"expected images in {name} as uint8, or as floats in [0, 1], found type {array.dtype}; {hint}")
-    items = ArrayItems(channels_first(array, name))
+    items = ArrayItems(channels_first(array, name), double=double)
     if items.dtype != torch.uint8:
         _require_values(items, name)
     return items
@@ -91,13 +92,13 @@ def _require_values(items: ArrayItems, name: str) -> None:
 # NumPy files
 
 
-def open_arrays(path: Path, memory: int) -> Source:
+def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
     """Opens a ``.npy`` file, on disk if it has more bytes than ``memory``, or a ``.npz`` file of arrays with known keys.
 
     Keys: ``images`` (or x, data, X, features, z, embeddings, arr_0), ``labels`` (y, label) and ``names`` (name) of the items, as
     the command embed writes them; x_train, y_train, x_test, y_test (train comes first);
     ``context`` and ``target`` with labels, and the same followed by ``_test`` for a test part of their own. Labels are
-    integers >= -1 (-1: unknown) or strings.
+    integers >= -1 (-1: unknown) or strings. With ``double``, single vectors that float32 may round are read as float64.
 
     Raises:
         ValueError: The file cannot be read without running code, or holds something else.
@@ -106,12 +107,12 @@ def open_arrays(path: Path, memory: int) -> Source:
     if all(key in arrays for key in PAIR_KEYS):
         return _pairs(arrays, path.name)
     if all(key in arrays for key in PART_KEYS[::2]):
-        return _two_parts(arrays, path.name)
+        return _two_parts(arrays, path.name, double)
     key = next((key for key in ARRAY_KEYS if key in arrays), None)
     if key is None:
         expected = "images (or x, features), x_train and x_test, or context and target"
         raise ValueError(f"expected {expected} in {path.name}, found {', '.join(names) or 'nothing'}; rename its arrays")
-    items = from_array(arrays[key], path.name)
+    items = from_array(arrays[key], path.name, double=double)
     items.labels, classes = _labels(arrays, LABEL_KEYS, len(items), path.name)
     if (named := next((key for key in NAME_KEYS if key in arrays), None)) is not None:
         items.names = checked_names(arrays[named], len(items), f"{named} of {path.name}")
@@ -217,12 +218,12 @@ def _pairs(arrays: dict[str, Array], name: str) -> Source:
     return Source(pairs, classes, torch.arange(len(pairs)) >= n, "context_test of the file") if tests else Source(pairs, classes)
 
 
-def _two_parts(arrays: dict[str, Array], name: str) -> Source:
+def _two_parts(arrays: dict[str, Array], name: str, double: bool) -> Source:
     y = [key for key in PART_KEYS[1::2] if key in arrays]
     if len(y) == 1:
         raise ValueError(f"expected y_train and y_test in {name}, found {y[0]} alone; give both or neither")
     n = len(channels_first(arrays["x_train"], f"x_train of {name}"))
-    items = from_array(_joined(arrays["x_train"], arrays["x_test"], "x", name), name)
+    items = from_array(_joined(arrays["x_train"], arrays["x_test"], "x", name), name, double=double)
     items.names = RowNames(torch.cat([torch.arange(n), torch.arange(len(items) - n)]))
     labels = {"y": _joined(arrays["y_train"], arrays["y_test"], "y", name)} if y else {}
     items.labels, classes = _labels(labels, ("y",), len(items), name)

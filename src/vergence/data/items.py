@@ -69,7 +69,7 @@ class Items(abc.ABC):
 
     Attributes:
         shape: Shape of one item as it is read: (C, H, W) for images, (D,) for vectors; the context's shape for pairs.
-        dtype: Type of the items as they are read: uint8 (0 to 255) or float32 (images: 0 to 1).
+        dtype: Type of the items as they are read: uint8 (0 to 255) or float32 (images: 0 to 1); float64 on request.
         labels: (N,) int64, -1 where unknown; None without labels. Only evaluation uses them.
         names: Path of each file relative to the folder (see `vergence.data.folders`), or the number of each row.
         skipped: Items that were left out, each once: files that `stream` could not read, and repeated links.
@@ -110,12 +110,13 @@ class ArrayItems(Items):
     A ``np.memmap`` stays on disk, and only the rows of a batch are read; any other array becomes one tensor.
 
     Args:
-        array: The rows. Floats and vectors of integers are read as float32.
+        array: The rows. Floats and vectors of integers are read as float32, or see ``double``.
         labels: (N,) int64.
         shape: Shape (C, H, W) that images are resized to when they are read (see `vergence.data.pixels.fit`); the array's
             own by default.
         names: Names of the items; the rows' numbers by default.
         rows: int64 (M,), the rows of ``array`` that are the items; all by default.
+        double: Whether vectors that float32 may round (float64 and integers) are read as float64.
 
     Example:
         >>> items = ArrayItems(np.arange(12.0).reshape(6, 2)).subset(torch.tensor([5, 1]))
@@ -132,8 +133,9 @@ class ArrayItems(Items):
         shape: tuple[int, ...] | None = None,
         names: Sequence[str] | None = None,
         rows: Tensor | None = None,
+        double: bool = False,
     ) -> None:
-        self.dtype = torch.uint8 if array.ndim == 4 and array.dtype in (np.uint8, torch.uint8) else torch.float32
+        self.dtype = _dtype(array, double)
         if isinstance(array, Tensor):
             array = array.to(self.dtype)
         self.array = array if isinstance(array, Tensor | np.memmap) else _tensor(array, self.dtype)
@@ -173,7 +175,8 @@ class ArrayItems(Items):
     def subset(self, index: Tensor) -> "ArrayItems":
         """Returns the items of an index, sharing this one's array; see `Items.subset`."""
         rows = index if self.rows is None else self.rows[index]
-        return ArrayItems(self.array, at(self.labels, index), shape=self.shape, names=pick(self.names, index), rows=rows)
+        named, double = pick(self.names, index), self.dtype == torch.float64
+        return ArrayItems(self.array, at(self.labels, index), shape=self.shape, names=named, rows=rows, double=double)
 
     def shaped(self, shape: tuple[int, ...]) -> "ArrayItems":
         """Returns the same images, resized to ``shape`` (C, H, W) when they are read."""
@@ -184,7 +187,8 @@ class ArrayItems(Items):
         if not isinstance(self.array, Tensor) or self.array.device == torch.device(device):
             return self
         array = self.array if self.rows is None else self.array[self.rows]
-        return ArrayItems(array.to(device), self.labels, shape=self.shape, names=self.names)
+        double = self.dtype == torch.float64
+        return ArrayItems(array.to(device), self.labels, shape=self.shape, names=self.names, double=double)
 
 
 class PairItems(Items):
@@ -259,9 +263,17 @@ def batches(n: int, size: int) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, n))
 
 
+def _dtype(array: Array | Tensor, double: bool) -> torch.dtype:
+    """Returns the type in which the rows of an array are read."""
+    kind = str(array.dtype).removeprefix("torch.")
+    if array.ndim == 4 and kind == "uint8":
+        return torch.uint8
+    return torch.float64 if double and array.ndim == 2 and kind not in ("float16", "bfloat16", "float32") else torch.float32
+
+
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:
     with np.errstate(over="ignore"):
-        kind = np.uint8 if dtype == torch.uint8 else np.float32
+        kind = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float64: np.float64}[dtype]
         return torch.from_numpy(np.require(np.asarray(array), dtype=kind, requirements=["C", "W"]))
 
 

@@ -16,7 +16,7 @@ __all__ = ["open_table"]
 SPLIT = "split"
 
 
-def open_table(path: Path, columns: Sequence[str] = ()) -> Source:
+def open_table(path: Path, columns: Sequence[str] = (), *, double: bool = False) -> Source:
     """Opens a table of features.
 
     The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or numbers in a column each:
@@ -26,13 +26,14 @@ def open_table(path: Path, columns: Sequence[str] = ()) -> Source:
     Args:
         path: The file; it is read whole.
         columns: Names of the features to read, in this order; all by default.
+        double: Whether features that float32 may round are read as float64.
 
     Raises:
         ValueError: pyarrow is missing, the file is damaged, has no features, not those that are named, or other values.
     """
     table = _read(path)
     x, features = _read_features(table, tuple(columns), path.name)
-    items = from_array(x, path.name)
+    items = from_array(x, path.name, double=double)
     classes: tuple[str, ...] = ()
     label, named = (next((key for key in keys if key in table.column_names), None) for keys in (LABEL_KEYS, NAME_KEYS))
     if label is not None:
@@ -112,7 +113,8 @@ def _as_float(values: Any, where: str) -> Array:
     kind = values.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise ValueError(f"expected numbers in {where}, found type {kind}; drop the column, or name it label, name or split")
-    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32)
+    single = pa.types.is_float16(kind) or pa.types.is_float32(kind) or pa.types.is_boolean(kind)
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32 if single else np.float64)
 
 
 def _column(table: Any, key: str) -> Array:

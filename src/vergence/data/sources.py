@@ -73,7 +73,7 @@ class Data:
     calibration: Items | None = None
 
 
-def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) -> Data:
+def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2, double: bool = False) -> Data:
     """Opens a source and splits it into a training and a test part.
 
     A folder whose decoded images fit into ``memory`` is decoded once into one array; a larger one is decoded once to check
@@ -84,6 +84,7 @@ def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) ->
         config: The source and how it is read.
         memory: Largest number of bytes of decoded items that are held.
         workers: Number of processes that decode images.
+        double: Whether vectors that float32 may round (float64 and integers) are read as float64, for closed forms.
 
     Raises:
         ValueError: The source is missing, empty, of an unknown kind or cannot be used, or the settings do not fit it.
@@ -94,7 +95,7 @@ def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2) ->
         (1438, 359, (1, 8, 8), '20 % held out at random, seed 0, stratified by label')
     """
     require_within("(0, 1)", holdout=config.holdout)
-    source = _open(config, memory, workers)
+    source = _open(config, memory, workers, double)
     items = source.items
     if len(items) < 4:
         raise ValueError(f"expected at least 4 items in {config.source}, found {len(items)}; give more data")
@@ -207,12 +208,12 @@ def _kind(items: Items) -> Kind:
 # Opening
 
 
-def _open(config: DataConfig, memory: int, workers: int) -> Source:
+def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source:
     if config.source in BUILT_IN:
         return built_in(config.source, config.root, config.download)
     path = _existing(config.source)
     if _is_array(path):
-        return _open_rows(path, memory)
+        return _open_rows(path, memory, double=double)
     return _folder(path, config, memory, workers)
 
 
@@ -246,8 +247,9 @@ def _is_array(path: Path) -> bool:
     return path.is_file() and ending in ARRAYS
 
 
-def _open_rows(path: Path, memory: int, columns: Sequence[str] = ()) -> Source:
-    return open_table(path, columns) if path.suffix.lower() == ".parquet" else open_arrays(path, memory)
+def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: bool = False) -> Source:
+    is_table = path.suffix.lower() == ".parquet"
+    return open_table(path, columns, double=double) if is_table else open_arrays(path, memory, double=double)
 
 
 def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source:

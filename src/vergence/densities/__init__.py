@@ -2,7 +2,8 @@
 
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, PairedLowRank
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
-from vergence.densities.polar import PolarStudentT, PowerSpherical
+from vergence.densities.polar import PolarStudentT
+from vergence.densities.power_spherical import PowerSpherical, SphereUniform
 
 __all__ = [
     "Covariance",
@@ -14,4 +15,5 @@ __all__ = [
     "PairedLowRank",
     "PolarStudentT",
     "PowerSpherical",
+    "SphereUniform",
 ]

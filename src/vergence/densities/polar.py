@@ -1,4 +1,4 @@
-r"""Densities of direction and norm, z = |z| u: the polar Student-t of VJE, and the power spherical distribution.
+r"""Densities of direction and norm, z = |z| u: the polar Student-t of VJE.
 
 Shapes: batch (...), D features. Densities are in nats.
 """
@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
-from torch.distributions.utils import _standard_normal
 
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["EPS", "PolarStudentT", "PowerSpherical", "directional_nll", "log_constant", "radial_nll"]
+__all__ = ["EPS", "PolarStudentT", "directional_nll", "log_constant", "radial_nll"]
 
 EPS = 1e-6  # lower bound of norms and of variances (VJE, algorithm 1)
 
@@ -141,78 +140,3 @@ class PolarStudentT(Distribution):
         """Returns log p(z; s, var) with its constants, (...), for z (..., D)."""
         direction = directional_nll(value, self.s, self.var, self.nu, normalized=True)
         return -direction - radial_nll(value, self.s, self.nu, normalized=True)
-
-
-class PowerSpherical(Distribution):
-    r"""The power spherical distribution on the unit sphere of R^D (De Cao and Aziz, 2020, arXiv:2006.04437).
-
-        log p(x; mu, kappa) = kappa log(1 + mu^T x) - [(a + b) log 2 + b log pi + log G(a) - log G(a + b)],
-        b = (D - 1) / 2,  a = b + kappa
-
-    A sample is (t, sqrt(1 - t^2) v) with t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1
-    maps to mu: exact, without rejection, and differentiable in mu and kappa. Densities are with respect to the surface
-    measure. Half-precision parameters become float32. At the antipode of mu the density is 0 for kappa > 0.
-
-    Args:
-        mu: Mean directions (..., D), D >= 2, unit vectors.
-        kappa: Concentrations (...), >= 0; 0 is the uniform distribution.
-
-    Raises:
-        ValueError: D is below 2.
-
-    Example:
-        >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
-        >>> round(p.log_prob(torch.tensor([1.0, 0.0])).exp().item() * 2 * math.pi, 4)
-        1.0
-    """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
-    support = constraints.real_vector
-    has_rsample = True
-
-    def __init__(self, mu: Tensor, kappa: Tensor) -> None:
-        if mu.shape[-1] < 2:
-            raise ValueError(f"expected directions of at least 2 features, found {mu.shape[-1]}: a sphere needs two")
-        mu, kappa = upcast_half(mu), upcast_half(kappa)
-        batch = torch.Size(np.broadcast_shapes(mu.shape[:-1], kappa.shape))
-        self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
-        self.b = (mu.shape[-1] - 1) / 2
-        super().__init__(batch, mu.shape[-1:], validate_args=False)
-
-    @property
-    def mean(self) -> Tensor:
-        """(a - b) / (a + b) mu, (..., D), of norm below 1."""
-        norm: Tensor = self.kappa / (self.kappa + 2 * self.b)
-        return norm[..., None] * self.mu
-
-    @property
-    def mode(self) -> Tensor:
-        """The direction mu, (..., D)."""
-        return self.mu
-
-    def _log_normalizer(self) -> Tensor:
-        a, b = self.kappa + self.b, self.b
-        return (a + b) * math.log(2) + b * math.log(math.pi) + torch.lgamma(a) - torch.lgamma(a + b)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
-        cosine = (self.mu * value).sum(-1).clamp(min=-1)
-        log_prob: Tensor = torch.special.xlog1py(self.kappa, cosine) - self._log_normalizer()
-        return log_prob
-
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Returns unit vectors (*sample_shape, ..., D)."""
-        shape = self._extended_shape(torch.Size(sample_shape))
-        a = (self.kappa + self.b).expand(shape[:-1])
-        t = 2 * torch.distributions.Beta(a, torch.full_like(a, self.b), validate_args=False).rsample() - 1
-        v = torch.nn.functional.normalize(_standard_normal(torch.Size((*shape[:-1], shape[-1] - 1)), a.dtype, a.device), dim=-1)
-        y = torch.cat([t[..., None], (1 - t.square()).clamp(min=0).sqrt()[..., None] * v], -1)
-        e = torch.zeros_like(self.mu)
-        e[..., 0] = 1
-        u = torch.nn.functional.normalize(e - self.mu, dim=-1)  # zero where mu is e_1: nothing to reflect
-        return y - 2 * (y * u).sum(-1, keepdim=True) * u
-
-    def entropy(self) -> Tensor:
-        """Returns the entropy in nats, (...); exact."""
-        a, b = self.kappa + self.b, self.b
-        return self._log_normalizer() - self.kappa * (math.log(2) + torch.digamma(a) - torch.digamma(a + b))

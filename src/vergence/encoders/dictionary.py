@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from vergence.data.pixels import resize
 from vergence.utils.checks import Checked, require_count, require_positive
-from vergence.utils.names import unknown
+from vergence.utils.names import quoted, unknown
 
 __all__ = [
     "PatchEncoder",
@@ -155,7 +155,7 @@ def _number(key: str, text: str, kind: object) -> Any:
     try:
         return float(text) if kind in (float, "float") else int(text)
     except ValueError:
-        raise ValueError(f"expected a number for setting '{key}' of encoder 'patches', found '{text}'") from None
+        raise ValueError(f"expected a number for setting '{key}' of encoder 'patches', found {quoted(text)}") from None
 
 
 def normalized_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:

@@ -18,7 +18,7 @@ from vergence.data.pixels import to_unit
 from vergence.encoders.dictionary import PatchEncoder, PatchSettings
 from vergence.encoders.names import is_closed_form, is_factory, is_refined
 from vergence.encoders.refined import RefinedEncoder
-from vergence.utils.names import did_you_mean, unknown
+from vergence.utils.names import did_you_mean, quoted, unknown
 from vergence.utils.outside import load_outside
 
 __all__ = ["Standardize", "encoder", "factory_model", "mlp", "projector", "require_timm", "reset"]
@@ -130,7 +130,7 @@ def require_timm(name: str) -> Any:
         raise ValueError("encoder 'timm:...' needs timm: pip install 'vergence[timm]'") from None
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
-        raise ValueError(f"expected a model of timm, found '{name}'; {hint}")
+        raise ValueError(f"expected a model of timm, found {quoted(name)}; {hint}")
     return timm
 
 
@@ -163,13 +163,22 @@ def mlp(widths: Sequence[int]) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 
 
-def projector(dim: int, widths: Sequence[int]) -> nn.Module:
-    """Returns VJE's projection head: layers Linear-LayerNorm-ReLU, the last one linear; without widths the identity.
+def projector(dim: int, widths: Sequence[int], norm: str = "layer") -> nn.Module:
+    """Returns a projection head: layers Linear-norm-ReLU, the last one linear; without widths the identity.
 
     Args:
         dim: Width of the input.
         widths: Widths of the layers.
+        norm: ``layer``: LayerNorm, VJE's head; ``batch``: BatchNorm, as in BYOL, VICReg and Barlow Twins; ``batch_last``: also
+            behind the last layer, there without scale and shift, as in SimSiam and MoCo v3.
+
+    Example:
+        >>> [type(layer).__name__ for layer in projector(4, (8, 2), "batch_last").modules()][1:]
+        ['Sequential', 'Linear', 'BatchNorm1d', 'ReLU', 'Linear', 'BatchNorm1d']
     """
+    if norm != "layer" and widths:
+        head = mlp((dim, *widths))
+        return head if norm == "batch" else nn.Sequential(head, nn.BatchNorm1d(widths[-1], affine=False))
     layers: list[nn.Module] = []
     for i, o in itertools.pairwise((dim, *widths)):
         layers += [nn.Linear(i, o), nn.LayerNorm(o), nn.ReLU(inplace=True)]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vergence.encoders.names import is_factory
 from vergence.encoders.networks import factory_model, require_timm
-from vergence.utils.names import did_you_mean
+from vergence.utils.names import did_you_mean, quoted
 
 __all__ = ["IMAGENET", "Input", "expected_input", "load_weights", "read_weights", "timm_file", "timm_tag"]
 
@@ -222,7 +222,8 @@ def timm_file(name: str) -> Path:
     configuration = timm.get_pretrained_cfg(name)
     if configuration is None or not timm.is_model_pretrained(name) or not (configuration.hf_hub_id or configuration.url):
         near = did_you_mean(name, timm.list_pretrained()) or "timm.list_pretrained() lists the names"
-        raise ValueError(f"expected a name of timm with pretrained weights, found '{name}'; {near}, or leave --pretrained out")
+        found = f"found {quoted(name)}; {near}, or leave --pretrained out"
+        raise ValueError(f"expected a name of timm with pretrained weights, {found}")
     try:
         file = _cached(configuration)
         if file is None:

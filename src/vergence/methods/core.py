@@ -25,6 +25,12 @@ class Method(nn.Module, abc.ABC):
                 called once per view, so that N processes compute the loss of one process with the whole batch.
         """
 
+    def before_step(self, progress: float) -> None:
+        """Sets what follows a schedule; ``done`` is the share of all steps that precede this one, in [0, 1).
+
+        It is a function of the step alone, so a resumed run follows the same schedule. Does nothing by default.
+        """
+
     def after_step(self) -> None:
         """Updates what follows the optimizer's step (a teacher's weights, an objective's bank); called without gradient.
 

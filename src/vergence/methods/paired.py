@@ -1,6 +1,8 @@
 """Training on pairs: two views are encoded and passed to an objective; all objectives of the library use this method."""
 
 import copy
+import math
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -10,11 +12,12 @@ from torch import Tensor, nn
 from vergence.methods.core import Gather, Method
 from vergence.objectives.core import Objective
 from vergence.utils import linalg
-from vergence.utils.checks import require_within
+from vergence.utils.checks import require_choice, require_within
 
-__all__ = ["PairedMethod", "Side"]
+__all__ = ["PairedMethod", "Schedule", "Side", "momentum_at"]
 
 Side = Literal["context", "target"]  # the first view or the second
+Schedule = Literal["constant", "cosine"]  # of a teacher's momentum
 
 
 class PairedMethod(Method):
@@ -31,6 +34,7 @@ class PairedMethod(Method):
             teacher. Each term is the mean over the pairs (student a, teacher b) and (student b, teacher a), and the
             objective is updated with the first pair. With a second encoder the teacher has copies of both, the second pair
             is (teacher a, student b), so that contexts stay contexts, and the update uses (teacher a, teacher b).
+        schedule: ``constant``, or ``cosine``: the momentum rises from m to 1 (`momentum_at`).
 
     Raises:
         ValueError: The momentum is out of its range, or there is a second projector without a second encoder.
@@ -51,6 +55,7 @@ class PairedMethod(Method):
         target_encoder: nn.Module | None = None,
         target_projector: nn.Module | None = None,
         teacher: float | None = None,
+        schedule: Schedule = "constant",
     ) -> None:
         super().__init__()
         if teacher is not None:
@@ -62,7 +67,8 @@ class PairedMethod(Method):
         self.projector = nn.Identity() if projector is None else projector
         self.target_encoder = target_encoder
         self.target_projector = target_projector
-        self.momentum = teacher
+        require_choice("schedule", schedule, typing.get_args(Schedule))
+        self.momentum, self.schedule, self.done = teacher, schedule, 0.0
         self.teacher = None if teacher is None else _frozen_copy(self.branch("context"))
         self.target_teacher = None if teacher is None or target_encoder is None else _frozen_copy(self.branch("target"))
         self._last: tuple[Tensor, Tensor] | None = None
@@ -118,6 +124,10 @@ class PairedMethod(Method):
     def _targets(self, teacher: nn.Module, x: Tensor, gather: Gather) -> Tensor:
         return gather(linalg.upcast_half(teacher(x)))
 
+    def before_step(self, done: float) -> None:
+        """Sets the share of the training that is done, which the teacher's momentum follows."""
+        self.done = done
+
     @torch.no_grad()
     def after_step(self) -> None:
         """Updates the objective and the teacher."""
@@ -125,7 +135,7 @@ class PairedMethod(Method):
         self.objective.update(*self._last)
         for teacher, student in self._teachers():
             assert self.momentum is not None, "a teacher has a momentum"
-            _follow(teacher, student, self.momentum)
+            _follow(teacher, student, momentum_at(self.momentum, self.schedule, self.done))
 
     def _teachers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
         """Yields each teacher with the network that it follows."""
@@ -150,6 +160,16 @@ class PairedMethod(Method):
     def advice(self) -> str:
         """Returns the objective's advice where the embedding collapses."""
         return "" if self.objective is None else self.objective.advice
+
+
+def momentum_at(momentum: float, schedule: Schedule, done: float) -> float:
+    """Returns a teacher's momentum at a share of the training: 1 - (1 - m) (cos(pi done) + 1) / 2 for ``cosine``, as in BYOL.
+
+    Example:
+        >>> [round(momentum_at(0.99, "cosine", done), 4) for done in (0.0, 0.5, 1.0)]
+        [0.99, 0.995, 1.0]
+    """
+    return momentum if schedule == "constant" else 1 - (1 - momentum) * (math.cos(math.pi * done) + 1) / 2
 
 
 def _require_terms(name: str, terms: object, trained: bool) -> None:

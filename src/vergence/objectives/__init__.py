@@ -4,11 +4,20 @@ import importlib
 import inspect
 import pkgutil
 
-from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
-from vergence.utils.names import unknown
+from vergence.objectives.core import ConditionalObjective, DensityObjective, LatentObjective, Objective, PredictiveObjective
+from vergence.utils.names import quoted, unknown
 from vergence.utils.outside import load_outside
 
-__all__ = ["ConditionalObjective", "DensityObjective", "Objective", "find", "get", "names"]
+__all__ = [
+    "ConditionalObjective",
+    "DensityObjective",
+    "LatentObjective",
+    "Objective",
+    "PredictiveObjective",
+    "find",
+    "get",
+    "names",
+]
 
 
 def names() -> list[str]:
@@ -66,5 +75,5 @@ def _defined_in(module: object) -> type[Objective]:
 def _outside(name: str) -> type[Objective]:
     cls = load_outside("objective", name, "package.module:Class")
     if not (inspect.isclass(cls) and issubclass(cls, Objective)):
-        raise ValueError(f"expected a subclass of vergence.objectives.Objective, found '{name}'; subclass it")
+        raise ValueError(f"expected a subclass of vergence.objectives.Objective, found {quoted(name)}; subclass it")
     return cls

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol, final, runtime_checkable
+from typing import ClassVar, Literal, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,16 @@ from torch.distributions import Distribution
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 
-__all__ = ["ConditionalObjective", "DensityObjective", "Notice", "Objective", "require_batch", "require_pairs"]
+__all__ = [
+    "ConditionalObjective",
+    "DensityObjective",
+    "LatentObjective",
+    "Notice",
+    "Objective",
+    "PredictiveObjective",
+    "require_batch",
+    "require_pairs",
+]
 
 LARGEST = 1e9  # of the embeddings in a loss
 Notice = Callable[[Mapping[str, float]], dict[str, str]]  # diagnostics -> messages by the name of the diagnostic
@@ -51,18 +60,24 @@ class Objective(nn.Module, abc.ABC):
     Attributes:
         teacher: Momentum of the teacher network in training where a run does not set one; None for no teacher. With a
             teacher, ``zb`` is its embedding of the second view, without gradient.
+        teacher_schedule: ``constant``, or ``cosine``: the teacher's momentum rises to 1 at the last step.
+        package: Package of an extra that the loss needs; None for none.
         notices: Functions of the diagnostics that return messages about what goes wrong (`parts.notices`).
         advice: What to try besides optimizer, batch size and views where the encoder collapses; a clause, or empty.
         reference: Values that the objective's paper reports for its own networks, by name in the evaluation's posterior
             statistics; empty for none.
         prior_variance: Variance of the latent's prior, to which posterior variances are compared; None for no prior.
+        on_sphere: Whether the density is one of the target's direction z_b/|z_b|, with respect to the unit sphere's area.
     """
 
     teacher: ClassVar[float | None] = None
+    teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "constant"
+    package: ClassVar[str | None] = None
     notices: ClassVar[tuple[Notice, ...]] = ()
     advice: ClassVar[str] = ""
     reference: ClassVar[Mapping[str, float]] = {}
     prior_variance: ClassVar[float | None] = None
+    on_sphere: ClassVar[bool] = False
 
     @abc.abstractmethod
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
@@ -94,6 +109,22 @@ class DensityObjective(Protocol):
 
     def scores(self, z: Tensor) -> dict[str, Tensor]:
         """Returns every score of the objective by name, each (B,); the first is the default one."""
+
+
+@runtime_checkable
+class PredictiveObjective(Protocol):
+    """A density objective that has p(z_b | z_a) in closed form: any `DensityObjective` with this method."""
+
+    def conditional(self, z: Tensor) -> Distribution:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D), of batch (B,) over (D,); of z_b/|z_b| where it is `on_sphere`."""
+
+
+@runtime_checkable
+class LatentObjective(Protocol):
+    """A density objective whose p(z_b | z_a) is an integral over a latent s, known by importance sampling from q(s | z_a)."""
+
+    def log_weights(self, zb: Tensor, za: Tensor, *, samples: int) -> Tensor:
+        """Returns log p(z_b, s) / q(s | z_a) of samples s ~ q(s | z_a), (samples, B); the mean of its exp is p(z_b | z_a)."""
 
 
 class ConditionalObjective(Objective):
@@ -129,9 +160,8 @@ class ConditionalObjective(Objective):
         """Returns -log p(z_a) in nats, (B,), for embeddings (B, D)."""
         return -self.marginal().log_prob(z)
 
-    @final
     def scores(self, z: Tensor) -> dict[str, Tensor]:
-        """Returns `score` under its name."""
+        """Returns `score` under its name, and first; an objective may add others."""
         return {"score": self.score(z)}
 
     @final

@@ -163,13 +163,22 @@ class VJE(Objective):
         Raises:
             ValueError: ``samples`` is below 1, or the embeddings are not two (B, dim).
         """
+        log_w = self.log_weights(zb, za, samples=samples, generator=generator)
+        return torch.logsumexp(log_w, 0) - math.log(samples)
+
+    def log_weights(self, zb: Tensor, za: Tensor, *, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Returns log p(y_b | s) p(s) / q(s | z_a) of samples s ~ q(s | z_a), common to all rows, (samples, B).
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), or ``samples`` is below 1.
+        """
         require_pairs(za, zb, self.dim)
         require_count(1, samples=samples)
         mu, var = self.infer(za)
         s, noise = self._common_samples(mu, var, samples, generator)
         likelihood = -directional_nll(zb, s, var, self.nu, normalized=True) - radial_nll(zb, s, self.nu, normalized=True)
         log_ratio = 0.5 * (noise.square() - s.square() + var.log()).sum(-1)  # log p(s) - log q(s)
-        return torch.logsumexp(likelihood + log_ratio, 0) - math.log(samples)
+        return likelihood + log_ratio
 
     def score(
         self,

@@ -90,7 +90,7 @@ def advise_on(
 
 
 def _opened(data: DataConfig, views: ViewConfig) -> Data:
-    opened = open_data(data)
+    opened = open_data(data, double=True)
     if opened.kind == "pairs":
         raise ValueError(f"expected single items, found pairs in {data.source}: they are two views already; train on them")
     changed = {f.name for f in dataclasses.fields(views) if getattr(views, f.name) != getattr(ViewConfig(), f.name)}

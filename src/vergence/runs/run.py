@@ -15,11 +15,10 @@ from vergence.data import sources
 from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.evaluation import collapse, features
 from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod, Side
-from vergence.objectives.core import ConditionalObjective, DensityObjective
+from vergence.objectives.core import ConditionalObjective, DensityObjective, PredictiveObjective
 from vergence.runs import embed, fitting, score, scoring
 from vergence.runs.detector import RunDetector
 from vergence.runs.levels import MOST_ITEMS, sample
@@ -120,8 +119,21 @@ class Run:
         """
         if not isinstance(self.method.objective, ConditionalObjective):
             name = self.folder.config.model.objective
-            raise ValueError(f"objective '{name}' has no conditional density p(z_b | z_a) to sample or retrieve with; gje has")
+            lacks = (
+                "density p(z_a)" if isinstance(self.method.objective, PredictiveObjective) else "conditional density p(z_b | z_a)"
+            )
+            raise ValueError(f"objective '{name}' has no {lacks} to sample or retrieve with; gje has")
         return self.method.objective
+
+    @property
+    def predictive_objective(self) -> PredictiveObjective:
+        """The objective, which has p(z_b | z_a) in closed form, of the direction of z_b where it is ``on_sphere``.
+
+        Raises:
+            ValueError: The run's objective has none.
+        """
+        objective = self.method.objective
+        return objective if isinstance(objective, PredictiveObjective) else self.conditional_objective
 
     @property
     def size(self) -> int | None:
@@ -149,15 +161,16 @@ class Run:
         return self._collect(net.eval(), images, side, batch_size)[0]
 
     @torch.inference_mode()
-    def conditional(self, context: Images, *, batch_size: int = 256) -> JointGaussian | GaussianMixture:
+    def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:
         """Returns p(z_b | z_a), the density of the target's embedding given each of N contexts, over (D,), on the run's device.
 
-        It lives in the objective's space, where `project` with ``side="target"`` embeds targets.
+        It lives in the objective's space, where `project` with ``side="target"`` embeds targets; it is a density of these
+        embeddings' directions for an objective that is ``on_sphere``.
 
         Raises:
             ValueError: The objective has no such density.
         """
-        objective = self.conditional_objective
+        objective = self.predictive_objective
         return objective.conditional(self.to_device(self.project(context, batch_size=batch_size)))
 
     @torch.inference_mode()

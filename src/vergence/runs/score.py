@@ -152,7 +152,8 @@ def columns(
         levels: Levels of the features of a batch.
         found: The run's detector.
         limit: p-value up to which nearest typical items and a reason are given.
-        all_scores: Whether each level's score and every score of the objective's own are written, too.
+        all_scores: Whether each level's score and every score of the objective's own are written, too; an objective's own
+            ``score`` as ``own_score``.
         refused: Digests of items that must not be among those that are scored, sorted.
     """
 
@@ -169,7 +170,8 @@ def columns(
         written["seen"] = np.isin(marks, found.seen).astype(np.uint8)
         if all_scores:
             written |= {f"level_{name}": each[:, i] for i, name in enumerate(found.detector.levels_)}
-            written |= objective_scores(method, features["z"])
+            own = objective_scores(method, features["z"])
+            written |= {f"own_{name}" if name in written else name: value for name, value in own.items()}
         return written
 
     return function

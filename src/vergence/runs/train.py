@@ -22,6 +22,7 @@ from vergence.training.folder import RunFolder, require_known_code, require_new,
 from vergence.training.monitor import online_knn
 from vergence.training.processes import together
 from vergence.training.records import RunMetadata, Weights
+from vergence.utils.files import as_path
 from vergence.utils.terminal import bar
 
 __all__ = ["describe", "train"]
@@ -128,6 +129,7 @@ def _require_usable(config: RunConfig) -> None:
     elif is_closed_form(config.model.encoder) and not is_refined(config.model.encoder):
         closed_form.require_gje(config)
     else:
+        build.require_packages(config.model)
         staged.require_one_encoder(config.model)
         loop.require_shareable(config.fit)
 
@@ -229,7 +231,7 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
     """Returns the description of a run that starts from another one's weights: that one's, with the settings that are given."""
     if recipe is not None:
         raise ValueError(f"expected either a recipe or --init, found recipe '{recipe}' and --init; leave one out")
-    path = Path(settings["init"]).expanduser()
+    path = as_path(settings["init"], "init")
     other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
     if not trust_code:
         require_known_code(path, other.model, _named(settings))
@@ -273,7 +275,7 @@ def _refuse_changes(changed: dict[str, tuple[Any, Any]]) -> None:
 
 def _require_apart(out: Path, source: str) -> None:
     """Raises a ValueError if a run folder is, or holds, the data that the run is to be trained on."""
-    data = Path(source).expanduser()
+    data = as_path(source, "the data")
     if source not in sources.BUILT_IN and data.exists():
         out, data = out.resolve(), data.resolve()
         if out == data or out in data.parents:

@@ -1,19 +1,21 @@
 """What a run's uncertainties say: which rank errors, degradations and images that are no data; is p(z_b | z_a) calibrated?"""
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop, to_bytes, to_unit
 from vergence.data.sources import Data
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.evaluation import anomaly, degradations, predictive, uncertainty
-from vergence.objectives.core import ConditionalObjective
-from vergence.objectives.vje import VJE
+from vergence.objectives.core import DensityObjective, LatentObjective, PredictiveObjective
 from vergence.runs.embed import views_of
 from vergence.runs.rows import parts
 from vergence.runs.run import Run
@@ -228,10 +230,11 @@ def _predictive(run: Run, opened: Data) -> Predictive | None:
     za, zb = _pairs(run, opened)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        if isinstance(run.method.objective, ConditionalObjective):
-            return _conditional(run.method.objective, za, zb)
-        if isinstance(run.method.objective, VJE):
-            return _bounds(run.method.objective, za, zb)
+        if isinstance(run.objective, PredictiveObjective):
+            sphere = run.method.objective is not None and run.method.objective.on_sphere
+            return _conditional(run.objective, za, F.normalize(zb, dim=-1) if sphere else zb)
+        if isinstance(run.objective, LatentObjective):
+            return _bounds(run.objective, za, zb)
     return None
 
 
@@ -250,24 +253,28 @@ def _pairs(run: Run, opened: Data) -> tuple[Tensor, Tensor]:
     return za, zb
 
 
-def _conditional(objective: ConditionalObjective, za: Tensor, zb: Tensor) -> Predictive:
-    columns: dict[str, list[Tensor]] = {"log_prob": [], "pit": [], "level": [], "energy": []}
+def _conditional(objective: PredictiveObjective, za: Tensor, zb: Tensor) -> Predictive:
+    """Returns the calibration of a density in closed form; the PIT only of those that have their marginals' too."""
+    assert isinstance(objective, DensityObjective)
+    columns: dict[str, list[Tensor]] = defaultdict(list)
     start = 0
     for part in parts(objective, za, CHUNK):
         p, t = objective.conditional(part), zb[start : start + len(part)]
         start += len(part)
         columns["log_prob"].append(p.log_prob(t))
-        columns["pit"].append(p.marginal_cdf(t).clamp(0, 1))
         columns["level"].append(predictive.density_level(p, t, SAMPLES))
         columns["energy"].append(predictive.energy_score(p.sample(torch.Size((SAMPLES,))), t))
+        if isinstance(p, JointGaussian | GaussianMixture):
+            columns["pit"].append(p.marginal_cdf(t).clamp(0, 1))
     found: dict[str, Any] = {name: torch.cat(column).double().cpu() for name, column in columns.items()}
     regions = {f"region_{round(100 * q)}": float((found["level"] <= q).double().mean()) for q in predictive.LEVELS}
     means = {"log_prob": float(found["log_prob"].mean()), "energy_score": float(found["energy"].mean())}
-    return Predictive(pairs=len(za), samples=SAMPLES, **means, **regions, **predictive.calibration(found["pit"]))
+    pit = predictive.calibration(found["pit"]) if "pit" in found else {}
+    return Predictive(pairs=len(za), samples=SAMPLES, **means, **regions, **pit)
 
 
-def _bounds(objective: VJE, za: Tensor, zb: Tensor) -> Predictive:
-    log_w = torch.stack([objective.log_prob(zb, za, samples=1) for _ in range(SAMPLES)])
+def _bounds(objective: LatentObjective, za: Tensor, zb: Tensor) -> Predictive:
+    log_w = torch.cat([objective.log_weights(zb, za, samples=1) for _ in range(SAMPLES)])
     found = predictive.evidence(log_w.cpu())
     bounds = {name: found[name] for name in ("elbo", "gap", "effective_samples")}
     return Predictive(pairs=len(za), samples=SAMPLES, log_prob=found["log_marginal"], **bounds)

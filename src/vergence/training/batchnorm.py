@@ -1,10 +1,12 @@
 """Batch normalization over all processes, so that N processes normalize as one with the whole batch."""
 
+import itertools
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from vergence.objectives.core import Objective
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["with_global_batch_norm"]
@@ -13,14 +15,16 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def with_global_batch_norm(module: M, *, on_gpu: bool) -> M:
-    """Makes every batch normalization see all processes' items, in place; torch's own needs a GPU."""
-    if on_gpu:
-        converted: M = nn.SyncBatchNorm.convert_sync_batchnorm(module)
-        return converted
-    for parent in list(module.modules()):
+    """Makes every batch normalization see all processes' items, in place; torch's own needs a GPU.
+
+    Those of an objective stay as they are: it gets all processes' embeddings.
+    """
+    gathered = {part for outer in module.modules() if isinstance(outer, Objective) for part in outer.modules()}
+    for parent in [part for part in module.modules() if part not in gathered]:
         for name, child in parent.named_children():
-            if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                setattr(parent, name, _GlobalBatchNorm.of(child))
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                new = nn.SyncBatchNorm.convert_sync_batchnorm(child) if on_gpu else _GlobalBatchNorm.of(child)
+                setattr(parent, name, new)
     return module
 
 
@@ -33,7 +37,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         new.load_state_dict(norm.state_dict())
         for own, theirs in zip(new.parameters(), norm.parameters(), strict=True):
             own.requires_grad_(theirs.requires_grad)  # a teacher's have no gradient
-        return new.to(next(norm.parameters()).dtype).train(norm.training)
+        return new.to(next(itertools.chain(norm.parameters(), norm.buffers())).dtype).train(norm.training)
 
     def _check_input_dim(self, input: Tensor) -> None:
         assert input.ndim >= 2
@@ -55,6 +59,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
             self.num_batches_tracked.add_(1)
             self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
             self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
-        normal = centered * torch.rsqrt(var + self.eps).view(shape)
-        scaled: Tensor = normal * self.weight.view(shape) + self.bias.view(shape)
-        return scaled.to(x.dtype)
+        normal: Tensor = centered * torch.rsqrt(var + self.eps).view(shape)
+        if self.affine:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        return normal.to(x.dtype)

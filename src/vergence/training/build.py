@@ -17,6 +17,7 @@ from vergence.encoders import networks
 from vergence.encoders.names import is_factory
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
+from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.options import current_options
@@ -32,6 +33,7 @@ __all__ = [
     "initial_method",
     "input_shapes",
     "make_views",
+    "require_packages",
     "statistics",
 ]
 
@@ -66,10 +68,11 @@ def build_method(
     return PairedMethod(
         encoder,
         objective,
-        projector=networks.projector(dim, config.projector),
+        projector=networks.projector(dim, config.projector, config.projector_norm),
         target_encoder=second,
         target_projector=None if second is None else _target_projector(config, networks.width(second, second_shape), dim),
         teacher=None if teacher is False else teacher,
+        schedule=config.teacher_schedule or type(objective).teacher_schedule,
     )
 
 
@@ -93,7 +96,7 @@ def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, s
 def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | None:
     """Returns the second encoder's head; without projectors a linear map to the first one's width where the widths differ."""
     if config.projector:
-        return networks.projector(width, config.projector)
+        return networks.projector(width, config.projector, config.projector_norm)
     return None if width == dim else nn.Linear(width, dim)
 
 
@@ -108,6 +111,12 @@ def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
         return kind(dim, **{**own, **options})
     except TypeError as error:
         raise ValueError(f"objective '{config.objective}' cannot take the options {options}: {error}") from error
+
+
+def require_packages(config: ModelConfig) -> None:
+    """Raises a ValueError unless the package that an objective's loss comes from is installed; before the data is read."""
+    if config.objective != "none":
+        require_package(config.objective, objectives.get(config.objective).package)
 
 
 def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
@@ -140,7 +149,10 @@ def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: 
 
 
 def statistics(items: Items) -> tuple[Tensor, Tensor]:
-    """Returns mean and standard deviation per channel (images, in [0, 1]) or feature; constant ones get deviation 1."""
+    """Returns mean and standard deviation per channel (images, in [0, 1]) or feature; constant ones get deviation 1.
+
+    They are float64 where the items are, and float32 otherwise.
+    """
     some = torch.linspace(0, len(items) - 1, min(len(items), STATISTICS_FROM)).long()
     parts = [x if isinstance(x, (tuple, list)) else (x,) for _, x in items.stream(iter(some.split(256)))]
     moments = [_moments(torch.cat([part[i] for part in parts])) for i in range(len(parts[0]))]
@@ -148,9 +160,10 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
     x = to_unit(x, torch.float64).transpose(0, 1).flatten(1)
     std, mean = torch.std_mean(x, dim=1, correction=0)
-    return mean.float(), torch.where(std > 1e-6, std, 1.0).float()
+    return mean.to(kind), torch.where(std > 1e-6, std, 1.0).to(kind)
 
 
 def describe(

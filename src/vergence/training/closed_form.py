@@ -31,6 +31,7 @@ from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
 from vergence.utils.distributed import several
+from vergence.utils.names import quoted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -71,7 +72,7 @@ def require_gje(config: RunConfig) -> None:
     model = config.model
     if model.objective != "gje" or model.options.get("likelihood", "batch") == "learned":
         raise ValueError(
-            f"expected --objective gje with the encoder 'patches', which no optimizer trains, found '{model.objective}' "
+            f"expected --objective gje with the encoder 'patches', which no optimizer trains, found {quoted(model.objective)} "
             f"with options {model.options}; leave the objective out"
         )
     if model.projector or model.target_encoder is not None or model.teacher:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.names import is_factory
 from vergence.utils.checks import Checked
+from vergence.utils.names import quoted
 
 __all__ = [
     "FitConfig",
@@ -26,6 +27,7 @@ MOST_CHANNELS = 4  # of an image
 MOST_OPTIONS = {  # sizes among the options of the library's objectives
     **{"bank": 2**20, "hidden": 65_536, "steps": 10_000},
     **dict.fromkeys(("components", "max_nodes", "rank"), 4096),
+    **{"prototypes": 65_536, "slices": 65_536, "knots": 4096},
 }
 
 
@@ -41,8 +43,11 @@ class ModelConfig(Checked):
         options: Keyword arguments of the objective. Sizes of the library's objectives have upper bounds (``MOST_OPTIONS``).
         projector: Widths of a projection head after the encoder; empty for none. A second encoder gets a head of its own. At
             most 16 widths of at most 65,536, with at most 2^30 weights between two of them.
+        projector_norm: Normalization in the head: ``layer`` (VJE), ``batch``, or ``batch_last``, also of the head's output.
         teacher: Momentum in [0, 1) of an exponential-moving-average teacher that embeds the targets; ``None`` for the
             objective's own (most have none), ``False`` for no teacher whatever the objective.
+        teacher_schedule: ``constant`` keeps the momentum; ``cosine`` raises it to 1 at the last step, as in BYOL; ``None`` for
+            the objective's own.
         target_encoder: Encoder of the second view, by name: two encoders even for views of one shape (dual encoders), and for
             objectives with an option ``tied`` two networks, ``tied=False``, unless the options say otherwise. ``None`` shares
             the first where both views are of one shape; where they are not, a second one of the same name is built, or
@@ -61,7 +66,9 @@ class ModelConfig(Checked):
     objective: str = "vje"
     options: dict[str, Any] = field(default_factory=dict)
     projector: tuple[int, ...] = ()
+    projector_norm: Literal["layer", "batch", "batch_last"] = "layer"
     teacher: float | bool | None = None
+    teacher_schedule: Literal["constant", "cosine"] | None = None
     target_encoder: str | None = None
     pretrained: bool = False
     weights: str | None = None
@@ -111,8 +118,8 @@ class ModelConfig(Checked):
 def _require_nothing_to_train(model: ModelConfig) -> None:
     if model.objective != "none":
         raise ValueError(
-            f"expected no objective with freeze, which trains nothing, found '{model.objective}'; leave the objective out, or "
-            "freeze"
+            f"expected no objective with freeze, which trains nothing, found {quoted(model.objective)}; leave the "
+            "objective out, or freeze"
         )
     if model.projector or model.target_encoder is not None or model.teacher:
         raise ValueError(

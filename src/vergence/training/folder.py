@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pickle
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from vergence.training.records import Evaluation, RunMetadata
 from vergence.utils.checks import is_count
 from vergence.utils.files import open_table, original, remove_leftovers, replacing, sha256
 from vergence.utils.locks import locked
+from vergence.utils.names import quoted
 from vergence.utils.records import read_object, shortened
 from vergence.utils.version import __version__
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "RunFolder", "require_known_code", "require_new", "require_writable", "run_lock", "write_skipped"]
 
 FORMAT = 2
+COUNTED = ("count", "collapsed")  # of a checkpoint's metrics
 CHECKPOINT, MODEL, CHECKSUMS = "checkpoints/last.pt", "model.safetensors", "checksums.json"
 INITIAL = "initial.safetensors"
 State = dict[str, Any]
@@ -258,7 +261,7 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
     if foreign:
         kind = "objectives" if foreign[0] == model.objective else "encoders"
         raise ValueError(
-            f"expected {kind} of the library in {path}, found '{foreign[0]}', whose code would run: if you "
+            f"expected {kind} of the library in {path}, found {quoted(foreign[0])}, whose code would run: if you "
             f"trust it, use --trust-code, or trust_code=True in Python"
         )
 
@@ -287,9 +290,8 @@ def require_writable(path: Path) -> None:
     """Raises a ValueError unless ``path`` is a folder, or can become one, that can be written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with replacing(path / "probe", durable=False) as part:
-            part.touch()
-        (path / "probe").unlink()
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except OSError as error:
         raise ValueError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
 
@@ -334,10 +336,20 @@ def _wrong_checkpoint(state: object) -> str:
     for name in ("model", "optimizer"):
         if not isinstance(state[name], dict):
             return f"its {name} is of type {type(state[name]).__name__} instead of a dictionary"
+    if state.get("metrics") is not None and not _are_metrics(state["metrics"]):
+        return "its metrics are not those of a training"
     step, threads = state["step"], state.get("threads")
     if threads is not None and not is_count(threads, 1):
         return f"its number of threads is {shortened(ValueError(repr(threads)))} instead of a whole number of at least 1"
     return "" if is_count(step, 0) else f"its step is {shortened(ValueError(repr(step)))} instead of a whole number of at least 0"
+
+
+def _are_metrics(metrics: object) -> bool:
+    """Returns whether a checkpoint's metrics have the types of `vergence.training.metrics.Metrics.state`."""
+    if not isinstance(metrics, dict) or not isinstance(metrics.get("warned", False), bool):
+        return False
+    dictionaries, counts = (metrics.get(name, {}) for name in ("sums", "notices")), (metrics.get(name, 0) for name in COUNTED)
+    return all(isinstance(value, dict) for value in dictionaries) and all(is_count(value, 0) for value in counts)
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:

@@ -144,6 +144,7 @@ def fit(
             epoch = _epoch(items, config, fabric, step // steps, step % steps, steps)
             for x in threads.over(epoch, trial=_trial(method.encoder, views, fabric)):
                 set_learning_rate(optimizer, learning_rate(config, step, steps))
+                method.before_step(step / (config.epochs * steps))
                 torch.manual_seed(seed_of(config.seed, "noise", step))
                 terms = model(_views(views, x, config, fabric, step), gather=_gather(fabric))
                 loss = torch.stack(list(terms.values())).sum()

@@ -342,7 +342,7 @@ class Predictive(Checked):
 
     Attributes:
         pairs: Number of pairs.
-        log_prob: Mean of log p(z_b | z_a) in nats; of VJE the importance-sampled log marginal.
+        log_prob: Mean of log p(z_b | z_a) in nats; with a latent variable, as in VJE, the importance-sampled log marginal.
         pit_ks: Mean over features of the distance of the PIT from uniform.
         inside_50: Share of targets in the central half, mean over features.
         inside_90: Share of targets in the central 90 %, mean over features.

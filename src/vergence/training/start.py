@@ -12,7 +12,8 @@ from vergence.methods.paired import PairedMethod
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder
 from vergence.training.records import Weights
-from vergence.utils.files import sha256
+from vergence.utils.files import as_path, sha256
+from vergence.utils.names import quoted
 
 __all__ = ["configured", "from_run", "hint", "load_start"]
 
@@ -33,7 +34,7 @@ def configured(config: RunConfig) -> RunConfig:
     if model.pretrained:
         timm_file(model.encoder[5:])
     if model.weights is not None:
-        read_weights(Path(model.weights).expanduser())
+        read_weights(as_path(model.weights, "weights"))
     known = model.pretrained or model.weights is not None
     if model.init is not None or not (known or is_factory(model.encoder)):
         return config
@@ -50,7 +51,8 @@ def _require_sources(model: ModelConfig) -> None:
     """Raises a ValueError unless the sources of weights fit the encoder's name."""
     if model.pretrained and not model.encoder.startswith("timm:"):
         raise ValueError(
-            f"expected --encoder timm:NAME with --pretrained, found '{model.encoder}'; name one of timm, or use --weights FILE"
+            f"expected --encoder timm:NAME with --pretrained, found {quoted(model.encoder)}; name one of timm, or use "
+            "--weights FILE"
         )
     if is_closed_form(model.encoder) and model.starts_from_weights and not (model.freeze and model.init):
         raise ValueError("expected no weights for encoder 'patches', which is fitted in closed form; leave them out")
@@ -105,9 +107,9 @@ def _load(method: PairedMethod, config: RunConfig, trust_code: bool) -> Weights:
     model = config.model
     backbone = method.encoder[1]  # type: ignore[index]  # behind the statistics of the input
     if model.init is not None:
-        return _load_run(method, config, Path(model.init).expanduser(), trust_code)
+        return _load_run(method, config, as_path(model.init, "init"), trust_code)
     if model.weights is not None:
-        file = Path(model.weights).expanduser()
+        file = as_path(model.weights, "weights")
         left_out = load_weights(backbone, read_weights(file), file.name)
         return Weights(source="file", name=model.weights, file=file.name, sha256=sha256(file), left_out=left_out)
     if model.pretrained:

@@ -28,6 +28,7 @@ __all__ = [
     "DAMAGE",
     "Column",
     "Table",
+    "as_path",
     "exit_on_sigterm",
     "explained",
     "neutral",
@@ -48,6 +49,31 @@ DAMAGE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, TypeError,
 DAMAGE += (MemoryError, OverflowError, NotImplementedError, RuntimeError)
 DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a text begins that a spreadsheet may run; quotes so that it can be read back
+
+
+def as_path(value: Any, what: str) -> Path:
+    """Returns a path that a person gave, with the home folder in the place of ``~``.
+
+    Args:
+        value: The path, as text or a path object.
+        what: Name of the setting, for the message.
+
+    Raises:
+        ValueError: It is something else, or the home folder of an unknown user.
+
+    Example:
+        >>> as_path("runs/first", "init").parts
+        ('runs', 'first')
+        >>> as_path(-1, "init")
+        Traceback (most recent call last):
+        ValueError: expected a path for init, found -1: give it as text
+    """
+    try:
+        return Path(value).expanduser()
+    except TypeError:
+        raise ValueError(f"expected a path for {what}, found {value!r:.100}: give it as text") from None
+    except RuntimeError:
+        raise ValueError(f"expected a path for {what}, found {value!r:.100} of an unknown user: write the path out") from None
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "unknown"]
+__all__ = ["did_you_mean", "quoted", "unknown"]
+
+MAX_NAME = 100  # characters of a name in a message
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -15,6 +17,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean '{near[0]}'?" if near else ""
+
+
+def quoted(name: str) -> str:
+    r"""Returns a name in quotes for a message of one line: control characters are escaped, and a long name is cut.
+
+    Example:
+        >>> print(quoted("resnet81"), quoted("two\nlines"), len(quoted("-" * 3000)))
+        'resnet81' 'two\nlines' 100
+    """
+    text = repr(name)
+    return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 4]}...'"
 
 
 def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> ValueError:
@@ -33,4 +46,4 @@ def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> Value
     known = list(known)
     article = "an" if what[0] in "aeiou" else "a"
     last = did_you_mean(name, known) or hint
-    return ValueError(f"expected {article} {what} among {', '.join(known)}, found '{name}'" + (f"; {last}" if last else ""))
+    return ValueError(f"expected {article} {what} among {', '.join(known)}, found {quoted(name)}" + (f"; {last}" if last else ""))

@@ -7,6 +7,7 @@ work is tried with one thread and with all, after its first second and again whe
 
 import contextlib
 import functools
+import os
 import statistics
 import sys
 import time
@@ -29,6 +30,7 @@ SLOWER = 2.0  # times the usual seconds of a unit of work, at which there is ano
 WINDOW = 8  # units of work that the current rate is taken from
 REST = 30.0  # least seconds between two trials
 AGAIN = 300.0  # seconds with fewer threads than there are, after which there is another trial
+MOST, EACH = 64, 4  # threads that may always be requested, and for each processor: without memory for its threads OpenMP aborts
 
 T = TypeVar("T")
 Work = Callable[[], object]
@@ -63,6 +65,10 @@ def choose(work: Work, most: int | None = None) -> int:
     return best
 
 
+def _bounded(number: int) -> int:
+    return min(number, max(MOST, EACH * (os.cpu_count() or 1)))
+
+
 def _seconds(work: Work, threads: int, limit: float = float("inf")) -> float:
     """Returns the median seconds of a call after one that warms up, or those of the first call above ``limit``."""
     torch.set_num_threads(threads)
@@ -84,7 +90,8 @@ class Threads:
     number of threads changes its last bits.
 
     Args:
-        number: Number of threads whatever the measurements say; None for that of an enclosing `fixed`, or for measuring.
+        number: Number of threads whatever the measurements say; None for that of an enclosing `fixed`, or for measuring. At
+            most 64, or 4 for each processor where that is more, are used: a run may go on with fewer processors.
         start: Number to start with instead of a first trial, for instance that of an interrupted run; ignored with a number.
         eager: Whether the first trial comes before the first unit of `over`, not after a second of work: where a unit with
             all threads can take long, and where results should have the same bits from the first unit on.
@@ -116,12 +123,13 @@ class Threads:
 
     def __enter__(self) -> "Threads":
         self.most = torch.get_num_threads()
-        number = _requested[-1] if self.requested is None and _requested else self.requested
+        requested = _requested[-1] if self.requested is None and _requested else self.requested
+        number = None if requested is None else _bounded(requested)
         self.measures = number is None and self.most > 1 and self.device.type == "cpu" and not several()
         self.tried = self.start is not None
         self._use(self.most if number is None else number)
         if number is not None:
-            self._say("as requested", changed=False)
+            self._say("as requested" if number == requested else f"instead of the {requested} requested", changed=False)
         elif self.start is not None and self.start < self.most:
             self._use(self.start)
             self._say("as before", changed=False)
@@ -220,6 +228,8 @@ def using(number: int) -> Iterator[None]:
 def fixed(number: int | None) -> Iterator[None]:
     """Sets torch's number of threads for a while, in which nothing measures another; None changes nothing.
 
+    The number is bounded as that of `Threads`.
+
     Example:
         >>> with fixed(1), Threads() as threads:
         ...     threads.number
@@ -231,7 +241,7 @@ def fixed(number: int | None) -> Iterator[None]:
     require_count(threads=number)
     _requested.append(number)
     try:
-        with using(number):
+        with using(_bounded(number)):
             yield
     finally:
         _requested.pop()

@@ -1,4 +1,4 @@
-"""The Gaussian of a stream of batches: exponential moving averages of mean and covariance."""
+"""Exponential moving averages: of the mean and covariance of a stream of batches, and of a network's weights."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from vergence.densities.gaussian import JointGaussian
 from vergence.objectives.parts.information import Moments, moments, shrunk
 from vergence.utils.checks import require_within
 
-__all__ = ["EMAGaussian"]
+__all__ = ["EMAGaussian", "EMANetwork"]
 
 
 class EMAGaussian(nn.Module):
@@ -70,3 +70,49 @@ class EMAGaussian(nn.Module):
         """Returns the Gaussian over (D,), with the first ``context`` features as the context."""
         m = self.moments()
         return JointGaussian(m.mean, m.S, context)
+
+
+class EMANetwork(nn.Module):
+    """Exponential moving average of a network's weights, w <- m w + (1 - m) student, as buffers: none of them is trained.
+
+    Args:
+        network: Network without buffers; the average starts at its weights.
+        momentum: Weight m of the past, in [0, 1).
+
+    Raises:
+        ValueError: The momentum is out of its range.
+
+    Example:
+        >>> student = nn.Linear(1, 1, bias=False)
+        >>> teacher = EMANetwork(student, momentum=0.9)
+        >>> _ = nn.init.constant_(student.weight, 1.0)
+        >>> for _ in range(200):
+        ...     teacher.update(student)
+        >>> teacher(student, torch.ones(1, 1))
+        tensor([[1.0000]])
+    """
+
+    def __init__(self, network: nn.Module, *, momentum: float = 0.99) -> None:
+        super().__init__()
+        require_within("[0, 1)", momentum=momentum)
+        assert not list(network.buffers()), "an average of weights alone"
+        self.momentum = momentum
+        for name, weight in network.named_parameters():
+            self.register_buffer(_flat(name), weight.detach().clone())
+
+    @torch.no_grad()
+    def update(self, network: nn.Module) -> None:
+        """Moves the average toward the network's weights."""
+        for name, weight in network.named_parameters():
+            self.get_buffer(_flat(name)).lerp_(weight, 1 - self.momentum)
+
+    @torch.no_grad()
+    def forward(self, network: nn.Module, x: Tensor) -> Tensor:
+        """Returns what the network computes of x with the averaged weights, without gradient."""
+        weights = {name: self.get_buffer(_flat(name)) for name, _ in network.named_parameters()}
+        found: Tensor = torch.func.functional_call(network, weights, (x,))
+        return found
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_")

@@ -42,6 +42,7 @@ __all__ = [
     "oas",
     "pointwise_information",
     "require_settings",
+    "require_several",
     "require_spread",
     "shrunk",
     "view_moments",
@@ -165,6 +166,12 @@ def entropy(m: Moments) -> Tensor:
     return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
 
 
+def require_several(za: Tensor) -> None:
+    """Raises a ValueError where a view (B, D) has one embedding: variances have no value."""
+    if len(za) < 2:
+        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
+
+
 def require_spread(za: Tensor, zb: Tensor) -> None:
     """Raises a ValueError where a view (B, D) has one embedding or equal ones: its covariance has no determinant.
 
@@ -177,8 +184,7 @@ def require_spread(za: Tensor, zb: Tensor) -> None:
         Traceback (most recent call last):
         ValueError: expected a batch of at least 2 embeddings that differ, found 4 equal ones: lower the learning rate, or ...
     """
-    if len(za) < 2:
-        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
+    require_several(za)
     if za.device.type == "cpu" and any(bool(((z - z[:1]).abs() < SMALLEST[z.dtype == torch.float64]).all()) for z in (za, zb)):
         hint = "lower the learning rate, or check the data"
         raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)} equal ones: {hint}")

@@ -1,0 +1,223 @@
+r"""The power spherical distribution on the unit sphere (De Cao and Aziz, 2020, arXiv:2006.04437), and the uniform one.
+
+    log p(x; mu, kappa) = kappa log(1 + mu^T x) - [(a + b) log 2 + b log pi + log G(a) - log G(a + b)]
+    H                   = [(a + b) log 2 + b log pi + log G(a) - log G(a + b)] - kappa (log 2 + psi(a) - psi(a + b))
+    KL(p || uniform)    = -H + log(2 pi^(D/2) / G(D/2)),          b = (D - 1) / 2,  a = b + kappa
+
+At large kappa the terms of each line cancel to a small number. They are therefore computed from
+
+    log(1 + mu^T x) - log 2 = log(1 - |x - mu|^2 / 4),   log G(a) - log G(a + b),   psi(a + b) - psi(a)
+
+with the differences taken from Stirling's series above a = 16, so that float32 keeps its relative precision at any kappa.
+
+Shapes: batch (...), D features. Densities are in nats, with respect to the surface measure.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Beta, Distribution, constraints, register_kl
+from torch.distributions.utils import _standard_normal
+from torch.nn import functional as F
+
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["PowerSpherical", "SphereUniform", "digamma_gap", "direction", "lgamma_gap", "log_area"]
+
+TINY = 1e-30  # least size of a vector that has a direction
+LARGE = 16.0  # from here on the next term of Stirling's series is below 1e-11
+
+
+def direction(z: Tensor) -> Tensor:
+    """Returns z / |z|, (..., D), of vectors of any scale; zero where all features are below 1e-30.
+
+    Example:
+        >>> direction(torch.tensor([[3e25, 4e25], [0.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    z = upcast_half(z)
+    return F.normalize(z / z.detach().abs().amax(-1, keepdim=True).clamp(min=TINY), dim=-1)
+
+
+def log_area(dim: int) -> float:
+    """Returns the log of the unit sphere's area in R^D, log(2 pi^(D/2) / G(D/2)).
+
+    Example:
+        >>> round(math.exp(log_area(2)) / math.pi, 6), round(math.exp(log_area(3)) / math.pi, 6)
+        (2.0, 4.0)
+    """
+    return math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
+
+
+def lgamma_gap(a: Tensor, b: float) -> Tensor:
+    """Returns log G(a + b) - log G(a), (...), for a (...) > 0 and b > 0, without cancellation at large a.
+
+    Example:
+        >>> lgamma_gap(torch.tensor([1e8, 3.0]), 1.0).exp()  # G(a + 1) / G(a) = a
+        tensor([1.0000e+08, 3.0000e+00])
+    """
+    large = a.clamp(min=LARGE)
+    series = (large - 0.5) * torch.log1p(b / large) + b * torch.log(large + b) - b
+    for n, c in ((1, 1 / 12), (3, -1 / 360), (5, 1 / 1260)):
+        series = series + c * ((large + b) ** -n - large**-n)
+    return torch.where(a < LARGE, torch.lgamma(a + b) - torch.lgamma(a), series)
+
+
+def digamma_gap(a: Tensor, b: float) -> Tensor:
+    """Returns psi(a + b) - psi(a), (...), the derivative of `lgamma_gap` in a, for a (...) > 0 and b > 0.
+
+    Example:
+        >>> digamma_gap(torch.tensor([1e8, 2.0]), 1.0)  # psi(a + 1) - psi(a) = 1 / a
+        tensor([1.0000e-08, 5.0000e-01])
+    """
+    large = a.clamp(min=LARGE)
+    series = torch.log1p(b / large) + 0.5 * b / (large * (large + b))
+    for n, c in ((2, 1 / 12), (4, -1 / 120), (6, 1 / 252)):
+        series = series - c * ((large + b) ** -n - large**-n)
+    return torch.where(a < LARGE, torch.digamma(a + b) - torch.digamma(a), series)
+
+
+class PowerSpherical(Distribution):
+    r"""The power spherical distribution around mu with concentration kappa.
+
+    A sample is (t, sqrt(1 - t^2) v) with t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1
+    maps to mu: exact, without rejection, and differentiable in mu and kappa. Half-precision parameters become float32. At the
+    antipode of mu the density is 0 for kappa > 0.
+
+    Args:
+        mu: Mean directions (..., D), D >= 2, unit vectors.
+        kappa: Concentrations (...), >= 0; 0 is the uniform distribution.
+
+    Raises:
+        ValueError: D is below 2.
+
+    Example:
+        >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
+        >>> round(p.log_prob(torch.tensor([1.0, 0.0])).exp().item() * 2 * math.pi, 4)
+        1.0
+        >>> torch.distributions.kl_divergence(p, SphereUniform(2)).item()
+        0.0
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mu: Tensor, kappa: Tensor) -> None:
+        _require_sphere(mu.shape[-1])
+        mu, kappa = upcast_half(mu), upcast_half(kappa)
+        batch = torch.Size(np.broadcast_shapes(mu.shape[:-1], kappa.shape))
+        self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
+        self.b = (mu.shape[-1] - 1) / 2
+        super().__init__(batch, mu.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """(a - b) / (a + b) mu, (..., D), of norm below 1."""
+        norm: Tensor = self.kappa / (self.kappa + 2 * self.b)
+        return norm[..., None] * self.mu
+
+    @property
+    def mode(self) -> Tensor:
+        """The direction mu, (..., D)."""
+        return self.mu
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances of the coordinates, (..., D); their sum is 1 - |mean|^2, so in [0, 1]."""
+        a, b, square = self.kappa + self.b, self.b, self.mu.square()
+        along = 4 * a * b / ((a + b).square() * (a + b + 1))  # variance of t
+        across = 4 * a / ((a + b) * (2 * a + 2 * b + 2))  # E(1 - t^2) / (D - 1)
+        return along[..., None] * square + across[..., None] * (1 - square).clamp(min=0)
+
+    def _log_normalizer(self) -> Tensor:
+        """Returns the log of the normalizing constant less kappa log 2, (...)."""
+        return 2 * self.b * math.log(2) + self.b * math.log(math.pi) - lgamma_gap(self.kappa + self.b, self.b)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
+        far = 0.25 * (value - self.mu).square().sum(-1)  # (1 - mu^T x) / 2
+        log_prob: Tensor = torch.special.xlog1py(self.kappa, -far.clamp(max=1)) - self._log_normalizer()
+        return log_prob
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns unit vectors (*sample_shape, ..., D)."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        a = (self.kappa + self.b).expand(shape[:-1])
+        t = 2 * Beta(a, torch.full_like(a, self.b), validate_args=False).rsample() - 1
+        v = F.normalize(_standard_normal(torch.Size((*shape[:-1], shape[-1] - 1)), a.dtype, a.device), dim=-1)
+        y = torch.cat([t[..., None], (1 - t.square()).clamp(min=0).sqrt()[..., None] * v], -1)
+        e = torch.zeros_like(self.mu)
+        e[..., 0] = 1
+        u = F.normalize(e - self.mu, dim=-1)  # zero where mu is e_1: nothing to reflect
+        return y - 2 * (y * u).sum(-1, keepdim=True) * u
+
+    def entropy(self) -> Tensor:
+        """Returns the entropy in nats, (...); exact."""
+        return self._log_normalizer() + self.kappa * digamma_gap(self.kappa + self.b, self.b)
+
+
+class SphereUniform(Distribution):
+    """The uniform distribution on the unit sphere of R^D, in float32 or the dtype given.
+
+    Args:
+        dim: D, >= 2.
+        dtype: Type of its samples; torch's default by default.
+        device: Device of its samples.
+
+    Raises:
+        ValueError: D is below 2.
+
+    Example:
+        >>> p = SphereUniform(3)
+        >>> round(p.entropy().exp().item() / math.pi, 4)
+        4.0
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
+    support = constraints.real_vector
+
+    def __init__(self, dim: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None) -> None:
+        _require_sphere(dim)
+        self._zero = torch.zeros(dim, dtype=dtype, device=device)
+        super().__init__(torch.Size(), torch.Size((dim,)), validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Zero, (D,)."""
+        return self._zero
+
+    @property
+    def variance(self) -> Tensor:
+        """1 / D for each coordinate, (D,)."""
+        return self._zero + 1 / len(self._zero)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns the constant log-density, (...), for unit vectors (..., D)."""
+        return value.new_full(value.shape[:-1], -log_area(len(self._zero)))
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Returns unit vectors (*sample_shape, D)."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        return F.normalize(_standard_normal(shape, self._zero.dtype, self._zero.device), dim=-1)
+
+    def entropy(self) -> Tensor:
+        """Returns the log of the sphere's area in nats, a scalar: the largest entropy on the sphere."""
+        return self._zero.new_full((), log_area(len(self._zero)))
+
+
+@register_kl(PowerSpherical, SphereUniform)  # type: ignore[untyped-decorator]
+def _kl_to_uniform(p: PowerSpherical, q: SphereUniform) -> Tensor:
+    """Returns KL(p || q) in nats, (...): 0 at kappa = 0, and unbounded as kappa grows."""
+    if p.event_shape != q.event_shape:
+        raise ValueError(f"expected two distributions on one sphere, found D = {p.event_shape[0]} and {q.event_shape[0]}")
+    a, b = p.kappa + p.b, p.b
+    return (lgamma_gap(a, b) - lgamma_gap(torch.full_like(a, b), b)) - p.kappa * digamma_gap(a, b)
+
+
+def _require_sphere(dim: int) -> None:
+    if dim < 2:
+        raise ValueError(f"expected directions of at least 2 features, found {dim}: a sphere needs two")

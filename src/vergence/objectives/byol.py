@@ -1,0 +1,67 @@
+r"""Bootstrap Your Own Latent (BYOL: Grill et al., 2020), arXiv:2006.07733.
+
+Loss            2 - 2 cos(q(z_a), z'_b)  +  2 - 2 cos(q(z_b), z'_a)              (eq. 2, in both directions)
+Predictor       q: Linear-BatchNorm-ReLU-Linear with a hidden layer of 4096
+Targets         z' from a teacher, w' <- m w' + (1 - m) w, without gradient
+Schedule        m = 1 - (1 - 0.99) (cos(pi k / K) + 1) / 2 at step k of K
+
+The cosine is lightly's. The two directions are added, as in the paper; lightly's tutorials take the mean of the negative cosines.
+m starts at 0.99, as in the paper's shorter runs (0.996 for 1,000 epochs). Without a teacher (``teacher=False``) the targets are
+the student's own embeddings without gradient. The predictor's batch normalization sees one view, of all processes, at a time.
+
+Shapes: B pairs, D features. Terms: means over pairs; no units. The loss defines no density.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from vergence.encoders.networks import projector
+from vergence.objectives.core import Objective, require_batch
+from vergence.objectives.parts.directions import directions
+from vergence.objectives.parts.information import require_several
+from vergence.objectives.parts.packages import lightly_module
+from vergence.utils.checks import require_count
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["BYOL"]
+
+
+class BYOL(Objective):
+    """Prediction of a teacher's direction.
+
+    Args:
+        dim: Features D of the embeddings.
+        hidden: Width of the predictor's hidden layer, >= 1.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> terms = BYOL(4, hidden=8)(torch.randn(16, 4), torch.randn(16, 4))
+        >>> sorted(terms), 0 <= terms["cosine"].item() <= 8
+        (['cosine'], True)
+    """
+
+    teacher: ClassVar[float | None] = 0.99
+    teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
+    package: ClassVar[str | None] = "lightly"
+
+    def __init__(self, dim: int, *, hidden: int = 4096) -> None:
+        super().__init__()
+        require_count(hidden=hidden)
+        self.dim = dim
+        self.predictor = projector(dim, (hidden, dim), "batch")
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the only term, ``cosine``, in [0, 8]: twice the mean over the `directions` of 2 - 2 cos(q(z), z').
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
+        """
+        require_batch(za, zb, self.dim)
+        require_several(za)
+        negative_cosine = lightly_module("byol", "negative_cosine_similarity").NegativeCosineSimilarity()
+        pairs = directions(upcast_half(za), upcast_half(zb))
+        return {"cosine": 2 * torch.stack([2 + 2 * negative_cosine(self.predictor(z), target) for z, target in pairs]).mean()}

@@ -1,0 +1,99 @@
+r"""Swapping assignments between views (SwAV: Caron et al., 2020), arXiv:2006.09882.
+
+Loss            1/2 [l(z_a, q_b) + l(z_b, q_a)],   l(z, q) = -mean_n sum_k q_nk log p_nk                    (eq. 1 and 2)
+Prediction      p_nk = exp(z_n . c_k / tau) / sum_l exp(z_n . c_l / tau),   |z_n| = |c_k| = 1
+Codes           Q = Sinkhorn(exp(Z C^T / eps)): rows and columns are scaled in turn to sums of 1/K and 1/B       (eq. 3 to 5)
+
+The loss and Sinkhorn's algorithm are lightly's; codes get no gradient. As in the released code (facebookresearch/swav), the
+prototypes c are parameters, normalized after every step and kept as they are in the first 313 steps, and the loss is the mean of
+the two directions, where eq. 1 adds them. Two views, without small crops; no queue: codes are balanced over the batch of all
+processes, so a small batch needs fewer prototypes.
+
+Shapes: B pairs, D features, K prototypes. Terms: means over pairs, in nats. The loss defines no density.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vergence.densities.polar import EPS
+from vergence.objectives.core import Objective, require_batch
+from vergence.objectives.parts.diagnostics import effective_components
+from vergence.objectives.parts.packages import lightly_module
+from vergence.utils.checks import require_at_least, require_count, require_positive
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["SwAV"]
+
+
+class SwAV(Objective):
+    """Prediction of one view's cluster from the other view.
+
+    Args:
+        dim: Features D of the embeddings.
+        prototypes: Number K of prototypes, >= 1.
+        temperature: Temperature tau > 0 of the prediction.
+        epsilon: Temperature eps >= 0.0125 of the codes; exp(1 / eps) overflows float32 soon below that.
+        iterations: Iterations of Sinkhorn's algorithm, >= 1.
+        frozen_steps: Steps in which the prototypes stay as they are, >= 0.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> swav = SwAV(4, prototypes=16)
+        >>> terms = swav(torch.randn(64, 4), torch.randn(64, 4))
+        >>> sorted(terms), swav.prototypes.shape
+        (['swapped'], torch.Size([16, 4]))
+    """
+
+    package: ClassVar[str | None] = "lightly"
+    steps: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        prototypes: int = 3000,
+        temperature: float = 0.1,
+        epsilon: float = 0.05,
+        iterations: int = 3,
+        frozen_steps: int = 313,
+    ) -> None:
+        super().__init__()
+        require_count(prototypes=prototypes, iterations=iterations)
+        require_count(0, frozen_steps=frozen_steps)
+        require_positive(temperature=temperature)
+        require_at_least(0.0125, epsilon=epsilon)
+        self.dim, self.temperature, self.epsilon = dim, float(temperature), float(epsilon)
+        self.iterations, self.frozen_steps = iterations, frozen_steps
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dim), dim=1, eps=EPS))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the only term, ``swapped``, >= 0: at most about log K where embeddings say nothing.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), or are too large; or lightly is missing.
+        """
+        require_batch(za, zb, self.dim)
+        loss = lightly_module("swav", "swav_loss").SwaVLoss(self.temperature, self.iterations, self.epsilon)
+        return {"swapped": loss([self.similarities(za), self.similarities(zb)], []).squeeze()}
+
+    def similarities(self, z: Tensor) -> Tensor:
+        """Returns z_n . c_k with z on the unit sphere, (B, K), for embeddings (B, D)."""
+        c = torch.where(self.steps < self.frozen_steps, self.prototypes.detach(), self.prototypes)
+        return F.normalize(upcast_half(z), dim=1, eps=EPS) @ c.mT
+
+    @torch.no_grad()
+    def update(self, za: Tensor, zb: Tensor) -> None:
+        """Normalizes the prototypes, and counts the step."""
+        self.prototypes.copy_(F.normalize(self.prototypes, dim=1, eps=EPS))
+        self.steps += 1
+
+    def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
+        """Returns ``prototypes``, the effective number that the first view's predictions use together, from 1 to K."""
+        p = (self.similarities(za) / self.temperature).softmax(1).mean(0)
+        return {"prototypes": effective_components(p).item()}

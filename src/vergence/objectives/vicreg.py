@@ -1,0 +1,67 @@
+r"""Variance-invariance-covariance regularization (VICReg: Bardes, Ponce and LeCun, 2022), arXiv:2105.04906.
+
+Loss            lambda s(Z_a, Z_b) + mu 1/2 [v(Z_a) + v(Z_b)] + nu [c(Z_a) + c(Z_b)]           (eq. 6; the factor 1/2: see below)
+Invariance      s = 1/(B D) sum_nd (z_a - z_b)_nd^2
+Variance        v(Z) = 1/D sum_d max(0, 1 - sqrt(Var(z_d) + 1e-4))                             (eq. 1 and 2)
+Covariance      c(Z) = 1/D sum_{d != e} Cov(z_d, z_e)^2                                        (eq. 3 and 4)
+
+Var and Cov divide by B - 1. The terms are lightly's, which are those of the released code (facebookresearch/vicreg). That differs
+from the paper in two points: the variance terms of the two views are averaged, where eq. 6 adds them (solo-learn follows the
+paper), and s is a mean over features, where eq. 5 sums them. With the same weights 25, 25, 1 these are different functions.
+
+Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from vergence.objectives.core import Objective, require_batch
+from vergence.objectives.parts.information import require_several
+from vergence.objectives.parts.packages import lightly_module
+from vergence.utils.checks import require_at_least
+from vergence.utils.linalg import upcast_half
+
+__all__ = ["VICReg"]
+
+
+class VICReg(Objective):
+    """Equal embeddings of both views, each feature with a standard deviation of at least 1, and features without correlation.
+
+    Args:
+        dim: Features D of the embeddings.
+        invariance: Weight lambda >= 0 of the distance between the views.
+        variance: Weight mu >= 0 of the hinge on the standard deviations.
+        decorrelation: Weight nu >= 0 of the squared covariances.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])     # variances 4/3, without correlation
+        >>> {name: round(term.item(), 3) for name, term in VICReg(2)(z, z + 0.2).items()}
+        {'invariance': 1.0, 'hinge': 0.0, 'covariance': 0.0}
+    """
+
+    package: ClassVar[str | None] = "lightly"
+
+    def __init__(self, dim: int, *, invariance: float = 25.0, variance: float = 25.0, decorrelation: float = 1.0) -> None:
+        super().__init__()
+        require_at_least(0, invariance=invariance, variance=variance, decorrelation=decorrelation)
+        self.dim, self.invariance, self.variance, self.decorrelation = dim, invariance, variance, decorrelation
+
+    def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the weighted terms ``invariance``, ``hinge`` (of the variances) and ``covariance``.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
+        """
+        require_batch(za, zb, self.dim)
+        require_several(za)
+        a, b, loss = upcast_half(za), upcast_half(zb), lightly_module("vicreg", "vicreg_loss")
+        return {
+            "invariance": self.invariance * loss.invariance_loss(a, b),
+            "hinge": self.variance * 0.5 * (loss.variance_loss(a) + loss.variance_loss(b)),
+            "covariance": self.decorrelation * (loss.covariance_loss(a) + loss.covariance_loss(b)),
+        }

@@ -1,0 +1,254 @@
+"""The power spherical distribution against its printed formulas, quadrature, samples, limits, and planted errors."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from tests.reference import power_spherical as reference
+from torch.distributions import kl_divergence
+from torch.nn.functional import normalize
+
+from vergence.densities import power_spherical
+from vergence.densities.power_spherical import SphereUniform, digamma_gap, lgamma_gap, log_area
+
+KAPPAS = (0.0, 0.7, 30.0, 400.0)
+
+
+def PowerSpherical(mu, kappa):  # looked up at each call, so that an error can be planted
+    return power_spherical.PowerSpherical(mu, torch.as_tensor(kappa))
+
+
+def close(found, expected, **tolerance):
+    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected), **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
+
+
+def kl(p):
+    return kl_divergence(p, SphereUniform(p.event_shape[0]))
+
+
+# --- the checks: each holds for the distribution and fails for a planted error (the table at the end) -----------------------
+
+
+def integrals(p):
+    """Returns mass, entropy and KL to the uniform distribution on the unit sphere of R^2 or R^3, by quadrature around mu."""
+    D, mu = len(p.mu), p.mu
+    v = torch.linalg.qr(torch.stack([mu, torch.arange(1.0, D + 1)], 1)).Q[:, 1]
+
+    def log_density(angle):
+        return p.log_prob(math.cos(angle) * mu + math.sin(angle) * v).item()
+
+    def integral(f):
+        ring = 2.0 if D == 2 else 2 * math.pi  # both halves of the circle; the ring at an angle has length 2 pi sin
+        weight = (lambda t: ring) if D == 2 else (lambda t: ring * math.sin(t))
+        return integrate.quad(lambda t: weight(t) * math.exp(log_density(t)) * f(log_density(t)), 0, math.pi, points=[0.05, 0.3],
+                              limit=400, epsabs=1e-11)[0]  # fmt: skip
+
+    return integral(lambda _: 1.0), integral(lambda d: -d), integral(lambda d: d + log_area(D))
+
+
+def check_quadrature():
+    for D in (2, 3):
+        for kappa in KAPPAS:
+            p = PowerSpherical(normalize(torch.randn(D), dim=0), kappa)
+            mass, entropy, divergence = integrals(p)
+            close(mass, 1.0, rtol=1e-8, atol=0)
+            close(p.entropy(), entropy, rtol=1e-7, atol=1e-8)
+            close(kl(p), divergence, rtol=1e-7, atol=1e-8)
+
+
+def check_formulas():
+    for D in (2, 3, 8, 33, 257):
+        for kappa in KAPPAS:
+            mu, x = normalize(torch.randn(2, D), dim=1)
+            p = PowerSpherical(mu, kappa)
+            close(p.log_prob(x), reference.log_prob(x.tolist(), mu.tolist(), kappa), rtol=1e-9, atol=1e-9)
+            close(p.entropy(), reference.entropy(D, kappa), rtol=1e-9, atol=1e-9)
+            close(kl(p), reference.kl_to_uniform(D, kappa), rtol=1e-9, atol=1e-9)
+
+
+def check_samples(n=20_000):
+    """Samples are on the sphere; mean, variance, entropy, KL and the distribution of mu^T x are theirs."""
+    for D, kappa in ((2, 4.0), (3, 4.0), (8, 0.3), (40, 60.0)):
+        mu = normalize(torch.randn(D), dim=0)
+        p = PowerSpherical(mu, kappa)
+        x = p.sample((n,))
+        close(x.norm(dim=1), torch.ones(n))
+        b = (D - 1) / 2
+        assert stats.kstest(((x @ mu).numpy() + 1) / 2, stats.beta(kappa + b, b).cdf).pvalue > 1e-4
+        log_prob = p.log_prob(x)
+        for found, expected in (
+            (x, p.mean),
+            ((x - p.mean).square(), p.variance),
+            (-log_prob, p.entropy()),
+            (log_prob + log_area(D), kl(p)),
+        ):
+            assert (standard_scores(found, expected).abs() < 4.5).all()
+        close(p.variance.sum(), 1 - p.mean.square().sum())
+
+
+def standard_scores(found, expected):
+    return (found.mean(0) - expected) / (found.std(0) / math.sqrt(len(found)))
+
+
+CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_holds(check):
+    check()
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("D", [2, 3, 64, 512])
+def test_no_concentration_is_the_uniform_distribution(D):
+    p, q, x = PowerSpherical(torch.eye(D)[0], 0.0), SphereUniform(D), normalize(torch.randn(5, D), dim=1)
+    close(p.log_prob(x), q.log_prob(x))
+    close(p.entropy(), q.entropy())
+    close(p.mean, q.mean)
+    close(p.variance, q.variance)
+    assert kl(p) == 0 and q.sample((7,)).shape == (7, D)
+    assert (standard_scores(q.sample((20_000,)), 0.0).abs() < 4.5).all()
+
+
+@pytest.mark.parametrize("D", [2, 64])
+def test_the_divergence_grows_without_limit(D):
+    """Like b log kappa, because PS is nearly a Gaussian of variance 2 b / kappa / (D - 1) in the tangent plane."""
+    found = torch.stack([kl(PowerSpherical(torch.eye(D)[0], 10.0**k)) for k in range(9)])
+    assert (found.diff() > 0).all() and found[-1] > 5 * (D - 1)
+    close(found[-1] - found[-2], (D - 1) / 2 * math.log(10), rtol=1e-4)
+
+
+def test_far_from_a_point_the_density_is_that_of_a_gaussian(kappa=1e8):
+    """In the tangent plane of a sphere in R^3: variance 2 / kappa in each of two directions."""
+    p, step = PowerSpherical(torch.tensor([0.0, 0.0, 1.0]), kappa), 1e-4
+    x = torch.tensor([math.sin(step), 0.0, math.cos(step)])
+    gaussian = -math.log(2 * math.pi * 2 / kappa) - step**2 * kappa / 4
+    close(p.log_prob(x), gaussian, rtol=1e-6)
+
+
+def test_the_antipode():
+    mu = torch.tensor([0.6, 0.8])
+    uniform, peaked = (PowerSpherical(mu, kappa).log_prob(-mu) for kappa in (0.0, 2.0))
+    close(uniform, -math.log(2 * math.pi))
+    assert peaked == -math.inf
+    beyond = PowerSpherical(mu * (1 + 1e-12), torch.tensor([0.0, 2.0])).log_prob(-mu)  # rounding beyond the sphere
+    assert not beyond.isnan().any()
+    kappa = torch.zeros((), requires_grad=True)
+    PowerSpherical(mu, kappa).log_prob(torch.tensor([1.0, 0.0])).backward()
+    assert kappa.grad.isfinite()
+
+
+# --- precision and gradients ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_concentrations_keep_their_precision(dtype):
+    """The printed formulas lose all digits in float32: at kappa = 1e7 their terms are near 1e8."""
+    for D in (2, 3, 256, 2048):
+        for kappa in (0.0, 1e-3, 1.0, 15.9, 16.1, 1e4, 1e7):
+            p = PowerSpherical(torch.eye(D, dtype=dtype)[0], torch.tensor(kappa, dtype=dtype))
+            b = mpmath.mpf(D - 1) / 2
+            with mpmath.workdps(40):
+                a = mpmath.mpf(float(p.kappa)) + b
+                cross = mpmath.mpf(float(p.kappa)) * (mpmath.digamma(a + b) - mpmath.digamma(a))
+                constant = 2 * b * mpmath.log(2) + b * mpmath.log(mpmath.pi) + mpmath.loggamma(a) - mpmath.loggamma(a + b)
+                entropy = float(constant + cross)
+            scale = D if dtype == torch.float32 else 1e-6 * D
+            for found, expected in ((p.entropy(), entropy), (kl(p), log_area(D) - entropy)):
+                assert found.dtype == dtype and abs(found.item() - expected) < 1e-5 * scale, (D, kappa)
+
+
+def test_gaps_join():
+    """At the change of formula value and derivative have no step, and one function is the other's derivative."""
+    for b in (0.5, 3.0, 100.0):
+        a = torch.linspace(0.3, 40.0, 2000).requires_grad_()
+        value = lgamma_gap(a, b)
+        close(value, torch.lgamma(a + b) - torch.lgamma(a), rtol=1e-11)
+        close(torch.autograd.grad(value.sum(), a)[0], digamma_gap(a, b), rtol=1e-9, atol=1e-10)
+        close(digamma_gap(a, b), torch.digamma(a + b) - torch.digamma(a), rtol=1e-10)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_becomes_float32(dtype):
+    mu, kappa = normalize(torch.randn(3, 4), dim=1).to(dtype), torch.tensor([0.5, 3.0, 20.0]).to(dtype)
+    found = PowerSpherical(mu, kappa).log_prob(mu.roll(1, 0))
+    assert found.dtype == torch.float32
+    close(found, PowerSpherical(mu.double(), kappa.double()).log_prob(mu.roll(1, 0).double()).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients():
+    mu, x = normalize(torch.randn(2, 4), dim=1).requires_grad_(), normalize(torch.randn(2, 4), dim=1)
+    for kappa in (torch.tensor([1.0, 3.0]), torch.tensor([14.0, 200.0])):  # on both sides of the change of formula
+        kappa.requires_grad_()
+        assert torch.autograd.gradcheck(lambda m, k: PowerSpherical(m, k).log_prob(x), (mu, kappa))
+        assert torch.autograd.gradcheck(lambda k: PowerSpherical(mu.detach(), k).entropy(), (kappa,))
+        assert torch.autograd.gradcheck(lambda k: kl(PowerSpherical(mu.detach(), k)), (kappa,))
+        PowerSpherical(mu, kappa).rsample((3,)).square().sum().backward()
+        assert mu.grad.isfinite().all() and kappa.grad.isfinite().all()
+
+
+def test_reparametrized_gradients_are_those_of_the_expectation(n=200_000):
+    """d/dkappa E x is known in closed form; the samples' mean gradient has it within its standard error."""
+    mu, kappa = torch.tensor([0.6, 0.0, 0.8]), torch.full((n,), 5.0, requires_grad=True)
+    t = PowerSpherical(mu.expand(n, 3), kappa).rsample() @ mu
+    found = torch.autograd.grad(t.sum(), kappa)[0]
+    expected = 2 / (5.0 + 2) ** 2  # of kappa / (kappa + D - 1)
+    assert abs(standard_scores(found, expected)) < 4.5
+
+
+def test_what_cannot_be_is_refused():
+    for call in (
+        lambda: PowerSpherical(torch.ones(1), 1.0),
+        lambda: SphereUniform(1),
+        lambda: kl_divergence(PowerSpherical(torch.eye(3)[0], 1.0), SphereUniform(2)),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            call()
+    north = PowerSpherical(torch.eye(5)[0], 4.0).sample((1000,))  # nothing to reflect
+    assert north[:, 0].mean() > 0 and np.isfinite(north.numpy()).all()
+
+
+# --- planted errors -------------------------------------------------------------------------------------------------------
+
+
+def gaussian_like(self, value):
+    """The log_prob of public reimplementations of VI-SimSiam, which is none of a power spherical distribution."""
+    return -0.5 * ((value - self.mu) / (self.kappa[..., None] + 1e-6)).square().sum(-1) - (self.kappa + 1e-6).log()
+
+
+def without_constant(self, value):
+    return self.kappa * torch.log1p((self.mu * value).sum(-1))
+
+
+def unreflected(self, sample_shape=()):
+    shape = self._extended_shape(torch.Size(sample_shape))
+    return normalize(torch.randn(shape) + self.kappa * self.mu, dim=-1)
+
+
+PLANTED = {
+    "Gaussian-like log_prob": (check_quadrature, "log_prob", gaussian_like),
+    "Gaussian-like log_prob, by formula": (check_formulas, "log_prob", gaussian_like),
+    "no normalizing constant": (check_quadrature, "log_prob", without_constant),
+    "constant of the other dimension": (
+        check_quadrature,
+        "_log_normalizer",
+        lambda self: 2 * self.b * math.log(2) + self.b * math.log(math.pi) - lgamma_gap(self.kappa + self.b + 0.5, self.b),
+    ),
+    "entropy of the other sign": (check_quadrature, "entropy", lambda self: -self._log_normalizer()),
+    "samples of another distribution": (check_samples, "rsample", unreflected),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_error_is_caught(error, monkeypatch):
+    check, name, plant = PLANTED[error]
+    monkeypatch.setattr(power_spherical.PowerSpherical, name, plant)
+    with pytest.raises(AssertionError):
+        check()
