@@ -552,11 +552,11 @@ def two_cores_table() -> str:
             timed = idle if not name else []
             pairs = [(row["seconds_after_each_pass"][-1], row["images_per_second"]) for row in timed]
             times = [f"{statistics.median(column):.0f}" for column in zip(*pairs, strict=True)] or ["", ""]
+            used = [row["cpu_seconds"] for row in seeds.values() if not name and "cpu_seconds" in row]
             first = ["", "", ""] if name else [data, f"{limit:,}", str(len(seeds))]
-            body.append([*first, label, *shares, *times])
-    return grid(
-        ["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "encoder's fit, s", "images/s"], body
-    )
+            body.append([*first, label, *shares, *times, f"{statistics.median(used):.0f}" if used else ""])
+    head = ["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "encoder's fit, s", "images/s"]
+    return grid([*head, "whole run, processor s"], body)
 
 
 def pretrained_table() -> str:

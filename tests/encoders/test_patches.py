@@ -10,7 +10,7 @@ from tests.reference import patches as reference
 from torch.nn import functional as F
 
 from vergence.data.arrays import from_array
-from vergence.encoders import networks
+from vergence.encoders import dictionary, networks
 from vergence.encoders.dictionary import (
     PatchEncoder,
     PatchMaps,
@@ -44,6 +44,36 @@ def test_the_fused_form_equals_the_loop_over_patches(pool, stride, channels):
     maps.set(D @ Z, D @ Z @ m)
     expected = torch.stack([reference.features(image, m, Z, D, 4, 0.3, pool, stride) for image in x])
     torch.testing.assert_close(maps(x), expected, rtol=0, atol=1e-10)
+
+
+def test_blocks_of_atoms_give_what_all_atoms_give():
+    x = images(2, 3, 9, 9)
+    V, b = torch.randn(dictionary.BLOCK + 40, 3 * 16), torch.randn(dictionary.BLOCK + 40)
+    settings = PatchSettings(atoms=len(V), patch=4, threshold=0.3)
+    maps = PatchMaps(3, settings)
+    maps.set(V, b)
+    r = V @ normalized_patches(x, 4) - b[:, None]
+    f = torch.stack([(r - 0.3).clamp(min=0), (-r - 0.3).clamp(min=0)], 1) @ cells(6, 6, 2).to(x)
+    torch.testing.assert_close(maps(x), f.flatten(1) ** (1 / 3), rtol=0, atol=1e-10)
+
+
+def test_features_are_averages_over_moved_and_mirrored_copies():
+    x = images(3, 1, 12, 14)
+    V, b = torch.randn(5, 16), torch.randn(5)
+
+    def features(x, **settings):
+        maps = PatchMaps(1, PatchSettings(atoms=5, patch=4, stride=2, threshold=0.3, **settings))
+        maps.set(V, b)
+        return maps(x)
+
+    moved = x[:, :, 1:, 1:]
+    torch.testing.assert_close(features(x, copies=2), (features(x) + features(moved)) / 2)
+    torch.testing.assert_close(features(x, copies=2, mirror=1), (features(x) + features(moved.flip(3))) / 2)
+    four = features(x) + features(x.flip(3)) + features(moved) + features(moved.flip(3))
+    torch.testing.assert_close(features(x, copies=4, mirror=1), four / 4)
+    maps = PatchMaps(1, PatchSettings(atoms=5, patch=4, stride=2, threshold=0.3, copies=2, mirror=1))
+    maps.set(V, b)
+    torch.testing.assert_close(maps.responses(x), features(x))
 
 
 def test_the_responses_are_a_convolution():
@@ -166,6 +196,17 @@ def test_large_images_are_resized_and_small_ones_have_smaller_patches():
     for side, patch in ((28, 6), (8, 4)):
         small_images = PatchSettings.parse("patches", (1, side, side))
         assert (small_images.side, small_images.patch) == (0, patch)
+
+
+def test_names_from_before_there_were_copies_describe_one():
+    old = "atoms=4096,patch=6,stride=1,side=0,threshold=1,pool=2,directions=2048,dim=512,views=2,shift=0.125,ridge=0.01,power=2"
+    settings = PatchSettings.parse(f"patches:{old}", (3, 32, 32))
+    assert (settings.copies, settings.mirror) == (1, 0) and settings.name.startswith(f"patches:{old}")
+    new = PatchSettings.parse("patches", (3, 32, 32))
+    assert (new.stride, new.copies, new.mirror) == (2, 2, 1)
+    assert PatchSettings.parse("patches:stride=1", (3, 32, 32)).copies == PatchSettings.parse("patches", (3, 8, 8)).stride == 1
+    with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8"):
+        PatchSettings(stride=2, copies=2).require_size((1, 8, 8))
 
 
 def test_names_hold_every_setting():

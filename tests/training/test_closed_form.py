@@ -194,6 +194,19 @@ def test_what_the_data_reduces_is_noted(tmp_path, capsys):
     assert run.encode(x).shape == (15, 11) and run.encode(x).isfinite().all() and run.score(x).isfinite().all()
 
 
+@pytest.mark.float32
+def test_copies_are_mirrored_only_where_views_are(tmp_path):
+    for mirrored in (True, False):
+        settings = closed_form.fitted_settings("patches:atoms=4", (1, 28, 28), 5000, mirrored)[0]
+        assert (settings.copies, settings.mirror) == (2, int(mirrored))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (30, 16, 16), dtype=np.uint8))
+    for flip, mirror in ((0.0, 0), (0.5, 1)):
+        name = "patches:atoms=4,directions=6,dim=3"
+        out = tmp_path / f"run{mirror}"
+        run = vergence.train(str(tmp_path / "x.npy"), recipe="patches", encoder=name, out=out, device="cpu", flip=flip)
+        assert run.folder.config.model.encoder.endswith(f"copies=2,mirror={mirror}")
+
+
 def test_the_recipe_is_complete():
     config = recipes.patches()
     assert config.model.encoder == "patches" and config.model.objective == "gje" and config.views.blur == 0

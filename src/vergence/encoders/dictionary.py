@@ -9,13 +9,14 @@ patch p of F = C P P numbers at every position of an image in [0, 1],
     a = [max(r - theta, 0); max(-r - theta, 0)]                  two-sided soft threshold
     f = (weighted mean of a in each of pool x pool cells)^(1/3)  2 K pool^2 features; the cells overlap, see `cells`
 
-The threshold and the pooling are fused, an image at a time: with s = softshrink(r), the two parts of a are (|s| + s) / 2 and
-(|s| - s) / 2, so that both pooled maps follow from two products with a matrix of the cells,
+The threshold and the pooling are fused, a block of atoms of one image at a time: with s = softshrink(r), the two parts of a are
+(|s| + s) / 2 and (|s| - s) / 2, so that both pooled maps follow from two products with a matrix of the cells,
 in bfloat16 where the hardware supports it.
 """
 
 import dataclasses
 import hashlib
+import math
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,9 +47,10 @@ WHITENING = 0.1  # r
 ITERATIONS = 10
 N_PATCHES = 100_000
 LARGE, LARGE_SIDE = 48, 32  # pixels: images of a larger side are resized
-SMALL, SMALL_PATCH = 16, 4  # pixels: images of a smaller side have smaller patches
+SMALL, SMALL_PATCH, SMALL_SHIFT = 16, 4, 0.125  # pixels: images of a smaller side have smaller patches, and views moved by more
 ROOT = 3  # of the pooled responses
 TOGETHER = 8  # images whose patches are kept at a time
+BLOCK = 256  # atoms whose responses are kept at a time: those of all positions of an image stay in a processor's cache
 WINDOW = 0.44  # standard deviation of a cell's weights, in sides of a cell
 NAME = "patches"
 
@@ -70,11 +72,14 @@ class PatchSettings(Checked):
         shift: Share of its sides that a view is moved by at most, with reflected borders, before its other changes.
         ridge: Regularization of the views' covariance, as a multiple of its mean diagonal.
         power: Exponent of the eigenvalues that the components are multiplied by.
+        copies: Copies of an image whose embeddings are averaged, after the fit: copy j = 0, 1, ... leaves out the first
+            j stride / copies rows and columns, so that its patches lie between those of the image.
+        mirror: 1 mirrors every second copy.
     """
 
     least: typing.ClassVar[dict[str, float]] = {
-        **dict.fromkeys(("atoms", "patch", "stride", "pool", "directions", "dim"), 1),
-        **dict.fromkeys(("side", "threshold", "shift", "ridge", "power"), 0),
+        **dict.fromkeys(("atoms", "patch", "stride", "pool", "directions", "dim", "copies"), 1),
+        **dict.fromkeys(("side", "threshold", "shift", "ridge", "power", "mirror"), 0),
         "views": 2,
     }
 
@@ -87,13 +92,18 @@ class PatchSettings(Checked):
     directions: int = 2048
     dim: int = 512
     views: int = 2
-    shift: float = 0.125
+    shift: float = 0.075
     ridge: float = 0.01
     power: float = 2.0
+    copies: int = 1
+    mirror: int = 0
 
     @classmethod
     def parse(cls, name: str, shape: Sequence[int]) -> "PatchSettings":
         """Returns the settings of an encoder's name for images of ``shape`` (C, H, W): those named, and defaults for the size.
+
+        Where no stride is named, images of at least 16 pixels have patches at every second position, and two copies make up for
+        it: the second is moved by a pixel and mirrored.
 
         Raises:
             ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
@@ -110,7 +120,11 @@ class PatchSettings(Checked):
         for key in given:
             if key not in kinds:
                 raise unknown("setting of encoder 'patches'", key, kinds)
-        defaults = {"side": LARGE_SIDE} if side > LARGE else {"patch": SMALL_PATCH} if side < SMALL else {}
+        defaults: dict[str, Any] = {"patch": SMALL_PATCH, "shift": SMALL_SHIFT} if side < SMALL else {}
+        if side > LARGE:
+            defaults["side"] = LARGE_SIDE
+        if side >= SMALL and "stride" not in given:  # a name from before there were copies has a stride
+            defaults |= {"stride": 2, "copies": 2, "mirror": 1}
         settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
         settings.require_size(shape)
         return settings
@@ -132,7 +146,7 @@ class PatchSettings(Checked):
 
     def require_size(self, shape: Sequence[int]) -> None:
         """Raises a ValueError unless images of ``shape`` (C, H, W) have a patch in every cell of the pooling."""
-        least = self.patch + (self.pool - 1) * self.stride
+        least = self.patch + (self.pool - 1) * self.stride + (self.copies - 1) * self.stride // self.copies
         if min(shape[1:]) < least:
             found = f"{shape[1]} x {shape[2]}"
             raise ValueError(f"expected images of at least {least} x {least} pixels, found {found}; use smaller patches or pools")
@@ -195,12 +209,13 @@ class PatchSample:
 
     def add(self, x: Tensor) -> None:
         """Adds images (B, C, H, W) in [0, 1]; the patches with the smallest random keys are kept."""
-        p = normalized_patches(x, self.size, self.stride)
-        keys = torch.cat([self._keys(self.images + i, p.shape[2]) for i in range(len(x))])
+        positions = math.prod((n - self.size) // self.stride + 1 for n in x.shape[2:])
+        keys = torch.stack([self._keys(self.images + i, positions) for i in range(len(x))])
         self.images += len(x)
         last = self.keys[-1] if len(self.keys) == self.n else torch.inf
-        new = (keys < last).nonzero()[:, 0]
-        rows = p.transpose(1, 2)[new // p.shape[2], new % p.shape[2]]
+        new = keys < last
+        parts = zip(x.split(TOGETHER), new.split(TOGETHER), strict=True)
+        rows = torch.cat([normalized_patches(part, self.size, self.stride).transpose(1, 2)[chosen] for part, chosen in parts])
         rows = rows if self.patches is None else torch.cat([self.patches, rows])
         self.keys, order = torch.cat([self.keys, keys[new]]).sort()
         self.keys, self.patches = self.keys[: self.n], rows[order[: self.n]]
@@ -282,20 +297,36 @@ class PatchMaps(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Returns f (B, 2 K pool^2) of images, in the type of the filters."""
+        """Returns f (B, 2 K pool^2) of images, in the type of the filters: the mean over their copies."""
+        first, *others = self.copies(self.shrunk(x.to(self.filters.dtype)))
+        f = self.responses(first)
+        for other in others:
+            f += self.responses(other)
+        return f.div_(1 + len(others))
+
+    def copies(self, x: Tensor) -> list[Tensor]:
+        """Returns the copies of images whose features are averaged; see `PatchSettings`."""
+        s = self.settings
+        cut = [x[:, :, j * s.stride // s.copies :, j * s.stride // s.copies :] for j in range(s.copies)]
+        return [y.flip(3) if s.mirror and j % 2 else y for j, y in enumerate(cut)]
+
+    def responses(self, x: Tensor) -> Tensor:
+        """Returns f (B, 2 K pool^2) of images themselves, in the type of the filters."""
         s, dtype = self.settings, self.arithmetic()
         x = self.shrunk(x.to(self.filters.dtype))
         rows, columns = ((n - s.patch) // s.stride + 1 for n in x.shape[2:])
-        A = cells(rows, columns, s.pool).to(self.filters)
-        A = A.to(dtype)
-        V, b = self.filters.to(dtype), self.bias[:, None].to(dtype)
+        A = cells(rows, columns, s.pool).T.to(self.filters).to(dtype)
+        V, b = (part.to(dtype).split(BLOCK) for part in (self.filters, -self.bias))
+        blocks = [(v.T.contiguous(), minus) for v, minus in zip(V, b, strict=True)]
         out = x.new_empty(len(x), 2, s.atoms, s.pool**2)
         patches = (p for part in x.split(TOGETHER) for p in normalized_patches(part, s.patch, s.stride).to(dtype))
-        for f, p in zip(out, patches, strict=True):
-            a = F.softshrink(torch.addmm(b, V, p, beta=-1), s.threshold)
-            signed = (a @ A).to(x)
-            both = (a.abs_() @ A).to(x)
-            f[0], f[1] = both + signed, both - signed
+        for f, p in zip(out.unbind(), patches, strict=True):
+            rows_of_patches = p.T.contiguous()
+            for both, (v, minus) in zip(f.split(BLOCK, 1), blocks, strict=True):
+                a = F.softshrink(torch.addmm(minus, rows_of_patches, v), s.threshold)
+                signed = (A @ a).T.to(x)
+                size = (A @ a.abs_()).T.to(x)
+                both[0], both[1] = size + signed, size - signed
         return out.flatten(1).div_(2).clamp_(min=0).pow_(1 / ROOT)
 
 

@@ -166,7 +166,7 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
         return config
     if opened.kind != "image":
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
-    settings, notes = closed_form.fitted_settings(config.model.encoder, shape, len(opened.train))
+    settings, notes = closed_form.fitted_settings(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     name = config.model.encoder.partition(":")[0] + ":" + settings.name.partition(":")[2]

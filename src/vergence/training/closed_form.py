@@ -45,16 +45,18 @@ DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 3_000  # images
 Progress = Callable[[int, str], None]  # images, name of the pass
 
 
-def fitted_settings(name: str, shape: tuple[int, ...], n: int) -> tuple[PatchSettings, list[str]]:
+def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = True) -> tuple[PatchSettings, list[str]]:
     """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on every setting that was reduced.
 
     A dictionary has at most a tenth as many atoms as there are patches, and the features at most n - 1 directions, or 2,999.
+    Copies are mirrored only where views are, ``mirrored``.
 
     Example:
         >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1][1]
         'dim reduced from 64 to 49: there are 50 images'
     """
     asked = settings = PatchSettings.parse(name, shape)
+    settings = dataclasses.replace(settings, mirror=settings.mirror if mirrored else 0)
     scale = min(1.0, settings.side / min(shape[1:])) if settings.side else 1.0
     positions = math.prod((round(side * scale) - settings.patch) // settings.stride + 1 for side in shape[1:])
     settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
@@ -172,9 +174,10 @@ class _Fit:
         return learn_dictionary(sampled_patches(images, self.maps, seed=seed), self.settings.atoms)
 
     def _directions(self) -> tuple[Tensor, Tensor]:
-        """Returns the mean of the features and their principal directions, in the type of the products."""
-        half = self.maps.arithmetic()
-        parts = [self.maps(x).to(half) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
+        """Returns the mean of the features and their principal directions, which are kept in two bytes a number."""
+        own = self.maps.filters.dtype
+        half = torch.bfloat16 if own == torch.float32 else own
+        parts = [self.maps.responses(x).to(half) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
         mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype)
         return mean.cpu(), V.cpu()
 
@@ -200,8 +203,10 @@ class _Fit:
     def _projected(self, x: Tensor, block: int, view: int, mean: Tensor, V: Tensor) -> Tensor:
         seed = loop.seed_of(self.config.fit.seed, "views", block * self.settings.views + view)
         generator = torch.Generator().manual_seed(seed)
-        f: Tensor = self.maps(self.views(moved(x, self.settings.shift, generator), generator))
-        return ((f - mean).to(V.dtype) @ V).to(f.dtype)
+        f: Tensor = self.maps.responses(self.views(moved(x, self.settings.shift, generator), generator))
+        f -= mean
+        dtype, parts = self.maps.arithmetic(), zip(f.split(COLUMNS, 1), V.split(COLUMNS), strict=True)
+        return torch.stack([(part.to(dtype) @ rows.to(dtype)).to(f) for part, rows in parts]).sum(0)
 
     def _solve(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
         """Sets the affine map and the joint Gaussian from the sums."""

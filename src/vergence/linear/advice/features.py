@@ -39,7 +39,7 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     shape = items.shape if crop is None else (items.shape[0], crop, crop)
     if len(shape) != 3:
         raise ValueError(f"expected images for features 'patches', found items of shape {shape}; use features='raw'")
-    settings = dataclasses.replace(PatchSettings.parse("patches", shape), atoms=atoms)
+    settings = dataclasses.replace(PatchSettings.parse("patches:stride=1", shape), atoms=atoms)
     maps = PatchMaps(shape[0], settings)  # reads the images; the dictionary follows from them
     some = torch.linspace(0, len(items) - 1, min(len(items), IMAGES)).long()
     stream = items.stream(some[index] for index in batches(len(some), BATCH))
