@@ -99,5 +99,5 @@ def test_a_dictionary_of_patches_is_that_of_the_transformer():
     assert patch_dictionary([x[:, :, :10, :10]], atoms=4).settings.patch == 4  # small images have smaller patches
     large = patch_dictionary([torch.rand(3, 3, 64, 80, dtype=torch.float32)], atoms=4)
     assert large.settings.side == 32 and large.settings.patch == 6
-    with pytest.raises(ValueError, match="pixels"):
+    with pytest.raises(ValueError, match="distinct patches"):
         patch_dictionary([torch.zeros(2, 3, 4, 4)])

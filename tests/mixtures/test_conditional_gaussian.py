@@ -214,7 +214,8 @@ def test_files_hold_the_model(tmp_path):
     path = tmp_path / "model.safetensors"
     MODEL.save(path)
     for again in (ConditionalGaussian.load(path), mixtures.load(path)):
-        assert np.array_equal(again.score_samples(XX, YY), MODEL.score_samples(XX, YY))
+        close = {"rtol": 1e-12, "atol": 0}  # where arrays lie in memory changes the last bits on some processors
+        np.testing.assert_allclose(again.score_samples(XX, YY), MODEL.score_samples(XX, YY), **close)
         assert again.get_params() == MODEL.get_params() and again.jitter_ == 0.0
     with pytest.raises(ValueError, match=r"expected a ConditionalMixture in .*, found a ConditionalGaussian"):
         ConditionalMixture.load(path)

@@ -144,7 +144,7 @@ def test_embeddings_are_those_of_sample_and_of_the_conditional(run, tmp_path):
         given = run.conditional("digits")
         z = (s["zb"].mean(1) - given.mean[:8].numpy()) / (given.variance[:8].numpy() / 500) ** 0.5
         assert np.abs(z).max() < 5
-        assert np.allclose(s["za"], run.project("digits")[:8])
+        assert np.allclose(s["za"], run.project("digits")[:8], atol=1e-5)
 
 
 def picture(path):

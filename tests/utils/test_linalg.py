@@ -236,7 +236,7 @@ def test_the_jitter_of_a_covariance_does_not_depend_on_units():
     S, scale = S.T @ S, torch.tensor([1e8, 1e-8, 1.0, 1e4, 1e-3])
     factor, jitter = covariance_cholesky(S)
     other, same = covariance_cholesky(scale[:, None] * S * scale)
-    assert jitter == same > 0
+    assert jitter == pytest.approx(same, rel=1e-12) and same > 0
     torch.testing.assert_close(other @ other.T, scale[:, None] * (factor @ factor.T) * scale, rtol=1e-9, atol=0)
 
 

@@ -15,7 +15,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("resnet81", ["resnet18", "mlp"]), did_you_mean("xyz", ["resnet18", "mlp"])
         ("did you mean 'resnet18'?", '')
     """
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(str(name), list(known), n=1)
     return f"did you mean '{near[0]}'?" if near else ""
 
 
