@@ -144,7 +144,8 @@ def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | f
     if trim == 0:
         return moments(X, w, standardize=standardize)
     location, root = _signs(X)
-    kept = nearest_share(_distances(X, location, root), w, trim)
+    start = _distances(X, location, root)  # not finite where a few items of many features leave directions without spread
+    kept = nearest_share(start, w, trim) if np.isfinite(start).all() else np.ones(len(X), dtype=bool)
     for _ in range(STEPS):
         m = moments(X[kept], None if w is None else w[kept], standardize=standardize)
         values, vectors = principal(shrunk(m, shrinkage))
