@@ -1,7 +1,5 @@
 """Training on pairs: two views are encoded and passed to an objective; all objectives of the library use this method."""
 
-import copy
-import math
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -10,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.methods.core import Gather, Method
+from vergence.methods.parts.teachers import cosine, follow, frozen_copy
 from vergence.objectives.core import Objective
 from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_within
@@ -69,8 +68,8 @@ class PairedMethod(Method):
         self.target_projector = target_projector
         require_choice("schedule", schedule, typing.get_args(Schedule))
         self.momentum, self.schedule, self.done = teacher, schedule, 0.0
-        self.teacher = None if teacher is None else _frozen_copy(self.branch("context"))
-        self.target_teacher = None if teacher is None or target_encoder is None else _frozen_copy(self.branch("target"))
+        self.teacher = None if teacher is None else frozen_copy(self.branch("context"))
+        self.target_teacher = None if teacher is None or target_encoder is None else frozen_copy(self.branch("target"))
         self._last: tuple[Tensor, Tensor] | None = None
         self._terms_checked = False
 
@@ -135,7 +134,7 @@ class PairedMethod(Method):
         self.objective.update(*self._last)
         for teacher, student in self._teachers():
             assert self.momentum is not None, "a teacher has a momentum"
-            _follow(teacher, student, momentum_at(self.momentum, self.schedule, self.done))
+            follow(teacher, student, momentum_at(self.momentum, self.schedule, self.done), buffers=True)
 
     def _teachers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
         """Yields each teacher with the network that it follows."""
@@ -169,7 +168,7 @@ def momentum_at(momentum: float, schedule: Schedule, done: float) -> float:
         >>> [round(momentum_at(0.99, "cosine", done), 4) for done in (0.0, 0.5, 1.0)]
         [0.99, 0.995, 1.0]
     """
-    return momentum if schedule == "constant" else 1 - (1 - momentum) * (math.cos(math.pi * done) + 1) / 2
+    return momentum if schedule == "constant" else cosine(momentum, 1.0, done)
 
 
 def _require_terms(name: str, terms: object, trained: bool) -> None:
@@ -197,15 +196,3 @@ def _wrong_term(key: object, term: object) -> str:
     if term.ndim or not term.is_floating_point():
         return f"{key!r}, a tensor of shape {tuple(term.shape)} and type {term.dtype}"
     return ""
-
-
-def _frozen_copy(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).requires_grad_(False)
-
-
-def _follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    """Moves the teacher's parameters toward the student's, and copies the student's buffers."""
-    for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
-        t.lerp_(s, 1 - momentum)
-    for mine, other in zip(teacher.buffers(), student.buffers(), strict=True):
-        mine.copy_(other)

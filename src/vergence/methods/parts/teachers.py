@@ -18,13 +18,14 @@ def frozen_copy(module: M) -> M:
 
 
 @torch.no_grad()
-def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    """Moves the teacher's parameters, w <- m w + (1 - m) student. Its buffers, such as running means, stay its own.
+def follow(teacher: nn.Module, student: nn.Module, momentum: float, *, buffers: bool = False) -> None:
+    """Moves the teacher's parameters, w <- m w + (1 - m) student.
 
     Args:
         teacher: Network that follows, changed in place.
         student: Network of the same parameters.
         momentum: Weight m of the past, in [0, 1].
+        buffers: Whether the student's buffers, such as running means, are copied; by default the teacher keeps its own.
 
     Example:
         >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
@@ -35,6 +36,9 @@ def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
     """
     for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
         t.lerp_(s, 1 - momentum)
+    if buffers:
+        for mine, other in zip(teacher.buffers(), student.buffers(), strict=True):
+            mine.copy_(other)
 
 
 def cosine(start: float, end: float, progress: float) -> float:
