@@ -20,7 +20,7 @@ from vergence.detection import (
     NeighborDetector,
     SubspaceDetector,
 )
-from vergence.detection.parts.moments import consistency, moments, shrunk, trimmed, uniform
+from vergence.detection.parts.moments import _distances, _signs, consistency, moments, shrunk, trimmed, uniform
 from vergence.detection.subspace import log_likelihoods
 
 ALL = [GaussianDetector(), SubspaceDetector(), MixtureDetector(), NeighborDetector(), CombinedDetector()]
@@ -231,3 +231,11 @@ def test_fits_and_scores_many_items_in_bounded_time():
     start = time.process_time()
     GaussianDetector().fit(X)
     assert time.process_time() - start < 20
+
+
+def test_directions_without_spread_say_nothing_about_items():
+    """With fewer items than features the robust start divides by rounding there, unless it is floored."""
+    X = np.random.default_rng(0).normal(size=(12, 200))
+    location, root = _signs(X)
+    parts = np.square((X - location) @ root)
+    assert np.isfinite(_distances(X, location, root)).all() and (parts[:, 12:].sum(1) < 1e-6 * parts.sum(1)).all()

@@ -14,6 +14,7 @@ __all__ = ["Moments", "consistency", "moments", "nearest_share", "principal", "s
 RIDGE = 1e-9  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
+NULL = 1e-10  # deviation relative to a larger one, below which it is rounding
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,7 @@ def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | f
     if trim == 0:
         return moments(X, w, standardize=standardize)
     location, root = _signs(X)
-    start = _distances(X, location, root)  # not finite where a few items of many features leave directions without spread
-    kept = nearest_share(start, w, trim) if np.isfinite(start).all() else np.ones(len(X), dtype=bool)
+    kept = nearest_share(_distances(X, location, root), w, trim)
     for _ in range(STEPS):
         m = moments(X[kept], None if w is None else w[kept], standardize=standardize)
         values, vectors = principal(shrunk(m, shrinkage))
@@ -167,14 +167,15 @@ def _signs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     sign = x / np.where(norm > 0, norm, 1.0)
     _, vectors = principal(sign.T @ sign)
-    return location, vectors / _deviation(x @ vectors) / scale[:, None]
+    spread = _deviation(x @ vectors)
+    return location, vectors / np.maximum(spread, NULL * spread.max()) / scale[:, None]
 
 
 def _deviation(x: np.ndarray) -> np.ndarray:
     """Returns the median absolute value of each centered column, as a Gaussian's deviation; else its deviation, else 1."""
     mad = np.median(np.abs(x), axis=0) / 0.6744897501960817
     std = np.sqrt(np.mean(x * x, axis=0))
-    return np.where(mad > 1e-10 * std, np.where(mad > 0, mad, 1.0), np.where(std > 0, std, 1.0))
+    return np.where(mad > NULL * std, np.where(mad > 0, mad, 1.0), np.where(std > 0, std, 1.0))
 
 
 def _distances(X: np.ndarray, location: np.ndarray, root: np.ndarray) -> np.ndarray:
