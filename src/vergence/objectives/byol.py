@@ -14,16 +14,13 @@ Shapes: B pairs, D features. Terms: means over pairs; no units. The loss defines
 
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from vergence.encoders.networks import projector
 from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import directions
+from vergence.objectives.parts.directions import negative_cosine
 from vergence.objectives.parts.information import require_several
-from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_count
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["BYOL"]
 
@@ -39,6 +36,7 @@ class BYOL(Objective):
         ValueError: An argument is out of its range.
 
     Example:
+        >>> import torch
         >>> terms = BYOL(4, hidden=8)(torch.randn(16, 4), torch.randn(16, 4))
         >>> sorted(terms), 0 <= terms["cosine"].item() <= 8
         (['cosine'], True)
@@ -62,6 +60,4 @@ class BYOL(Objective):
         """
         require_batch(za, zb, self.dim)
         require_several(za)
-        negative_cosine = lightly_module("byol", "negative_cosine_similarity").NegativeCosineSimilarity()
-        pairs = directions(upcast_half(za), upcast_half(zb))
-        return {"cosine": 2 * torch.stack([2 + 2 * negative_cosine(self.predictor(z), target) for z, target in pairs]).mean()}
+        return {"cosine": 4 + 4 * negative_cosine("byol", self.predictor, za, zb)}

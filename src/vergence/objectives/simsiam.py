@@ -12,16 +12,13 @@ Shapes: B pairs, D features. Terms: means over pairs; no units. The loss defines
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from vergence.encoders.networks import projector
 from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import directions
+from vergence.objectives.parts.directions import negative_cosine
 from vergence.objectives.parts.information import require_several
-from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_count
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["SimSiam"]
 
@@ -37,6 +34,7 @@ class SimSiam(Objective):
         ValueError: An argument is out of its range.
 
     Example:
+        >>> import torch
         >>> terms = SimSiam(4)(torch.randn(16, 4), torch.randn(16, 4))
         >>> sorted(terms), -1 <= terms["cosine"].item() <= 1
         (['cosine'], True)
@@ -59,6 +57,4 @@ class SimSiam(Objective):
         """
         require_batch(za, zb, self.dim)
         require_several(za)
-        negative_cosine = lightly_module("simsiam", "negative_cosine_similarity").NegativeCosineSimilarity()
-        pairs = directions(upcast_half(za), upcast_half(zb))
-        return {"cosine": torch.stack([negative_cosine(self.predictor(z), target) for z, target in pairs]).mean()}
+        return {"cosine": negative_cosine("simsiam", self.predictor, za, zb)}
