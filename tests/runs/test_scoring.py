@@ -40,7 +40,7 @@ def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
     decisions, found = scored(run, torch.cat([digits, noise()]), tmp_path / "s.npz")
     odd = np.arange(220) >= 200
     assert found["flag"][odd].all() and found["flag"][~odd].mean() < 0.05
-    assert found["score"][odd].min() > found["score"][~odd].max()
+    assert found["score"][odd].min() > np.quantile(found["score"][~odd], 0.97)
     assert decisions.flagged == found["flag"].sum() and decisions.total == 220
     assert {row["name"] for row in decisions.first} <= {str(i) for i in range(200, 220)}
     assert f"look at {decisions.flagged} items; on average at most a tenth of them will be fine" in decisions.lines()
@@ -100,7 +100,9 @@ def test_items_of_the_training_are_named_as_seen(run, tmp_path):
 def test_other_calibration_items_decide_and_must_be_others(run, tmp_path):
     given = run.items("digits")
     _, found = scored(run, noise(), tmp_path / "s.npz", calibration=given)
-    assert found["p_value"].max() <= 2 / (len(given) + 1) + 1e-12  # at most one of the digits is as odd
+    larger = (run.score(given).numpy()[:, None] >= found["score"]).sum(0)
+    np.testing.assert_allclose(found["p_value"], (1 + larger) / (len(given) + 1), rtol=1e-6)
+    assert found["flag"].all()
     with pytest.raises(ValueError, match="expected calibration items that are not among the scored ones"):
         scored(run, "digits", tmp_path / "t.npz", calibration=given)
     with pytest.raises(ValueError, match="expected at least 20 calibration items, found 10"):
@@ -116,7 +118,8 @@ def test_confirmed_oddities_are_taken_out_of_the_calibration(run, tmp_path):
     _, before = scored(run, noise(), tmp_path / "s.npz", calibration=mixed)
     confirmed = [str(i) for i in range(200, 208)]
     _, after = scored(run, noise(), tmp_path / "s.npz", calibration=mixed, confirmed=confirmed)
-    assert after["p_value"].max() == pytest.approx(1 / 201) and before["p_value"].max() > 2 / 209
+    _, clean = scored(run, noise(), tmp_path / "s.npz", calibration=run.items(digits))
+    assert (after["p_value"] == clean["p_value"]).all() and after["p_value"].mean() < 0.5 * before["p_value"].mean()
     with pytest.raises(ValueError, match=r"expected names of calibration items, found 1 others \(first: x.png\)"):
         scored(run, noise(), tmp_path / "s.npz", calibration=mixed, confirmed=["x.png"])
 

@@ -15,8 +15,10 @@ class Tail:
 
     Up to the 0.9-quantile u of the typical scores the empirical share is interpolated; beyond it the excess follows a generalized
     Pareto distribution, P(s > u + y) = q (1 + xi y / sigma)^(-1/xi), fitted by probability-weighted moments (Hosking, Wallis,
-    Parameter and quantile estimation for the generalized Pareto distribution, 1987) with xi from 0 to 0.9. It ranks items beyond
-    the largest typical score, where all empirical shares are equal; it guarantees no rate: calibrate what is computed from it.
+    Parameter and quantile estimation for the generalized Pareto distribution, 1987) with xi from 1/m to 0.9. With xi = 1/m it is
+    the predictive distribution of an exponential tail whose rate is known from m excesses, under the prior 1 / rate. It ranks
+    items beyond the largest typical score, where all empirical shares are equal; it guarantees no rate: calibrate what is
+    computed from it.
 
     Args:
         scores: Scores of typical items (n,), larger is more anomalous.
@@ -67,9 +69,10 @@ def _pareto(excess: np.ndarray, w: np.ndarray, spread: float) -> tuple[float, fl
     mean = float(w @ excess / total)
     if not mean > 0:
         return spread if spread > 0 else 1.0, 0.0
+    least = min(float(np.sum(w**2)) / total**2, 0.9)  # 1 / m, where m counts equal weights
     survival = (np.cumsum(w[::-1])[::-1] - w / 2) / total
     first = float(w @ (survival * excess) / total)
     if total < FEWEST or not mean > 2 * first:
-        return mean, 0.0
-    xi = min(max(2 - mean / (mean - 2 * first), 0.0), 0.9)
+        return mean, least
+    xi = min(max(2 - mean / (mean - 2 * first), least), 0.9)
     return mean * (1 - xi), xi
