@@ -11,7 +11,9 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from vergence import linear, mixtures
+from vergence.data.config import DataConfig
 from vergence.data.items import batches
+from vergence.data.sources import open_data
 from vergence.report.reading import _examples, _part
 from vergence.training.folder import RunFolder
 from vergence.utils.devices import as_device
@@ -56,6 +58,14 @@ def test_a_density_file_without_a_part_of_its_state(tmp_path, density):
         less = json.dumps({key: value for key, value in state.items() if key != name})
         refused(lambda less=less: mixtures.load(write(tmp_path, {**head, "state": less}, tensors)), "found damage")
     assert mixtures.load(write(tmp_path, head, tensors)).n_targets_ == 2
+
+
+def test_tables_of_records_and_parts_of_two_types(tmp_path):
+    refused(lambda: linear.advise(np.zeros((40, 6), "f4,i4")), "convert it")
+    y = np.zeros(4, "i8")
+    for dates in (y.astype("M8[s]"), y.astype("U3")):
+        np.savez(tmp_path / "x.npz", x_train=np.zeros((4, 2)), x_test=np.zeros((4, 2)), y_train=y, y_test=dates)
+        refused(lambda: open_data(DataConfig(source=str(tmp_path / "x.npz"))), "of one type")
 
 
 def test_a_device_that_is_no_text():

@@ -235,6 +235,9 @@ def _joined(train: Array, test: Array, key: str, name: str) -> Array:
     if train.shape[1:] != test.shape[1:] or 0 in (train.ndim, test.ndim):
         found = f"found {train.shape} and {test.shape}"
         raise ValueError(f"expected both parts of {key} in {name} with items of one shape, {found}; reshape one")
+    if train.dtype.kind != test.dtype.kind and not {train.dtype.kind, test.dtype.kind} <= set("biuf"):
+        found = f"found {train.dtype} and {test.dtype}"
+        raise ValueError(f"expected both parts of {key} in {name} of one type, {found}; convert one")
     return np.concatenate([train, test])
 
 

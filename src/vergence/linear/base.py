@@ -18,7 +18,7 @@ from vergence.data.items import Items, PairItems
 from vergence.data.pixels import to_unit
 from vergence.linear.moments import Moments, Sums
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
-from vergence.utils.checks import is_count, require_choice, require_count
+from vergence.utils.checks import is_count, require_choice, require_count, require_numbers
 from vergence.utils.devices import as_device
 from vergence.utils.threads import Threads
 
@@ -234,8 +234,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
     def _checked(self, X: Any, y: Any, reset: bool | None = None) -> tuple[Any, Any]:
         """Returns items that `blocks` can read, and targets (N, ...) as an array."""
         reset = self._state is None if reset is None else reset
-        if isinstance(X, np.ndarray) and X.dtype.kind in "VmM":
-            raise ValueError(f"expected numbers, found an array of type {X.dtype}; convert it")
+        require_numbers(X)
         if isinstance(X, PairItems):
             raise ValueError("expected single items and an augmentation, found pairs: pass one side, X.context or X.target")
         if isinstance(X, Items):

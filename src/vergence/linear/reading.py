@@ -13,6 +13,7 @@ from vergence.data.items import Items, release_pages
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.views import ImageViews, Views
 from vergence.utils import linalg
+from vergence.utils.checks import require_numbers
 from vergence.utils.distributed import rank_and_size
 
 __all__ = ["Augmentation", "Featured", "Features", "as_table", "as_tensor", "blocks", "draw", "flat"]
@@ -100,6 +101,7 @@ def as_tensor(x: Any) -> Tensor:
         kept: Tensor = x if x.is_floating_point() or (x.dtype == torch.uint8 and x.ndim == 4) else x.double()
         return kept
     x = np.asarray(x)
+    require_numbers(x)
     keep = x.dtype in (np.float32, np.float64) or (x.dtype == np.uint8 and x.ndim == 4)
     x = np.ascontiguousarray(x, dtype=x.dtype if keep else np.float64)
     with warnings.catch_warnings():

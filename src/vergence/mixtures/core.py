@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.mixtures.storage import Stored
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import require_count, require_numbers, require_within
 from vergence.utils.devices import as_device
 
 __all__ = ["Conditional", "Predictive", "Scale", "seed_of", "to_numpy", "warn_unfinished"]
@@ -231,8 +231,7 @@ def to_numpy(x: Any) -> Any:
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
-    if isinstance(x, np.ndarray) and x.dtype.kind in "VmM":
-        raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
+    require_numbers(x)
     return x
 
 

@@ -7,9 +7,20 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, Literal
 
+import numpy as np
+
 from vergence.utils.names import did_you_mean
 
-__all__ = ["Checked", "is_count", "require_at_least", "require_choice", "require_count", "require_positive", "require_within"]
+__all__ = [
+    "Checked",
+    "is_count",
+    "require_at_least",
+    "require_choice",
+    "require_count",
+    "require_numbers",
+    "require_positive",
+    "require_within",
+]
 
 
 def is_count(value: Any, least: int) -> bool:
@@ -90,6 +101,18 @@ def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     if value not in known:
         hint = did_you_mean(str(value), map(str, known))
         raise ValueError(f"expected {name} among {', '.join(map(str, known))}, found {value!r}" + (f"; {hint}" if hint else ""))
+
+
+def require_numbers(x: Any) -> None:
+    """Raises a ValueError if x is an array of records or dates, which NumPy does not convert to numbers.
+
+    Example:
+        >>> require_numbers(np.zeros(3, dtype="f4,i4"))
+        Traceback (most recent call last):
+        ValueError: expected numbers, found an array of type [('f0', '<f4'), ('f1', '<i4')]; convert it
+    """
+    if isinstance(x, np.ndarray) and x.dtype.kind in "VmM":
+        raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
 
 
 def _is_number(value: Any) -> bool:
