@@ -11,7 +11,7 @@ test: .venv/tested  ## all tests, doctests and the README's examples; two proces
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found
-	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
+	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
 
 lint: .venv/tested  ## ruff and mypy --strict
 	$(BIN)/ruff check .
