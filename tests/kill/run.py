@@ -297,6 +297,8 @@ def main():
     arguments = parser.parse_args()
     chosen = chosen_cases(arguments)
 
+    import lightning_fabric
+    import torch._dynamo
     import vergence.cli.commands
     import vergence.linear.advice
     import vergence.mixtures
