@@ -4,13 +4,16 @@ BIN := .venv/bin
 # uv installs in a quarter of pip's time; where it does not reach the registry that pip is configured for, pip does it.
 install = $(BIN)/uv pip install --quiet --python $(1) $(2) || $(1) -m pip install --quiet $(2)
 
-.PHONY: demo test fuzz kill lint check wheel clean
+.PHONY: demo test slow fuzz kill lint check wheel clean
 
 demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
 	$(BIN)/vergence demo
 
-test: .venv/tested  ## all tests, doctests and the README's examples; two processes of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+test: .venv/tested  ## tests, doctests and the README's examples; two processes of one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+
+slow: .venv/tested  ## the tests of a minute or more: every command of benchmarks/README.md, simulations of advice, real data
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
 
 fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found
 	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 tests/fuzz

@@ -66,7 +66,9 @@ class Died(BaseException):
     """The process ends without another word."""
 
 
-@pytest.mark.parametrize(("name", "precision"), [*((name, "fp32") for name in methods.names()), ("variational_autoencoder", "fp64")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "fp32") for name in methods.names()), ("variational_autoencoder", "fp64")]
+)
 def test_a_run_that_dies_goes_on_bit_for_bit(name, precision):
     def die(step, row):
         if step == 4:
