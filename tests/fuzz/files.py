@@ -311,7 +311,7 @@ def _require_csv(file, names, columns):
         found = [[value for key, value in zip(rows[0], row, strict=True) if key.split("_")[0] == name] for row in rows[1:]]
         if x.dtype.kind in "fi":
             expected = np.concatenate([x, x]).reshape(len(names), -1)
-            np.testing.assert_allclose(np.array(found, dtype=float).reshape(expected.shape), expected, rtol=1e-6)
+            np.testing.assert_allclose(np.array(found, dtype=float).reshape(expected.shape), expected.astype(float), rtol=1e-6)
 
 
 def _require_parquet(file, names, columns):
