@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # uv installs in a quarter of pip's time; where it does not reach the registry that pip is configured for, pip does it.
-install = $(BIN)/uv pip install --quiet --python $(1) $(2) || $(1) -m pip install --quiet $(2)
+install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) || $(1) -m pip install --quiet $(2)
 
 .PHONY: demo test slow fuzz kill lint check wheel clean
 
