@@ -1,6 +1,6 @@
-"""An objective that leaves the encoder untrained, as a control of benchmarks."""
+"""Controls of benchmarks: an objective that leaves the encoder untrained, and pixels as an embedding."""
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from vergence.objectives import Objective
 
@@ -14,3 +14,8 @@ class Nothing(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         return {"nothing": 0.0 * (za.sum() + zb.sum())}
+
+
+def pixels() -> nn.Module:
+    """Returns the network that takes an image's pixels as its embedding."""
+    return nn.Flatten()
