@@ -1,7 +1,8 @@
-"""Controls of benchmarks: an objective that leaves the encoder untrained, and pixels as an embedding."""
+"""Controls of benchmarks: an objective that leaves the encoder untrained, the network as it begins, pixels as an embedding."""
 
 from torch import Tensor, nn
 
+from vergence.encoders.networks import small_convnet
 from vergence.objectives import Objective
 
 
@@ -19,3 +20,8 @@ class Nothing(Objective):
 def pixels() -> nn.Module:
     """Returns the network that takes an image's pixels as its embedding."""
     return nn.Flatten()
+
+
+def small() -> nn.Module:
+    """Returns the network ``small`` with random weights, which may then be frozen."""
+    return small_convnet(3)

@@ -65,7 +65,11 @@ METHODS: dict[str, tuple[str, float, float] | None] = {  # the paper's optimizer
     "dino": ("adamw", 5e-4, 0.04),
     "i_jepa": ("adamw", 1.25e-4, 0.04),
 }
-CONTROLS = {"untrained": "small", "pixels": "benchmarks.baselines:pixels", "pca": "benchmarks.baselines:pixels"}  # encoders
+CONTROLS = {  # encoders
+    "untrained": "benchmarks.baselines:small",
+    "pixels": "benchmarks.baselines:pixels",
+    "pca": "benchmarks.baselines:pixels",
+}
 COMPONENTS = 256  # principal components of the pixels, as many as the network has features
 HEADS: dict[str, dict[str, Any]] = {
     "contrastive": {"projector": (512, 128), "projector_norm": "batch"},  # as of SimCLR
