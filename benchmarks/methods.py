@@ -37,6 +37,7 @@ import two_cores
 from out_of_distribution import auroc, foreign, images, seeded
 
 import vergence
+from vergence.data.config import DataConfig
 from vergence.data.sources import Data, open_data
 from vergence.evaluation import features, uncertainty
 from vergence.evaluation.parts.spread import effective_rank
@@ -86,7 +87,9 @@ def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
     """Returns the settings that all runs of a method share."""
     common = {"root": a.data_root, "limit": a.limit, "batch_size": a.batch_size, "device": "cpu", "threads": 1, "knn_every": 0}
     if method in CONTROLS:
-        return {"recipe": "vje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, **common, **a.settings}
+        side = open_data(DataConfig(source=a.data, root=a.data_root)).train.shape[-1]  # a frozen encoder has another default
+        own = {"recipe": "vje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
+        return {**own, **common, **a.settings}
     known = f"{method}_small" in recipes.names()
     own = {"recipe": f"{method}_small"} if known else {"recipe": "vje_small", "objective": method}
     return {**own, **HEADS.get(method, {}), **common, **a.settings, **a.options.get(method, {})}

@@ -148,7 +148,7 @@ def peers_table() -> str:
         body.append(["", name, "does not install", *[""] * 8])
     head = ["setting, images x epochs", "library", "images/s", "ratio (95 %)", "kNN (30), %", "time to equal kNN, ratio (95 %)"]
     head += ["start, s", "peak memory, MiB", "import, s", "packages (without GPU's)", "lines"]
-    return grid(head, body) if body else "Not measured yet."
+    return grid(head, body) if groups else "Not measured yet."
 
 
 def advice_rows() -> list[dict]:
