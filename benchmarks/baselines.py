@@ -1,7 +1,8 @@
-"""An objective that leaves the encoder untrained, as a control of benchmarks."""
+"""Controls of benchmarks: an objective that leaves the encoder untrained, the network as it begins, pixels as an embedding."""
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from vergence.encoders.networks import small_convnet
 from vergence.objectives import Objective
 
 
@@ -14,3 +15,13 @@ class Nothing(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         return {"nothing": 0.0 * (za.sum() + zb.sum())}
+
+
+def pixels() -> nn.Module:
+    """Returns the network that takes an image's pixels as its embedding."""
+    return nn.Flatten()
+
+
+def small() -> nn.Module:
+    """Returns the network ``small`` with random weights, which may then be frozen."""
+    return small_convnet(3)

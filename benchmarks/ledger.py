@@ -89,5 +89,10 @@ def rows(file: Path | str) -> list[Row]:
 
 def holds(out: Path | None, **fields: Any) -> bool:
     """Returns whether a ledger has a row of this commit with the given fields, so that a benchmark can continue after a stop."""
+    return out is not None and any(matches(one, **fields) for one in rows(out))
+
+
+def matches(one: Row, **fields: Any) -> bool:
+    """Returns whether a row is of this commit and has the given fields."""
     wanted = json.loads(json.dumps({**fields, "commit": START["commit"], "dirty": START["dirty"]}))
-    return out is not None and any(wanted.items() <= {k: v for k, v in one.items() if k in wanted}.items() for one in rows(out))
+    return wanted.items() <= {k: v for k, v in one.items() if k in wanted}.items()

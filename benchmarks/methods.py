@@ -1,25 +1,33 @@
-"""Every method on the same network, data, views and budget: kNN, probe, effective rank, detection, images/s, peak memory.
+"""Every method on the same data and budget: kNN, probe, effective rank, detection, R-AUROC, images/s, peak memory; and controls.
 
     python benchmarks/methods.py --data-root DATA                       # 10,000 images, 20 epochs, three seeds
     python benchmarks/methods.py --data-root DATA --seconds 300         # as many epochs as fit into 300 s of one processor
     python benchmarks/methods.py --data-root DATA --limit 2000 --epochs 5 --seeds 0
 
 A row of ``results/methods.jsonl`` for each method, setting and seed; rows that the ledger has from the same commit are skipped.
-The network is ``small``, the views are those of ``vje_small``, and results are those of the last epoch. Two settings:
+The network is ``small``; the masked autoencoder and I-JEPA need a transformer, which has a width of 96 and a depth of 4. Methods
+on pairs have the views of ``vje_small``, methods on images those of their recipe. Results are those of the last epoch. Settings:
 
-published   the optimizer of the method's paper, with its learning rate per 256 images scaled to the batch
-searched    AdamW with the best of three learning rates, by kNN among training images after a quarter of the budget
+published   the optimizer of the method's paper, with its learning rate per 256 images scaled to the batch; only for methods whose
+            optimizer is known and that the library has
+searched    AdamW with the best of three learning rates, by kNN among training images after half of the epochs; test images and
+            their labels serve no choice
+control     not trained: the network with its first weights, the pixels, and 256 of their principal components
 
-Detection is the AUROC of the run's default detector: test images against images of other sets. Each run has a process of its own,
-whose peak memory holds the libraries, too. Images per second are those of one processor, without its waiting.
+Detection is the AUROC of the run's default detector: test images against images of other sets; a control's detector reads the
+control in place of an embedding. R-AUROC is measured on 2,000 test images, for every uncertainty that needs no labels. A tenth of
+the epochs are warm-up. Each run has a process of its own; its peak memory, with that of the libraries, is read when the training
+has ended and the detector is fitted. Images per second are those of the training loop alone, by processor time.
 """
 
 import argparse
+import dataclasses
+import importlib.util
 import itertools
 import multiprocessing
-import resource
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,48 +38,75 @@ from out_of_distribution import auroc, foreign, images, seeded
 
 import vergence
 from vergence.data.config import DataConfig
-from vergence.data.sources import open_data
-from vergence.evaluation import features
+from vergence.data.sources import Data, open_data
+from vergence.evaluation import features, uncertainty
 from vergence.evaluation.parts.spread import effective_rank
+from vergence.methods.paired import PairedMethod
 from vergence.runs.evaluate import untrained_encoder
-from vergence.training import recipes
+from vergence.runs.uncertainty import ITEMS, Embedded
+from vergence.training import build, loop, recipes
+from vergence.training.metrics import MemoryRecorder
 
-METHODS = {  # objective: optimizer of the paper, learning rate per 256 images, weight decay
+METHODS: dict[str, tuple[str, float, float] | None] = {  # the paper's optimizer, rate per 256 images, weight decay; None: unknown
     "barlow_twins": ("lars", 0.2, 1e-6),
     "byol": ("lars", 0.45, 1e-6),
     "contrastive": ("lars", 0.3, 1e-6),
+    "gmje": None,
     "lejepa": ("adamw", 5e-4, 5e-4),
     "moco": ("lars", 0.3, 1e-6),
     "simsiam": ("sgd", 0.05, 1e-4),
     "swav": ("lars", 0.3, 1e-6),
+    "vi_simsiam": None,
     "vicreg": ("lars", 0.2, 1e-6),
     "vje": ("sgd", 0.05, 5e-6),
+    "vssl": None,
+    "denoising_autoencoder": None,  # of these two the papers' networks are others
+    "variational_autoencoder": None,
+    "masked_autoencoder": ("adamw", 1.5e-4, 0.05),
+    "dino": ("adamw", 5e-4, 0.04),
+    "i_jepa": ("adamw", 1.25e-4, 0.04),
 }
-HEADS: dict[str, dict[str, Any]] = {"contrastive": {"projector": (512, 128), "projector_norm": "batch"}}  # as of SimCLR
+CONTROLS = {  # encoders
+    "untrained": "benchmarks.baselines:small",
+    "pixels": "benchmarks.baselines:pixels",
+    "pca": "benchmarks.baselines:pixels",
+}
+COMPONENTS = 256  # principal components of the pixels, as many as the network has features
+HEADS: dict[str, dict[str, Any]] = {
+    "contrastive": {"projector": (512, 128), "projector_norm": "batch"},  # as of SimCLR
+    "gmje": {"projector": (256, 32)},
+}
 SEARCHED = (5e-4, 2e-3, 8e-3)  # learning rates of AdamW, with a weight decay of 1e-4
-SETTINGS = ("published", "searched")
+SETTINGS = ("control", "searched", "published")
 FOREIGN = ("cifar100", "fashion_mnist", "mnist", "noise")
-SHOWN = 1_000  # images of each set
+SHARED = ("torchvision", "lightning_fabric", "torch._dynamo", "lightly", "timm", "sklearn")
+SHOWN, STEPS = 1_000, 8  # images of each set; steps that the training loop is timed for
 
 
 def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
     """Returns the settings that all runs of a method share."""
+    common = {"root": a.data_root, "limit": a.limit, "batch_size": a.batch_size, "device": "cpu", "threads": 1, "knn_every": 0}
+    if method in CONTROLS:
+        side = open_data(DataConfig(source=a.data, root=a.data_root)).train.shape[-1]  # a frozen encoder has another default
+        own = {"recipe": "vje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
+        return {**own, **common, **a.settings}
     known = f"{method}_small" in recipes.names()
     own = {"recipe": f"{method}_small"} if known else {"recipe": "vje_small", "objective": method}
-    common = {"root": a.data_root, "limit": a.limit, "batch_size": a.batch_size, "device": "cpu", "threads": 1}
-    return {**own, **HEADS.get(method, {}), **common, "warmup_epochs": 1.0, "knn_every": 0, **a.settings}
+    return {**own, **HEADS.get(method, {}), **common, **a.settings, **a.options.get(method, {})}
 
 
 def optimizer(a: argparse.Namespace, method: str) -> dict[str, Any]:
     """Returns the settings of a method's published optimizer."""
-    name, rate, decay = METHODS[method]
-    return {"optimizer": name, "lr": rate * a.batch_size / 256, "weight_decay": decay}
+    published = METHODS[method]
+    assert published is not None, "of methods whose optimizer is known"
+    return {"optimizer": published[0], "lr": published[1] * a.batch_size / 256, "weight_decay": published[2]}
 
 
 def trained(a: argparse.Namespace, settings: dict[str, Any], folder: Path) -> tuple[vergence.Run, float]:
     """Returns a run and the processor seconds that it took, with its detector."""
     start = time.process_time()
-    run = vergence.train(a.data, out=folder, **settings)
+    short = {} if settings.get("freeze") else {"warmup_epochs": settings["epochs"] / 10}
+    run = vergence.train(a.data, out=folder, **settings, **short)
     return run, time.process_time() - start
 
 
@@ -83,78 +118,129 @@ def epochs(a: argparse.Namespace, settings: dict[str, Any], place: Path) -> int:
     return max(1, int(a.seconds / max(two - one, 1e-3)))
 
 
-def searched(a: argparse.Namespace, settings: dict[str, Any], place: Path) -> dict[str, Any]:
-    """Returns AdamW's settings with the learning rate that is best among training images after a quarter of the epochs."""
-    some = max(1, settings["epochs"] // 4)
-    found = {}
-    for rate in a.rates:
-        trial = {**settings, "optimizer": "adamw", "weight_decay": 1e-4, "lr": rate, "epochs": some, "knn_every": some, "seed": 0}
-        rows = trained(a, trial, place / f"search {rate}")[0].folder.metrics()
-        found[rate] = next(row["knn"] for row in reversed(rows) if "knn" in row)
-    return {"optimizer": "adamw", "weight_decay": 1e-4, "lr": max(found, key=found.__getitem__), "search": found}
+def searched(a: argparse.Namespace, key: dict[str, Any], settings: dict[str, Any], place: Path) -> dict[str, Any]:
+    """Returns AdamW's settings with the learning rate that is best among training images after half of the epochs.
+
+    The search has seed 0 and is that of an earlier row of the same commit and settings, where there is one.
+    """
+    found = next((row["search"] for row in ledger.rows(a.out) if ledger.matches(row, **key)), None) if a.out else None
+    if found is None:
+        found, some = {}, max(1, settings["epochs"] // 2)
+        for rate in a.rates:
+            trial = {
+                **settings,
+                "optimizer": "adamw",
+                "weight_decay": 1e-4,
+                "lr": rate,
+                "epochs": some,
+                "knn_every": some,
+                "seed": 0,
+            }
+            rows = trained(a, trial, place / f"search {rate}")[0].folder.metrics()
+            found[str(rate)] = round(next(row["knn"] for row in reversed(rows) if "knn" in row), 4)
+    return {"optimizer": "adamw", "weight_decay": 1e-4, "lr": float(max(found, key=found.__getitem__)), "search": found}
 
 
-def measured(a: argparse.Namespace, run: vergence.Run, parts: dict[str, torch.Tensor]) -> dict[str, Any]:
+def speed(a: argparse.Namespace, run: vergence.Run, opened: Data) -> float:
+    """Returns images per processor second of a run's training loop: views, network, loss, optimizer."""
+    config, shape, moments = run.folder.config, run.folder.metadata.shape, build.statistics(opened.train)
+    fit = dataclasses.replace(config.fit, epochs=1, warmup_epochs=0.0, checkpoint_seconds=1e9)
+    method = build.initial_method(config, shape, None, *moments)
+    views = build.make_views(opened, config.views, shape, *moments)
+    for steps in (1, a.steps):  # the first one warms up
+        part = opened.train.subset(torch.arange(steps * fit.batch_size) % len(opened.train))
+        start = time.process_time()
+        loop.fit(loop.launch(fit), method, part, views, fit, MemoryRecorder(), warn=lambda message: None)
+        used = time.process_time() - start
+    return a.steps * fit.batch_size / used
+
+
+def errors(run: vergence.Run, train: torch.Tensor, test: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
+    """Returns recall at 1 and the R-AUROC of every uncertainty that needs no labels, on at most 2,000 test items."""
+    some = torch.linspace(0, len(test) - 1, min(ITEMS, len(test))).long()
+    z, right = test[some], uncertainty.neighbor_is_right(test[some], labels[some])
+    with torch.inference_mode():
+        scores = Embedded(run, train, z).scores()
+    ranked = {name: round(uncertainty.ranking(u, right)["auroc"], 4) for name, u in scores.items()}
+    return {"recall_at_1": round(float(right.double().mean()), 4), "r_auroc": ranked}
+
+
+def measured(run: vergence.Run, opened: Data, parts: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Returns what is measured of a run."""
-    opened = open_data(run.folder.config.data)
     labels = [part.labels for part in (opened.train, opened.test)]
     row: dict[str, Any] = {}
-    for name, net in (("", run.method.encoder), ("untrained_", untrained_encoder(run))):
+    frozen = run.folder.config.model.freeze
+    for name, net in (("", run.method.encoder), *(() if frozen else (("untrained_", untrained_encoder(run)),))):
         z = [features.collect(net.eval(), part, size=run.size, device=run.device)[0] for part in (opened.train, opened.test)]
         row |= two_cores.accuracies(name, *z, labels) | {f"{name}effective_rank": round(float(effective_rank(z[1])), 1)}
+        row |= errors(run, *z, labels[1]) if not name else {}
     found = auroc({name: run.score(x).numpy() for name, x in parts.items()})
     return row | {"auroc": {name.removeprefix("conf:"): round(value, 4) for name, value in found.items()}}
 
 
-def one(a: argparse.Namespace, method: str, setting: str, seed: int, answer: Any) -> None:
+def components(run: vergence.Run, opened: Data, n: int) -> vergence.Run:
+    """Returns the run of the pixels behind a projection to n principal components, which its detector reads."""
+    x = run.encode(opened.train)
+    linear = torch.nn.Linear(x.shape[1], min(n, *x.shape))
+    axes = torch.linalg.svd((x - x.mean(0)).double(), full_matrices=False)[2][: linear.out_features].float()
+    linear.load_state_dict({"weight": axes, "bias": -axes @ x.mean(0)})
+    return vergence.Run(run.folder, PairedMethod(torch.nn.Sequential(*run.method.encoder, linear), None), run.device)
+
+
+def one(a: argparse.Namespace, key: dict[str, Any], seed: int, answer: Any) -> None:
     """Trains and measures one run, in a process of its own; sends what a row needs."""
     torch.manual_seed(seed)
+    method, setting = key["method"], key["setting"]
     with tempfile.TemporaryDirectory() as folder:
         place, settings = Path(folder), described(a, method)
-        settings["epochs"] = epochs(a, settings, place)
-        own = optimizer(a, method) if setting == "published" else searched(a, settings, place)
-        rates = own.pop("search", None)
+        values: dict[str, Any] = {"optimizer": None, "lr": None, "search": None, "images_per_second": None}
+        if setting != "control":
+            settings["epochs"] = epochs(a, settings, place)
+            values |= optimizer(a, method) if setting == "published" else searched(a, key, settings, place)
+        own = {name: values[name] for name in ("optimizer", "lr", "weight_decay") if values.get(name) is not None}
         run, seconds = trained(a, {**settings, **own, "seed": seed}, place / "run")
-        config, metadata = run.folder.config, run.folder.metadata
-        parts = typical_and_foreign(a)
-        values = {
-            "objective": config.model.objective,
-            "options": config.model.options,
-            "projector": [*config.model.projector],
-            "projector_norm": config.model.projector_norm,
-            **own,
-            "search": rates,
-            "trained_epochs": settings["epochs"],
-            "seconds": round(seconds, 1),
-            "images_per_second": round(metadata.n_train * settings["epochs"] / seconds, 1),
-            "precision": metadata.precision,
-            **measured(a, run, parts),
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        }
+        opened = open_data(run.folder.config.data)
+        run = components(run, opened, COMPONENTS) if method == "pca" else run
+        values |= {"seconds": round(seconds, 1), "trained_epochs": settings.get("epochs", 0), "peak_mib": two_cores.peak()}
+        values |= {} if setting == "control" else {"images_per_second": round(speed(a, run, opened), 1)}
+        model = run.folder.config.model
+        named = ("encoder", "objective", "options", "projector", "projector_norm")
+        values |= {name: getattr(model, name) for name in named} | {"precision": run.folder.metadata.precision}
+        values |= measured(run, opened, typical_and_foreign(a, opened))
     answer.send(values)
 
 
-def apart(a: argparse.Namespace, method: str, setting: str, seed: int) -> dict[str, Any]:
-    """Returns what `one` measures in a process of its own."""
+def apart(a: argparse.Namespace, key: dict[str, Any], seed: int) -> dict[str, Any] | None:
+    """Returns what `one` measures in a process of its own; None where it failed, which the process has explained."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=one, args=(a, method, setting, seed, send))
+    process = context.Process(target=one, args=(a, key, seed, send))
     process.start()
     send.close()
     try:
-        values: dict[str, Any] = receive.recv()
+        values: dict[str, Any] | None = receive.recv()
     except EOFError:
-        raise SystemExit(f"{method}, {setting}, seed {seed} failed; see above") from None
+        values = None
     process.join()
     return values
 
 
-def typical_and_foreign(a: argparse.Namespace) -> dict[str, torch.Tensor]:
+def typical_and_foreign(a: argparse.Namespace, opened: Data) -> dict[str, torch.Tensor]:
     """Returns test images, and images of other sets, by the names that `auroc` reads."""
-    test = open_data(DataConfig(source=a.data, root=a.data_root)).test
+    test = opened.test
     typical = images(test, torch.randperm(len(test), generator=seeded(1))[: a.shown])
     read = foreign(a.data_root, tuple(typical.shape[1:]))
     return {"test": typical} | {f"conf:{name}": read[name]()[: a.shown] for name in a.foreign}
+
+
+def rows_to_measure(a: argparse.Namespace) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yields the key and the seed of each row: controls first, then whole settings, so that a stop leaves few gaps."""
+    shared: dict[str, Any] = {"measurement": "methods", "data": a.data, "n_train": a.limit, "batch_size": a.batch_size}
+    shared |= {"epochs": None if a.seconds else a.epochs, "budget_seconds": a.seconds, "set": a.settings}
+    for seed, setting in itertools.product(a.seeds, [one for one in SETTINGS if one in a.chosen]):
+        for method in a.controls if setting == "control" else a.methods:
+            if setting != "published" or METHODS[method] is not None:
+                yield {**shared, "method": method, "setting": setting}, seed
 
 
 def main() -> None:
@@ -172,18 +258,32 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the runs, in JSON")
     parser.add_argument("--note", default="", help="written to each row")
     a = ledger.parse(parser, "methods")
-    a.settings, a.shown, a.rates = ledger.settings(a.set), SHOWN, SEARCHED
+    a.settings, a.shown, a.rates, a.steps, a.controls, a.options = (
+        ledger.settings(a.set),
+        SHOWN,
+        SEARCHED,
+        STEPS,
+        list(CONTROLS),
+        {},
+    )
     if a.tiny:
-        a.methods, a.chosen, a.seeds, a.foreign = ["simsiam"], ["searched"], [0], ["noise"]
-        a.limit, a.epochs, a.batch_size, a.shown, a.rates = 64, 1, 16, 40, SEARCHED[:1]
-        a.settings |= {"size": 8, "options": {"hidden": 8}, "projector": (16, 16)}
-    for seed, method, setting in itertools.product(a.seeds, a.methods, a.chosen):
-        key = {"measurement": "methods", "data": a.data, "method": method, "setting": setting, "n_train": a.limit}
-        key |= {"epochs": None if a.seconds else a.epochs, "budget_seconds": a.seconds, "batch_size": a.batch_size}
-        if not ledger.holds(a.out, **key, seed=seed):
-            values = apart(a, method, setting, seed)
-            row = ledger.row({**key, "note": a.note, **values}, seed=seed, peers=("lightly",))
-            ledger.add(a.out, row, shown=("method", "setting", "seed", "knn30", "probe", "effective_rank", "auroc", "seconds"))
+        a.methods, a.chosen, a.controls, a.seeds, a.foreign = ["simsiam"], ["searched", "control"], ["pca"], [0], ["noise"]
+        a.limit, a.epochs, a.batch_size, a.shown, a.rates, a.steps = 64, 1, 16, 40, SEARCHED[:1], 1
+        a.settings |= {"size": 8}
+        a.options = {"simsiam": {"options": {"hidden": 8}, "projector": (16, 16)}}
+    for name in filter(importlib.util.find_spec, SHARED):  # imported once, before the processes fork
+        importlib.import_module(name)
+    failed = []
+    for key, seed in rows_to_measure(a):
+        if ledger.holds(a.out, **key, seed=seed):
+            continue
+        if (values := apart(a, key, seed)) is None:
+            failed.append(f"{key['method']} ({key['setting']}, seed {seed})")
+            continue
+        row = ledger.row({**key, "note": a.note, **values}, seed=seed, peers=("lightly", "timm"))
+        ledger.add(a.out, row, shown=("method", "setting", "lr", "seed", "knn30", "probe", "auroc", "r_auroc", "seconds"))
+    if failed:
+        raise SystemExit(f"failed, see above: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

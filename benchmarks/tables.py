@@ -18,6 +18,7 @@ from ledger import ROOT, rows
 from vergence import objectives
 
 CONTROLS = ("untrained", "pixels", "pca")
+WHOSE = ("", "untrained_")  # how the names of values of a trained encoder and of an untrained one begin
 BUSY = "busy machine"  # how the note of a row begins whose times are not comparable
 
 
@@ -96,14 +97,58 @@ def speed_table() -> str:
         what["bench score"] = "`vergence score` / bare forward pass, processor time"
         setting = f"{row['encoder']}, {row['size']} px, batch {row['batch_size']}, {row['precision']}"
         body.append([what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`vergence {row['measurement']}`"])
-    last = {(row["encoder"], row["our_precision"], row.get("setting")): row for row in rows("lightly")}
-    for row in last.values():
-        ours, theirs = (", ".join(row[k] for k in (f"{who}_precision", f"{who}_layout") if k in row) for who in ("our", "their"))
-        setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}; {ours} / {theirs}"
-        body.append(
-            ["our training loop / lightly's SimCLR loop", setting, f"{row['ratio']:.2f}", "`benchmarks/against_lightly.py`"]
-        )
+    peers = peer_rows()
+    for row in peers:
+        what = f"training here / with {row['peer']}, `{row['method']}`"
+        setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}, {row['precision']}; {timed(row)}"
+        body.append([what, setting, bounded(row["ratio"]), "`benchmarks/peers.py`"])
+    for row in rows("lightly"):  # of a script that `peers.py` has replaced
+        if row["encoder"] not in {one["encoder"] for one in peers}:
+            ours, theirs = (
+                ", ".join(row[k] for k in (f"{who}_precision", f"{who}_layout") if k in row) for who in ("our", "their")
+            )
+            setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}; {ours} / {theirs}"
+            what = "VJE's training loop / lightly's SimCLR loop, not like for like"
+            body.append([what, setting, f"{row['ratio']:.2f}", "a script since replaced by `benchmarks/peers.py`"])
     return grid(["what", "setting", "ratio", "command"], body)
+
+
+def peer_rows() -> list[dict]:
+    """The last row of ``benchmarks/peers.py`` for each setting and peer; one measured on an idle machine where there is one."""
+    found = sorted((row for row in rows("peers") if row["method"]), key=lambda row: not row["note"].startswith(BUSY))
+    return list({tuple(row[key] for key in ("method", "encoder", "precision", "device", "peer")): row for row in found}.values())
+
+
+def timed(row: dict) -> str:
+    """Returns which time a row's rates are by."""
+    return "by processor time" if row["clock"] == "processor" else "by the wall clock"
+
+
+def bounded(ratio: list[float | None]) -> str:
+    """Returns a ratio with its interval, where there is one."""
+    return f"{ratio[0]:.2f}" + (f" ({ratio[1]:.2f} to {ratio[2]:.2f})" if ratio[1] is not None else "")
+
+
+def peers_table() -> str:
+    """Lines of ``benchmarks/peers.py``: this library, then each peer, of each setting; what does not install says why."""
+    groups: dict[tuple, list[dict]] = defaultdict(list)
+    for row in peer_rows():
+        groups[tuple(row[key] for key in ("method", "encoder", "precision", "n_train", "epochs", "batch_size"))].append(row)
+    body = []
+    for (method, encoder, precision, n, epochs, batch), found in groups.items():
+        setting = f"`{method}`, {encoder}, {precision}, {n:,} x {epochs}, batch {batch}, {timed(found[-1])}"
+        sides = [("**vergence**", found[-1]["here"], "", "")]
+        sides += [(row["peer"], row["there"], bounded(row["ratio"]), bounded(row["seconds_ratio"])) for row in found]
+        for i, (name, one, ratio, seconds) in enumerate(sides):
+            knn = plus_minus([curve[-1] for curve in one["knn"]], 1)
+            size = f"{one['packages']} ({one['packages_without_gpu']})"
+            cells = [f"{one['images_per_second']:.0f}", ratio, knn, seconds, f"{one['start']:.1f}", str(one["peak_mib"])]
+            body.append([setting if i == 0 else "", name, *cells, f"{one['import_seconds']:.1f}", size, str(one["lines"])])
+    for name in dict.fromkeys(row["peer"] for row in rows("peers") if not row["method"]):
+        body.append(["", name, "does not install", *[""] * 8])
+    head = ["setting, images x epochs", "library", "images/s", "ratio (95 %)", "kNN (30), %", "time to equal kNN, ratio (95 %)"]
+    head += ["start, s", "peak memory, MiB", "import, s", "packages (without GPU's)", "lines"]
+    return grid(head, body) if groups else "Not measured yet."
 
 
 def advice_rows() -> list[dict]:
@@ -581,26 +626,33 @@ def methods_table() -> str:
     """A line for each setting of ``benchmarks/methods.py``: means over the last row of each seed, and the untrained encoder's."""
     groups: dict[tuple, dict] = defaultdict(dict)
     for row in rows("methods"):
-        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["method"], row["setting"])
-        groups[key][row["seed"]] = row
+        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"))
+        groups[(*key, row["setting"], row["method"])][row["seed"]] = row
     if not groups:
         return "Not measured yet."
     body = []
-    for (data, n, epochs, seconds, method, setting), of_seed in groups.items():
-        found = list(of_seed.values())
-        budget = f"{data}, {n:,} x {epochs}" if seconds is None else f"{data}, {n:,}, {seconds:g} s"
-        rate = f"{found[0]['optimizer']} {found[0]['lr']:g}"
-        knn, probe = (
-            [f"{plus_minus([row[f'{who}{what}'] for row in found], 1)}" for who in ("", "untrained_")]
-            for what in ("knn30", "probe")
-        )
-        rank = [plus_minus([row[f"{who}effective_rank"] for row in found], 1) for who in ("", "untrained_")]
+    for (data, n, epochs, seconds, size, setting, method), of_seed in groups.items():
+        found, control = list(of_seed.values()), setting == "control"
+        budget = f"{n:,} x {epochs}" if seconds is None else f"{n:,}, {seconds:g} s"
+        where = f"{data}{'' if size is None else f' at {size} px'}, {budget}"
+        rate = "control" if control else f"{setting}: {found[0]['optimizer']} {found[0]['lr']:g}"
+        pairs = []
+        for what, digits in (("knn30", 1), ("probe", 1), ("effective_rank", 1)):
+            own, other = (
+                plus_minus([row[f"{who}{what}"] for row in found if f"{who}{what}" in row] or [0.0], digits) for who in WHOSE
+            )
+            pairs.append(own if control else f"{own} ({other})")
         auroc = plus_minus([statistics.mean(row["auroc"].values()) for row in found], 3)
-        speed = [f"{statistics.median(row[key] for row in found):.0f}" for key in ("images_per_second", "peak_mib")]
-        pairs = [f"{own} ({untrained})" for own, untrained in (knn, probe, rank)]
-        body.append([budget, str(len(found)), f"`{method}`", f"{setting}: {rate}", *pairs, auroc, *speed])
+        ranked = [
+            plus_minus([row["r_auroc"][name] for row in found], 3) if name in found[0]["r_auroc"] else ""
+            for name in ("neighbor spread", "posterior entropy")
+        ]
+        speed = "" if control else f"{statistics.median(row['images_per_second'] for row in found):.0f}"
+        peak = f"{statistics.median(row['peak_mib'] for row in found):.0f}"
+        body.append([where, str(len(found)), f"`{method}`", rate, *pairs, auroc, *ranked, speed, peak])
     header = ["data, items x epochs", "seeds", "method", "optimizer", "kNN (30), % (untrained)", "probe, % (untrained)"]
-    return grid([*header, "effective rank (untrained)", "AUROC", "images/s", "peak memory, MiB"], body)
+    header += ["effective rank (untrained)", "AUROC", "R-AUROC, neighbor spread", "R-AUROC, own entropy"]
+    return grid([*header, "images/s", "peak memory, MiB"], body)
 
 
 def notes_table() -> str:
@@ -731,7 +783,7 @@ PAGES = {
         },
         "samples": samples_table,
     },
-    ROOT / "docs" / "methods.md": {"methods": methods_table},
+    ROOT / "docs" / "methods.md": {"methods": methods_table, "peers": peers_table},
     ROOT / "docs" / "encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
     ROOT / "docs" / "advice.md": {
         "agreement": agreement_table,

@@ -1,0 +1,60 @@
+"""The table of methods: which rows it measures, its search and its controls."""
+
+import argparse
+
+import ledger
+import pytest
+import torch
+
+import methods as benchmark
+import vergence
+from vergence import methods
+from vergence.data.sources import open_data
+from vergence.evaluation import controls
+from vergence.training import recipes
+
+OPTIONS = {"data": "digits", "limit": 100, "batch_size": 16, "seconds": None, "epochs": 2, "settings": {}}
+
+
+def options(**changes):
+    return argparse.Namespace(**OPTIONS | changes)
+
+
+def test_every_method_with_a_small_recipe_is_in_the_table():
+    small = {name.removesuffix("_small") for name in recipes.names() if name.endswith("_small")}
+    assert small | set(methods.names()) <= set(benchmark.METHODS)
+
+
+def test_controls_come_first_and_only_known_optimizers_are_published():
+    a = options(seeds=[0], chosen=list(benchmark.SETTINGS)[::-1], methods=["byol", "vssl"], controls=["pca"])
+    found = [(key["setting"], key["method"]) for key, _ in benchmark.rows_to_measure(a)]
+    assert found == [("control", "pca"), ("searched", "byol"), ("searched", "vssl"), ("published", "byol")]
+
+
+def test_the_published_rate_is_scaled_to_the_batch():
+    found = benchmark.optimizer(options(batch_size=128), "simsiam")
+    assert found == {"optimizer": "sgd", "lr": 0.025, "weight_decay": 1e-4}
+
+
+def test_a_search_serves_every_seed_of_its_commit(tmp_path):
+    """Nothing is trained: there is no folder to train in."""
+    key = {"method": "byol", "setting": "searched", "set": {}}
+    a = options(out=tmp_path / "rows.jsonl", rates=(1e-3,))
+    search = {"0.0005": 0.2, "0.002": 0.31, "0.008": 0.3}
+    ledger.add(a.out, ledger.row({**key, "search": {**search, "0.008": 0.9}}, seed=0) | {"commit": "0123456789ab"})
+    ledger.add(a.out, ledger.row({**key, "search": search}, seed=0))
+    found = benchmark.searched(a, key, {}, None)
+    assert found == {"optimizer": "adamw", "weight_decay": 1e-4, "lr": 0.002, "search": search}
+
+
+@pytest.mark.float32
+def test_the_control_of_components_is_that_of_evaluation(tmp_path):
+    settings = benchmark.described(options(data_root=None), "pca")
+    assert settings["size"] == 8, "the data's own, not that of pretrained networks"
+    run = vergence.train("digits", out=tmp_path / "run", **settings)
+    opened = open_data(run.folder.config.data)
+    found = benchmark.components(run, opened, 8)
+    x, y = (run.encode(part) for part in (opened.train, opened.test))
+    expected = torch.cat(controls.pca(x, y, 8)).double()
+    z = torch.cat([found.encode(part) for part in (opened.train, opened.test)]).double()
+    torch.testing.assert_close(torch.cdist(z, z), torch.cdist(expected, expected), atol=1e-3, rtol=1e-3)
