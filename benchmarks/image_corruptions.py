@@ -1,7 +1,7 @@
 """The 16 corruptions of the CIFAR-10 experiment of arXiv:2505.12477, at severities 1 to 5, for batches of images.
 
 D. Hendrycks, T. Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", arXiv:1903.12261.
-`STRENGTHS` are the published ones of CIFAR-10-C, for images of 32 pixels; lengths are in pixels and are not scaled with the image.
+`STRENGTHS` are the published ones of CIFAR-10-C, for images of 32 pixels; lengths are in pixels and do not grow with the image.
 The code is ours: `imagecorruptions` has other strengths, for photographs, and needs OpenCV and numba. Differences:
 
 - frost: the published code blends photographs of frost; here the ridges of a plasma fractal stand for them.
@@ -11,7 +11,7 @@ The code is ours: `imagecorruptions` has other strengths, for photographs, and n
 
 glass_blur follows the published code, whose exchange of two views of an array copies one of the pixels over the other.
 
-Every image has its own seed, from which all its random numbers follow; in float64 the same seed gives other noise than in float32.
+Every image has its own seed, from which all its random numbers follow; float64 gives other numbers than float32.
 """
 
 import functools
@@ -247,7 +247,7 @@ def frost(x: Tensor, own: float, weight: float, numbers: Numbers) -> Tensor:
 
 
 def moved(x: Tensor, distance: float, angle: Tensor) -> Tensor:
-    """Returns images (B, C, H, W), each moved by a distance in pixels in the direction of its angle (B,); borders are repeated."""
+    """Returns images (B, C, H, W), each moved by a distance in pixels along its angle (B,); borders are repeated."""
     scale = x.new_tensor([2 / (x.shape[3] - 1), 2 / (x.shape[2] - 1)])
     theta = torch.eye(2, 3, dtype=x.dtype, device=x.device).repeat(len(x), 1, 1)
     theta[:, :, 2] = distance * torch.stack([angle.cos(), angle.sin()], 1) * scale

@@ -12,7 +12,7 @@ from scipy.ndimage import gaussian_filter
 
 N = 6
 SEEDS = torch.arange(100, 100 + N)
-# Severities whose distance from the clean image exceeds that of the one before; the published strengths are not monotone for others
+# Severities that are farther from the clean image than the one before; the published strengths are not monotone for others
 GROWING = {
     "impulse_noise": (2, 3, 4, 5),
     "jpeg_compression": (2, 3, 4, 5),
