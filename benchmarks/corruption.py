@@ -69,6 +69,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {  # paradigm: recipe, and what
     "supervised": ("vje_small", {}),  # the views of contrastive
 }
 PARADIGMS = (*RECIPES, "patches", "advice")
+TINY = ("contrastive", "denoising_autoencoder", "supervised", "patches", "advice")  # of them with --tiny
 ATOMS, DIRECTIONS, COMPONENTS, DRAWS = 128, 256, 32, 4  # of patches and of the advice
 COST = {  # processor milliseconds for an image and epoch with the network `small`, on a busy machine
     "byol": 6.0,
@@ -205,18 +206,18 @@ def views_of(cell: dict[str, Any], side: int) -> CorruptedViews:
 @torch.no_grad()
 def closed_forms(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts) -> dict[str, Any]:
     """Solves both linear problems in the principal directions of features of patches, from the same views."""
-    views = views_of(cell, parts.train.shape[2])
-    maps = patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed)
-    first = [maps(to_unit(x)) for x in parts.train.split(250)]
+    views, device = views_of(cell, parts.train.shape[2]), as_device(a.device)
+    maps = patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed, device=str(device))
+    first = [maps(to_unit(x.to(device))) for x in parts.train.split(250)]
     center, V = principal_directions(first, min(DIRECTIONS, len(parts.train) - 1, first[0].shape[1]), torch.float32)
 
     def embed(x: Tensor) -> Tensor:
-        return torch.cat([(maps(to_unit(some)) - center) @ V for some in x.split(250)])
+        return torch.cat([(maps(to_unit(some.to(device))) - center) @ V for some in x.split(250)]).cpu()
 
     sums = Sums(V.shape[1], DRAWS)
     for i, (x, f) in enumerate(zip(parts.train.split(250), first, strict=True)):
         g = seeded(loop.seed_of(seed, "views", i))
-        sums.add((f @ V).double(), (embed(views(x, g)).double() for _ in range(DRAWS)))
+        sums.add((f @ V).double().cpu(), (embed(views(x.to(device), g)).double() for _ in range(DRAWS)))
     m = sums.moments(centered=True)
     z = [embed(x) - m.mean.float() for x in (parts.train, parts.test, parts.clean)]
     rows = {"joint_embedding": joint_embedding(m.G, m.S)[0], "reconstruction": reconstruction(m.M, m.S)[0]}
@@ -227,8 +228,15 @@ def advised(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts
     """Returns the advice on pixels and on features of patches; operations are not left out in turn."""
     views = views_of(cell, parts.train.shape[2])
     row = {}
-    settings = {"labels": parts.labels.numpy(), "n_components": COMPONENTS, "n_draws": DRAWS, "random_state": seed}
-    features_of = {"pixels": "raw", "patches": patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed)}
+    settings = {
+        "labels": parts.labels.numpy(),
+        "n_components": COMPONENTS,
+        "n_draws": DRAWS,
+        "random_state": seed,
+        "device": a.device,
+    }
+    maps = patch_features(ArrayItems(parts.train), views, atoms=a.atoms, seed=seed, device=str(as_device(a.device)))
+    features_of = {"pixels": "raw", "patches": maps}
     for name, of in features_of.items():
         found = advise(parts.train, views.__call__, features=of, **settings)
         row[name] = {"verdict": found.verdict, "margin": found.margin, "interval": found.interval}
@@ -316,6 +324,7 @@ def main() -> None:
         a.data, a.corruptions, a.severities, a.strengths, a.encoder = ["cifar10"], ["gaussian_noise"], [5], [1], "small"
         a.limit, a.tested, a.epochs, a.batch_size, a.atoms = 120, 60, 1, 60, 8
         a.device, a.settings = "cpu", {}
+        a.paradigms = [name for name in a.paradigms if name in TINY] or a.paradigms[:1]
     if a.what == "draw":
         corruption_tables.draw(None if a.tiny else ledger.ROOT / "docs" / "figures")
     elif a.data_root is None:
