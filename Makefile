@@ -1,17 +1,22 @@
 # Everything runs in .venv, which is created here. PYTHON chooses the interpreter (3.10 or newer).
 PYTHON ?= python3
 BIN := .venv/bin
+# uv installs in a quarter of pip's time; where it does not reach the registry that pip is configured for, pip does it.
+install = $(BIN)/uv pip install --quiet --python $(1) $(2) || $(1) -m pip install --quiet $(2)
 
-.PHONY: demo test fuzz kill lint check wheel clean
+.PHONY: demo test slow fuzz kill lint check wheel clean
 
 demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
 	$(BIN)/vergence demo
 
-test: .venv/tested  ## all tests, doctests and the README's examples; two processes of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+test: .venv/tested  ## tests, doctests and the README's examples; two processes of one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+
+slow: .venv/tested  ## the tests of a minute or more: every command of benchmarks/README.md, simulations of advice, real data
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
 
 fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found
-	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
+	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
 
 lint: .venv/tested  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -20,11 +25,11 @@ lint: .venv/tested  ## ruff and mypy --strict
 
 check: lint test
 
-wheel:  ## builds the wheel, installs it into a new environment outside the checkout, and runs the demo from it
+wheel: .venv/installed  ## builds the wheel, installs it into a new environment outside the checkout, and runs the demo from it
 	rm -rf dist && mkdir dist
 	$(PYTHON) -m venv dist/venv
 	dist/venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
-	dist/venv/bin/python -m pip install --quiet dist/*.whl
+	$(call install,dist/venv/bin/python,dist/*.whl)
 	cd dist && OMP_NUM_THREADS=1 timeout 400 venv/bin/vergence demo --out demo
 	rm -rf dist/venv
 
@@ -37,12 +42,12 @@ kill: .venv/tested  ## kills commands at 130 random moments, trains on four proc
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "vergence needs Python >= 3.10, found " + sys.version.split()[0] + "; set PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --upgrade pip uv
+	$(call install,$(BIN)/python,--editable .)
 	touch $@
 
 .venv/tested: .venv/installed
-	$(BIN)/python -m pip install --quiet --group test
+	$(call install,$(BIN)/python,--group test)
 	touch $@
 
 clean:

@@ -15,6 +15,7 @@ def fashion(tmp_path_factory):
     return torchvision_root("FashionMNIST", "fashion_mnist", tmp_path_factory)
 
 
+@pytest.mark.slow
 def test_a_short_training_beats_the_untrained_encoder(fashion, tmp_path):
     """By 200 neighbors; by 30 it takes a few epochs more, and raw pixels stay ahead of so short a training."""
     settings = {"limit": 5000, "epochs": 6, "batch_size": 32, "lr": 2e-3, "crop": (0.3, 1.0), "device": "cpu", "knn_every": 0}

@@ -79,7 +79,8 @@ def test_the_page_has_the_commands_of_every_benchmark():
     assert sum(command.startswith("vergence bench") for command in COMMANDS) >= 3
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_command_runs(outcomes):
     """One test, so that several test processes do not each run all the commands."""
     assert {command: job["output"] for command, job in outcomes.items() if job["code"] != 0} == {}

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FILE = Path(__file__).parents[2] / "benchmarks" / "memory.py"
 
 
+@pytest.mark.slow
 def test_memory_is_measured_beyond_that_of_few_items(tmp_path):
     command = [sys.executable, str(FILE), "--scratch", str(tmp_path / "scratch"), "--limit", "1500", "--only", "predict"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests import forked
 
 from vergence.cli import commands, density
 from vergence.cli.commands import RUN
@@ -194,7 +195,7 @@ def test_corrupt_images_are_skipped_listed_and_refused_under_strict(tmp_path):
     [("no/such/folder", "no/such/folder"), ("cifar01", "cifar10"), ("mnist", "--download")],
 )
 def test_missing_data(tmp_path, source, words):
-    refused("train", source, "--out", tmp_path / "run", "--data-root", tmp_path / "nothing", *QUICK, words=words, run=apart)
+    refused("train", source, "--out", tmp_path / "run", "--data-root", tmp_path / "nothing", *QUICK, words=words, run=forked.run)
     assert not (tmp_path / "run").exists()
 
 

@@ -37,7 +37,7 @@ OBJECTIVES = {
 }
 FORMATS = ("npz", "csv", "parquet")
 COUNTS = {"train": 50, "embed": 20, "score": 20, "density": 20, "advise": 20}
-SHORT = (0, 3, 5, 8, 50, 70, 90, 110)
+SHORT = (0, 3, 50, 70, 90, 110)
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 TIMES = ("seconds", "images_per_second")  # of a row of metrics
 LONGEST = 600.0  # seconds of a command, which take ten on a quiet machine
@@ -297,11 +297,13 @@ def main():
     arguments = parser.parse_args()
     chosen = chosen_cases(arguments)
 
+    import lightning_fabric  # noqa: F401  what the children would import one by one
+
     import vergence.cli.commands
     import vergence.linear.advice
     import vergence.mixtures
     import vergence.report.advice
-    import vergence.runs.demo  # noqa: F401  what the children would import one by one
+    import vergence.runs.demo  # noqa: F401
 
     root = Path(tempfile.mkdtemp(prefix="vergence_kill_"))
     started, hits, findings = time.monotonic(), Counter(), []

@@ -85,6 +85,7 @@ def test_where_both_keep_the_same_it_cannot_tell(labeled):
         assert found.margin == 0 and found.interval == (0, 0)
 
 
+@pytest.mark.slow
 def test_labels_that_say_nothing_hardly_ever_give_a_verdict():
     """Both methods keep different things, and neither helps: at 95 % confidence at most one in twenty verdicts is wrong."""
     verdicts = []
@@ -268,6 +269,7 @@ def test_label_information_is_hardly_biased_where_items_are_few(n, r):
     assert abs(found - truth) < 0.12 * truth
 
 
+@pytest.mark.slow
 def test_labels_that_say_nothing_are_said_to_be_unreadable():
     spoken = 0
     for seed in range(20):
@@ -356,6 +358,7 @@ def tied(seed, n=400, d=8, k=3):
     return row.margin, row.interval, bootstrap(*(torch.cat(folds) for folds in right.values()))
 
 
+@pytest.mark.slow
 def test_the_margins_interval_covers_its_expectation_where_spectra_are_tied():
     """Solutions that are held fixed make the interval too short by half: one of the planted errors that it must show."""
     margins, *intervals = zip(*(tied(seed) for seed in range(40)), strict=True)

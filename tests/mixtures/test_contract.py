@@ -70,7 +70,7 @@ def test_every_conditional_model_declares_a_short_name():
         mixtures.get("mnd")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if "network" in n else []) for n in NAMES])
 def test_scikit_learns_checks(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tiny data: EM and searches that end at their limits

@@ -1,23 +1,20 @@
 """Starting a training: where it may write, and what it refuses before it does."""
 
 import copy
-import os
 import shutil
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import torch
+from tests import forked
 
 import vergence
 
 pytestmark = pytest.mark.float32
 
 QUICK = {"epochs": 1, "batch_size": 64, "limit": 256, "device": "cpu", "precision": "fp32", "knn_every": 0}
-CLI = [sys.executable, "-m", "vergence.cli.commands", "train"]
-ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
 @pytest.mark.parametrize("out", ["data", "."])
@@ -40,7 +37,7 @@ def test_no_data_is_named(tmp_path):
 def test_a_second_training_and_a_resume_beside_a_running_one_are_refused(tmp_path):
     run = tmp_path / "run"
     arguments = ["digits", "--out", str(run), "--epochs", "400", "--device", "cpu", "--set", "checkpoint_seconds=1e9"]
-    process = subprocess.Popen([*CLI, *arguments], env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = forked.popen("train", *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
         while not (run / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:

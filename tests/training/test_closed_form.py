@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from tests import forked
 
 import vergence
 from vergence.data.arrays import from_array
@@ -157,10 +156,8 @@ def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
 
 @pytest.mark.float32
 def test_two_processes_fit_what_one_fits(tmp_path):
-    command = [sys.executable, "-m", "vergence.cli.commands", "train", "digits", "--recipe", "patches", "--encoder", TINY]
-    command += ["--device", "cpu", "--devices", "2", "--out", str(tmp_path / "two")]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    subprocess.run(command, env=env, check=True, capture_output=True, timeout=240)
+    command = ["train", "digits", "--recipe", "patches", "--encoder", TINY, "--device", "cpu"]
+    forked.run(*command, "--devices", 2, "--out", tmp_path / "two", check=True)
     one, two = vergence.train("digits", out=tmp_path / "one", **QUICK), vergence.load(tmp_path / "two")
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
     torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-4, atol=1e-5)

@@ -3,12 +3,10 @@
 import itertools
 import json
 import math
-import os
 import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests import forked
 
 import vergence
 from vergence.methods.paired import PairedMethod
@@ -26,13 +25,11 @@ from vergence.training.optimizers import LARS, build_optimizer, learning_rate, s
 
 pytestmark = pytest.mark.float32
 
-CLI = [sys.executable, "-m", "vergence.cli.commands"]
-ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+OPTIONS = ("--device", "cpu", "--set", "knn_every=0")
 
 
-def train(out, *arguments, check=True, **kwargs):
-    command = [*CLI, "train", "digits", "--out", str(out), "--device", "cpu", "--set", "knn_every=0", *arguments]
-    return subprocess.run(command, env=ENV, check=check, capture_output=True, text=True, timeout=240, **kwargs)
+def train(out, *arguments):
+    return forked.run("train", "digits", "--out", out, *OPTIONS, *arguments, check=True)
 
 
 def weights(run):
@@ -94,21 +91,10 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
     settings = ["--epochs", "6", "--batch-size", "128", "--set", "checkpoint_seconds=0", "--precision", "fp32"]
     train(tmp_path / "whole", *settings)
     rng = random.Random(0)
-    command = [
-        *CLI,
-        "train",
-        "digits",
-        "--out",
-        str(tmp_path / "killed"),
-        "--device",
-        "cpu",
-        "--set",
-        "knn_every=0",
-        *settings,
-    ]
+    command = ["train", "digits", "--out", tmp_path / "killed", *OPTIONS, *settings]
     kills, steps = 0, []
     for _ in range(8):
-        process = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = forked.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         log = tmp_path / "killed" / "checkpoints" / "last.pt"
         seen = log.stat().st_mtime_ns if log.exists() else 0
         deadline = time.monotonic() + 60
@@ -123,13 +109,12 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
         process.wait()
         kills += 1
         steps.append(torch.load(log, weights_only=True)["step"])
-        command = [*CLI, "train", "--resume", str(tmp_path / "killed")]
+        command = ["train", "--resume", tmp_path / "killed"]
         if kills == 4:
             break
     assert kills >= 3, "the run ended before it could be killed"
     assert steps == sorted(steps)
-    done = subprocess.run([*CLI, "train", "--resume", str(tmp_path / "killed")], env=ENV, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    forked.run("train", "--resume", tmp_path / "killed", check=True)
     whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
     assert whole.keys() == killed.keys()
     assert all(torch.equal(whole[k], killed[k]) for k in whole)
@@ -163,8 +148,8 @@ def test_two_processes_are_one(tmp_path):
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_cleanly_and_the_run_goes_on(tmp_path, signum):
-    command = [*CLI, "train", "digits", "--out", str(tmp_path / "run"), "--epochs", "400", "--device", "cpu"]
-    process = subprocess.Popen(command, env=ENV, stderr=subprocess.PIPE, text=True)
+    command = ["train", "digits", "--out", tmp_path / "run", "--epochs", "400", "--device", "cpu"]
+    process = forked.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() and process.poll() is None:
         time.sleep(0.05)

@@ -52,7 +52,14 @@ def wait_for(condition):
     return result
 
 
-@pytest.mark.parametrize(("which", "moment"), [("first", "training"), ("second", "training"), ("second", "starting")])
+@pytest.mark.parametrize(
+    ("which", "moment"),
+    [
+        ("second", "training"),
+        pytest.param("first", "training", marks=pytest.mark.slow),
+        pytest.param("second", "starting", marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_that_is_killed_ends_both_with_one_message(which, moment, tmp_path):
     out = tmp_path / "run"
     with started(out) as first:

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from tests import forked
 
 import vergence
 from vergence import objectives
@@ -73,12 +72,10 @@ def test_every_objective_with_a_density_has_a_recipe_on_patches(tmp_path, name):
 
 
 def test_two_processes_train_what_one_trains(tmp_path):
-    command = [sys.executable, "-m", "vergence.cli.commands", "train", "digits", "--recipe", "patches_vje", "--encoder", TINY]
-    command += ["--device", "cpu", "--limit", "300", "--batch-size", "64", "--epochs", "1", "--precision", "fp32"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = ["train", "digits", "--recipe", "patches_vje", "--encoder", TINY, "--device", "cpu"]
+    command += ["--limit", "300", "--batch-size", "64", "--epochs", "1", "--precision", "fp32"]
     for n in (1, 2):
-        words = [*command, "--devices", str(n), "--out", str(tmp_path / str(n))]
-        subprocess.run(words, env=env, check=True, capture_output=True, timeout=240)
+        forked.run(*command, "--devices", n, "--out", tmp_path / str(n), check=True)
     one, two = vergence.load(tmp_path / "1"), vergence.load(tmp_path / "2")
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
     torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-2, atol=1e-3)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_parts_of_another_job_are_discarded_with_one_line(tmp_path, manifest, ca
     assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "short", "empty", "gone"])
+@pytest.mark.parametrize("damage", ["flipped", "short", "empty", "gone", "text"])
 def test_a_damaged_part_and_all_behind_it_are_computed_again(tmp_path, damage):
     write(tmp_path / "whole.npz")
     with pytest.raises(KeyboardInterrupt):
@@ -90,6 +91,11 @@ def test_a_damaged_part_and_all_behind_it_are_computed_again(tmp_path, damage):
     part.write_bytes({"flipped": bytes(content), "short": bytes(content[:200])}.get(damage, b""))
     if damage == "gone":
         part.unlink()
+    if damage == "text":
+        names = np.load(tmp_path / ".t.npz.parts" / "000000.npz").files
+        with zipfile.ZipFile(part, "w") as archive:
+            for name in names:
+                archive.writestr(name, "16")  # no array of NumPy's
     assert write(tmp_path / "t.npz") == 12
     assert (tmp_path / "t.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
 

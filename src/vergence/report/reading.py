@@ -235,7 +235,7 @@ def _examples(file: Path) -> dict[str, Any]:
         if sum(member.file_size for member in archive.infolist()) > LARGEST:
             raise ValueError(f"expected at most {LARGEST:,} bytes of arrays")
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+        arrays = {name: np.asarray(archive[name]) for name in archive.files}  # bytes, where a member is no array
     for name, (kinds, ndim) in ARRAYS.items():
         if name in arrays and (arrays[name].dtype.kind not in kinds or arrays[name].ndim != ndim):
             raise ValueError(f"{name}: expected {ndim} axes of kind {kinds}, found {arrays[name].ndim} of {arrays[name].dtype}")

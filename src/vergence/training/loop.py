@@ -177,11 +177,10 @@ def _restore(
     if fabric.world_size > 1:
         method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
     state = recorder.load_checkpoint()
-    if state is not None:
-        _load(method.load_state_dict, state["model"])
-    model, optimizer = fabric.setup(method, build_optimizer(config, method))
+    model, optimizer = fabric.setup(method, build_optimizer(config, method))  # converts parameters to the run's precision
     if state is None:
         return model, optimizer, {"step": 0, "metrics": {}, "threads": None}
+    _load(method.load_state_dict, state["model"])
     _load(load_optimizer, optimizer, state["optimizer"], config)
     if fabric.is_global_zero:
         recorder.drop_rows_after(state["step"])
