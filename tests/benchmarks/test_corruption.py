@@ -118,7 +118,7 @@ def given(**changes):
             "seeds": [0],
             "limit": 2000,
             "tested": 1000,
-            "epochs": 6,
+            "epochs": 5,
             "batch_size": 64,
             "encoder": "small",
             "settings": {},
@@ -147,7 +147,7 @@ def test_every_network_has_the_same_batch_and_epochs_and_the_closed_forms_have_n
     for cell, _ in corruption.cells(given(data=["cifar10"], corruptions=["fog"], severities=[1], strengths=[0])):
         if cell["paradigm"] in corruption.RECIPES:
             config = corruption.described(given(), cell, 3)
-            assert (config.fit.epochs, config.fit.batch_size, config.fit.seed) == (6, 64, 3)
+            assert (config.fit.epochs, config.fit.batch_size, config.fit.seed) == (5, 64, 3)
             build.build_method(config.model, (3, 32, 32), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
             assert (config.model.encoder == "small") == (cell["paradigm"] != "masked_autoencoder")
         else:
