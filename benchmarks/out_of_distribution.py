@@ -307,6 +307,8 @@ def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
         jobs |= {(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()}
         jobs |= {(" + ".join(levels), how): first_default(levels) for how, levels in FIRST.items()}
     for (level, detector_name), detector in jobs.items():
+        if not detector_name.startswith(a.detectors):
+            continue
         fields = {"data": source, "encoder": name, "level": level, "detector": detector_name, "seed": seed, "epochs": a.epochs}
         if ledger.holds(a.out, **fields):
             continue
@@ -329,6 +331,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--epochs", type=int, help="of the networks; the recipe's by default")
+    parser.add_argument("--detectors", default="", help="only detectors whose names begin like this, such as 'default'")
     a = ledger.parse(parser, "out_of_distribution")
     if a.tiny:
         a.limit, a.encoders, a.data, a.epochs = 200, ["vje", "untrained"], ["cifar10"], 1

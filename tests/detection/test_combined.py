@@ -215,7 +215,7 @@ def test_the_default_finds_another_direction_another_length_and_other_statistics
     X, new, odd = items(2000, typical), items(500, typical), items(300, *odd)
     detector = default_detector(X).fit(X)
     found = roc_auc_score(np.arange(800) >= 500, np.r_[detector.anomaly_score(new), detector.anomaly_score(odd)])
-    assert found > 0.95 and detector.level(odd).tolist().count("statistics" if kind == "statistics" else "z") > 270
+    assert found > 0.93 and detector.level(odd).tolist().count("statistics" if kind == "statistics" else "z") > 270
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])

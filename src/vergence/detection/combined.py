@@ -229,17 +229,17 @@ class CombinedDetector(Detector):
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian
 PATCHES = ("patches",)
 EMBEDDED = ("z", "pretrained")  # in whose directions similar content is close
-SMALL = 0.3  # weight of the levels beside embeddings
+BESIDE = {**dict.fromkeys(PLAIN, 0.3), **dict.fromkeys(PATCHES, 0.1)}  # weights of levels beside embeddings
 
 
 def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, **settings: Any) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
-    - the embedding ``z``, ``pretrained`` features: Fisher's rule over one Gaussian without the least likely twentieth of the
-      items, which notices foreign kinds of items, and the cosine distance of the centered and scaled features to the 5th nearest
-      of 2,000 items, which notices what is foreign in meaning but of the same kind;
+    - the embedding ``z``, ``pretrained`` features: Fisher's rule over the cosine distance to the 5th nearest of 2,000 items,
+      which notices what is foreign in meaning but of the same kind, and with a weight of 0.5 each the same distance of the
+      centered and scaled features, and one Gaussian without the least likely twentieth of the items, which notices foreign kinds;
     - statistics of pixels, or the inputs as they are, with a weight of 0.3 beside embeddings: one such Gaussian;
-    - the average responses to ``patches``, with a weight of 0.3: the distance to the 20th nearest of 2,000 items.
+    - the average responses to ``patches``, with a weight of 0.1: the distance to the 20th nearest of 2,000 items.
 
     Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. How this was
     chosen, and what it detects, is in docs/detection.md.
@@ -265,12 +265,16 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
     if not contaminated:
         detectors |= {name: neighbors(20, max_items=2000) for name in used if name in PATCHES}
         detectors |= {name: _of_embedding() for name in used if name in EMBEDDED}
-    weights = None if contaminated or beside == used else dict.fromkeys(beside, SMALL)
+    weights = None if contaminated or beside == used else {name: BESIDE[name] for name in beside}
     return CombinedDetector(detectors or None, **{"combine": "least", "weights": weights, **settings})
 
 
 def _of_embedding() -> CombinedDetector:
     """Returns the unfitted detector of an embedding: its density and the distance between directions."""
-    whole = slice(None)
-    density, direction = find("GaussianDetector")(trim=0.05), find("NeighborDetector")(max_items=2000, metric="cosine")
-    return CombinedDetector({"density": density, "direction": direction}, columns={"density": whole, "direction": whole})
+    neighbors = find("NeighborDetector")
+    parts = {
+        "cosine": neighbors(max_items=2000, metric="cosine", standardize=False),
+        "centered": neighbors(max_items=2000, metric="cosine"),
+        "density": find("GaussianDetector")(trim=0.05),
+    }
+    return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights={"centered": 0.5, "density": 0.5})
