@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections import defaultdict
 
+import corruption_tables
 from ledger import ROOT, rows
 
 from vergence import objectives
@@ -655,6 +656,12 @@ def methods_table() -> str:
     return grid([*header, "images/s", "peak memory, MiB"], body)
 
 
+def corruption_table(name: str, **settings: str) -> str:
+    """A summary of ``corruption_tables``; says so where nothing was measured yet."""
+    header, body = getattr(corruption_tables, name)(rows("corruption"), **settings)
+    return grid(header, body) if body else "Not measured yet."
+
+
 def notes_table() -> str:
     """A line for each note on old rows."""
     body = []
@@ -791,6 +798,12 @@ PAGES = {
         "overlaps": overlap_table,
         "failures": failures_table,
         "features": features_table,
+    },
+    ROOT / "docs" / "corruption.md": {
+        "corrupted": functools.partial(corruption_table, "accuracies"),
+        "clean": functools.partial(corruption_table, "accuracies", measure="clean_probe"),
+        "neighbors": functools.partial(corruption_table, "accuracies", measure="knn30"),
+        **{name: functools.partial(corruption_table, name) for name in ("drops", "helped", "foretold")},
     },
     ROOT / "docs" / "uncertainty.md": {
         "errors": functools.partial(uncertainty_table, "r_auroc"),

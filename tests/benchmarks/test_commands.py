@@ -20,6 +20,7 @@ PAGE = (ROOT / "benchmarks" / "README.md").read_text()
 COMMANDS = re.findall(r"`((?:python|vergence) [^`]+)`", PAGE.split("## Notes")[0])
 COMMANDS = [command for command in COMMANDS if "tables.py" not in command]
 NEEDS = {"peers.py": "lightly", "joint.py": "lightly", "methods.py": "lightly", "mixture_speed": "gmr"}
+NEEDS |= {"corruption.py run": "lightly"}
 NEEDS |= {"pretrained.py": "efficientnet_lite_pytorch"}
 NEEDS |= {"figure_": "matplotlib", " draw": "matplotlib"}
 LAYOUT = ("FashionMNIST/raw", "MNIST/raw", "cifar-10-batches-py")

@@ -1,0 +1,287 @@
+"""The experiment on corrupted images: its views, fixed corruptions, supervised control, cells and summaries."""
+
+import argparse
+import json
+
+import corruption
+import corruption_tables as ct
+import image_corruptions
+import pytest
+import torch
+from tests.conftest import torchvision_root
+from torch.nn import functional as F
+
+from vergence.data.config import ViewConfig
+from vergence.data.views import ImageViews
+from vergence.encoders.networks import encoder
+from vergence.methods.dino import Dino
+from vergence.training import build
+
+VIEWS = ViewConfig(blur=0.0)
+
+
+def some(n=6, side=32):
+    return torch.randint(0, 256, (n, 3, side, side), generator=torch.Generator().manual_seed(0)).byte()
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# Views
+
+
+def test_the_corruption_is_appended_to_the_same_view():
+    x, plain = some(), ImageViews(VIEWS, 32)
+    views = {s: corruption.CorruptedViews(VIEWS, 32, "gaussian_noise", s) for s in (0, 1, 2)}
+    draws = views[0].draw(6, seeded())
+    without = {name: draw for name, draw in draws.items() if name != "corruption"}
+    assert torch.equal(views[0].apply(x, draws), plain.apply(x, without))
+    for strength in (1, 2):
+        wanted = image_corruptions.corrupted(plain.apply(x, without), "gaussian_noise", strength, draws["corruption"])
+        assert torch.equal(views[strength].apply(x, draws), wanted)
+    far = [float((views[s].apply(x, draws) - views[0].apply(x, draws)).abs().mean()) for s in (1, 2)]
+    assert 0 < far[0] < far[1]
+
+
+def test_the_corruption_of_a_view_is_sampled_anew():
+    views = corruption.CorruptedViews(ViewConfig(crop=(1.0, 1.0), flip=0.0, jitter_p=0.0, grayscale=0.0, blur=0.0), 32, "fog", 1)
+    g = seeded()
+    assert not torch.equal(views(some(), g), views(some(), g))
+
+
+def test_a_part_of_a_batch_has_the_views_of_the_whole():
+    views = corruption.CorruptedViews(VIEWS, 32, "zoom_blur", 2)
+    x, draws = some(), views.draw(6, seeded())
+    part = views.apply(x[2:4], {name: draw[2:4] for name, draw in draws.items()})
+    assert torch.equal(part, views.apply(x, draws)[2:4])
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("kind", image_corruptions.KINDS)
+def test_small_crops_are_corrupted_too(kind):
+    """DINO's, of 12 pixels at 32."""
+    pytest.importorskip("lightly")
+    net = encoder("small", (3, 32, 32), torch.full((3,), 0.5), torch.full((3,), 0.25))
+    inputs = Dino(net, (3, 32, 32), outputs=8, hidden=8, bottleneck=8, local_crops=1).inputs(
+        corruption.CorruptedViews(VIEWS, 32, kind, 2)
+    )
+    assert [(one.size, one.kind, one.strength) for one in inputs.kinds] == [(32, kind, 2)] * 2 + [(12, kind, 2)]
+    crops = inputs.apply(some(2), inputs.draw(2, seeded()))
+    assert crops[2].shape == (2, 3, 12, 12) and bool(crops[2].isfinite().all())
+
+
+# The data
+
+
+def test_a_fixed_corruption_follows_from_index_part_and_seed():
+    x = some()
+    y = corruption.corrupted(x, "gaussian_noise", 3, 0, "train")
+    assert torch.equal(corruption.corrupted(x, "gaussian_noise", 3, 0, "train"), y)
+    assert torch.equal(corruption.corrupted(x[:3], "gaussian_noise", 3, 0, "train"), y[:3])
+    for seed, part in ((1, "train"), (0, "test")):
+        assert not torch.equal(corruption.corrupted(x, "gaussian_noise", 3, seed, part), y)
+    same = corruption.corrupted(x[:1].repeat(2, 1, 1, 1), "gaussian_noise", 3, 0, "train")
+    assert not torch.equal(same[0], same[1]), "each image has its own noise"
+
+
+# Supervised control
+
+
+@pytest.mark.float32
+def test_supervised_is_the_cross_entropy_of_the_head_on_a_view_of_each_step():
+    torch.manual_seed(0)
+    net = encoder("small", (3, 32, 32), torch.full((3,), 0.5), torch.full((3,), 0.25)).eval()
+    views = corruption.CorruptedViews(VIEWS, 32, "pixelate", 1)
+    method = corruption.Supervised(net, (3, 32, 32), 4, views)
+    x, labels = some(), torch.tensor([0, 1, 2, 3, 0, 1])
+    values = []
+    for step in (7, 7, 8):
+        torch.manual_seed(step)
+        values.append(method((x, F.one_hot(labels, 4).float()), gather=lambda z: z)["cross_entropy"])
+    torch.manual_seed(7)
+    seen = views(x, seeded(int(torch.randint(2**62, ()))))
+    torch.testing.assert_close(values[0], F.cross_entropy(method.head(net(seen)), labels))
+    assert values[0] == values[1] != values[2]
+    values[0].backward()
+    assert all(p.grad is not None for p in method.parameters())
+
+
+# Cells
+
+
+def given(**changes):
+    return argparse.Namespace(
+        **{
+            **corruption.GRID,
+            "paradigms": list(corruption.PARADIGMS),
+            "seeds": [0],
+            "limit": 2000,
+            "tested": 1000,
+            "epochs": 5,
+            "batch_size": 64,
+            "encoder": "small",
+            "settings": {},
+            "atoms": 8,
+            "device": "cpu",
+            "threads": None,
+            **changes,
+        }
+    )
+
+
+def test_the_default_grid_fits_two_hours_of_two_cores():
+    todo = corruption.cells(given())
+    assert len(todo) == 2 * 3 * 2 * 2 * len(corruption.PARADIGMS)
+    assert 60 < corruption.minutes(todo) < 2 * 120
+
+
+def test_the_whole_grid_has_every_corruption_that_the_images_can_have(capsys):
+    todo = corruption.cells(given(**corruption.WHOLE))
+    assert len(todo) == (16 + 15) * 5 * 3 * len(corruption.PARADIGMS)
+    line = "fashion_mnist left out: expected images of 3 channels for corruption 'saturate', found 1; choose another corruption\n"
+    assert capsys.readouterr().out == line
+
+
+def test_every_network_has_the_same_batch_and_epochs_and_the_closed_forms_have_none():
+    for cell, _ in corruption.cells(given(data=["cifar10"], corruptions=["fog"], severities=[1], strengths=[0])):
+        if cell["paradigm"] in corruption.RECIPES:
+            config = corruption.described(given(), cell, 3)
+            assert (config.fit.epochs, config.fit.batch_size, config.fit.seed) == (5, 64, 3)
+            build.build_method(config.model, (3, 32, 32), None, torch.full((3,), 0.5), torch.full((3,), 0.25))
+            assert (config.model.encoder == "small") == (cell["paradigm"] != "masked_autoencoder")
+        else:
+            assert cell["epochs"] is None and cell["atoms"] == 8
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return str(torchvision_root("FashionMNIST", "fashion_mnist", tmp_path_factory))
+
+
+@pytest.mark.float32
+def test_a_second_start_skips_finished_cells_of_the_same_settings(root, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "rows.jsonl"
+    words = ["corruption.py", "run", "--data-root", root, "--data", "fashion_mnist", "--corruptions", "pixelate"]
+    words += ["--severities", "1", "--strengths", "0", "--limit", "120", "--tested", "50", "--epochs", "1", "--batch-size", "60"]
+    words += ["--atoms", "8", "--out", str(out), "--paradigms", "patches"]
+
+    def start(*more):
+        monkeypatch.setattr("sys.argv", [*words, *more])
+        corruption.main()
+        return capsys.readouterr().out.splitlines()[0], [json.loads(row) for row in out.read_text().splitlines()]
+
+    first, rows = start()
+    assert first.startswith("1 cells to measure") and len(rows) == 1
+    assert rows[0]["severity"] == 1 and set(rows[0]["joint_embedding"]) == set(rows[0]["reconstruction"])
+    again, rows = start()
+    assert again.startswith("0 cells to measure") and len(rows) == 1
+    more, rows = start("denoising_autoencoder", "supervised", "--strengths", "1")
+    assert more.startswith("3 cells to measure") and [row["strength"] for row in rows] == [0, 1, 1, 1]
+    assert all(0 <= row["clean_probe"] <= 100 and row["warnings"] == [] for row in rows[2:])
+
+
+# Summaries
+
+
+def row(paradigm="byol", severity=1, strength=0, probe=50.0, seed=0, **more):
+    values = {"probe": probe, "clean_probe": probe + 1, "knn30": probe - 1, "clean_knn30": probe}
+    cell = {"data": "cifar10", "n_train": 2000, "n_test": 1000, "corruption": "fog", "severity": severity, "strength": strength}
+    return {**cell, "paradigm": paradigm, "seed": seed, **values, **more}
+
+
+def advice(pixels, patches, **setting):
+    return {**row("advice", **setting), "pixels": {"verdict": pixels}, "patches": {"verdict": patches}}
+
+
+def test_without_rows_there_are_no_lines():
+    for summary in (ct.accuracies, ct.drops, ct.helped, ct.foretold):
+        assert summary([])[1] == []
+
+
+def test_accuracies_average_seeds_and_keep_the_last_row_of_a_cell():
+    both = {"joint_embedding": row(probe=30.0), "reconstruction": row(probe=40.0)}
+    found = [row(probe=10.0), row(probe=50.0), row(probe=60.0, seed=1), row("patches", **both), advice("tie", "tie")]
+    header, body = ct.accuracies(found)
+    assert header[5:] == ["byol", "patches, joint embedding", "patches, reconstruction"]
+    assert body == [["cifar10, 2,000", "2", "fog", "1", "0", "55.0", "30.0", "40.0"]]
+    assert ct.accuracies(found, "clean_probe")[1][0][5:] == ["56.0", "31.0", "41.0"]
+    assert ct.accuracies(found, "knn30")[1][0][5:] == ["54.0", "29.0", "39.0"]
+
+
+def test_drops_are_relative_to_severity_one_without_aligned_views():
+    """The paper's own numbers of table 1 give its drops."""
+    paper = {"pixelate": (64.9, 46.8, 27.9), "gaussian_noise": (61.6, 44.8, 27.3), "zoom_blur": (64.1, 51.3, 20.0)}
+    found = [row("dino", 1), row("dino", 3), row("dino", 5, strength=1)]
+    for kind, (first, fifth, _) in paper.items():
+        ends = zip((1, 3, 5), (first, 55.0, fifth), strict=True)
+        found += [row("masked_autoencoder", s, probe=value, corruption=kind) for s, value in ends]
+        found += [row("masked_autoencoder", 5, strength=1, probe=1.0, corruption=kind)]
+    header, body = ct.drops(found)
+    assert [column.split(": ")[1] for column in header[1:-2]] == sorted(paper)
+    assert body == [["masked_autoencoder", *(f"{paper[kind][2]:.1f}" for kind in sorted(paper)), "25.0", "25.1"]], (
+        "the paper's mean is of rounded drops"
+    )
+
+
+def test_aligned_views_help_where_the_best_strength_is_better_than_none():
+    found = [row(strength=0, probe=50), row(strength=1, probe=45), row(strength=2, probe=56)]
+    found += [row(strength=s, severity=5, probe=50 - s, clean_probe=40 + s) for s in (0, 1)]
+    found += [row("vje", strength=1, probe=90)]
+    header, ((*line,),) = ct.helped(found)
+    assert len(header) == len(line)
+    assert line[:2] == ["byol", "2"]
+    assert line[2].startswith("50 % (") and line[3] == "+2.5" and line[4] == "60 %"
+    assert line[5].startswith("100 % (") and line[6] == "+3.5" and line[7] == "85 %"
+
+
+def test_a_winner_is_clear_by_half_a_point_and_two_standard_errors():
+    def won(a, b, n, seeds=1):
+        return ct.winner(*({"probe": p, "n_test": n, "seeds": seeds} for p in (a, b)))
+
+    assert won(50.4, 50.0, 10**9) == "tie"
+    assert won(50.6, 50.0, 10**9) == "joint_embedding"
+    assert won(50.0, 54.0, 1000) == "tie", "two standard errors are 4.5 points"
+    assert won(50.0, 55.0, 1000) == "reconstruction"
+    assert won(50.0, 54.0, 1000, seeds=4) == "reconstruction"
+
+
+def test_the_advice_is_held_against_clear_winners():
+    joint, other, unsure = "joint_embedding", "reconstruction", "cannot_tell"
+    found = []
+    for severity, (a, b) in enumerate([(60, 50), (60, 50), (50, 60), (50, 50.1)], 1):
+        found += [row("byol", severity, probe=20), row("vje", severity, probe=a)]
+        found += [row("denoising_autoencoder", severity, probe=b), row("supervised", severity, probe=99)]
+    found += [advice(joint, unsure, severity=1), advice(other, joint, severity=2), advice(other, other, severity=3)]
+    found += [advice(joint, joint, severity=4)]
+    body = ct.foretold(found)[1]
+    assert body[0][0] == "best networks of both kinds: clear in 3 of 4 settings"
+    assert [line[1:4] for line in body] == [
+        ["advice on pixels", "3", "2"],
+        ["advice on patches", "2", "2"],
+        ["always joint embedding", "3", "2"],
+        ["always reconstruction", "3", "1"],
+    ]
+    assert body[0][4] == "67 % (21 to 94)", "Wilson's interval of 2 in 3"
+    both = {"joint_embedding": row(probe=30.0), "reconstruction": row(probe=40.0)}
+    found.append(row("patches", severity=1, **both))
+    assert ct.foretold(found)[1][4][:4] == ["closed forms on patches: clear in 1 of 1 settings", "advice on pixels", "1", "0"]
+
+
+def test_heat_maps_show_every_paradigm_and_setting():
+    pytest.importorskip("matplotlib")
+    found = [row("byol", 1), row("byol", 5, probe=40), row("supervised", 5, 1, probe=70)]
+    fig = ct.figure(found, "cifar10")
+    panels = [ax for ax in fig.axes if ax.get_title()]
+    assert [ax.get_title() for ax in panels] == ["no aligned view", "aligned view, strength 1"]
+    assert [[text.get_text() for text in ax.texts] for ax in panels] == [["50", "40"], ["70"]]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["byol", "supervised"]
+    assert [label.get_text() for label in panels[0].get_xticklabels()] == ["fog, 1", "fog, 5"]
+
+
+def test_drawing_writes_the_figures_of_the_ledger(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("ledger.rows", lambda name: [row()] if name == "corruption" else [])
+    ct.draw(tmp_path)
+    assert (tmp_path / "corruption_cifar10.png").stat().st_size > 5_000
+    assert capsys.readouterr().out == "wrote corruption_cifar10.png\n"
