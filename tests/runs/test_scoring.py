@@ -132,6 +132,14 @@ def test_one_item_and_what_the_numbers_allow(run, tmp_path, capsys):
     assert "with 287 calibration items, fewer than 13 oddities among 359 cannot be reported" in capsys.readouterr().err
 
 
+def test_levels_that_are_too_wide_for_a_covariance_are_left_out():
+    wide, narrow = np.random.default_rng(0).normal(size=(3, 8_193)), np.eye(3)
+    kept, notes = usable_levels({"z": wide, "statistics": narrow})
+    assert list(kept) == ["statistics"] and notes == ["level z is left out: it has 8,193 features, more than 8,192"]
+    with pytest.raises(ValueError, match="expected a level that tells the items apart"):
+        usable_levels({"z": wide})
+
+
 def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, tmp_path):
     file = run.folder.path / "detector.safetensors"
     again = RunDetector.read(file)

@@ -32,6 +32,7 @@ FILE = "detector.safetensors"
 FORMAT = 2  # 1 had no dictionary
 TYPICAL = 5_000  # items that are shown as nearest typical ones
 FOLDS = 5
+WIDEST = 8_192  # features of a level, whose covariance takes half a gigabyte then
 
 
 @dataclass
@@ -178,7 +179,7 @@ def _normalized(z: np.ndarray) -> np.ndarray:
 
 
 def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
-    """Returns the levels whose features are finite and vary, and one line on each of the others.
+    """Returns the levels whose features are finite, vary, and are at most WIDEST, and one line on each of the others.
 
     Raises:
         ValueError: There is none.
@@ -187,6 +188,8 @@ def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
     for name, f in levels.items():
         if not np.isfinite(f).all():
             notes.append(f"level {name} is left out: it holds NaN or infinity")
+        elif f.shape[1] > WIDEST:
+            notes.append(f"level {name} is left out: it has {f.shape[1]:,} features, more than {WIDEST:,}")
         elif not np.ptp(f, axis=0).any():
             notes.append(f"level {name} is left out: it is the same for all {len(f)} items")
     left_out = {note.split()[1] for note in notes}

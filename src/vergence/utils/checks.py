@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, Literal
 
-import numpy as np
-
 from vergence.utils.names import did_you_mean
 
 __all__ = [
@@ -107,11 +105,12 @@ def require_numbers(x: Any) -> None:
     """Raises a ValueError if x is an array of records or dates, which NumPy does not convert to numbers.
 
     Example:
+        >>> import numpy as np
         >>> require_numbers(np.zeros(3, dtype="f4,i4"))
         Traceback (most recent call last):
         ValueError: expected numbers, found an array of type [('f0', '<f4'), ('f1', '<i4')]; convert it
     """
-    if isinstance(x, np.ndarray) and x.dtype.kind in "VmM":
+    if getattr(getattr(x, "dtype", None), "kind", "") in tuple("VmM"):
         raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
 
 
