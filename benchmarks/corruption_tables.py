@@ -1,8 +1,8 @@
 """Summaries of ``results/corruption.jsonl`` for docs/corruption.md: accuracies, drops, aligned augmentation, advice, heat maps.
 
-Every summary returns a table's header and its lines, none where there are no rows; of a cell that was measured twice the last row
-counts, and seeds are averaged. Accuracies are those of the linear probe in percent, on test images with the corruption of the
-training images unless `clean` is named. The paper's numbers (arXiv:2505.12477, table 1 and appendix D) are marked as such.
+Every summary returns a table's header and its lines, and no lines where there are no rows. The last row of each cell counts, and
+seeds are averaged. Accuracies are those of the linear probe in percent, on test images with the corruption of the training
+images unless `clean` is named. The paper's numbers (arXiv:2505.12477, table 1 and appendix D) are marked as such.
 """
 
 import math
@@ -139,7 +139,7 @@ def winners(rows: list[Row]) -> dict[str, dict[tuple, str]]:
     return out
 
 
-def foretold(rows: list[Row]) -> Table:
+def predicted(rows: list[Row]) -> Table:
     """Returns how often the advice named the winner where both are clear, beside constant answers."""
     advice = {tuple(row[name] for name in SETTING): row for row in rows if row["paradigm"] == "advice" and row["seed"] == 0}
     titles = {"networks": "best networks of both kinds", "patches": "closed forms on patches"}

@@ -198,20 +198,9 @@ def features_table() -> str:
         for i, (name, title) in enumerate(titles.items()):
             given = [row for row in clear if row[name]["verdict"] != "cannot_tell"]
             agreed = sum(row[name]["verdict"] == row[reference]["ahead"] for row in given)
-            low, high = wilson(agreed, len(given))
             first = f"{REFERENCES[reference]}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
-            rate = f"{100 * agreed / len(given):.0f} % ({100 * low:.0f} to {100 * high:.0f})" if given else "-"
-            body.append([first, title, str(len(given)), str(agreed), rate])
+            body.append([first, title, str(len(given)), str(agreed), corruption_tables.share(agreed, len(given))])
     return grid(["held against", "advice with labels on", "verdicts given", "right", "rate (95 %)"], body)
-
-
-def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Returns Wilson's 95 % interval of a share k / n."""
-    if n == 0:
-        return 0.0, 1.0
-    p, shrink = k / n, 1 + z * z / n
-    middle, half = (p + z * z / (2 * n)) / shrink, z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / shrink
-    return middle - half, middle + half
 
 
 def uncertainty_rows() -> dict[str, list[dict]]:
@@ -803,7 +792,7 @@ PAGES = {
         "corrupted": functools.partial(corruption_table, "accuracies"),
         "clean": functools.partial(corruption_table, "accuracies", measure="clean_probe"),
         "neighbors": functools.partial(corruption_table, "accuracies", measure="knn30"),
-        **{name: functools.partial(corruption_table, name) for name in ("drops", "helped", "foretold")},
+        **{name: functools.partial(corruption_table, name) for name in ("drops", "helped", "predicted")},
     },
     ROOT / "docs" / "uncertainty.md": {
         "errors": functools.partial(uncertainty_table, "r_auroc"),

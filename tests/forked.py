@@ -15,18 +15,11 @@ import torch
 PROGRAM = Path(sys.executable).with_name("vergence")
 
 
-def command(arguments, env):
-    """Runs a command and ends the process with its exit code."""
-    os.closerange(3, 256)  # also the pipe that tells the parent that the program has started
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(i, mode) for i, mode in enumerate("rww"))  # not those that pytest captures
-    sys.argv, sys.modules["__main__"].__spec__ = [str(PROGRAM), *arguments], None  # for the processes that it starts itself
-    os.environ.clear()
-    os.environ.update(env)
-    warnings.resetwarnings()
-    warnings.simplefilter("ignore")
-    torch.set_default_dtype(torch.float32)
+def execute(arguments, prepare):
+    """Ends this process, which was forked for a command, with the command's exit code; ``prepare`` is called first."""
     code = 70
     try:
+        prepare()
         from vergence.cli.commands import main
 
         main(list(arguments))
@@ -43,6 +36,18 @@ def command(arguments, env):
         os._exit(code)
 
 
+def become_program(arguments, env):
+    """Turns a child of `subprocess.Popen` into the program with these arguments, apart from what this process has set."""
+    os.closerange(3, 256)  # also the pipe that tells the parent that the program has started
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(i, mode) for i, mode in enumerate("rww"))  # not those that pytest captures
+    sys.argv, sys.modules["__main__"].__spec__ = [str(PROGRAM), *arguments], None  # for the processes that it starts itself
+    os.environ.clear()
+    os.environ.update(env)
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+    torch.set_default_dtype(torch.float32)
+
+
 def popen(*arguments, env=None, **settings):
     """Starts a command; the settings are those of `subprocess.Popen`."""
     import lightning_fabric  # noqa: F401  what a child would import by itself
@@ -54,7 +59,9 @@ def popen(*arguments, env=None, **settings):
     settings.setdefault("stdin", subprocess.DEVNULL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads in this process
-        return subprocess.Popen([PROGRAM, *words], preexec_fn=lambda: command(words, env), **settings)
+        return subprocess.Popen(
+            [PROGRAM, *words], preexec_fn=lambda: execute(words, lambda: become_program(words, env)), **settings
+        )
 
 
 def run(*arguments, check=False, timeout=240, **settings):

@@ -195,7 +195,7 @@ def advice(pixels, patches, **setting):
 
 
 def test_without_rows_there_are_no_lines():
-    for summary in (ct.accuracies, ct.drops, ct.helped, ct.foretold):
+    for summary in (ct.accuracies, ct.drops, ct.helped, ct.predicted):
         assert summary([])[1] == []
 
 
@@ -254,7 +254,7 @@ def test_the_advice_is_held_against_clear_winners():
         found += [row("denoising_autoencoder", severity, probe=b), row("supervised", severity, probe=99)]
     found += [advice(joint, unsure, severity=1), advice(other, joint, severity=2), advice(other, other, severity=3)]
     found += [advice(joint, joint, severity=4)]
-    body = ct.foretold(found)[1]
+    body = ct.predicted(found)[1]
     assert body[0][0] == "best networks of both kinds: clear in 3 of 4 settings"
     assert [line[1:4] for line in body] == [
         ["advice on pixels", "3", "2"],
@@ -265,7 +265,7 @@ def test_the_advice_is_held_against_clear_winners():
     assert body[0][4] == "67 % (21 to 94)", "Wilson's interval of 2 in 3"
     both = {"joint_embedding": row(probe=30.0), "reconstruction": row(probe=40.0)}
     found.append(row("patches", severity=1, **both))
-    assert ct.foretold(found)[1][4][:4] == ["closed forms on patches: clear in 1 of 1 settings", "advice on pixels", "1", "0"]
+    assert ct.predicted(found)[1][4][:4] == ["closed forms on patches: clear in 1 of 1 settings", "advice on pixels", "1", "0"]
 
 
 def test_heat_maps_show_every_paradigm_and_setting():

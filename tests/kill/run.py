@@ -26,6 +26,9 @@ os.environ["PYTHONWARNINGS"] = "ignore"
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.forked import execute
+
 TRAIN = ["--limit", "256", "--epochs", "3", "--batch-size", "64", "--device", "cpu", "--precision", "fp32"]
 TRAIN += ["--set", "checkpoint_seconds=0", "--set", "knn_every=3"]
 OBJECTIVES = {
@@ -111,26 +114,15 @@ def start(arguments, where):
     pid = os.fork()
     if pid:
         return pid
-    code = 70
-    try:
-        os.chdir(where)
-        out = os.open(where.with_suffix(".txt"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        from vergence.cli.commands import main
+    execute(arguments, lambda: enter(where))
 
-        main(arguments)
-        code = 0
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
-    except BaseException:
-        import traceback
 
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def enter(where):
+    """Makes ``where`` the folder of this process, and the file beside it the output."""
+    os.chdir(where)
+    out = os.open(where.with_suffix(".txt"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
 
 
 def finish(pid, where):

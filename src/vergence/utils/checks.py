@@ -110,7 +110,7 @@ def require_numbers(x: Any) -> None:
         Traceback (most recent call last):
         ValueError: expected numbers, found an array of type [('f0', '<f4'), ('f1', '<i4')]; convert it
     """
-    if getattr(getattr(x, "dtype", None), "kind", "") in tuple("VmM"):
+    if getattr(getattr(x, "dtype", None), "kind", "") in {"V", "m", "M"}:
         raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
 
 
