@@ -60,6 +60,11 @@ def test_a_density_file_without_a_part_of_its_state(tmp_path, density):
     assert mixtures.load(write(tmp_path, head, tensors)).n_targets_ == 2
 
 
+def test_a_density_file_whose_format_has_two_lines(tmp_path, density):
+    head, tensors = density
+    refused(lambda: mixtures.load(write(tmp_path, {**head, "format": "a\nb"}, tensors)), r"found format 'a\\nb'")
+
+
 def test_tables_of_records_and_parts_of_two_types(tmp_path):
     refused(lambda: linear.advise(np.zeros((40, 6), "f4,i4")), "convert it")
     y = np.zeros(4, "i8")

@@ -644,7 +644,7 @@ def test_files_of_another_format_are_refused(models, tmp_path):
     assert json.loads(head["settings"])["n_components"] == K
     save_file(arrays, path, metadata=head | {"format": "999"})
     for load in (GaussianMixture.load, mixtures.load):
-        with pytest.raises(ValueError, match="expected format 1, found format 999"):
+        with pytest.raises(ValueError, match="expected format 1, found format '999'"):
             load(path)
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="damaged or of another kind"):

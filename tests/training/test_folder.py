@@ -90,7 +90,7 @@ def damage(run, **changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": FORMAT + 1, "vergence": "99.0"}, "written by vergence 99.0"),
+        ({"format": FORMAT + 1, "vergence": "99.0"}, "written by vergence '99.0'"),
         ({"metadata": None}, "damaged"),
         ({"fit": {"epochs": 3, "no_such": 1}}, "damaged|not a run description"),
         ({"model": None}, "damaged|not a run description"),

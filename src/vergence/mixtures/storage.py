@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from vergence.utils.files import replacing
+from vergence.utils.names import quoted
 from vergence.utils.records import shortened
 
 __all__ = ["FORMAT", "Stored", "parse_object", "read_model", "write_model"]
@@ -133,7 +134,7 @@ def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
         raise ValueError(f"expected an estimator of vergence, found none in {path}")
     if head["format"] != str(FORMAT):
         raise ValueError(
-            f"expected format {FORMAT}, found format {head['format']} in {path}: upgrade vergence, or fit the model again"
+            f"expected format {FORMAT}, found format {quoted(head['format'])} in {path}: upgrade vergence, or fit the model again"
         )
     return head, arrays
 

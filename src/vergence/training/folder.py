@@ -93,8 +93,8 @@ class RunFolder:
         version, number = raw.get("vergence"), raw.get("format")
         if isinstance(number, int) and number > FORMAT:
             raise ValueError(
-                f"{path} was written by vergence {version} (format {number}); this is {__version__}, which reads formats up to "
-                f"{FORMAT}: upgrade vergence"
+                f"{path} was written by vergence {quoted(version)} (format {number}); this is {__version__}, which reads formats "
+                f"up to {FORMAT}: upgrade vergence"
             )
         found = raw.get("metadata", raw.get("facts"))  # "facts" until format 1
         config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(found)))
