@@ -120,6 +120,7 @@ def broken(folder, what):
     content = {
         "text": lambda: file.write_text("not weights"),
         "empty": lambda: file.write_bytes(b""),
+        "short": lambda: file.write_bytes(b"X\x02\x00"),  # a text whose length is missing
         "half": lambda: (torch.save(factories.state(), file), file.write_bytes(file.read_bytes()[:2000])),
         "list": lambda: torch.save([torch.zeros(3)], file),
         "numbers": lambda: torch.save({"a": 3}, file),
@@ -132,7 +133,7 @@ def broken(folder, what):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
-@pytest.mark.parametrize("what", ["text", "empty", "half", "list", "numbers", "nothing", "nan", "script"])
+@pytest.mark.parametrize("what", ["text", "empty", "short", "half", "list", "numbers", "nothing", "nan", "script"])
 def test_files_that_hold_no_weights_are_refused_in_one_line(tmp_path, what):
     file = broken(tmp_path, what)
     with pytest.raises(ValueError, match=r"w\.pth") as error:

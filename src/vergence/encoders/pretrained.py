@@ -4,6 +4,7 @@ Reading weights runs no code: files are safetensors, or PyTorch files read with 
 """
 
 import pickle
+import struct
 import urllib.error
 import urllib.request
 import warnings
@@ -109,7 +110,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
     if not file.is_file():
         raise ValueError(f"expected a file of weights at {file}, found no such file; give a .safetensors or a PyTorch file")
-    errors = (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, LookupError, AssertionError)
+    known = (OSError, EOFError, RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of files that torch did not write
@@ -118,7 +119,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{file} holds something else than tensors, which is not loaded; save the network's state_dict()"
         ) from None
-    except (*errors, SafetensorError) as error:
+    except (*known, ArithmeticError, struct.error, SafetensorError) as error:
         raise ValueError(
             f"{file} cannot be read as weights: {_first_line(error)}; give a .safetensors or a PyTorch file"
         ) from None

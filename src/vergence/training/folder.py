@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pickle
+import struct
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -369,11 +370,12 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
     from safetensors import SafetensorError
 
     errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError, OSError)
+    of_pickle = (pickle.UnpicklingError, AssertionError, ArithmeticError, struct.error)
     try:
         if not file.is_file():
             raise ValueError("it is not a regular file")
         return read(file)
-    except (*errors, SafetensorError, pickle.UnpicklingError, csv.Error) as error:
+    except (*errors, *of_pickle, SafetensorError, csv.Error) as error:
         raise ValueError(f"{file} is damaged: {shortened(error)}; restore it from a copy, or train again") from None
 
 
