@@ -737,6 +737,20 @@ def detection_table() -> str:
     return grid(["score", "mean AUROC, seven sets", "CIFAR-100"], body)
 
 
+def digits_table() -> str:
+    """AUROC of the demo's detector for each digit that is held out, beside the best controls; a digit's last row of each seed."""
+    last = {(row["held_out"], row["seed"]): row["auroc"] for row in rows("digits")}
+    digits = sorted({digit for digit, _ in last})
+    shown = {"detector": "**the run's detector**", "joint": "VJE's joint score"}
+    shown |= {f"kNN, {name}": f"control: kNN distance on {name}" for name in ("z", "untrained", "pixels", "pca")}
+    shown["Mahalanobis, z"] = "control: Mahalanobis distance on z"
+    body = []
+    for name, label in shown.items():
+        found = [statistics.mean(auroc[name] for (d, _), auroc in last.items() if d == digit) for digit in digits]
+        body.append([label, *(f"{value:.3f}" for value in found), f"{statistics.mean(found):.3f}" if found else ""])
+    return grid(["score", *map(str, digits), "mean"], body)
+
+
 def severity_table() -> str:
     """AUROC of the default on `vje`'s features by corruption and severity."""
     found = {row["detector"]: row for row in foreign_rows("cifar10") if row["encoder"] == "vje"}
@@ -761,6 +775,7 @@ PAGES = {
         **{f"foreign-{data}": functools.partial(foreign_table, data) for data in FOREIGN},
         **{f"encoders-{data}": functools.partial(encoders_table, data) for data in FOREIGN},
         "severity": severity_table,
+        "digits": digits_table,
         "findings": findings_table,
         "folder": folder_table,
     },
