@@ -62,11 +62,11 @@ CORRUPTIONS = {  # strengths of the five severities
 WIDE = 2000  # features of a stage from which it is left out
 WHOLE = ("statistics", "patches", "z")
 VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # levels, and settings that differ from the default's
-    "default 3": (WHOLE, {}),
-    "default 3, weights of format 2": (WHOLE, {"weights": {"statistics": 0.3, "patches": 0.1}}),
-    "default 3, equal weights": (WHOLE, {"weights": None}),
-    "default 3 without patches": (("statistics", "z"), {}),
-    "default 3 without statistics": (("patches", "z"), {}),
+    "default 4": (WHOLE, {}),
+    "default 4, weights of format 2": (WHOLE, {"weights": {"statistics": 0.3, "patches": 0.1}}),
+    "default 4, equal weights": (WHOLE, {"weights": None}),
+    "default 4 without patches": (("statistics", "z"), {}),
+    "default 4 without statistics": (("patches", "z"), {}),
     "default without z": (("statistics", "patches"), {}),
 }
 FIRST = {"default": WHOLE, "default without patches": ("statistics", "z")}  # the default of detectors of format 1

@@ -699,6 +699,7 @@ def encoders_table(data: str) -> str:
         ("statistics + patches + z", "default"),
         ("statistics + patches + z", "default 2"),
         ("statistics + patches + z", "default 3"),
+        ("statistics + patches + z", "default 4"),
     ]
     columns = [key for key in columns if any((row["level"], row["detector"]) == key for row in found)]
     body = []
@@ -715,11 +716,11 @@ def detection_table() -> str:
     found = {(row["encoder"], row["level"], row["detector"]): row for row in foreign_rows("cifar10")}
     whole, plain = "statistics + patches + z", "statistics + z"
     shown = [
-        ("patches", whole, "default 3", "**`vergence score` of a `patches` run**"),
+        ("patches", whole, "default 4", "**`vergence score` of a `patches` run**"),
         ("patches", whole, "default", "**`vergence score` of a `patches` run, detector of format 1**"),
         ("patches", "z", "kNN", "control: kNN distance on its embedding"),
         ("patches", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
-        ("vje", whole, "default 3", "**`vergence score` of a `vje_small` run**"),
+        ("vje", whole, "default 4", "**`vergence score` of a `vje_small` run**"),
         ("vje", plain, "default without patches", "**`vergence score` of a `vje_small` run, detector of format 1**"),
         ("vje", "z", "kNN", "control: kNN distance on its embedding"),
         ("vje", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
@@ -730,7 +731,7 @@ def detection_table() -> str:
     ]
     body = []
     for *key, label in shown:
-        if "format 1" in label and (key[0], whole, "default 3") in found:
+        if "format 1" in label and (key[0], whole, "default 4") in found:
             continue
         if (row := found.get(tuple(key))) is not None:
             body.append([label, f"{row['mean_foreign']:.3f}", f"{row['auroc']['conf:cifar100']:.3f}"])
@@ -754,7 +755,7 @@ def digits_table() -> str:
 def severity_table() -> str:
     """AUROC of the default on `vje`'s features by corruption and severity."""
     found = {row["detector"]: row for row in foreign_rows("cifar10") if row["encoder"] == "vje"}
-    row = found.get("default 3", found["default"])
+    row = found.get("default 4", found["default"])
     kinds = list(dict.fromkeys(name.split(":")[1].rsplit(" ", 1)[0] for name in row["auroc"] if name[-2:-1] == " "))
     body = [[kind, *(f"{row['auroc'][f'conf:{kind} {s}']:.3f}" for s in range(1, 6))] for kind in kinds]
     return grid(["corruption", "1", "2", "3", "4", "5"], body)

@@ -24,6 +24,7 @@ from vergence.detection.parts.moments import _distances, _signs, consistency, mo
 from vergence.detection.subspace import log_likelihoods
 
 ALL = [GaussianDetector(), SubspaceDetector(), MixtureDetector(), NeighborDetector(), CombinedDetector()]
+CENTERS = NeighborDetector(3, max_items=20, keep="centers")
 DENSITIES = [GaussianDetector(trim=0.1), SubspaceDetector(trim=0.1), MixtureDetector(trim=0.1)]
 name = lambda d: type(d).__name__  # noqa: E731
 
@@ -124,7 +125,37 @@ def test_cosine_distances_are_those_of_directions():
     np.testing.assert_allclose(found, [1 - 0.5**0.5, 1 - 3 / np.hypot(3, 0.1)], rtol=1e-9)
 
 
-@pytest.mark.parametrize("detector", [*ALL, *DENSITIES], ids=name)
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_centers_equal_the_reference(metric):
+    X, w = data(60, 3), np.random.default_rng(2).uniform(0.5, 2, 60)
+    detector = NeighborDetector(3, max_items=8, keep="centers", metric=metric, standardize=False).fit(X, sample_weight=w)
+    order = np.argsort(uniform(X, 0))
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True) if metric == "cosine" else X
+    expected = slow.centers(unit[order].tolist(), w[order].tolist(), 8, 4, on_sphere=metric == "cosine")
+    np.testing.assert_allclose(detector.items_, expected, rtol=1e-9)
+    new = detector._scaled(data(5, 3, seed=1))
+    distances = np.array([slow.kth_distance(expected, x, 3) for x in new.tolist()])
+    found = detector.anomaly_score(data(5, 3, seed=1))
+    np.testing.assert_allclose(found, distances**2 / 2 if metric == "cosine" else distances, rtol=1e-9)
+
+
+def test_distances_to_centers_depend_less_on_chance_than_those_to_a_random_part():
+    X = data(2200, 4)
+    X, new = X[:2000], X[2000:]
+    spread = {}
+    for keep in ("random", "centers"):
+        scores = [NeighborDetector(3, max_items=100, keep=keep, random_state=s).fit(X).anomaly_score(new) for s in range(5)]
+        spread[keep] = np.std(scores, axis=0).mean() / np.mean(scores)
+    assert spread["centers"] < 0.75 * spread["random"]
+
+
+def test_items_of_few_values_have_as_many_centers():
+    X = np.repeat([[0.0, 1.0], [1.0, 0.0], [4.0, 4.0]], 10, axis=0)
+    detector = NeighborDetector(1, max_items=5, keep="centers", standardize=False).fit(X)
+    assert sorted(detector.items_.tolist()) == [[0.0, 1.0], [1.0, 0.0], [4.0, 4.0]]
+
+
+@pytest.mark.parametrize("detector", [*ALL, *DENSITIES, CENTERS], ids=name)
 def test_scores_do_not_depend_on_the_order_of_the_items(detector):
     X = data()
     order = np.random.default_rng(5).permutation(len(X))

@@ -78,7 +78,7 @@ def edited(key, change):
         (lambda head, arrays: arrays.update(root_=arrays["root_"] * np.nan), "NaN or infinity in root_"),
         (lambda head, arrays: head.update({"class": "os.system"}), "a detector among"),
         (lambda head, arrays: head.update({"class": "GaussianDetektor"}), "did you mean 'GaussianDetector'"),
-        (lambda head, arrays: head.update(format="99"), "format 99"),
+        (lambda head, arrays: head.update(format="99"), "format '99'"),
         (lambda head, arrays: head.update(state="[" * 100_000), "JSON"),
         (edited("state", lambda c: c["dict"].update(fit=1)), "found fit"),
         (edited("state", lambda c: c["dict"].update(score_samples_={"array": "nothing"})), "an array nothing"),

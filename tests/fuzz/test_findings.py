@@ -67,6 +67,7 @@ def test_a_density_file_whose_format_has_two_lines(tmp_path, density):
 
 def test_tables_of_records_and_parts_of_two_types(tmp_path):
     refused(lambda: linear.advise(np.zeros((40, 6), "f4,i4")), "convert it")
+    refused(lambda: linear.advise(np.zeros((40, 3, 4, 4), "f4,i4")), "convert it")
     y = np.zeros(4, "i8")
     for dates in (y.astype("M8[s]"), y.astype("U3")):
         np.savez(tmp_path / "x.npz", x_train=np.zeros((4, 2)), x_test=np.zeros((4, 2)), y_train=y, y_test=dates)

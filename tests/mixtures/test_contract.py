@@ -216,7 +216,7 @@ def test_files_that_are_not_for_this_version(fitted, tmp_path):
         with pytest.raises(ValueError, match=words):
             mixtures.load(file)
 
-    refused("format 99.*upgrade", format="99")
+    refused("format '99'.*upgrade", format="99")
     settings = json.loads(head["settings"])
     refused("found covariance in .*fit the model again", settings=json.dumps({**settings, "covariance": "full"}))
     refused("expected a model among .*found 'Foreign'", **{"class": "Foreign"})

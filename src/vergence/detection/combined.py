@@ -229,18 +229,17 @@ class CombinedDetector(Detector):
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian
 PATCHES = ("patches",)
 EMBEDDED = ("z", "pretrained")  # in whose directions similar content is close
-BESIDE = {**dict.fromkeys(PLAIN, 0.1), **dict.fromkeys(PATCHES, 0.03)}  # weights of levels beside embeddings
+BESIDE = {**dict.fromkeys(PLAIN, 0.15), **dict.fromkeys(PATCHES, 0.05)}  # weights of levels beside embeddings
 
 
 def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, **settings: Any) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
-    - the embedding ``z``, ``pretrained`` features: Fisher's rule over the cosine distance to the 7th nearest of 4,000 items,
-      which notices what is foreign in meaning but of the same kind, and with a weight of 0.5 each the distance to the 5th of
-      2,000 for centered and scaled features, and one Gaussian without the least likely twentieth of the items, which notices
-      foreign kinds;
-    - statistics of pixels, or the inputs as they are, with a weight of 0.1 beside embeddings: one such Gaussian;
-    - the average responses to ``patches``, with a weight of 0.03: the distance to the 20th nearest of 2,000 items.
+    - the embedding ``z``, ``pretrained`` features: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers,
+      which notices what is foreign in meaning but of the same kind, and with a weight of 0.5 each the same distance of the
+      centered and scaled features, and one Gaussian without the least likely twentieth of the items, which notices foreign kinds;
+    - statistics of pixels, or the inputs as they are, with a weight of 0.15 beside embeddings: one such Gaussian;
+    - the average responses to ``patches``, with a weight of 0.05: the distance to the 20th nearest of 2,000 items.
 
     Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. How this was
     chosen, and what it detects, is in docs/detection.md.
@@ -255,7 +254,7 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
         >>> default_detector(["statistics", "stage1", "patches"]).detectors
         {'statistics': GaussianDetector(trim=0.05), 'patches': NeighborDetector(max_items=2000, n_neighbors=20)}
         >>> default_detector(["statistics", "z"]).weights
-        {'statistics': 0.1}
+        {'statistics': 0.15}
     """
     names = list(levels)
     gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
@@ -272,10 +271,10 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
 
 def _of_embedding() -> CombinedDetector:
     """Returns the unfitted detector of an embedding: its density and the distance between directions."""
-    neighbors = find("NeighborDetector")
+    centers = {"max_items": 2000, "keep": "centers", "metric": "cosine"}
     parts = {
-        "cosine": neighbors(7, max_items=4000, metric="cosine", standardize=False),
-        "centered": neighbors(max_items=2000, metric="cosine"),
+        "cosine": find("NeighborDetector")(3, **centers, standardize=False),
+        "centered": find("NeighborDetector")(3, **centers),
         "density": find("GaussianDetector")(trim=0.05),
     }
     return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights={"centered": 0.5, "density": 0.5})

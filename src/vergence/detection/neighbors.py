@@ -1,4 +1,4 @@
-"""The distance to the k-th nearest item of the fit: a control for densities."""
+"""The distance to the k-th nearest item of the fit, or center of its items."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ from vergence.utils.checks import require_choice, require_count
 __all__ = ["NeighborDetector"]
 
 NUMBERS = 1 << 24  # entries of a table of distances
+ITERATIONS = 4  # of k-means
 
 
 class NeighborDetector(Detector):
@@ -21,15 +22,16 @@ class NeighborDetector(Detector):
 
     Args:
         n_neighbors: k, >= 1; at most N - 1 are used.
-        max_items: Largest number of items that are kept, a random part of them; None keeps all. Scoring takes time and memory
-            in proportion.
+        max_items: Largest number of items that are kept; None keeps all. Scoring takes time and memory in proportion.
+        keep: What is kept where there are more: ``random``, a random part of them with their weights, or ``centers``, the centers
+            of as many clusters (k-means), each with a weight of 1, whose distances depend less on chance.
         metric: ``euclidean``, or ``cosine`` for 1 - cosine; a zero vector has cosine 0 to everything.
         standardize: Whether features are centered and divided by their deviation first.
-        random_state: Seed of the part; the order of the items does not matter.
+        random_state: Seed of the part, or of the first centers; the order of the items does not matter.
         contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
 
     Attributes:
-        items_: Items that are kept (N, D), standardized or normalized.
+        items_: Items or centers that are kept (N, D), standardized or normalized.
         weights_: Their weights (N,).
         location_: (D,).
         scale_: (D,).
@@ -45,6 +47,7 @@ class NeighborDetector(Detector):
         n_neighbors: int = 5,
         *,
         max_items: int | None = None,
+        keep: str = "random",
         metric: str = "euclidean",
         standardize: bool = True,
         random_state: int | None = 0,
@@ -52,6 +55,7 @@ class NeighborDetector(Detector):
     ) -> None:
         self.n_neighbors = n_neighbors
         self.max_items = max_items
+        self.keep = keep
         self.random_state = random_state
         self.metric = metric
         self.standardize = standardize
@@ -60,6 +64,7 @@ class NeighborDetector(Detector):
     def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
         require_count(n_neighbors=self.n_neighbors)
         require_choice("metric", self.metric, ["euclidean", "cosine"])
+        require_choice("keep", self.keep, ["random", "centers"])
         self.location_, self.scale_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
         if self.standardize:
             m = moments(X, w, standardize=True)
@@ -67,16 +72,37 @@ class NeighborDetector(Detector):
         w = np.ones(len(X)) if w is None else w
         if self.max_items is not None and len(X) > self.max_items:
             require_count(2, max_items=self.max_items)
-            part = np.argsort(uniform(X, self.random_state), kind="stable")[: self.max_items]
+            chance = uniform(X, self.random_state)
+            if self.keep == "centers":
+                self.items_ = self._centers(X, w, chance)
+                self.weights_ = np.ones(len(self.items_))
+                return
+            part = np.argsort(chance, kind="stable")[: self.max_items]
             X, w = X[part], w[part]
         self.items_, self.weights_ = self._scaled(X).astype(X.dtype), w
 
+    def _centers(self, X: np.ndarray, w: np.ndarray, chance: np.ndarray) -> np.ndarray:
+        """Returns the centers of clusters of items; the distinct items with the least random numbers are the first centers."""
+        order = np.argsort(chance, kind="stable")
+        x, w = self._scaled(X[order]).astype(X.dtype), w[order]
+        centers = x[np.unique(chance[order], return_index=True)[1][: self.max_items]]
+        for _ in range(ITERATIONS):
+            nearest = _nearest(centers, x, 1)[:, 0]
+            members = np.argsort(nearest, kind="stable")
+            used, start = np.unique(nearest[members], return_index=True)
+            total = np.add.reduceat(w[members], start)
+            mean = np.add.reduceat(x[members] * w[members, None], start) / total[:, None]
+            centers[used] = self._unit(mean) if self.metric == "cosine" else mean
+        return centers
+
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         x = (X - self.location_) / self.scale_
-        if self.metric == "cosine":
-            norm = np.linalg.norm(x, axis=1, keepdims=True)
-            x = x / np.where(norm > 0, norm, 1.0)
-        return np.asarray(x)
+        return self._unit(x) if self.metric == "cosine" else np.asarray(x)
+
+    @staticmethod
+    def _unit(x: np.ndarray) -> np.ndarray:
+        norm = np.linalg.norm(x, axis=1, keepdims=True)
+        return np.asarray(x / np.where(norm > 0, norm, 1.0))
 
     def _score(self, block: np.ndarray) -> np.ndarray:
         x = self._scaled(block).astype(self.items_.dtype)

@@ -86,9 +86,10 @@ def as_table(data: Any) -> Any:
     """Returns items as an array or a tensor (N, D), or images (N, C, H, W); a memory map stays one.
 
     Raises:
-        ValueError: The shape is another one, or there are no items.
+        ValueError: The shape is another one, there are no items, or they are not numbers.
     """
     table = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
+    require_numbers(table)
     if table.ndim not in (2, 4) or 0 in table.shape:
         raise ValueError(f"expected items (N, D) or images (N, C, H, W), found shape {tuple(table.shape)}")
     return table
