@@ -6,7 +6,7 @@ import torch
 from sklearn.covariance import EmpiricalCovariance, LedoitWolf
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from vergence.evaluation.anomaly import RIDGE, detection, knn_distance, mahalanobis
+from vergence.evaluation.anomaly import RIDGE, auroc_error, detection, knn_distance, mahalanobis
 
 
 def slow_detection(scores, anomalous):
@@ -175,3 +175,20 @@ def test_mahalanobis_refusals():
             mahalanobis(x, x, shrinkage=a)
     with pytest.raises(ValueError, match="train 2, test 1"):
         mahalanobis(x, x[:, :1])
+
+
+@pytest.mark.parametrize(("n", "m"), [(5, 40), (30, 30), (60, 8)])
+def test_the_standard_error_is_that_of_exponential_scores(n, m):
+    generator = torch.Generator().manual_seed(0)
+    anomalous, others = (torch.empty(20_000, k).exponential_(generator=generator) for k in (n, m))
+    found = torch.stack([(3 * a[:, None] > b).double().mean() for a, b in zip(anomalous, others, strict=True)])  # A = 3 / 4
+    assert found.mean().item() == pytest.approx(0.75, abs=3e-3)
+    assert auroc_error(0.75, n, m) == pytest.approx(found.std().item(), rel=0.03)
+
+
+def test_the_standard_error_of_a_single_pair_and_of_scores_that_separate():
+    assert auroc_error(0.5, 1, 1) == 0.5
+    assert auroc_error(1.0, 3, 4) == auroc_error(0.0, 3, 4) == 0.0
+    for wrong in [(1.1, 3, 4), (0.5, 0, 4), (0.5, 3, 2.5)]:
+        with pytest.raises(ValueError, match="expected"):
+            auroc_error(*wrong)

@@ -6,11 +6,12 @@ Shapes: N training items, M test items, D features, k neighbors.
 import torch
 from torch import Tensor
 
+from vergence.evaluation.parts.errors import auroc_error
 from vergence.evaluation.parts.neighbors import cosine_distances
 from vergence.utils.checks import require_within
 from vergence.utils.linalg import require_features
 
-__all__ = ["detection", "knn_distance", "mahalanobis"]
+__all__ = ["auroc_error", "detection", "knn_distance", "mahalanobis"]
 
 RIDGE = 1e-6  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from vergence.evaluation.parts.errors import auroc_error
 from vergence.evaluation.parts.symptoms import warning
 from vergence.report.reference import reference
 from vergence.training.records import Anomaly, Evaluation, Uncertainty
@@ -63,9 +64,15 @@ def show_anomalies(anomaly: Anomaly) -> None:
     better = [name for name, s in anomaly.scores.items() if s.kind == "control" and s.auroc > anomaly.scores[first].auroc]
     if better:
         best = max(better, key=lambda name: anomaly.scores[name].auroc)
-        print(f"a control is better than {first} by AUROC: {best}, {anomaly.scores[best].auroc:.3f}")
+        print(f"a control is better than {first} by AUROC: {best}, {anomaly.scores[best].auroc:.3f}{_error(anomaly, first)}")
     else:
-        print(f"{first} is at least level with every control by AUROC")
+        print(f"{first} is at least level with every control by AUROC{_error(anomaly, first)}")
+
+
+def _error(anomaly: Anomaly, name: str) -> str:
+    """Returns a remark on the standard error of a score's AUROC; an empty text without items of both kinds."""
+    n, m = anomaly.n_anomalies, anomaly.n_inliers
+    return f" (standard error {auroc_error(anomaly.scores[name].auroc, n, m):.3f})" if n and m else ""
 
 
 def show_uncertainty(record: Uncertainty) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import to_bytes
+from vergence.evaluation.parts.errors import auroc_error
 from vergence.report.page import write_report
 from vergence.report.show import show_evaluation
 from vergence.runs.evaluate import evaluate
@@ -100,11 +101,13 @@ def lessons(record: Evaluation) -> list[str]:
     scores = record.anomaly.scores
     control = max((n for n in scores if scores[n].kind == "control"), key=lambda name: scores[name].auroc)
     ours = scores["detector"].auroc
+    error = auroc_error(ours, record.anomaly.n_anomalies, record.anomaly.n_inliers)
     return [
         f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: a majority vote of "
         f"the 30 nearest neighbors classifies {accuracy['z']:.1%} of the test digits correctly; on {best} {accuracy[best]:.1%}.",
         f"2. The run's detector finds the unseen digit {_compared(ours, scores[control].auroc)} the best control: "
-        f"AUROC {ours:.3f}, {control} {scores[control].auroc:.3f} (0.5 is chance).",
+        f"AUROC {ours:.3f} ± {error:.3f}, {control} {scores[control].auroc:.3f} (0.5 is chance; ± is the standard error of "
+        f"{record.anomaly.n_anomalies} photographs of it).",
         "3. Next: your own images with `vergence train FOLDER --out runs/mine`, or `vergence train --help`.",
     ]
 
