@@ -25,7 +25,7 @@ def auroc_error(auroc: float, n_anomalies: int, n_others: int) -> float:
 
     Example:
         >>> round(auroc_error(0.83, 30, 329), 3)
-        0.048
+        0.047
     """
     require_within("[0, 1]", auroc=auroc)
     require_count(n_anomalies=n_anomalies, n_others=n_others)
