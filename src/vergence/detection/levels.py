@@ -20,7 +20,7 @@ def patch_dictionary(
     """Returns a small dictionary of whitened patches, for the level ``patches`` of any encoder.
 
     The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
-    has, wherever they are. It takes a few percent of a small network's time. Images whose shorter side has more than 48 pixels
+    has, wherever they are. It takes about as long as a small network. Images whose shorter side has more than 48 pixels
     are resized to 32. See `vergence.encoders.dictionary`.
 
     Args:
