@@ -1,8 +1,9 @@
 """Summaries of ``results/corruption.jsonl`` for docs/corruption.md: accuracies, drops, aligned augmentation, advice, heat maps.
 
-Every summary returns a table's header and its lines, and no lines where there are no rows. The last row of each cell counts, and
-seeds are averaged. Accuracies are those of the linear probe in percent, on test images with the corruption of the training
-images unless `clean` is named. The paper's numbers (arXiv:2505.12477, table 1 and appendix D) are marked as such.
+Each summary returns the header and the lines of a table; without measurements, the table has no lines. If a cell was measured
+more than once, the last row counts. Results are averaged over seeds. Accuracies are those of the linear probe in percent, on
+test images with the corruption of the training images unless `clean` is named. The paper's numbers (arXiv:2505.12477, table 1
+and appendix D) are marked as such.
 """
 
 import math

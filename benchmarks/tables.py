@@ -661,6 +661,7 @@ def notes_table() -> str:
     return grid(["ledger", "lines", "note"], body)
 
 
+DEFAULT = "default 4"  # name of today's default detector in the ledger
 FOREIGN = {  # columns of the tables of out-of-distribution detection
     "cifar10": ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred"),
     "fashion_mnist": ("mnist", "omniglot", "cifar10", "noise", "blurred", "inverted"),
@@ -701,7 +702,7 @@ def encoders_table(data: str) -> str:
         ("statistics + patches + z", "default"),
         ("statistics + patches + z", "default 2"),
         ("statistics + patches + z", "default 3"),
-        ("statistics + patches + z", "default 4"),
+        ("statistics + patches + z", DEFAULT),
     ]
     columns = [key for key in columns if any((row["level"], row["detector"]) == key for row in found)]
     body = []
@@ -718,11 +719,11 @@ def detection_table() -> str:
     found = {(row["encoder"], row["level"], row["detector"]): row for row in foreign_rows("cifar10")}
     whole, plain = "statistics + patches + z", "statistics + z"
     shown = [
-        ("patches", whole, "default 4", "**`vergence score` of a `patches` run**"),
+        ("patches", whole, DEFAULT, "**`vergence score` of a `patches` run**"),
         ("patches", whole, "default", "**`vergence score` of a `patches` run, detector of format 1**"),
         ("patches", "z", "kNN", "control: kNN distance on its embedding"),
         ("patches", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
-        ("vje", whole, "default 4", "**`vergence score` of a `vje_small` run**"),
+        ("vje", whole, DEFAULT, "**`vergence score` of a `vje_small` run**"),
         ("vje", plain, "default without patches", "**`vergence score` of a `vje_small` run, detector of format 1**"),
         ("vje", "z", "kNN", "control: kNN distance on its embedding"),
         ("vje", "z", "Gaussian, 64 directions", "control: one Gaussian on 64 directions of it"),
@@ -733,7 +734,7 @@ def detection_table() -> str:
     ]
     body = []
     for *key, label in shown:
-        if "format 1" in label and (key[0], whole, "default 4") in found:
+        if "format 1" in label and (key[0], whole, DEFAULT) in found:
             continue
         if (row := found.get(tuple(key))) is not None:
             body.append([label, f"{row['mean_foreign']:.3f}", f"{row['auroc']['conf:cifar100']:.3f}"])
@@ -757,7 +758,7 @@ def digits_table() -> str:
 def severity_table() -> str:
     """AUROC of the default on `vje`'s features by corruption and severity."""
     found = {row["detector"]: row for row in foreign_rows("cifar10") if row["encoder"] == "vje"}
-    row = found.get("default 4", found["default"])
+    row = found.get(DEFAULT, found["default"])
     kinds = list(dict.fromkeys(name.split(":")[1].rsplit(" ", 1)[0] for name in row["auroc"] if name[-2:-1] == " "))
     body = [[kind, *(f"{row['auroc'][f'conf:{kind} {s}']:.3f}" for s in range(1, 6))] for kind in kinds]
     return grid(["corruption", "1", "2", "3", "4", "5"], body)

@@ -4,10 +4,8 @@ Reading weights runs no code: files are safetensors, or PyTorch files read with 
 """
 
 import pickle
-import struct
 import urllib.error
 import urllib.request
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from vergence.encoders.names import is_factory, timm_settings
 from vergence.encoders.networks import factory_model, require_timm
 from vergence.utils.names import did_you_mean, quoted
+from vergence.utils.tensors import read_pytorch
 
 __all__ = ["IMAGENET", "Input", "expected_input", "load_weights", "read_weights", "timm_file", "timm_tag"]
 
@@ -110,16 +109,14 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
     if not file.is_file():
         raise ValueError(f"expected a file of weights at {file}, found no such file; give a .safetensors or a PyTorch file")
-    known = (OSError, EOFError, RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
+    errors = (OSError, EOFError, RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of files that torch did not write
-            raw = load_file(file) if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
+        raw = load_file(file) if file.suffix == ".safetensors" else read_pytorch(file)
     except pickle.UnpicklingError:  # torch's own message says how to run the code
         raise ValueError(
             f"{file} holds something else than tensors, which is not loaded; save the network's state_dict()"
         ) from None
-    except (*known, ArithmeticError, struct.error, SafetensorError) as error:
+    except (*errors, ArithmeticError, SafetensorError) as error:
         raise ValueError(
             f"{file} cannot be read as weights: {_first_line(error)}; give a .safetensors or a PyTorch file"
         ) from None

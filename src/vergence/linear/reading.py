@@ -86,7 +86,7 @@ def as_table(data: Any) -> Any:
     """Returns items as an array or a tensor (N, D), or images (N, C, H, W); a memory map stays one.
 
     Raises:
-        ValueError: The shape is another one, there are no items, or they are not numbers.
+        ValueError: The array has another shape, holds no items, or does not hold numbers.
     """
     table = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
     require_numbers(table)

@@ -15,9 +15,7 @@ import json
 import math
 import os
 import pickle
-import struct
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,7 @@ from vergence.utils.files import open_table, original, remove_leftovers, replaci
 from vergence.utils.locks import locked
 from vergence.utils.names import quoted
 from vergence.utils.records import read_object, shortened
+from vergence.utils.tensors import read_pytorch
 from vergence.utils.version import __version__
 
 if TYPE_CHECKING:
@@ -310,12 +309,8 @@ def _read_skipped(file: Path) -> list[tuple[str, str]]:
 
 
 def _read_tensors(file: Path) -> Any:
-    import torch
-
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of files that torch did not write
-            return torch.load(file, map_location="cpu", weights_only=True)
+        return read_pytorch(file)
     except pickle.UnpicklingError:  # torch's own message says how to run the code
         raise ValueError("it holds something else than tensors, numbers and text, which is not loaded") from None
 
@@ -370,12 +365,11 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
     from safetensors import SafetensorError
 
     errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, EOFError, OSError)
-    of_pickle = (pickle.UnpicklingError, AssertionError, ArithmeticError, struct.error)
     try:
         if not file.is_file():
             raise ValueError("it is not a regular file")
         return read(file)
-    except (*errors, *of_pickle, SafetensorError, csv.Error) as error:
+    except (*errors, AssertionError, ArithmeticError, SafetensorError, pickle.UnpicklingError, csv.Error) as error:
         raise ValueError(f"{file} is damaged: {shortened(error)}; restore it from a copy, or train again") from None
 
 
