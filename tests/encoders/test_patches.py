@@ -37,7 +37,7 @@ def small(**settings):
 @pytest.mark.parametrize(("pool", "stride", "channels"), [(2, 1, 3), (3, 2, 1), (1, 1, 1)])
 def test_the_fused_form_equals_the_loop_over_patches(pool, stride, channels):
     x = images(3, channels)
-    p = normalized_patches(x, 4, stride).transpose(1, 2).flatten(0, 1)
+    p = normalized_patches(x, 4, stride).flatten(0, 1)
     m, Z = reference.whitening(p, 0.1)
     D = F.normalize(torch.randn(5, p.shape[1]), dim=1)
     maps = PatchMaps(channels, PatchSettings(atoms=5, patch=4, threshold=0.3, pool=pool, stride=stride))
@@ -52,9 +52,19 @@ def test_blocks_of_atoms_give_what_all_atoms_give():
     settings = PatchSettings(atoms=len(V), patch=4, threshold=0.3)
     maps = PatchMaps(3, settings)
     maps.set(V, b)
-    r = V @ normalized_patches(x, 4) - b[:, None]
+    r = V @ normalized_patches(x, 4).mT - b[:, None]
     f = torch.stack([(r - 0.3).clamp(min=0), (-r - 0.3).clamp(min=0)], 1) @ cells(6, 6, 2).to(x)
     torch.testing.assert_close(maps(x), f.flatten(1) ** (1 / 3), rtol=0, atol=1e-10)
+
+
+def test_groups_of_images_give_what_each_image_gives(monkeypatch):
+    x = images(5, 3, 9, 9)
+    maps = PatchMaps(3, PatchSettings(atoms=7, patch=4, threshold=0.3))
+    expected = torch.cat([maps(one) for one in x.split(1)])
+    assert len(maps(x[:0])) == 0
+    for together in (2, 5):
+        monkeypatch.setattr(dictionary, "RESPONSES", together * 36 * 7)
+        torch.testing.assert_close(maps(x), expected)
 
 
 def test_features_are_averages_over_moved_and_mirrored_copies():
@@ -79,7 +89,7 @@ def test_features_are_averages_over_moved_and_mirrored_copies():
 def test_the_responses_are_a_convolution():
     x = images(2)
     V = torch.randn(5, 3 * 16)
-    p = normalized_patches(x, 4)
+    p = normalized_patches(x, 4).mT
     ones = torch.ones(1, 3, 4, 4) / 48
     var = F.conv2d(x.square(), ones) - F.conv2d(x, ones).square()
     centered = (V - V.mean(1, keepdim=True)).view(5, 3, 4, 4)
@@ -88,7 +98,7 @@ def test_the_responses_are_a_convolution():
 
 
 def test_whitening_leaves_the_stated_covariance():
-    p = normalized_patches(images(20), 4).transpose(1, 2).flatten(0, 1)
+    p = normalized_patches(images(20), 4).flatten(0, 1)
     m, Z = whitening(p, 0.1)
     w, U = torch.linalg.eigh(torch.cov(p.T))
     torch.testing.assert_close(torch.cov(((p - m) @ Z).T), U @ torch.diag(w / (w + 0.1)) @ U.T)
@@ -141,7 +151,7 @@ def test_limits_of_the_threshold():
     assert small(threshold=1e6).fit(x).transform(x).max() == 0
     plain = small(threshold=0.0, pool=1).fit(x)
     f = torch.from_numpy(plain.transform(x)).view(4, 2, 7) ** 3
-    r = torch.from_numpy(plain.filters_) @ normalized_patches(x, 4) - torch.from_numpy(plain.bias_)[:, None]
+    r = torch.from_numpy(plain.filters_) @ normalized_patches(x, 4).mT - torch.from_numpy(plain.bias_)[:, None]
     torch.testing.assert_close(f[:, 0] + f[:, 1], r.abs().mean(2))
     torch.testing.assert_close(f[:, 0] - f[:, 1], r.mean(2))
 

@@ -9,8 +9,8 @@ patch p of F = C P P numbers at every position of an image in [0, 1],
     a = [max(r - theta, 0); max(-r - theta, 0)]                  two-sided soft threshold
     f = (weighted mean of a in each of pool x pool cells)^(1/3)  2 K pool^2 features; the cells overlap, see `cells`
 
-The threshold and the pooling are fused, a block of atoms of one image at a time: with s = softshrink(r), the two parts of a are
-(|s| + s) / 2 and (|s| - s) / 2, so that both pooled maps follow from two products with a matrix of the cells,
+The threshold and the pooling are fused, a block of atoms of a few images at a time: with s = softshrink(r), the two parts of a
+are (|s| + s) / 2 and (|s| - s) / 2, so that both pooled maps follow from two products with a matrix of the cells,
 in bfloat16 where the hardware supports it.
 """
 
@@ -49,8 +49,9 @@ N_PATCHES = 100_000
 LARGE, LARGE_SIDE = 48, 32  # pixels: images of a larger side are resized
 SMALL, SMALL_PATCH, SMALL_SHIFT = 16, 4, 0.125  # pixels: images of a smaller side have smaller patches, and views moved by more
 ROOT = 3  # of the pooled responses
-TOGETHER = 8  # images whose patches are kept at a time
-BLOCK = 256  # atoms whose responses are kept at a time: those of all positions of an image stay in a processor's cache
+BLOCK = 256  # atoms whose responses are kept at a time
+RESPONSES = 400_000  # numbers of such a block: those of all positions of a few images stay in a processor's cache
+TOGETHER = 8  # images whose patches are sampled at a time
 WINDOW = 0.44  # standard deviation of a cell's weights, in sides of a cell
 NAME = "patches"
 
@@ -160,15 +161,16 @@ def _number(key: str, text: str, kind: object) -> Any:
 
 
 def normalized_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
-    """Returns n(p) of all patches of images (B, C, H, W) in [0, 1], (B, F, L) with the L positions by rows.
+    """Returns n(p) of all patches of images (B, C, H, W) in [0, 1], (B, L, F) with the L positions by rows.
 
     Example:
         >>> normalized_patches(torch.full((1, 1, 4, 4), 0.5), 2).abs().max().item()
         0.0
     """
-    p = F.unfold(x, size, stride=stride)
-    p = p - p.mean(1, keepdim=True)
-    return p.mul_((p.square().mean(1, keepdim=True) + EPS).rsqrt_())
+    windows = x.unfold(2, size, stride).unfold(3, size, stride).permute(0, 2, 3, 1, 4, 5)  # (B, rows, columns, C, P, P)
+    p = windows.flatten(3).flatten(1, 2)
+    p = p - p.mean(2, keepdim=True)
+    return p.mul_((p.square().mean(2, keepdim=True) + EPS).rsqrt_())
 
 
 def whitening(p: Tensor, regularization: float = WHITENING) -> tuple[Tensor, Tensor]:
@@ -215,7 +217,7 @@ class PatchSample:
         last = self.keys[-1] if len(self.keys) == self.n else torch.inf
         new = keys < last
         parts = zip(x.split(TOGETHER), new.split(TOGETHER), strict=True)
-        rows = torch.cat([normalized_patches(part, self.size, self.stride).transpose(1, 2)[chosen] for part, chosen in parts])
+        rows = torch.cat([normalized_patches(part, self.size, self.stride)[chosen] for part, chosen in parts])
         rows = rows if self.patches is None else torch.cat([self.patches, rows])
         self.keys, order = torch.cat([self.keys, keys[new]]).sort()
         self.keys, self.patches = self.keys[: self.n], rows[order[: self.n]]
@@ -319,14 +321,14 @@ class PatchMaps(nn.Module):
         V, b = (part.to(dtype).split(BLOCK) for part in (self.filters, -self.bias))
         blocks = [(v.T.contiguous(), minus) for v, minus in zip(V, b, strict=True)]
         out = x.new_empty(len(x), 2, s.atoms, s.pool**2)
-        patches = (p for part in x.split(TOGETHER) for p in normalized_patches(part, s.patch, s.stride).to(dtype))
-        for f, p in zip(out.unbind(), patches, strict=True):
-            rows_of_patches = p.T.contiguous()
-            for both, (v, minus) in zip(f.split(BLOCK, 1), blocks, strict=True):
-                a = F.softshrink(torch.addmm(minus, rows_of_patches, v), s.threshold)
-                signed = (A @ a).T.to(x)
-                size = (A @ a.abs_()).T.to(x)
-                both[0], both[1] = size + signed, size - signed
+        together = max(1, RESPONSES // (rows * columns * min(BLOCK, s.atoms)))
+        for f, images in zip(out.split(together), x.split(together), strict=True):
+            p = normalized_patches(images, s.patch, s.stride).to(dtype).flatten(0, 1)
+            for both, (v, minus) in zip(f.split(BLOCK, 2), blocks, strict=True):
+                a = F.softshrink(torch.addmm(minus, p, v), s.threshold).unflatten(0, (-1, rows * columns))
+                signed = (A @ a).mT.to(x)
+                size = (A @ a.abs_()).mT.to(x)
+                both[:, 0], both[:, 1] = size + signed, size - signed
         return out.flatten(1).div_(2).clamp_(min=0).pow_(1 / ROOT)
 
 
