@@ -574,7 +574,7 @@ def findings_table() -> str:
 
 def two_cores_table() -> str:
     """Lines of ``two_cores.py`` for each data set and number of images: the newest default and its controls, over its seeds."""
-    defaults = [row for row in rows("two_cores") if "--encoder" not in row.get("command", "")]
+    defaults = [row for row in rows("two_cores") if not {"--encoder", "--set", "--curve"} & set(row.get("command", "").split())]
     newest = {(row["data"], row["limit"]): row["encoder"] for row in defaults}
     runs = defaultdict(dict)  # the last row of each seed; a row of an idle machine replaces one of a busy one
     for row in sorted(rows("two_cores"), key=lambda row: not row["note"].startswith(BUSY)):

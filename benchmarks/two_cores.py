@@ -1,18 +1,24 @@
 """kNN and probe accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
 
     python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --note "what this measures"
+    python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --curve
+    python benchmarks/two_cores_figure.py                               # draws docs/figures/two_cores.png from the ledger
 
-writes one row to ``results/two_cores.jsonl``. ``cpu_seconds`` are the processor seconds of all threads in ``seconds``; on a busy
-machine they say more. With ``--choose`` a part of the training images is classified in place of the test images, and nothing is
-written: settings are chosen so.
+The first writes one row to ``results/two_cores.jsonl``; ``--curve`` a row for each point of the figure: dictionaries of several
+sizes, and the small network trained for several numbers of epochs with each objective, beside its first weights. Points that the
+ledger has are skipped. ``cpu_seconds`` are the processor seconds of all threads in ``seconds``, the whole of ``vergence train``;
+on a busy machine they say more. With ``--choose`` a part of the training images is classified in place of the test images, and
+nothing is written: settings are chosen so.
 """
 
 import argparse
+import json
 import os
 import resource
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import ledger
 import torch
@@ -20,14 +26,22 @@ import torch
 import vergence
 from vergence.data.config import DataConfig
 from vergence.data.sources import open_data
-from vergence.evaluation import controls
+from vergence.evaluation import controls, features
 from vergence.evaluation.knn import knn_accuracy
 from vergence.evaluation.parts.spread import effective_rank
 from vergence.evaluation.probe import linear_probe
+from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.train import describe
 
 HELD_OUT = 4_000  # training images that settings are chosen on
 K = 30
+ATOMS = (128, 512, 1024, 2048)  # of the dictionaries of a curve, beside the default
+EPOCHS = (2, 8, 24)  # of the networks of a curve
+NETWORKS: dict[str, dict[str, Any]] = {
+    "vje": {"recipe": "vje_small"},
+    "gje": {"recipe": "vje_small", "objective": "gje"},
+    "contrastive": {"recipe": "vje_small", "objective": "contrastive", "projector": (512, 128), "projector_norm": "batch"},
+}
 
 
 def pixels(items):
@@ -63,34 +77,51 @@ def parts(args, config):
     return data.train, whole.subset(rest[order[:HELD_OUT]])
 
 
+def curve(epochs=EPOCHS, atoms=ATOMS):
+    """Returns the settings of each point of a curve, the quick ones first."""
+    dictionaries = [
+        {"recipe": "patches", "encoder": f"patches:atoms={n},directions={min(2048, 4 * n)},dim={min(512, 2 * n)}"} for n in atoms
+    ]
+    return dictionaries + [{**network, "epochs": n} for n in epochs for network in NETWORKS.values()]
+
+
 def measure(args, settings):
     """Trains one run; returns its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         start, used = time.monotonic(), time.process_time()
-        run = vergence.train(args.source, recipe="patches", out=Path(folder) / "run", **{"calibration_share": 0.0, **settings})
+        run = vergence.train(args.source, out=Path(folder) / "run", **{"calibration_share": 0.0, **settings})
         seconds, cpu, fit_mib = time.monotonic() - start, time.process_time() - used, peak()
         train, test = parts(args, run.folder.config)
-        encoder, passes = run.folder.config.model.encoder, [row["seconds"] for row in run.folder.metrics()]
+        config, passes = run.folder.config, [row["seconds"] for row in run.folder.metrics() if "seconds" in row]
         start, used = time.monotonic(), time.process_time()
         z = run.encode(train), run.encode(test)
         n, embed_cpu = len(train) + len(test), time.process_time() - used
         rate = n / (time.monotonic() - start)
+        first = {} if settings["recipe"] == "patches" else {"untrained_": untrained(run, train, test)}
     labels = train.labels, test.labels
     x = pixels(train), pixels(test)
+    others = {"pixels_": x, "pca_": controls.pca(*x, 256), **first}
     return {
-        "encoder": encoder,
+        "encoder": config.model.encoder,
+        "objective": config.model.objective,
+        "epochs": config.fit.epochs,
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu, 1),
-        "seconds_after_each_pass": passes,
+        "seconds_after_each_pass": passes,  # of the closed form
         "images_per_second": round(rate),
         "embed_cpu_milliseconds": round(1000 * embed_cpu / n, 2),
         "fit_peak_mib": fit_mib,
         "pixels_mib": (x[0].numel() + x[1].numel()) >> 20,
         **accuracies("", *z, labels),
-        **accuracies("pixels_", *x, labels),
-        **accuracies("pca_", *controls.pca(*x, 256), labels),
+        **{name: value for control, both in others.items() for name, value in accuracies(control, *both, labels).items()},
         "effective_rank": round(float(effective_rank(z[1])), 1),
     }
+
+
+def untrained(run, *parts):
+    """Returns the embeddings of the first weights of a run's network."""
+    net = untrained_encoder(run).eval()
+    return [features.collect(net, part, size=run.size, device=run.device)[0] for part in parts]
 
 
 def main():
@@ -100,18 +131,28 @@ def main():
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--limit", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--encoder", default="patches")
+    parser.add_argument("--encoder", help="another encoder than that of the recipe patches")
+    parser.add_argument("--curve", action="store_true", help="every point of the figure, in place of the recipe patches")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--choose", action="store_true")
     parser.add_argument("--note", default="")
     args = ledger.parse(parser, "two_cores")
+    points = curve() if args.curve else [{"recipe": "patches"}]
     if args.tiny:
-        args.limit, args.encoder = 200, "patches:atoms=16,directions=32,dim=16,views=2"
-    also = ledger.settings(args.set)
-    settings = {"root": args.data_root, "limit": args.limit, "seed": args.seed, "encoder": args.encoder, "device": "cpu", **also}
-    describe(args.source, "patches", settings)
-    values = {"data": args.source, "limit": args.limit, "note": args.note, "cores": os.cpu_count(), **measure(args, settings)}
-    ledger.add(None if args.choose else args.out, ledger.row(values, seed=args.seed))
+        args.limit, small = 200, "patches:atoms=16,directions=32,dim=16,views=2"
+        points = (
+            [*curve((1,), ())[:1], {"recipe": "patches", "encoder": small}] if args.curve else [{**points[0], "encoder": small}]
+        )
+    also = {} if args.encoder is None else {"encoder": args.encoder}
+    also |= {"root": args.data_root, "limit": args.limit, "seed": args.seed, "device": "cpu", **ledger.settings(args.set)}
+    for point in points:
+        recipe, settings = point["recipe"], {name: value for name, value in {**point, **also}.items() if name != "recipe"}
+        describe(args.source, recipe, settings)
+        key = {"data": args.source, "limit": args.limit, "point": json.loads(json.dumps(point)) if args.curve else None}
+        if args.curve and ledger.holds(args.out, **key, seed=args.seed):
+            continue
+        values = {**key, "note": args.note, "cores": os.cpu_count(), **measure(args, {"recipe": recipe, **settings})}
+        ledger.add(None if args.choose else args.out, ledger.row(values, seed=args.seed))
 
 
 if __name__ == "__main__":
