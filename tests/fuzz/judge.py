@@ -146,7 +146,8 @@ def keep(target, tally):
     """Writes the findings of a target as cases that are run again from now on; returns their stories."""
     FOUND.mkdir(exist_ok=True)
     for where, (case, _) in tally.found.items():
-        name = f"{target.name}-{hashlib.sha256(where.encode()).hexdigest()[:8]}.json"
+        mark = hashlib.sha256((where + json.dumps(case, sort_keys=True)).encode()).hexdigest()[:8]
+        name = f"{target.name}-{mark}.json"
         _write(FOUND / name, target, where, case)
     return [f"{where}\n{story}\ncase: {json.dumps(case)[:1500]}" for where, (case, story) in tally.found.items()]
 

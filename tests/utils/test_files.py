@@ -44,6 +44,15 @@ def test_npz_holds_what_was_appended(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["t.npz"]
 
 
+def test_npz_holds_a_matrix_of_texts(tmp_path):
+    rows = np.array([["a", "bc"], ["", "d"]])
+    with open_table(tmp_path / "t.npz") as table:
+        table.append({"x": rows[:1]})
+        table.append({"x": rows[1:]})
+    with np.load(tmp_path / "t.npz") as found:
+        assert found["x"].tolist() == rows.tolist()
+
+
 def test_csv_holds_what_was_appended(tmp_path):
     write(tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:

@@ -167,7 +167,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 class Table(abc.ABC):
-    """Columns of equal length that grow by rows: (n,) numbers or strings, or (n, D) numbers."""
+    """Columns of equal length that grow by rows: numbers or strings, (n,) or (n, D)."""
 
     @abc.abstractmethod
     def append(self, columns: Mapping[str, Column]) -> None:
@@ -304,7 +304,7 @@ class _NPZ(Table):
                 self.files[name] = (self.parts / name).open("wb+")
             dtype, shape = self.kinds.get(name, (array.dtype, array.shape[1:]))
             self.kinds[name] = (max(dtype, array.dtype, key=lambda d: d.itemsize), shape)
-            data = array.tobytes() if array.dtype.kind != "U" else "".join(f"{v}\0" for v in array).encode()
+            data = array.tobytes() if array.dtype.kind != "U" else "".join(f"{v}\0" for v in array.ravel()).encode()
             self.files[name].write(data)
         self.rows += len(array)
 
