@@ -7,8 +7,10 @@ sets of CIFAR-10 alone: Fashion-MNIST, MNIST, noise, and blurred, covered, color
 training images. New to it are CIFAR-100, Omniglot, inverted images, all corruptions of test images, and all of Fashion-MNIST.
 
     python benchmarks/out_of_distribution.py --data-root DATA --scratch FOLDER   # rows of results/out_of_distribution.jsonl
+    python benchmarks/out_of_distribution.py --data-root DATA --scratch FOLDER --peers pyod pytorch-ood  # theirs, on the same
     python benchmarks/tables.py                                              # the tables of docs/detection.md
 
+With ``--peers``, detectors of other packages are fitted to the embeddings and to the statistics of pixels instead of ours.
 ``FOLDER`` keeps the runs and the features, so that the command continues where it was stopped.
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import detection_peers
 import ledger
 import numpy as np
 import torch
@@ -306,6 +309,9 @@ def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
         X = {**X, "statistics": pixels["statistics"], "patches": pixels["patches"]}
         jobs |= {(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()}
         jobs |= {(" + ".join(levels), how): first_default(levels) for how, levels in FIRST.items()}
+    if a.peers:
+        level = "statistics" if name == "pixels" else "z"
+        jobs = {(level, how): detector for how, detector in detection_peers.of(a.peers, seed).items()}
     for (level, detector_name), detector in jobs.items():
         if not detector_name.startswith(a.detectors):
             continue
@@ -319,7 +325,11 @@ def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
             scores = scored(detector, X, level.split(" + "))
         found = auroc(scores)
         row = {**fields, **means(found), "auroc": found, "seconds": round(time.perf_counter() - start, 1)}
-        ledger.add(a.out, ledger.row(row, seed=seed), shown=(*fields, "mean_dev", "mean_foreign", "mean_corrupted", "seconds"))
+        ledger.add(
+            a.out,
+            ledger.row(row, seed=seed, peers=tuple(a.peers)),
+            shown=(*fields, "mean_dev", "mean_foreign", "mean_corrupted", "seconds"),
+        )
 
 
 def main() -> None:
@@ -332,7 +342,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--epochs", type=int, help="of the networks; the recipe's by default")
     parser.add_argument("--detectors", default="", help="only detectors whose names begin like this, such as 'default'")
+    parser.add_argument("--peers", nargs="+", default=[], choices=list(detection_peers.MODULES), help="packages, instead of ours")
     a = ledger.parse(parser, "out_of_distribution")
+    detection_peers.require(*a.peers)
     if a.tiny:
         a.limit, a.encoders, a.data, a.epochs = 200, ["vje", "untrained"], ["cifar10"], 1
     a.scratch.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 
 import corruption_tables
+import detection_tables
 from ledger import ROOT, rows
 
 from vergence import objectives
@@ -669,9 +670,9 @@ FOREIGN = {  # columns of the tables of out-of-distribution detection
 
 
 def foreign_rows(data: str) -> list[dict]:
-    """The last row of each encoder, level and detector of a set, one seed each."""
+    """The last row of each encoder, level and detector of our own on a set, one seed each."""
     last = {(row["encoder"], row["level"], row["detector"]): row for row in rows("out_of_distribution") if row["data"] == data}
-    return list(last.values())
+    return [row for row in last.values() if not row["detector"].startswith(detection_tables.PEERS)]
 
 
 def foreign_table(data: str) -> str:
@@ -778,6 +779,8 @@ PAGES = {
     ROOT / "docs" / "detection.md": {
         **{f"foreign-{data}": functools.partial(foreign_table, data) for data in FOREIGN},
         **{f"encoders-{data}": functools.partial(encoders_table, data) for data in FOREIGN},
+        "same-features": lambda: grid(*detection_tables.same_features(rows("out_of_distribution"), DEFAULT)),
+        "held-out-classes": lambda: grid(*detection_tables.held_out_classes(rows("held_out_classes"))),
         "severity": severity_table,
         "digits": digits_table,
         "findings": findings_table,

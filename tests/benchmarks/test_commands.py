@@ -22,6 +22,7 @@ COMMANDS = [command for command in COMMANDS if "tables.py" not in command]
 NEEDS = {"peers.py": "lightly", "joint.py": "lightly", "methods.py": "lightly", "mixture_speed": "gmr"}
 NEEDS |= {"corruption.py run": "lightly"}
 NEEDS |= {"pretrained.py": "efficientnet_lite_pytorch"}
+NEEDS |= {"held_out_classes": "pyod", "--peers pyod": "pyod", " pytorch-ood": "pytorch_ood"}
 NEEDS |= {"figure_": "matplotlib", " draw": "matplotlib"}
 LAYOUT = ("FashionMNIST/raw", "MNIST/raw", "cifar-10-batches-py")
 # `vergence bench` has no --tiny: one round of the smallest network on a small batch instead.

@@ -1,4 +1,4 @@
-"""Each published objective, and DINO, trains an encoder that beats the untrained one, on digits under noise that hides the classes."""
+"""Published objectives and DINO train encoders that beat the untrained one, on digits under noise that hides the classes."""
 
 import copy
 
