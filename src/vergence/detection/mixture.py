@@ -9,8 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.detection.core import Detector, blocks
-from vergence.detection.parts.moments import consistency, nearest_share, principal, shrunk, trimmed, uniform
-from vergence.detection.subspace import residuals
+from vergence.detection.parts.moments import consistency, nearest_share, principal, residuals, shrunk, trimmed, uniform
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_choice, require_count
 

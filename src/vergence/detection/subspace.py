@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from vergence.detection.core import Detector
-from vergence.detection.parts.moments import Moments, nearest_share, principal, trimmed, uniform
+from vergence.detection.parts.moments import Moments, nearest_share, principal, residuals, trimmed, uniform
 from vergence.utils.checks import require_count
 
-__all__ = ["SubspaceDetector", "residuals"]
+__all__ = ["SubspaceDetector"]
 
 HELD_OUT = 5  # one item in five chooses the number of directions
 FLOOR = 1e-9  # of the noise variance, in units of the mean variance
@@ -103,12 +103,6 @@ class SubspaceDetector(Detector):
         log_volume = np.log(self.variances_).sum() + (D - k) * math.log(self.noise_variance_) + 2 * np.log(self.scale_).sum()
         distance = np.square(y / np.sqrt(self.variances_)).sum(1) + residual
         return np.asarray(-0.5 * (D * math.log(2 * math.pi) + log_volume + distance))
-
-
-def residuals(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns the squared length of items x (n, D) outside of their coordinates y (n, k), (n,); infinity where it overflows."""
-    whole = np.square(x).sum(1)
-    return np.asarray(np.maximum(whole - np.where(np.isinf(whole), 0.0, np.square(y).sum(1)), 0.0))
 
 
 def log_likelihoods(x: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
