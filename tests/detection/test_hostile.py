@@ -46,3 +46,22 @@ def test_settings_are_checked():
         detection.grouped([(0, 7)], 3)
     with pytest.raises(ValueError, match="expected bits to be a whole number"):
         detection.near_duplicates(torch.eye(3), threshold=0.5, bits=-1)
+
+
+@pytest.mark.parametrize("name", ["GaussianDetector", "SubspaceDetector", "MixtureDetector", "NeighborDetector"])
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_an_item_so_far_away_that_its_distance_overflows_is_the_most_anomalous_or_refused(name):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4))
+    model = getattr(detection, name)().fit(x)
+    try:
+        score = model.anomaly_score(np.concatenate([x, 1e200 * rng.normal(size=(5, 4))]))
+    except ValueError:
+        return
+    assert not np.isnan(score).any() and score[60:].min() > score[:60].max()
+
+
+def test_weights_of_features_in_bfloat16_are_those_in_float32():
+    a, b = torch.randn(40, 3).bfloat16(), torch.randn(30, 3).bfloat16() + 1
+    for found, expected in zip(detection.shift_weights(a, b), detection.shift_weights(a.float(), b.float()), strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -13,9 +13,11 @@ from vergence.detection import GaussianDetector, fpr_threshold, q_values, select
 from vergence.runs import scoring
 from vergence.runs.detector import RunDetector, usable_levels
 from vergence.runs.score import Decisions
+from vergence.utils.files import neutral
 
 pytestmark = pytest.mark.float32
 
+OF_Z = "parameters.dict.detectors.dict.z.parameters.dict"  # the settings of the level z in the stored record
 QUICK = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
 
 
@@ -205,6 +207,69 @@ def test_a_damaged_dictionary_is_one_line(run, tmp_path, damage):
     (tmp_path / "d").write_bytes(save(arrays, metadata={"record": json.dumps(record)}))
     with pytest.raises(ValueError, match="dictionary of patches without its atoms"):
         RunDetector.read(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("notes", 5),
+        ("notes", "text"),
+        ("typical_names", [1] * 1035),
+        ("gap", [1]),
+        ("held_out", None),
+        ("dictionary.copies", 10**12),
+        ("dictionary.stride", 10**30),
+        ("dictionary.threshold", float("inf")),
+        ("dictionary.side", 2),
+        (
+            "settings.parameters.dict.detectors.dict.z.parameters.dict.columns.dict.cosine.slice.0",
+            {"array": "calibration_scores_"},
+        ),
+    ],
+)
+def test_a_detector_with_a_wrong_value_is_one_line(run, tmp_path, path, value):
+    arrays, record = parts_of(run.detector().content())
+    *above, last = path.split(".")
+    inner = record
+    for key in above:
+        inner = inner[key]
+    inner[int(last) if last.isdecimal() else last] = value
+    (tmp_path / "d").write_bytes(save(arrays, metadata={"record": json.dumps(record)}))
+    with pytest.raises(ValueError, match="expected") as caught:
+        RunDetector.read(tmp_path / "d").of_batches(run.method, (1, 8, 8))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_detector_with_arrays_of_a_wrong_type_or_of_other_images_is_one_line(run, tmp_path):
+    arrays, record = parts_of(run.detector().content())
+    for name, array, message in (
+        ("calibration", arrays["calibration"] > 0, "calibration of type floating"),
+        ("seen", arrays["seen"].astype("f4"), "seen of type uint64"),
+        ("dictionary/filters", np.tile(arrays["dictionary/filters"], (1, 3)), r"images of shape \(1, 8, 8\)"),
+    ):
+        (tmp_path / "d").write_bytes(save({**arrays, name: array}, metadata={"record": json.dumps(record)}))
+        with pytest.raises(ValueError, match=message):
+            RunDetector.read(tmp_path / "d").of_batches(run.method, (1, 8, 8))
+
+
+def test_a_detector_whose_typical_items_have_other_embeddings_is_fitted_again(run):
+    file = run.folder.path / "detector.safetensors"
+    content, sums = file.read_bytes(), (run.folder.path / "checksums.json").read_bytes()
+    arrays, record = parts_of(content)
+    try:
+        run.folder.write_checked(
+            file.name, save({**arrays, "typical": arrays["typical"][:, :7].copy()}, metadata={"record": json.dumps(record)})
+        )
+        assert vergence.load(run.folder.path, device="cpu").detector().typical.shape == arrays["typical"].shape
+    finally:
+        file.write_bytes(content)
+        (run.folder.path / "checksums.json").write_bytes(sums)
+
+
+def test_confirmed_names_are_read_from_a_column_of_a_table_and_from_any_editor(tmp_path):
+    names = ["=1.png", "'=2.png", "'tis.png", "u\u2028v.png", "é.png"]
+    (tmp_path / "names.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(map(neutral, names)).encode())
+    assert scoring.read_names(tmp_path / "names.txt") == names
 
 
 def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_path, capsys):

@@ -154,9 +154,11 @@ except ValueError as error:
     write(tmp_path / f"whole.{ending}")
     assert write(path) == 60
     assert path.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
-    process = run(code.replace("(LIMIT, LIMIT)", "(100, 100)"), tmp_path)  # not even the manifest
-    said, errors = process.communicate(timeout=60)
-    assert process.returncode == 2 and said.count("\n") == 1 and "free space, or choose another --out" in said, errors
+    for limit in (100, 10):  # not even the manifest; not even the words of the lock
+        process = run(code.replace("(LIMIT, LIMIT)", f"({limit}, {limit})"), tmp_path)
+        said, errors = process.communicate(timeout=60)
+        assert process.returncode == 2 and said.count("\n") == 1 and "free space, or choose another --out" in said, errors
+        assert str(path) in said and not (tmp_path / f".{path.name}.parts").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

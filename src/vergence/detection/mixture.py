@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from vergence.detection.core import Detector, blocks
-from vergence.detection.parts.moments import consistency, nearest_share, principal, shrunk, trimmed, uniform
+from vergence.detection.parts.moments import consistency, nearest_share, principal, residuals, shrunk, trimmed, uniform
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_choice, require_count
 
@@ -113,7 +113,7 @@ class MixtureDetector(Detector):
         """Returns the whitened principal coordinates (n, k), and the squared length of the residual (n,)."""
         x = (block - self.location_) / self.scale_
         y = x @ self.components_.T
-        return y / np.sqrt(self.variances_), np.maximum(np.square(x).sum(1) - np.square(y).sum(1), 0.0)
+        return y / np.sqrt(self.variances_), residuals(x, y)
 
     def _chosen(self, train: np.ndarray, w: Any, held: np.ndarray, v: Any) -> tuple[str, int]:
         """Returns the structure and K, given or chosen by the likelihood of the held-out items."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vergence.detection.parts.kinds import Seed, Values, as_values, generator, like, require_matching, uniforms
 from vergence.detection.parts.urn import counts_of, null_counts, rank_grid
+from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import require_choice, require_count, require_within
 
 __all__ = ["Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"]
@@ -217,7 +218,7 @@ def shift_weights(
     from sklearn.preprocessing import StandardScaler
 
     require_count(2, folds=folds)
-    a, b = (x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (calibration, features))
+    a, b = (np.asarray(to_numpy(x)) for x in (calibration, features))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < folds:
         raise ValueError(f"expected features (n, D) and (m, D), n and m at least {folds}, found {a.shape} and {b.shape}")
     x, y = np.concatenate([a, b]).astype(np.float64), np.repeat([0, 1], (len(a), len(b)))

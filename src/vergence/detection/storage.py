@@ -100,6 +100,8 @@ def unpack(content: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if kind == "dict":
         return {key: unpack(one, arrays) for key, one in inner.items()}
     values = [unpack(one, arrays) for one in inner]
+    if kind == "slice" and not all(one is None or isinstance(one, int) for one in values):
+        raise ValueError("expected a slice of whole numbers, found other values")
     return slice(*values) if kind == "slice" else tuple(values) if kind == "tuple" else values
 
 

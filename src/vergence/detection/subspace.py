@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from vergence.detection.core import Detector
-from vergence.detection.parts.moments import Moments, nearest_share, principal, trimmed, uniform
+from vergence.detection.parts.moments import Moments, nearest_share, principal, residuals, trimmed, uniform
 from vergence.utils.checks import require_count
 
 __all__ = ["SubspaceDetector"]
@@ -98,7 +98,7 @@ class SubspaceDetector(Detector):
     def _score(self, block: np.ndarray) -> np.ndarray:
         x = (block - self.location_) / self.scale_
         y = x @ self.components_.T
-        residual = np.maximum(np.square(x).sum(1) - np.square(y).sum(1), 0.0) / self.noise_variance_
+        residual = residuals(x, y) / self.noise_variance_
         D, k = len(self.location_), len(self.variances_)
         log_volume = np.log(self.variances_).sum() + (D - k) * math.log(self.noise_variance_) + 2 * np.log(self.scale_).sum()
         distance = np.square(y / np.sqrt(self.variances_)).sum(1) + residual

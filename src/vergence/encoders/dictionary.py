@@ -83,6 +83,10 @@ class PatchSettings(Checked):
         **dict.fromkeys(("side", "threshold", "shift", "ridge", "power", "mirror"), 0),
         "views": 2,
     }
+    most: typing.ClassVar[dict[str, float]] = {
+        **dict.fromkeys(("patch", "stride", "side", "pool", "views", "copies", "mirror"), 4096),
+        **dict.fromkeys(("threshold", "shift", "ridge", "power"), 1e6),
+    }
 
     atoms: int = 4096
     patch: int = 6
@@ -148,8 +152,9 @@ class PatchSettings(Checked):
     def require_size(self, shape: Sequence[int]) -> None:
         """Raises a ValueError unless images of ``shape`` (C, H, W) have a patch in every cell of the pooling."""
         least = self.patch + (self.pool - 1) * self.stride + (self.copies - 1) * self.stride // self.copies
-        if min(shape[1:]) < least:
-            found = f"{shape[1]} x {shape[2]}"
+        resized = 0 < self.side < min(shape[1:])
+        if (self.side if resized else min(shape[1:])) < least:
+            found = f"{shape[1]} x {shape[2]}" + (f" that are resized to {self.side}" if resized else "")
             raise ValueError(f"expected images of at least {least} x {least} pixels, found {found}; use smaller patches or pools")
 
 

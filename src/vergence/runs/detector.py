@@ -77,8 +77,13 @@ class RunDetector:
         Args:
             method: Trained method, in evaluation mode.
             shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+
+        Raises:
+            ValueError: The dictionary of patches is one of other images.
         """
         first = next(itertools.chain(method.encoder.parameters(), method.encoder.buffers()))
+        if self.dictionary is not None:
+            _require_images(self.dictionary, shape)
         return Levels(method, shape, None if self.dictionary is None else self.dictionary.to(first.device))
 
     def scores(self, levels: Mapping[str, Tensor | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +141,15 @@ class RunDetector:
         return found
 
     def require_whole(self) -> None:
-        """Raises a ValueError unless the parts fit together."""
+        """Raises a ValueError unless the parts have their types and fit together."""
+        for name in ("names", "typical_names", "notes"):
+            if not isinstance(getattr(self, name), list) or not all(isinstance(text, str) for text in getattr(self, name)):
+                raise ValueError(f"expected {name} to be a list of text, found other values")
+        if not isinstance(self.held_out, bool) or not isinstance(self.gap, float | None):
+            raise ValueError("expected held_out to be true or false and gap to be a number, found other values")
+        for name, kind in (("calibration", np.floating), ("typical", np.floating), ("seen", np.uint64)):
+            if not np.issubdtype(getattr(self, name).dtype, kind):
+                raise ValueError(f"expected {name} of type {kind.__name__}, found {getattr(self, name).dtype}")
         n, typical = len(self.names), len(self.typical_names)
         if self.calibration.shape != (n,) or self.typical.ndim != 2 or len(self.typical) != typical or not n or not typical:
             raise ValueError(f"{n} calibration items have scores of shape {self.calibration.shape}")
@@ -159,6 +172,16 @@ def _dictionary(settings: dict[str, Any], arrays: Arrays) -> PatchMaps:
         raise ValueError("a dictionary of patches whose atoms do not fit its settings")
     maps.load_state_dict(state)
     return maps
+
+
+def _require_images(maps: PatchMaps, shape: Sequence[int]) -> None:
+    """Raises a ValueError unless a dictionary reads images of ``shape``."""
+    if len(shape) != 3 or maps.filters.shape[1] != shape[0] * maps.settings.patch**2:
+        raise ValueError(
+            f"expected the dictionary of {FILE} to be one of images of shape {tuple(shape)}, found patches of "
+            f"{maps.filters.shape[1]} numbers; remove the file, and the detector is fitted again"
+        )
+    maps.settings.require_size(shape)
 
 
 def _array(x: Tensor | np.ndarray) -> np.ndarray:

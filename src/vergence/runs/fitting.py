@@ -98,7 +98,8 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
     if (folder.path / FILE).exists():
         found: RunDetector = folder.read_checked(FILE, RunDetector.read)
         here = found.of_batches(method, folder.metadata.shape).widths()
-        if found.model == of_module(method) and found.widths().items() <= here.items():
+        known = found.typical.shape[1] == here["z"] and found.widths().items() <= here.items()
+        if known and found.model == of_module(method):
             return found
     try:
         opened = _opened(folder)

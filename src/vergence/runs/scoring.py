@@ -17,7 +17,7 @@ from vergence.runs.levels import collected
 from vergence.runs.score import Decisions, write_scores
 from vergence.training.calibration import FEWEST
 from vergence.utils.checks import require_within
-from vergence.utils.files import require_table
+from vergence.utils.files import original, require_table
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
@@ -107,17 +107,19 @@ def without_confirmed(found: RunDetector, confirmed: list[str]) -> RunDetector:
 
 
 def read_names(file: Path) -> list[str]:
-    """Returns the lines of a text file that are not empty.
+    """Returns the lines of a text file that are not empty, as names.
+
+    A name may stand as in a ``.csv`` file of the library (`vergence.utils.files.neutral`).
 
     Raises:
         ValueError: The file cannot be read as text.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # a name may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ValueError(f"expected a text file with one name a line, cannot read {file}: {reason}") from None
-    return [line.strip() for line in lines if line.strip()]
+    return [original(line.strip()) for line in lines if line.strip()]
 
 
 def require_apart(calibration: str, scored: str) -> None:

@@ -55,8 +55,9 @@ def _acquire(file: Path, what: str) -> IO[str] | None:
             opened.close()
             raise
         opened.truncate(0)
-        opened.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-        opened.flush()
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        with contextlib.suppress(OSError):  # a full disk holds no words, but the lock
+            os.write(opened.fileno(), holder.encode())
         return opened
 
 

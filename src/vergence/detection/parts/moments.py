@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from vergence.detection.core import blocks
 from vergence.utils.checks import require_choice, require_within
 
-__all__ = ["Moments", "consistency", "moments", "nearest_share", "principal", "shrunk", "trimmed", "uniform"]
+__all__ = ["Moments", "consistency", "moments", "nearest_share", "principal", "residuals", "shrunk", "trimmed", "uniform"]
 
 RIDGE = 1e-9  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 START = 10_000  # items that the robust initialization reads
@@ -209,3 +209,9 @@ def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
     _, distinct = np.unique(np.round(key, 9), return_inverse=True)
     n = int(distinct.max()) + 1
     return np.asarray(np.random.default_rng(random_state).permutation(n)[distinct] / n)
+
+
+def residuals(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns the squared length of items x (n, D) outside of their coordinates y (n, k), (n,); infinity where it overflows."""
+    whole = np.square(x).sum(1)
+    return np.asarray(np.maximum(whole - np.where(np.isinf(whole), 0.0, np.square(y).sum(1)), 0.0))
