@@ -14,7 +14,8 @@ judged. Digits: the demo without a digit, and the photographs of its test part.
 
 The rate of errors is the mean of the false-discovery proportion. All splits of a setting share their images and one fit, so
 standard errors are those of the splits, not of other images. ``fewest`` is the number of items that have to be reported
-before any can be, see `vergence.detection.reportable`.
+before any can be (`vergence.detection.reportable`), ``drift`` the p-value of the question whether the typical images of the two
+parts differ (`vergence.detection.drift`).
 """
 
 import argparse
@@ -30,7 +31,7 @@ from out_of_distribution import WHOLE, Features, features, scored, sets
 from sklearn.metrics import roc_auc_score
 
 from vergence.data.sources import open_data
-from vergence.detection import default_detector, p_values, reportable, select
+from vergence.detection import default_detector, drift, p_values, reportable, select
 from vergence.runs.demo import write_pairs
 
 LEVELS = (0.05, 0.1, 0.2)
@@ -109,7 +110,8 @@ def measured(
     whole = first if second is None else second
     auroc = roc_auc_score(np.r_[np.zeros(len(whole)), np.ones(len(odd))], np.r_[whole, odd])
     fewest = {str(a): reportable(calibration, items, a).fewest for a in LEVELS}
-    return {"auroc": round(float(auroc), 4), "unusual": unusual, "fewest": fewest, "found": by}
+    moved = None if second is None else round(drift(p_values(first, second), len(first)).p_value, 4)
+    return {"auroc": round(float(auroc), 4), "unusual": unusual, "fewest": fewest, "drift": moved, "found": by}
 
 
 def photographs(a: argparse.Namespace, encoder: str) -> Scores:
