@@ -19,11 +19,16 @@ import vergence
 from vergence.runs.demo import SETTINGS, write_pairs
 
 
-def measured(source: Path, folder: Path, held_out: int, seed: int, **changes: Any) -> ledger.Row:
-    """Trains without a digit; returns the AUROC of every score, and how many photographs it is measured on."""
+def trained(source: Path, folder: Path, held_out: int, seed: int, **changes: Any) -> vergence.Run:
+    """Returns a run of the demo's settings that is trained without a digit."""
     keep = tuple(digit for digit in range(10) if digit != held_out)
     settings = {**SETTINGS, "knn_every": 0, "device": "cpu", **changes}
-    run = vergence.train(str(source), out=folder / f"{held_out} {seed}", keep_classes=keep, seed=seed, **settings)
+    return vergence.train(str(source), out=folder / f"{held_out} {seed}", keep_classes=keep, seed=seed, **settings)
+
+
+def measured(source: Path, folder: Path, held_out: int, seed: int, **changes: Any) -> ledger.Row:
+    """Trains without a digit; returns the AUROC of every score, and how many photographs it is measured on."""
+    run = trained(source, folder, held_out, seed, **changes)
     found = vergence.evaluate(run, probes=False).anomaly
     assert found is not None, "classes that training left out"
     scores = {name: round(score.auroc, 4) for name, score in found.scores.items()}

@@ -11,10 +11,13 @@ import math
 import re
 import statistics
 import sys
+import types
 from collections import defaultdict
 
+import calibration_tables
 import corruption_tables
 import detection_tables
+import one_class_tables
 from ledger import ROOT, rows
 
 from vergence import objectives
@@ -647,10 +650,13 @@ def methods_table() -> str:
     return grid([*header, "images/s", "peak memory, MiB"], body)
 
 
-def corruption_table(name: str, **settings: str) -> str:
-    """A summary of ``corruption_tables``; says so where nothing was measured yet."""
-    header, body = getattr(corruption_tables, name)(rows("corruption"), **settings)
+def summary(module: types.ModuleType, name: str, **settings: str) -> str:
+    """A summary of ``NAME_tables`` of the ledger NAME; says so where nothing was measured yet."""
+    header, body = getattr(module, name)(rows(module.__name__.removesuffix("_tables")), **settings)
     return grid(header, body) if body else "Not measured yet."
+
+
+corruption_table = functools.partial(summary, corruption_tables)
 
 
 def notes_table() -> str:
@@ -785,6 +791,10 @@ PAGES = {
         "digits": digits_table,
         "findings": findings_table,
         "folder": folder_table,
+        "discoveries": functools.partial(summary, calibration_tables, "means"),
+        "discoveries-sets": functools.partial(summary, calibration_tables, "sets"),
+        **{f"one-class-{data}": functools.partial(summary, one_class_tables, "classes", data=data) for data in FOREIGN},
+        "one-class-ridge": functools.partial(summary, one_class_tables, "ridge"),
     },
     ROOT / "README.md": {
         "objectives": objectives_table,
