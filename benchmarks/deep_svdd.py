@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.side, self.small = side, max(1, side // 8)
         self.first = nn.Linear(DIM, WIDTHS[-1] * self.small**2, bias=False)
-        self.blocks = nn.ModuleList(block(a, b) for a, b in zip(WIDTHS[::-1], (*WIDTHS[-2::-1], WIDTHS[0]), strict=True))
+        self.blocks = nn.ModuleList(block(a, b) for a, b in zip(WIDTHS[:0:-1], WIDTHS[-2::-1], strict=True))
         self.last = nn.Conv2d(WIDTHS[0], channels, 5, padding=2, bias=False)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ class DeepSvdd:
         y = normalized(x.float() / 255)
         self.low, self.high = y.min(), y.max()
         y = self._scaled(x)
-        self.net = network(x.shape[1], x.shape[-1]).to(self.device)
-        decoder = Decoder(x.shape[1], x.shape[-1]).to(self.device)
+        self.net = network(x.shape[1], x.shape[-1]).to(self.device, memory_format=torch.channels_last)
+        decoder = Decoder(x.shape[1], x.shape[-1]).to(self.device, memory_format=torch.channels_last)
         self._train(nn.ModuleList([self.net, decoder]), y, lambda b: F.mse_loss(decoder(self.net(b)), b))
         self.center = away_from_zero(self._outputs(y).mean(0))
         self.distances = self._train(self.net, y, lambda b: loss(self.net(b), self.center))
@@ -100,7 +100,9 @@ class DeepSvdd:
         return (self._outputs(self._scaled(x)) - self.center).square().sum(1).cpu().numpy()
 
     def _scaled(self, x: Tensor) -> Tensor:
-        return ((normalized(x.float() / 255) - self.low) / (self.high - self.low).clamp(min=1e-8)).to(self.device)
+        return ((normalized(x.float() / 255) - self.low) / (self.high - self.low).clamp(min=1e-8)).to(
+            self.device, memory_format=torch.channels_last
+        )
 
     @torch.no_grad()
     def _outputs(self, y: Tensor) -> Tensor:

@@ -159,7 +159,8 @@ def measured(a: argparse.Namespace, folder: Path, key: dict[str, Any]) -> dict[s
         if encoder == "pixels":
             scores = of_pixels(data, test, seed)
         else:
-            svdd = DeepSvdd(a.svdd_epochs, lr=1e-4 if a.whole else 1e-3, device=a.device).fit(whole(data.train), seed)
+            steps = {"lr": 1e-4, "batch_size": 200} if a.whole else {"lr": 1e-3, "batch_size": 64}
+            svdd = DeepSvdd(a.svdd_epochs, device=a.device, **steps).fit(whole(data.train), seed)
             scores = {"Deep SVDD": svdd.anomaly_score(whole(test))}
             about["distances"] = [round(svdd.distances[i], 3) for i in (0, -1)]
         n_train = len(data.train)
@@ -197,7 +198,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=2000, help="training images of a class; 0 for all")
     parser.add_argument("--tests", type=int, default=2000, help="test images, half of them of the class; 0 for all")
     parser.add_argument("--epochs", type=int, default=20, help="of the network; 0 for the recipe's")
-    parser.add_argument("--svdd-epochs", type=int, default=10, help="of Deep SVDD, and as many of its autoencoder")
+    parser.add_argument("--svdd-epochs", type=int, default=5, help="of Deep SVDD, and as many of its autoencoder")
     parser.add_argument("--beta", nargs="+", type=float, default=[1.0], help="of VJE; several make a grid with --nu")
     parser.add_argument("--nu", nargs="+", type=float, default=[0.5], help="of VJE")
     parser.add_argument("--recipe", default="vje_small", help="of vje")
