@@ -199,6 +199,19 @@ def test_the_default_takes_any_levels():
     assert default_detector(named).fit(named).levels_ == ["pixels", "z"]
 
 
+@pytest.mark.parametrize("shift", [0.0, 4.0])
+def test_the_default_of_a_matrix_finds_what_lies_between_its_kinds_and_beyond_them(shift):
+    """Ten kinds of items of unequal spread; oddities of none of them, at the common center or off it."""
+    rng = np.random.default_rng(0)
+    centers, spread = 6 * rng.normal(size=(10, 8)), rng.uniform(0.3, 1.5, size=(10, 1, 8))
+    typical = (centers[:, None] + spread * rng.normal(size=(10, 100, 8))).reshape(-1, 8)
+    fitted, new, odd = typical[::2], typical[1::2], shift + rng.normal(size=(200, 8))
+    detector = default_detector().fit(fitted)
+    found = roc_auc_score(np.arange(700) >= 500, np.r_[detector.anomaly_score(new), detector.anomaly_score(odd)])
+    one = default_detector(["all"], columns={"all": slice(None)}).fit(fitted)  # one Gaussian
+    assert found > 0.99 > roc_auc_score(np.arange(700) >= 500, np.r_[one.anomaly_score(new), one.anomaly_score(odd)])
+
+
 @pytest.mark.parametrize("kind", ["meaning", "kind", "statistics"])
 def test_the_default_finds_another_direction_another_length_and_other_statistics(kind):
     """Ten clusters of embeddings of one length; oddities of an eleventh cluster, far along a known one, or of other colors."""

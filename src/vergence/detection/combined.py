@@ -241,11 +241,12 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
     - statistics of pixels, or the inputs as they are, with a weight of 0.15 beside embeddings: one such Gaussian;
     - the average responses to ``patches``, with a weight of 0.05: the distance to the 20th nearest of 2,000 items.
 
-    Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. How this was
-    chosen, and what it detects, is in docs/detection.md.
+    Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. Without names, for
+    one matrix of features, it is Fisher's rule over the distance to the 5th nearest item (of 2,000 centers where there are more)
+    and, with a weight of 0.5, a mixture of Gaussians. How this was chosen, and what it detects, is in docs/detection.md.
 
     Args:
-        levels: Names of the levels of features that it will be fitted to.
+        levels: Names of the levels of features that it will be fitted to; none for one matrix.
         contaminated: Whether oddities are among the items of the fit, up to about 5 % of them, as in a folder that is judged by
             itself: then every level has a Gaussian without the least likely fifth of the items, from which heaps do not hide.
         **settings: Settings of `CombinedDetector` that differ.
@@ -266,7 +267,14 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
         detectors |= {name: neighbors(20, max_items=2000) for name in used if name in PATCHES}
         detectors |= {name: _of_embedding() for name in used if name in EMBEDDED}
     weights = None if contaminated or beside == used else {name: BESIDE[name] for name in beside}
-    return CombinedDetector(detectors or None, **{"combine": "least", "weights": weights, **settings})
+    one = gaussian(trim=trim) if contaminated else _of_table()
+    return CombinedDetector(detectors or one, **{"combine": "least", "weights": weights, **settings})
+
+
+def _of_table() -> CombinedDetector:
+    """Returns the unfitted detector of features of which nothing is known: neighbors and a density of several kinds of items."""
+    parts = {"neighbors": find("NeighborDetector")(max_items=2000, keep="centers"), "density": find("MixtureDetector")()}
+    return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights={"density": 0.5}, calibration=0.0)
 
 
 def _of_embedding() -> CombinedDetector:
