@@ -86,6 +86,8 @@ def test_features_that_are_too_large_to_be_squared_are_refused_by_fit(name):
 def test_pairs_that_are_too_large_to_be_squared_are_refused():
     rng = np.random.default_rng(0)
     refused(lambda: detection.ConditionalDetector().fit(rng.normal(size=(130, 2)), 1e300 * rng.normal(size=(130, 2))))
+    x, t = rng.normal(size=(2, 130, 2))
+    refused(lambda: detection.ConditionalDetector().fit(x, t[:, 0]).anomaly_score(x, t), "targets of 1 features")
     refused(lambda: detection.ConditionalDetector(n_samples=0).fit(np.eye(130), np.eye(130)), "n_samples")
     refused(lambda: detection.ConditionalDetector("gaussian").fit(np.eye(130), np.eye(130)), "an estimator of")
     refused(lambda: detection.ConditionalDetector(prefit=True).fit(np.eye(130), np.eye(130)), "a fitted estimator")

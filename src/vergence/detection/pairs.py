@@ -169,6 +169,8 @@ class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
         parts = [np.zeros(0)]
         for start in range(0, len(c), rows):
             density = self.estimator_.conditional(c[start : start + rows])
+            if density.mean.shape[1:] != t.shape[1:]:
+                raise ValueError(f"expected targets of {density.mean.shape[1]} features as in fit, found {t.shape[1]}")
             given = torch.from_numpy(t[start : start + rows]).to(density.mean)
             parts.append(surprise(density, given, self.n_samples, self.random_state).cpu().double().numpy())
         found = np.concatenate(parts)
