@@ -65,3 +65,115 @@ def test_weights_of_features_in_bfloat16_are_those_in_float32():
     a, b = torch.randn(40, 3).bfloat16(), torch.randn(30, 3).bfloat16() + 1
     for found, expected in zip(detection.shift_weights(a, b), detection.shift_weights(a.float(), b.float()), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def refused(call, match="expected"):
+    with pytest.raises(ValueError, match=match) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["GaussianDetector", "SubspaceDetector", "MixtureDetector", "NeighborDetector", "CombinedDetector"]
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_features_that_are_too_large_to_be_squared_are_refused_by_fit(name):
+    x = 1e200 * np.random.default_rng(0).normal(size=(60, 4))
+    refused(lambda: getattr(detection, name)().fit(x), "divide them by a number")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_pairs_that_are_too_large_to_be_squared_are_refused():
+    rng = np.random.default_rng(0)
+    refused(lambda: detection.ConditionalDetector().fit(rng.normal(size=(130, 2)), 1e300 * rng.normal(size=(130, 2))))
+    x, t = rng.normal(size=(2, 130, 2))
+    refused(lambda: detection.ConditionalDetector().fit(x, t[:, 0]).anomaly_score(x, t), "targets of 1 features")
+    refused(lambda: detection.ConditionalDetector(n_samples=0).fit(np.eye(130), np.eye(130)), "n_samples")
+    refused(lambda: detection.ConditionalDetector("gaussian").fit(np.eye(130), np.eye(130)), "an estimator of")
+    refused(lambda: detection.ConditionalDetector(prefit=True).fit(np.eye(130), np.eye(130)), "a fitted estimator")
+    refused(lambda: detection.ConditionalDetector().fit(np.eye(130), None), "one target for each")
+
+
+@pytest.mark.parametrize("images", ["abc", None, np.zeros((2, 3, 8, 8), "M8[s]"), np.full((2, 3, 8, 8), "a")])
+def test_pixel_statistics_of_what_is_no_number(images):
+    refused(lambda: detection.pixel_statistics(images), "images")
+
+
+def test_pixel_statistics_of_bfloat16_and_whole_numbers():
+    x = torch.randint(0, 2, (2, 3, 8, 8))
+    torch.testing.assert_close(detection.pixel_statistics(x.bfloat16()), detection.pixel_statistics(x.float()))
+    torch.testing.assert_close(detection.pixel_statistics(x.numpy()), detection.pixel_statistics(x.float()))
+
+
+def test_labels_of_any_kind():
+    folds, scores = torch.tensor([0, 0, 1, 1]), [0.1, 0.2, 0.3, 0.4]
+    expected = detection.cross_p_values(scores, folds)
+    for given in (folds.bfloat16(), np.array(["a", "a", "b", "b"], object), ["a", "a", "b", "b"]):
+        np.testing.assert_array_equal(detection.cross_p_values(scores, given), expected)
+    for wrong in ([0, 0, 1], 7, None, np.array([{}, {}, 1, 2], object), torch.eye(4)):
+        refused(lambda wrong=wrong: detection.cross_p_values(scores, wrong), "folds")
+    refused(lambda: detection.cross_p_values(scores, folds, 3.0), "one row for each")
+    refused(lambda: detection.near_groups(torch.rand(4, 1, 8, 8), 0), "equal")
+    refused(lambda: detection.near_groups(torch.rand(4, 1, 8, 8), random_state=True), "random_state")
+
+
+def test_counts_and_confidences_that_no_computer_holds():
+    p = [0.1, 0.2]
+    for call in (detection.simultaneous_bounds, detection.drift):
+        refused(lambda call=call: call(p, 10**30), "n_calibration of at most")
+    refused(lambda: detection.simultaneous_bounds(p, 9, 1 - 1e-16), "confidence")
+    assert detection.simultaneous_bounds(p, 9, 1e-300).false_discoveries([True, True]) <= 2
+
+
+def test_items_to_cross_fit_that_are_no_matrix():
+    x = np.eye(20)
+    for wrong in (None, 3, "abc", np.zeros(3), {}, {"a": x, "b": x[:3]}):
+        refused(lambda wrong=wrong: detection.cross_fit(detection.GaussianDetector(), wrong))
+    refused(lambda: detection.cross_fit(detection.GaussianDetector(), x, random_state="a"), "random_state")
+
+
+def test_reasons_of_wrong_arguments():
+    refused(lambda: detection.look_at("a", 0.1), "expected n")
+    refused(lambda: detection.look_at(1, None), "expected fdr")
+    refused(lambda: detection.extremes([1.0], {}), "two dictionaries")
+    refused(lambda: detection.extremes({"a": [1.0]}, {"b": [1.0]}), "two dictionaries")
+    refused(lambda: detection.explain(["z"], [["a"]], 9), "p_values")
+    refused(lambda: detection.outlying_features(np.eye(3), np.eye(3), ["a"]), "as many names")
+
+
+def test_surprise_of_wrong_arguments():
+    normal = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(3, 2), 1.0), 1)
+    for wrong in ("a", None, [[{}]]):
+        refused(lambda wrong=wrong: detection.surprise(normal, wrong), "target")
+    refused(lambda: detection.surprise(normal, torch.zeros(3, 2), random_state=10**30), "random_state")
+    given = np.ones((3, 2), np.float32)
+    torch.testing.assert_close(detection.surprise(normal, given), detection.surprise(normal, torch.from_numpy(given)))
+
+
+def test_files_and_images_of_wrong_types():
+    for wrong in (None, "file.png", [None], 3):
+        refused(lambda wrong=wrong: detection.same_files(wrong))
+    refused(lambda: detection.image_size(3), "path")
+    refused(lambda: detection.exact_duplicates(None), "images")
+    refused(lambda: detection.grouped([1, 2, 3], 5), "pairs")
+    for wrong in (None, torch.rand(4, 3, 16, 16), [torch.rand(3)]):
+        refused(lambda wrong=wrong: detection.patch_dictionary(wrong), "batches")
+    refused(lambda: detection.patch_dictionary([torch.rand(4, 3, 16, 16)], 10**30), "atoms")
+    x = torch.randint(0, 2, (4, 3))
+    assert len(detection.exact_duplicates(x.bfloat16())) == len(detection.exact_duplicates(x))
+    sizes = torch.ones(2, 2)
+    assert (detection.measure(torch.rand(2, 3, 8, 8), sizes.bfloat16()).height == 1).all()
+
+
+def test_weights_of_wrong_arguments():
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    refused(lambda: detection.shift_weights(x, x, bound=None), "bound")
+    refused(lambda: detection.shift_weights(x, None), "features")
+    refused(lambda: detection.shift_weights(x, x, random_state="a"), "random_state")
+    refused(lambda: detection.similarity_threshold(torch.eye(3), torch.eye(3), deviations=None), "deviations")
+
+
+def test_settings_of_combined_detectors_of_other_types():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    for settings in ({"detectors": -1}, {"detectors": detection.GaussianDetector}, {"weights": 2}, {"columns": [1]}):
+        refused(lambda settings=settings: detection.CombinedDetector(**settings).fit(x), next(iter(settings)))

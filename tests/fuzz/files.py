@@ -26,6 +26,8 @@ from vergence.data.images import image_mode
 from vergence.data.sources import open_data, open_items
 from vergence.data.tables import read_contexts, read_pairs
 from vergence.encoders.pretrained import load_weights, read_weights
+from vergence.runs.detector import FILE as DETECTOR
+from vergence.runs.evaluate import _with_state
 from vergence.runs.pictures import load_decoder
 from vergence.runs.run import load
 from vergence.training.folder import RunFolder
@@ -135,6 +137,40 @@ def _tensors(draw, tensors, metadata=None):
         elif how == "nan" and array.dtype.kind == "f":
             changed[name] = np.full_like(array, draw(st.sampled_from([np.nan, np.inf, 0, 1e30, -1])))
     return save_tensors({k: np.array(v, order="C") for k, v in changed.items()}, metadata)
+
+
+@st.composite
+def _of_detector(draw, place):
+    """The detector: damaged bytes, other arrays, or an edited record."""
+    data = (place.run / DETECTOR).read_bytes()
+    how = draw(st.sampled_from(["bytes", "arrays", "arrays", "record", "record", "record"]))
+    if how == "bytes":
+        return draw(mutations.damaged(data))
+    length = int.from_bytes(data[:8], "little")
+    record = json.loads(data[8 : 8 + length])["__metadata__"]["record"]
+    if how == "arrays":
+        return draw(_tensors(load_tensors(data), {"record": record}))
+    edited = draw(mutations.json_bytes(json.loads(record))).decode("utf-8", "replace")
+    return save_tensors(load_tensors(data), {"record": edited})
+
+
+def _score(path):
+    run = load(path, device="cpu")
+    scores = run.score(np.zeros((2, 6), "f4"))
+    assert not scores.isnan().any(), "scores that are not numbers"
+    out = path.parent / "scores.npz"
+    run.write_scores(str(path.parent / "data.npy"), out, workers=0)
+    with np.load(out) as found:
+        p = found["p_value"]
+        assert ((p > 0) & (p <= 1)).all(), "p-values out of (0, 1]"
+
+
+def _before_training(path):
+    """Uses the tensors before the first step as `evaluate` does."""
+    run = load(path, device="cpu")
+    initial = run.folder.load_initial()
+    with torch.inference_mode():
+        _with_state(run, initial)(torch.zeros(2, 6))
 
 
 # Checkpoints
@@ -335,6 +371,8 @@ TARGETS = [
     _run_file("checksums.json", 2, _of_json("checksums.json"), _load),
     _run_file("model.safetensors", 6, _of_tensors, _load),
     _run_file("decoder.safetensors", 1, _of_bytes("model.safetensors"), lambda run: load_decoder(load(run, device="cpu"))),
+    _run_file("initial.safetensors", 2, _of_tensors, _before_training),
+    _run_file(DETECTOR, 3, _of_detector, _score),
     Target("run-last.pt", 5, lambda place: _checkpoints(place).map(pack), _resume),
     _file("data.npz", 8, lambda place: mutations.npz_bytes(), _arrays),
     _file("data.npy", 8, lambda place: mutations.npy_bytes(), _arrays),

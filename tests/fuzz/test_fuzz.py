@@ -10,13 +10,13 @@ import random
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from tests.fuzz import arguments, calls, files
+from tests.fuzz import arguments, calls, detection, files
 from tests.fuzz.judge import FOUND, Finding, Refused, Tally, keep, run
 from tests.fuzz.place import Place
 
 pytestmark = [pytest.mark.float32, pytest.mark.filterwarnings("default")]
 
-TARGETS = {target.name: target for target in (*files.TARGETS, *arguments.TARGETS, *calls.TARGETS)}
+TARGETS = {target.name: target for target in (*files.TARGETS, *arguments.TARGETS, *calls.TARGETS, *detection.TARGETS)}
 LONG = "VERGENCE_FUZZ" in os.environ
 CASES = int(os.environ.get("VERGENCE_FUZZ", 2000))
 PART = 500  # cases of one test of a long run

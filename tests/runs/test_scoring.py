@@ -161,6 +161,14 @@ def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, t
         file.write_bytes(content)
 
 
+@pytest.mark.parametrize("scores", [np.nan, np.inf, -np.inf])
+def test_calibration_scores_that_are_not_finite_are_refused(run, scores):
+    broken = copy.copy(run.detector())
+    broken.calibration = np.full_like(broken.calibration, scores)
+    with pytest.raises(ValueError, match="expected calibration scores"):
+        broken.require_whole()
+
+
 def test_a_network_has_a_dictionary_of_patches_that_is_stored_and_used(run):
     found = run.detector()
     levels = found.of_batches(run.method, (1, 8, 8))

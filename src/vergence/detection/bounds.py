@@ -20,6 +20,7 @@ from vergence.utils.checks import require_count, require_within
 
 __all__ = ["Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"]
 
+MOST = 1 << 53  # calibration items
 SIMULATIONS = 4000
 BLOCK = 1 << 22
 
@@ -103,7 +104,7 @@ def simultaneous_bounds(
     Args:
         p_values: (m,) of `vergence.detection.p_values` (not cross-fitted, grouped or weighted ones) of all judged items.
         n_calibration: Calibration items n that they were computed with.
-        confidence: Probability 1 - delta, in (0, 1).
+        confidence: Probability 1 - delta, in (0, 0.9999].
         random_state: Seed of the sampling.
 
     Example:
@@ -112,8 +113,8 @@ def simultaneous_bounds(
         >>> bounds.false_discoveries(p < 0.005), int(bounds.longest(0.2).sum())
         (3, 33)
     """
-    require_count(1, n_calibration=n_calibration)
-    require_within("(0, 1)", confidence=confidence)
+    require_count(1, MOST, n_calibration=n_calibration)
+    require_within("(0, 0.9999]", confidence=confidence)
     p = as_values("p_values", p_values)
     template = _template if isinstance(random_state, int) else _template.__wrapped__  # only a seed gives the same again
     thresholds, most = template(n_calibration, len(p), confidence, random_state)
@@ -130,7 +131,7 @@ def _template(n: int, m: int, confidence: float, random_state: Seed) -> tuple[np
     least = np.ones(size)
     for k, sampled in zip(ranks, samples.T, strict=True):
         least = np.minimum(least, tail(n, m, int(k))[sampled])
-    c = np.sort(least)[math.floor(delta * (size + 1) + 1e-9) - 1]
+    c = np.sort(least)[min(math.floor(delta * (size + 1) + 1e-9), size) - 1]
     most = np.array([np.searchsorted(-tail(n, m, int(k)), -c, side="right") - 1 for k in ranks])
     return ranks / (n + 1) * (1 + 1e-12), most
 

@@ -197,7 +197,18 @@ class CombinedDetector(Detector):
         if np.isnan(self._over({name: np.zeros((1, one.n_features_in_)) for name, one in self.detectors_.items()})).any():
             raise ValueError("scores that are not numbers")
 
+    def _require_settings(self) -> None:
+        """Raises a ValueError unless the settings have their types."""
+        for name in ("columns", "weights"):
+            if not isinstance(getattr(self, name), Mapping | None):
+                raise ValueError(f"expected {name} to be a dictionary by level or None, found {getattr(self, name)!r}")
+        given = self.detectors
+        for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
+            if isinstance(one, type) or not hasattr(one, "get_params"):
+                raise ValueError(f"expected detectors, found {one!r}: pass one such as GaussianDetector()")
+
     def _read(self, X: Any, *, reset: bool) -> dict[str, np.ndarray]:
+        self._require_settings()
         if not isinstance(X, Mapping) or issparse(X):  # some sparse matrices are dictionaries
             return self._split(super()._read(X, reset=reset))
         if not X:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.detection.parts.kinds import Seed, Values, as_values, like, numeric, require_matching, uniforms
+from vergence.detection.parts.kinds import Seed, Values, as_values, labels_of, like, numeric, uniforms
 from vergence.utils.checks import require_choice, require_count, require_within
 
 __all__ = ["Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"]
@@ -95,9 +95,7 @@ def _by_group(groups: tuple[Any, Any], n: int, m: int) -> list[tuple[Any, Any]]:
     """Returns the indices of the calibration items and of the items of each group."""
     if not isinstance(groups, tuple | list) or len(groups) != 2:
         raise ValueError("expected groups to be two: the labels of the calibration items and those of the scored ones")
-    labels, own = (np.asarray(g.cpu() if isinstance(g, Tensor) else g) for g in groups)
-    require_matching("groups", labels, "calibration", n)
-    require_matching("groups", own, "scored", m)
+    labels, own = labels_of("groups", groups[0], "calibration", n), labels_of("groups", groups[1], "scored", m)
     found = [(np.flatnonzero(labels == g), np.flatnonzero(own == g)) for g in np.unique(own)]
     empty = [str(own[mine[0]]) for index, mine in found if not len(index)]
     if empty:
@@ -178,9 +176,7 @@ def cross_p_values(
     """
     require_choice("ties", ties, ("conservative", "random"))
     s_cal = as_values("calibration", calibration)
-    labels = np.asarray(folds.cpu() if isinstance(folds, Tensor) else folds)
-    require_matching("folds", labels, "calibration", len(s_cal))
-    names, fold = np.unique(labels, return_inverse=True)
+    names, fold = np.unique(labels_of("folds", folds, "calibration", len(s_cal)), return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"expected at least 2 folds, found {len(names)}: pass the fold of each item")
     index = torch.from_numpy(fold).to(s_cal.device)
@@ -195,8 +191,10 @@ def cross_p_values(
 
 
 def _by_fold(scores: Values, k: int) -> list[Tensor]:
-    if len(scores) != k:
-        raise ValueError(f"expected scores (K, m) with one row for each of the {k} folds, found {len(scores)} rows")
+    dimensions: int = getattr(scores, "ndim", 2)
+    rows = len(scores) if hasattr(scores, "__len__") and dimensions else 0
+    if rows != k:
+        raise ValueError(f"expected scores (K, m) with one row for each of the {k} folds, found {rows} rows")
     return [as_values("scores", row) for row in scores]
 
 

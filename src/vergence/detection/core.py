@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
+from vergence.detection.parts.kinds import generator, labels_of
 from vergence.detection.storage import pack, read_detector, restore, write_detector
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import require_count, require_within
@@ -72,7 +73,7 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
 
         Raises:
             ValueError: A setting is out of its range, there is one item only, all features are constant, or values are not
-                finite.
+                finite or too large to be squared.
         """
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
@@ -82,7 +83,10 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
         if w is not None and (w == 0).any():
             items, w = take(items, w > 0), w[w > 0]
         self._fit(items, w)
-        self.offset_ = _lower_quantile(self._over(items), w, self.contamination)
+        scores = self._over(items)
+        if np.isnan(scores).any():
+            raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
+        self.offset_ = _lower_quantile(scores, w, self.contamination)
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
@@ -186,7 +190,9 @@ def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, 
         (7, 5)
     """
     require_count(2, n_folds=n_folds)
-    X = {name: to_numpy(values) for name, values in X.items()} if isinstance(X, dict) else to_numpy(X)
+    X = {name: _matrix(values) for name, values in X.items()} if isinstance(X, dict) else _matrix(X)
+    if isinstance(X, dict) and len({len(values) for values in X.values()}) != 1:
+        raise ValueError("expected the same items at every level, found none or different numbers of them")
     folds = _folds(len(_first(X)), n_folds, groups, random_state)
     scores, fitted = np.empty(len(folds)), []
     for fold in range(n_folds):
@@ -196,15 +202,22 @@ def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, 
     return scores, folds, fitted
 
 
+def _matrix(X: Any) -> Any:
+    """Returns features that have rows; raises a ValueError for anything else."""
+    X = to_numpy(X)
+    X = np.asarray(X) if isinstance(X, (list, tuple)) else X
+    if getattr(X, "ndim", 0) != 2:
+        raise ValueError(f"expected features (N, D), or a dictionary of them, found a {type(X).__name__}: pass an array")
+    return X
+
+
 def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
     """Returns the fold of each item; folds have about equally many items, the largest groups are placed first."""
-    labels = np.arange(n) if groups is None else np.asarray(to_numpy(groups))
-    if labels.shape != (n,):
-        raise ValueError(f"expected one group for each of {n} items, found shape {labels.shape}: give each item one")
+    labels = np.arange(n) if groups is None else labels_of("groups", groups, "given", n)
     _, group, size = np.unique(labels, return_inverse=True, return_counts=True)
     if len(size) < n_folds:
         raise ValueError(f"expected at least {n_folds} items or groups for {n_folds} folds, found {len(size)}: lower n_folds")
-    order = np.random.default_rng(random_state).permutation(len(size))
+    order = generator(random_state).permutation(len(size))
     order = order[np.argsort(-size[order], kind="stable")]
     fold, filled = np.empty(len(size), dtype=np.int64), np.zeros(n_folds, dtype=np.int64)
     for one in order:

@@ -5,6 +5,7 @@ Shapes: N images, M images of another folder, C channels, H x W pixels, D featur
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import luma, resize, to_unit
-from vergence.detection.parts.kinds import images_of, numeric
+from vergence.detection.parts.kinds import images_of, labels_of, numeric
 from vergence.detection.parts.search import features_of, nearest_others, similar_pairs
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import require_at_least, require_count, require_within
 from vergence.utils.files import sha256
 
 __all__ = [
@@ -79,7 +80,10 @@ def grouped(pairs: Any, n: int) -> list[Ints]:
         [array([0, 3, 5]), array([1, 2])]
     """
     require_count(0, n=n)
-    edges = numeric("pairs", pairs).long().cpu().numpy().reshape(-1, 2)
+    given = numeric("pairs", pairs)
+    if given.numel() and (given.ndim != 2 or given.shape[1] != 2):
+        raise ValueError(f"expected pairs of indices (P, 2), found shape {tuple(given.shape)}")
+    edges = given.long().cpu().numpy().reshape(-1, 2)
     if len(edges) and not 0 <= edges.min() <= edges.max() < n:
         raise ValueError(f"expected pairs of indices below {n}, found {edges.min()} to {edges.max()}")
     label = _components(edges, n)
@@ -108,11 +112,16 @@ def exact_duplicates(images: Any) -> list[Ints]:
         >>> exact_duplicates(np.array([[1, 2], [3, 4], [1, 2]], np.uint8))
         [array([0, 2])]
     """
+    if not isinstance(images, Iterable) or not getattr(images, "ndim", 1):
+        raise ValueError(f"expected images, an array, tensor or sequence, found {type(images).__name__}")
     return _equal(_digest(image) for image in images)
 
 
 def _digest(image: Any) -> bytes:
-    x = np.ascontiguousarray(image.cpu().numpy() if isinstance(image, Tensor) else image)
+    if isinstance(image, Tensor):
+        image = image.detach().cpu()
+        image = (image.view(torch.int16) if image.dtype == torch.bfloat16 else image).numpy()
+    x = np.ascontiguousarray(image)
     return hashlib.sha256(f"{x.shape}{x.dtype}".encode() + x.tobytes()).digest()
 
 
@@ -130,6 +139,11 @@ def same_files(files: Iterable[str | Path]) -> list[Ints]:
     Raises:
         ValueError: A file cannot be read.
     """
+    if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
+        raise ValueError(f"expected several files, found {files!r}: pass a list of paths")
+    files = list(files)
+    if wrong := [file for file in files if not isinstance(file, str | os.PathLike)]:
+        raise ValueError(f"expected paths of files, found a {type(wrong[0]).__name__}: pass texts or paths")
     paths = [Path(file) for file in files]
     try:
         candidates = _equal(path.stat().st_size for path in paths)
@@ -241,6 +255,7 @@ def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, devi
     if x.shape != y.shape or len(x) < 3:
         raise ValueError(f"expected one view of each of at least 3 images, found {tuple(x.shape)} and {tuple(y.shape)}")
     require_within("(0, 1)", share=share)
+    require_at_least(0, deviations=deviations)
     same = (x - y).square().sum(1) / 2  # 1 - cosine, without cancellation
     log_other = (nearest_others(x, 1)[0][:, 0].square() / 2).clamp(min=1e-300).log()
     middle = log_other.median()
@@ -305,10 +320,11 @@ def near_groups(images: Any, equal: Any = None, *, random_state: int = 0) -> Int
         >>> bool(label[7] == label[3]), len(set(label.tolist()))
         (True, 49)
     """
+    require_count(0, random_state=random_state)
     x = images_of(images)
-    own = np.arange(len(x)) if equal is None else np.unique(np.asarray(equal), return_inverse=True)[1]
-    if len(own) != len(x):
-        raise ValueError(f"expected a label for each of {len(x)} images, found {len(own)}")
+    own = np.arange(len(x))
+    if equal is not None:
+        own = np.unique(labels_of("equal", equal, "given", len(x)), return_inverse=True)[1]
     pairs = _near_thumbnails(x, random_state)
     first = np.unique(own, return_index=True)[1][own]
     edges = np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.encoders.dictionary import PatchEncoder, PatchMaps, PatchSettings, learn_dictionary, sampled_patches
+from vergence.utils.checks import require_count
 
 __all__ = ["STAGE", "patch_dictionary", "stage_features", "stage_modules"]
 
@@ -39,10 +40,15 @@ def patch_dictionary(
         >>> maps(images).shape
         torch.Size([20, 32])
     """
+    require_count(1, 100_000, atoms=atoms)
+    if not isinstance(batches, Iterable) or getattr(batches, "ndim", 5) != 5:
+        raise ValueError("expected batches of images, found one tensor or no batches: pass images.split(256)")
     stream = iter(batches)
     first = next(stream, None)
     if first is None:
         raise ValueError("expected images to learn a dictionary of patches from, found none: give at least one batch")
+    if not isinstance(first, Tensor) or first.ndim != 4:
+        raise ValueError(f"expected batches (B, C, H, W), found {tuple(getattr(first, 'shape', ()))}: pass images.split(256)")
     asked = {"atoms": atoms, "stride": stride, "pool": 1, **({} if patch is None else {"patch": patch})}
     name = "patches:" + ",".join(f"{key}={value}" for key, value in asked.items())
     maps = PatchMaps(first.shape[1], PatchSettings.parse(name, tuple(first.shape[1:]))).float()

@@ -82,7 +82,7 @@ def measure(images: Any, sizes: Any = None) -> Measured:
         raise ValueError("expected at least one image, found none")
     columns = torch.cat(parts).double().cpu().numpy()
     if sizes is not None:
-        given = numeric("sizes", sizes).cpu().numpy()
+        given = numeric("sizes", sizes).double().cpu().numpy()
         if given.shape != (len(columns), 2):
             raise ValueError(f"expected sizes ({len(columns)}, 2), found {given.shape}: give the height and width of each file")
         columns[:, 5:] = given
@@ -169,6 +169,8 @@ def image_size(file: str | Path) -> tuple[int, int]:
     """
     from PIL import Image
 
+    if not isinstance(file, str | Path):
+        raise ValueError(f"expected the path of an image file, found a {type(file).__name__}")
     try:
         with Image.open(file, formats=FORMATS) as opened:
             width, height = opened.size

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from vergence.detection.parts.kinds import numeric
 from vergence.mixtures import get
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import require_count, require_within
@@ -42,7 +43,9 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
         True
     """
     require_count(2, n_samples=n_samples)
-    size = max(1, min(n_samples, BLOCK // max(1, target.numel())))
+    require_count(0, random_state=random_state)
+    t = numeric("target", target)
+    size = max(1, min(n_samples, BLOCK // max(1, t.numel())))
     parts = []
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(random_state)
@@ -51,8 +54,26 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
             parts.append(-density.log_prob(samples))
     usual = torch.cat(parts)
     d, h = torch.std_mean(usual, dim=0)
-    s: Tensor = (-density.log_prob(target) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
+    s: Tensor = (-density.log_prob(t) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
     return s
+
+
+def _unfitted(estimator: Any) -> Any:
+    if estimator is not None and (isinstance(estimator, type) or not hasattr(estimator, "conditional")):
+        raise ValueError(f"expected an estimator of vergence.mixtures, found {estimator!r}: pass vergence.mixtures.get(NAME)()")
+    return get("gaussian")() if estimator is None else clone(estimator)
+
+
+def _sides(context: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns contexts and targets as arrays of one length."""
+    c, t = (np.asarray(to_numpy(side)) for side in (context, target))
+    if not c.ndim or not t.ndim:
+        raise ValueError(f"expected contexts (N, C) and one target for each, found shapes {c.shape} and {t.shape}")
+    if len(c) != len(t):
+        raise ValueError(f"expected one target per context, found {len(t)} targets and {len(c)} contexts")
+    if c.dtype.kind not in "biuf" or t.dtype.kind not in "biuf":
+        raise ValueError(f"expected numbers, found contexts of type {c.dtype} and targets of type {t.dtype}: convert them")
+    return c, t
 
 
 class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
@@ -118,19 +139,21 @@ class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
         """
         require_within("(0, 0.5]", contamination=self.contamination)
         require_within("(0, 1)", calibration_share=self.calibration_share)
-        c, t = np.asarray(to_numpy(context)), np.asarray(to_numpy(target))
-        if len(c) != len(t):
-            raise ValueError(f"expected one target per context, found {len(t)} targets and {len(c)} contexts")
+        require_count(2, n_samples=self.n_samples)
+        require_count(0, random_state=self.random_state)
+        c, t = _sides(context, target)
         order = np.random.default_rng(self.random_state).permutation(len(c))
         held_out = order if self.prefit else order[: int(self.calibration_share * len(c))]
         if len(held_out) < FEWEST:
             raise ValueError(f"expected at least {FEWEST} pairs to calibrate on, found {len(held_out)}; give more")
+        if self.prefit and not hasattr(self.estimator, "conditional"):
+            raise ValueError(f"expected a fitted estimator of vergence.mixtures, found {self.estimator!r}")
         if self.prefit:
             check_is_fitted(self.estimator)
             self.estimator_ = self.estimator
         else:
             rest = order[len(held_out) :]
-            self.estimator_ = clone(get("gaussian")() if self.estimator is None else self.estimator).fit(c[rest], t[rest])
+            self.estimator_ = _unfitted(self.estimator).fit(c[rest], t[rest])
         self.calibration_scores_ = np.sort(self._scores(c[held_out], t[held_out]))
         n = len(held_out)
         allowed = int(self.contamination * (n + 1))  # calibration scores that may be as large as an outlier's, and the outlier
@@ -138,9 +161,7 @@ class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _scores(self, context: Any, target: Any) -> np.ndarray:
-        c, t = np.asarray(to_numpy(context), dtype=np.float64), np.asarray(to_numpy(target), dtype=np.float64)
-        if len(c) != len(t):
-            raise ValueError(f"expected one target per context, found {len(t)} targets and {len(c)} contexts")
+        c, t = (side.astype(np.float64) for side in _sides(context, target))
         if not np.isfinite(t).all():
             raise ValueError("expected finite targets, found NaN or infinity: leave such pairs out")
         t = t.reshape(len(t), -1)
@@ -148,9 +169,14 @@ class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
         parts = [np.zeros(0)]
         for start in range(0, len(c), rows):
             density = self.estimator_.conditional(c[start : start + rows])
+            if density.mean.shape[1:] != t.shape[1:]:
+                raise ValueError(f"expected targets of {density.mean.shape[1]} features as in fit, found {t.shape[1]}")
             given = torch.from_numpy(t[start : start + rows]).to(density.mean)
             parts.append(surprise(density, given, self.n_samples, self.random_state).cpu().double().numpy())
-        return np.concatenate(parts)
+        found = np.concatenate(parts)
+        if np.isnan(found).any():
+            raise ValueError("expected pairs whose squares can be summed, found larger numbers: divide them by a number")
+        return found
 
     def score_samples(self, context: Any, target: Any) -> np.ndarray:
         """Returns how usual each target is for its context, (N,); larger is more usual. It is minus `surprise`."""

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vergence.detection.parts.kinds import as_values
+from vergence.detection.parts.kinds import as_values, numeric
 from vergence.detection.parts.search import features_of
+from vergence.utils.checks import require_count, require_within
 
 __all__ = ["explain", "extremes", "look_at", "outlying_features"]
 
@@ -41,7 +42,8 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
         >>> explain(["pixels", "z"], [[0.0001, 0.004], [0.3, 0.02]], 500, [["dark"], []])
         ['pixels rarer than 1 in 500; z 1 in 200; dark', 'z 1 in 50']
     """
-    p = np.asarray(p_values, dtype=np.float64)
+    require_count(1, n=n)
+    p = numeric("p_values", p_values).double().cpu().numpy()
     if p.ndim != 2 or p.shape[1] != len(levels) or (words is not None and len(words) != len(p)):
         raise ValueError(f"expected p-values (M, {len(levels)}) and words (M,), found shape {p.shape}")
     return ["; ".join([*_rare(levels, row, n), *(words[i] if words is not None else ())]) for i, row in enumerate(p)]
@@ -65,6 +67,8 @@ def extremes(measurements: Mapping[str, Any], typical: Mapping[str, Any]) -> lis
         >>> extremes({"sharpness": [0.0, 9.0]}, {"sharpness": np.arange(1, 401) / 100})
         [('low sharpness',), ('high sharpness',)]
     """
+    if not isinstance(measurements, Mapping) or not isinstance(typical, Mapping) or not measurements.keys() <= typical.keys():
+        raise ValueError("expected two dictionaries of measurements by the same names, found others: pass vars(measure(images))")
     found: list[list[tuple[float, str]]] = []
     for name, given in measurements.items():
         v, usual = (as_values(name, values).cpu().numpy() for values in (given, typical[name]))
@@ -93,6 +97,9 @@ def outlying_features(x: Any, typical: Any, names: Sequence[str] = ()) -> list[t
         [('height 10 standard deviations above the median',)]
     """
     v, usual = (features_of(name, values).double().cpu().numpy() for name, values in (("x", x), ("typical", typical)))
+    names = list(names)
+    if v.shape[1] != usual.shape[1] or len(names) not in (0, v.shape[1]):
+        raise ValueError(f"expected {v.shape[1]} features and as many names, found {usual.shape[1]} and {len(names)}")
     middle = np.median(usual, axis=0)
     spread = 1.4826 * np.median(np.abs(usual - middle), axis=0)
     z = (v - middle) / np.where(spread > 0, spread, np.inf)
@@ -115,5 +122,7 @@ def look_at(n: int, fdr: float, noun: str = "item") -> str:
         >>> look_at(37, 0.1, "picture")
         'look at 37 pictures; on average at most a tenth of them will be fine'
     """
+    require_count(0, n=n)
+    require_within("[0, 1]", fdr=fdr)
     share = SHARES.get(fdr, f"{fdr:.2%}".replace(".00", ""))
     return f"look at {n:,} {noun}{'' if n == 1 else 's'}; on average at most {share} of them will be fine"

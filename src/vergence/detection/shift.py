@@ -14,14 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.detection.parts.kinds import Seed, Values, as_values, generator, like, require_matching, uniforms
+from vergence.detection.parts.kinds import Seed, Values, as_values, generator, like, numeric, require_matching, uniforms
 from vergence.detection.parts.urn import counts_of, null_counts, rank_grid
-from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import require_choice, require_count, require_within
+from vergence.utils.checks import require_at_least, require_choice, require_count, require_within
 
 __all__ = ["Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"]
 
 BLOCK = 1 << 22
+MOST = 1 << 53  # calibration items
 SAMPLES = 1999
 ROUNDING = 1e-12
 
@@ -218,10 +218,12 @@ def shift_weights(
     from sklearn.preprocessing import StandardScaler
 
     require_count(2, folds=folds)
-    a, b = (np.asarray(to_numpy(x)) for x in (calibration, features))
+    require_count(0, 2**32 - 1, random_state=random_state)
+    require_at_least(1, bound=bound)
+    a, b = (numeric(*given).double().cpu().numpy() for given in (("calibration", calibration), ("features", features)))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < folds:
         raise ValueError(f"expected features (n, D) and (m, D), n and m at least {folds}, found {a.shape} and {b.shape}")
-    x, y = np.concatenate([a, b]).astype(np.float64), np.repeat([0, 1], (len(a), len(b)))
+    x, y = np.concatenate([a, b]), np.repeat([0, 1], (len(a), len(b)))
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     split = StratifiedKFold(folds, shuffle=True, random_state=random_state)
     log_odds = cross_val_predict(model, x, y, cv=split, method="decision_function")
@@ -252,7 +254,7 @@ def drift(
         200 items as a whole differ from the calibration items (p = 0.0005): what is typical may have changed
     """
     require_choice("statistic", statistic, ("fisher", "ks"))
-    require_count(1, n_calibration=n_calibration)
+    require_count(1, MOST, n_calibration=n_calibration)
     p = as_values("p_values", p_values).cpu().numpy()
     n, m = n_calibration, len(p)
     null = _null if isinstance(random_state, int) else _null.__wrapped__

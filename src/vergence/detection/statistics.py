@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import to_unit
+from vergence.detection.parts.kinds import numeric
 from vergence.utils.checks import require_count
 
 __all__ = ["pixel_statistics"]
@@ -30,14 +31,14 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
         grid: Cells per side, >= 1; at most the shorter side is used.
 
     Raises:
-        ValueError: The images have another shape.
+        ValueError: The images have another shape, or are not numbers.
 
     Example:
         >>> tuple(pixel_statistics(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape)
         (2, 115)
     """
     require_count(grid=grid)
-    x = torch.as_tensor(images)
+    x = numeric("images", images)
     if x.ndim != 4 or min(x.shape[2:]) < 2 or x.shape[1] < 1:
         raise ValueError(f"expected images (N, C, H, W) with sides of at least 2 pixels, found {tuple(x.shape)}: reshape them")
     x = to_unit(x, torch.float32)

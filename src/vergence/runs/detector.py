@@ -150,6 +150,8 @@ class RunDetector:
         for name, kind in (("calibration", np.floating), ("typical", np.floating), ("seen", np.uint64)):
             if not np.issubdtype(getattr(self, name).dtype, kind):
                 raise ValueError(f"expected {name} of type {kind.__name__}, found {getattr(self, name).dtype}")
+        if np.isnan(self.calibration).any() or (len(self.calibration) and not np.isfinite(self.calibration).any()):
+            raise ValueError("expected calibration scores, found NaN or nothing but infinity")
         n, typical = len(self.names), len(self.typical_names)
         if self.calibration.shape != (n,) or self.typical.ndim != 2 or len(self.typical) != typical or not n or not typical:
             raise ValueError(f"{n} calibration items have scores of shape {self.calibration.shape}")

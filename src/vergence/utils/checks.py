@@ -21,6 +21,9 @@ __all__ = [
 ]
 
 
+LARGEST = 2**63 - 1  # of a whole number that arrays can hold
+
+
 def is_count(value: Any, least: int) -> bool:
     """Returns whether a setting is a whole number, and large enough.
 
@@ -31,8 +34,8 @@ def is_count(value: Any, least: int) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
-def require_count(least: int = 1, **settings: Any) -> None:
-    """Raises a ValueError unless every setting is a whole number of at least ``least``.
+def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
+    """Raises a ValueError unless every setting is a whole number of at least ``least``, and at most ``most``.
 
     Example:
         >>> require_count(n_components=3)
@@ -43,6 +46,8 @@ def require_count(least: int = 1, **settings: Any) -> None:
     for name, value in settings.items():
         if not is_count(value, least):
             raise ValueError(f"expected {name} to be a whole number of at least {least}, found {value!r}")
+        if value > most:
+            raise ValueError(f"expected {name} of at most {most:,}, found {value!r}")
 
 
 def require_positive(**settings: Any) -> None:

@@ -9,7 +9,18 @@ from torch import Tensor
 
 from vergence.utils.checks import is_count
 
-__all__ = ["Seed", "Values", "as_values", "generator", "images_of", "like", "numeric", "require_matching", "uniforms"]
+__all__ = [
+    "Seed",
+    "Values",
+    "as_values",
+    "generator",
+    "images_of",
+    "labels_of",
+    "like",
+    "numeric",
+    "require_matching",
+    "uniforms",
+]
 
 Values = Any  # an array, a tensor, or a sequence of numbers
 Seed = int | np.random.Generator | None
@@ -109,6 +120,25 @@ def require_matching(name: str, values: Any, other: str, n: int) -> None:
     found = len(values) if hasattr(values, "__len__") and dimensions else 0
     if found != n:
         raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {found}")
+
+
+def labels_of(name: str, values: Any, other: str, n: int) -> npt.NDArray[Any]:
+    """Returns labels as an array (n,) of numbers or texts.
+
+    Raises:
+        ValueError: They are not n labels, or labels of several types.
+
+    Example:
+        >>> labels_of("folds", torch.tensor([0, 1]).bfloat16(), "calibration", 2)
+        array([0., 1.], dtype=float32)
+    """
+    found = values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)
+    require_matching(name, found, other, n)
+    labels = (found.float() if found.dtype == torch.bfloat16 else found).numpy() if isinstance(found, Tensor) else found
+    labels = np.asarray(labels.tolist()) if labels.dtype == object else labels
+    if labels.ndim != 1 or labels.dtype.kind not in "biufUSM":
+        raise ValueError(f"expected {name} ({n},) that are numbers or texts, found {labels.dtype} {labels.shape}: convert them")
+    return labels
 
 
 def generator(random_state: Seed) -> np.random.Generator:

@@ -42,7 +42,7 @@ def moments(X: np.ndarray, w: np.ndarray | None, *, standardize: bool = True) ->
     A constant feature has the absolute value of its constant for its scale, or 1 for 0.
 
     Raises:
-        ValueError: All features are constant.
+        ValueError: All features are constant, or too large to be squared.
     """
     D, n = X.shape[1], float(len(X)) if w is None else float(w.sum())
     origin = np.asarray(X[0], dtype=np.float64)
@@ -54,6 +54,8 @@ def moments(X: np.ndarray, w: np.ndarray | None, *, standardize: bool = True) ->
     shift = first / n
     variance = np.maximum(second / n - shift**2, 0)
     location = origin + shift
+    if not np.isfinite(variance).all():
+        raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
     constant = variance <= 1e-20 * location**2
     if constant.all():
         raise ValueError(f"expected features that vary, found {D} constant ones: check the features")
