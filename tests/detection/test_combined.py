@@ -181,7 +181,7 @@ def test_cross_fitting_scores_every_item_by_detectors_that_have_not_seen_its_gro
     assert counts.max() - counts.min() <= 4
     with pytest.raises(ValueError, match="at least 5 items or groups"):
         cross_fit(GaussianDetector(), X["a"], 5, np.arange(101) % 3)
-    with pytest.raises(ValueError, match="one group for each"):
+    with pytest.raises(ValueError, match="one of groups for each"):
         cross_fit(GaussianDetector(), X["a"], 5, [1, 2])
 
 
