@@ -177,3 +177,13 @@ def test_settings_of_combined_detectors_of_other_types():
     x = np.random.default_rng(0).normal(size=(40, 3))
     for settings in ({"detectors": -1}, {"detectors": detection.GaussianDetector}, {"weights": 2}, {"columns": [1]}):
         refused(lambda settings=settings: detection.CombinedDetector(**settings).fit(x), next(iter(settings)))
+
+
+@pytest.mark.parametrize("weights", [{}, ["a"] * 40, [[1.0], [1.0, 2.0]], object()])
+def test_weights_that_are_no_numbers_are_refused(weights):
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    detector = detection.CombinedDetector(detection.GaussianDetector())
+    with pytest.raises(ValueError, match="sample_weight"):
+        detection.GaussianDetector().fit(X, sample_weight=weights)
+    with pytest.raises(ValueError, match="sample_weight"):
+        detector.fit(X).calibrate(X, weights)

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from vergence.detection.core import Detector, take
+from vergence.detection.core import Detector, take, weights_of
 from vergence.detection.parts.moments import uniform
 from vergence.detection.parts.tails import Tail
 from vergence.detection.storage import find
@@ -129,7 +129,7 @@ class CombinedDetector(Detector):
         """
         check_is_fitted(self)
         items = self._read(X, reset=False)
-        w = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        w = None if sample_weight is None else np.asarray(weights_of(sample_weight), dtype=np.float64)
         self._calibrate(items, w)
         self.offset_ = float(-np.quantile(self.calibration_scores_, 1 - self.contamination, method="higher"))
         return self

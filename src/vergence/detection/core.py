@@ -4,6 +4,7 @@ Shapes: N items, D features. Detectors are scikit-learn estimators with its conv
 """
 
 import abc
+import numbers
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from vergence.detection.parts.kinds import generator, labels_of
+from vergence.detection.parts.kinds import generator, labels_of, numeric
 from vergence.detection.storage import pack, read_detector, restore, write_detector
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import require_count, require_within
 
-__all__ = ["Detector", "blocks", "cross_fit", "load_detector", "restore", "save_detector", "take"]
+__all__ = ["Detector", "blocks", "cross_fit", "load_detector", "restore", "save_detector", "take", "weights_of"]
 
 BLOCK = 1 << 21  # numbers in a block of items
 
@@ -28,6 +29,15 @@ def blocks(X: np.ndarray) -> Iterator[slice]:
     """Yields slices of rows with about two million numbers each, which bounds the memory of what is computed from them."""
     rows = max(1, BLOCK // max(1, X.shape[1]))
     return (slice(start, start + rows) for start in range(0, len(X), rows))
+
+
+def weights_of(values: Any) -> Any:
+    """Returns the weights of items as an array, or one number for all.
+
+    Raises:
+        ValueError: They are no numbers.
+    """
+    return values if isinstance(values, numbers.Real) else to_numpy(numeric("sample_weight", values).double())
 
 
 def take(X: Any, rows: Any) -> Any:
@@ -77,7 +87,7 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
         """
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
-        w = None if sample_weight is None else _check_sample_weight(to_numpy(sample_weight), _first(items), dtype=np.float64)
+        w = None if sample_weight is None else _check_sample_weight(weights_of(sample_weight), _first(items), dtype=np.float64)
         if w is not None and ((w < 0).any() or not w.sum() > 0):
             raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
         if w is not None and (w == 0).any():
