@@ -26,8 +26,8 @@ def groups(rows: list[Row]) -> dict[tuple[str, int], dict[str, dict[str, list[Ro
             continue
         closed = row["encoder"].startswith("patches:")
         line, point = ("patches, closed form", row["encoder"]) if closed else (NETWORKS[row["objective"]], str(row["epochs"]))
-        if closed and "stride=2" not in point:
-            continue  # another reading of the same images than the default's
+        if closed:
+            line += f", stride {point.partition('stride=')[2].partition(',')[0]}"
         found[row["data"], row["limit"]][line][point][row["seed"]] = row
     return {
         panel: {line: {point: list(seeds.values()) for point, seeds in points.items()} for line, points in lines.items()}

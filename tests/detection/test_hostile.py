@@ -179,6 +179,11 @@ def test_settings_of_combined_detectors_of_other_types():
         refused(lambda settings=settings: detection.CombinedDetector(**settings).fit(x), next(iter(settings)))
 
 
+def test_numbers_that_only_look_valid_are_refused():
+    refused(lambda: detection.certify([1.0, 2.0], threshold=-(10**30)), "threshold")
+    refused(lambda: detection.ConditionalDetector(n_samples=2**31).fit(np.eye(130), np.eye(130)), "n_samples")
+
+
 @pytest.mark.parametrize("weights", [{}, ["a"] * 40, [[1.0], [1.0, 2.0]], object()])
 def test_weights_that_are_no_numbers_are_refused(weights):
     X = np.random.default_rng(0).normal(size=(40, 3))

@@ -213,8 +213,8 @@ def test_names_from_before_there_were_copies_describe_one():
     settings = PatchSettings.parse(f"patches:{old}", (3, 32, 32))
     assert (settings.copies, settings.mirror) == (1, 0) and settings.name.startswith(f"patches:{old}")
     new = PatchSettings.parse("patches", (3, 32, 32))
-    assert (new.stride, new.copies, new.mirror) == (2, 2, 1)
-    assert PatchSettings.parse("patches:stride=1", (3, 32, 32)).copies == PatchSettings.parse("patches", (3, 8, 8)).stride == 1
+    assert (new.stride, new.copies, new.mirror) == (1, 2, 1)
+    assert PatchSettings.parse("patches:stride=1", (3, 32, 32)).copies == PatchSettings.parse("patches", (3, 8, 8)).copies == 1
     with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8"):
         PatchSettings(stride=2, copies=2).require_size((1, 8, 8))
 

@@ -187,7 +187,7 @@ def test_what_the_data_reduces_is_noted(tmp_path, capsys):
     np.save(tmp_path / "x.npy", x)
     run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", recipe="patches", device="cpu")
     err = capsys.readouterr().err
-    assert "note: atoms reduced from 4096 to 43: there are 12 images" in err and "dim reduced from 512 to 11" in err
+    assert "note: atoms reduced from 2048 to 43: there are 12 images" in err and "dim reduced from 512 to 11" in err
     assert run.encode(x).shape == (15, 11) and run.encode(x).isfinite().all() and run.score(x).isfinite().all()
 
 
@@ -195,7 +195,9 @@ def test_what_the_data_reduces_is_noted(tmp_path, capsys):
 def test_copies_are_mirrored_only_where_views_are(tmp_path):
     for mirrored in (True, False):
         settings = closed_form.fitted_settings("patches:atoms=4", (1, 28, 28), 5000, mirrored)[0]
-        assert (settings.copies, settings.mirror) == (2, int(mirrored))
+        assert (settings.copies, settings.mirror) == ((2, 1) if mirrored else (1, 0))
+        moved = closed_form.fitted_settings("patches:atoms=4,stride=2,copies=2,mirror=1", (1, 28, 28), 5000, mirrored)[0]
+        assert (moved.copies, moved.mirror) == (2, int(mirrored))
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (30, 16, 16), dtype=np.uint8))
     for flip, mirror in ((0.0, 0), (0.5, 1)):
         name = "patches:atoms=4,directions=6,dim=3"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vergence.detection.parts.kinds import Seed, Values, as_values, generator, require_matching
 from vergence.detection.parts.urn import null_counts, rank_grid, tail
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import LARGEST, require_count, require_within
 
 __all__ = ["Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"]
 
@@ -193,9 +193,9 @@ def certify(
         raise ValueError("expected either a threshold or a rank, found both or neither: pass one of them")
     n = len(s)
     if rank is None:
-        if not isinstance(threshold, Real):
-            raise ValueError(f"expected the threshold to be a number, found {threshold!r}")
-        exceeding = int((s > threshold).sum())
+        if not isinstance(threshold, Real) or (isinstance(threshold, int) and abs(threshold) > LARGEST):
+            raise ValueError(f"expected the threshold to be a number of at most {LARGEST:,}, found {threshold!r}")
+        exceeding = int((s > float(threshold)).sum())
         return Certificate(float(threshold), _upper(exceeding + 1, n, confidence), confidence, n, exceeding)
     require_count(1, rank=rank)
     if rank > n:

@@ -19,6 +19,7 @@ from vergence.utils.checks import require_count, require_within
 __all__ = ["ConditionalDetector", "surprise"]
 
 BLOCK = 1 << 22  # numbers of a table of samples
+MOST_SAMPLES = 100_000  # of each conditional density
 FEWEST = 20  # pairs that calibrate
 
 
@@ -33,7 +34,7 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
     Args:
         density: Distribution of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`.
         target: (B, T).
-        n_samples: S >= 2; the relative error of d is about 1 / sqrt(S).
+        n_samples: S in 2..100,000; the relative error of d is about 1 / sqrt(S).
         random_state: Seed of the samples; the global state of torch is restored.
 
     Example:
@@ -42,7 +43,7 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
         >>> bool(values.abs() < 0.05)
         True
     """
-    require_count(2, n_samples=n_samples)
+    require_count(2, MOST_SAMPLES, n_samples=n_samples)
     require_count(0, random_state=random_state)
     t = numeric("target", target)
     size = max(1, min(n_samples, BLOCK // max(1, t.numel())))
@@ -139,7 +140,7 @@ class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
         """
         require_within("(0, 0.5]", contamination=self.contamination)
         require_within("(0, 1)", calibration_share=self.calibration_share)
-        require_count(2, n_samples=self.n_samples)
+        require_count(2, MOST_SAMPLES, n_samples=self.n_samples)
         require_count(0, random_state=self.random_state)
         c, t = _sides(context, target)
         order = np.random.default_rng(self.random_state).permutation(len(c))

@@ -88,7 +88,7 @@ class PatchSettings(Checked):
         **dict.fromkeys(("threshold", "shift", "ridge", "power"), 1e6),
     }
 
-    atoms: int = 4096
+    atoms: int = 2048
     patch: int = 6
     stride: int = 1
     side: int = 0
@@ -107,8 +107,7 @@ class PatchSettings(Checked):
     def parse(cls, name: str, shape: Sequence[int]) -> "PatchSettings":
         """Returns the settings of an encoder's name for images of ``shape`` (C, H, W): those named, and defaults for the size.
 
-        Where no stride is named, images of at least 16 pixels have patches at every second position, and two copies make up for
-        it: the second is moved by a pixel and mirrored.
+        Where no stride is named, images of at least 16 pixels have two copies, the second of which is mirrored.
 
         Raises:
             ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
@@ -129,7 +128,7 @@ class PatchSettings(Checked):
         if side > LARGE:
             defaults["side"] = LARGE_SIDE
         if side >= SMALL and "stride" not in given:  # a name from before there were copies has a stride
-            defaults |= {"stride": 2, "copies": 2, "mirror": 1}
+            defaults |= {"stride": 1, "copies": 2, "mirror": 1}
         settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
         settings.require_size(shape)
         return settings

@@ -56,7 +56,8 @@ def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = 
         'dim reduced from 64 to 49: there are 50 images'
     """
     asked = settings = PatchSettings.parse(name, shape)
-    settings = dataclasses.replace(settings, mirror=settings.mirror if mirrored else 0)
+    if not mirrored:  # copies that are neither moved nor mirrored are equal
+        settings = dataclasses.replace(settings, mirror=0, copies=min(settings.copies, settings.stride))
     scale = min(1.0, settings.side / min(shape[1:])) if settings.side else 1.0
     positions = math.prod((round(side * scale) - settings.patch) // settings.stride + 1 for side in shape[1:])
     settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
