@@ -203,7 +203,7 @@ def test_copies_are_mirrored_only_where_views_are(tmp_path):
         name = "patches:atoms=4,directions=6,dim=3"
         out = tmp_path / f"run{mirror}"
         run = vergence.train(str(tmp_path / "x.npy"), recipe="patches", encoder=name, out=out, device="cpu", flip=flip)
-        assert run.folder.config.model.encoder.endswith(f"copies=2,mirror={mirror}")
+        assert run.folder.config.model.encoder.endswith(f"copies={1 + mirror},mirror={mirror}")
 
 
 def test_the_recipe_is_complete():
