@@ -15,6 +15,7 @@ import ledger
 
 Row = ledger.Row
 CONTROLS = {"pca_knn30": "PCA of pixels", "pixels_knn30": "pixels", "untrained_knn30": "untrained network"}
+TICKS = (30, 60, 120, 240, 480)  # processor seconds
 NETWORKS = {"vje": "network, VJE", "gje": "network, GJE", "contrastive": "network, InfoNCE"}
 
 
@@ -22,8 +23,8 @@ def groups(rows: list[Row]) -> dict[tuple[str, int], dict[str, dict[str, list[Ro
     """Returns rows with processor seconds by data set and number of images, line, and point; the newest of each seed."""
     found: dict[Any, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for row in rows:
-        if row.get("cpu_seconds") is None:
-            continue
+        if "point" not in row:
+            continue  # older code, of other speed
         closed = row["encoder"].startswith("patches:")
         line, point = ("patches, closed form", row["encoder"]) if closed else (NETWORKS[row["objective"]], str(row["epochs"]))
         if closed:
@@ -51,7 +52,7 @@ def figure(rows: list[Row]) -> Any:
     import matplotlib.pyplot as plt
 
     panels = {panel: lines for panel, lines in sorted(groups(rows).items()) if len(lines) > 1}
-    fig, axes = plt.subplots(1, len(panels), figsize=(0.6 + 4.4 * len(panels), 3.6), squeeze=False, layout="constrained")
+    fig, axes = plt.subplots(1, len(panels), figsize=(0.6 + 5.8 * len(panels), 3.6), squeeze=False, layout="constrained")
     for ax, ((data, limit), lines) in zip(axes[0], panels.items(), strict=True):
         for line, points in sorted(lines.items()):
             ax.plot(*zip(*means(points, "knn30"), strict=True), marker="o", label=line)
@@ -61,7 +62,9 @@ def figure(rows: list[Row]) -> Any:
             if values:
                 ax.axhline(statistics.mean(values), color="0.45", linestyle=("--", ":", "-.")[i], linewidth=1, label=title)
         ax.set(title=f"{data}, {limit:,} images", xlabel="processor seconds", ylabel="kNN (30), %", xscale="log")
-        ax.legend(fontsize=7)
+        ax.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        ax.minorticks_off()
+        ax.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     return fig
 
 
