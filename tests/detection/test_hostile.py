@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from vergence import detection
 
@@ -181,7 +182,42 @@ def test_settings_of_combined_detectors_of_other_types():
 
 def test_numbers_that_only_look_valid_are_refused():
     refused(lambda: detection.certify([1.0, 2.0], threshold=-(10**30)), "threshold")
+    refused(lambda: detection.certify([1.0, 2.0], threshold=float("nan")), "threshold")
     refused(lambda: detection.ConditionalDetector(n_samples=2**31).fit(np.eye(130), np.eye(130)), "n_samples")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("CombinedDetector", {"random_state": 0.5}),
+        ("MixtureDetector", {"random_state": "a"}),
+        ("CombinedDetector", {"detectors": {}}),
+        ("CombinedDetector", {"detectors": {"z": detection.GaussianDetector()}}),
+        ("NeighborDetector", {"max_items": "a"}),
+        ("NeighborDetector", {"max_items": 1}),
+        ("NeighborDetector", {"max_items": {}}),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(kind, settings):
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    refused(lambda: getattr(detection, kind)(**settings).fit(X), "|".join(settings))
+
+
+def test_a_mixture_has_at_most_as_many_components_as_items():
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    assert detection.MixtureDetector(n_components=10**6).fit(X).mixture_.n_components <= 12
+
+
+def test_scores_of_folds_in_a_sparse_matrix_are_refused():
+    refused(lambda: detection.cross_p_values(np.ones(10), np.arange(10) % 2, csr_matrix(np.eye(2))), "scores")
+    refused(lambda: detection.cross_p_values(np.ones(10), np.arange(10) % 2, np.float64(1.0)), "scores")
+
+
+def test_one_weight_for_all_items_changes_nothing():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    expected = detection.GaussianDetector().fit(X).score_samples(X)
+    for weight in (2, np.float32(2), np.array(2.0), torch.tensor(2.0)):
+        np.testing.assert_allclose(detection.GaussianDetector().fit(X, sample_weight=weight).score_samples(X), expected)
 
 
 @pytest.mark.parametrize("weights", [{}, ["a"] * 40, [[1.0], [1.0, 2.0]], object()])

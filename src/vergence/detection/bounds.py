@@ -193,7 +193,7 @@ def certify(
         raise ValueError("expected either a threshold or a rank, found both or neither: pass one of them")
     n = len(s)
     if rank is None:
-        if not isinstance(threshold, Real) or (isinstance(threshold, int) and abs(threshold) > LARGEST):
+        if not isinstance(threshold, Real) or threshold != threshold or (isinstance(threshold, int) and abs(threshold) > LARGEST):
             raise ValueError(f"expected the threshold to be a number of at most {LARGEST:,}, found {threshold!r}")
         exceeding = int((s > float(threshold)).sum())
         return Certificate(float(threshold), _upper(exceeding + 1, n, confidence), confidence, n, exceeding)

@@ -154,6 +154,10 @@ class CombinedDetector(Detector):
         """Returns the names of the levels that have a detector."""
         if not isinstance(self.detectors, Mapping):
             return list(X)
+        if not self.detectors:
+            raise ValueError(
+                "expected detectors by the names of their levels, found none: name one, or pass None for the default"
+            )
         if missing := [str(name) for name in self.detectors if name not in X]:
             raise ValueError(f"expected the levels of all detectors, found no {missing[0]} among {', '.join(X)}: compute it")
         return [name for name in X if name in self.detectors]
@@ -233,7 +237,7 @@ class CombinedDetector(Detector):
     def _split(self, X: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the levels of a matrix."""
         if self.columns is None:
-            return {"features": X}
+            return dict.fromkeys(self._used({"features": X}), X)
         return {str(name): X[:, columns] for name, columns in self.columns.items() if name in self._used(self.columns)}
 
 

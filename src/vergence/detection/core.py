@@ -37,7 +37,10 @@ def weights_of(values: Any) -> Any:
     Raises:
         ValueError: They are no numbers.
     """
-    return values if isinstance(values, numbers.Real) else to_numpy(numeric("sample_weight", values).double())
+    if isinstance(values, numbers.Real):
+        return values
+    w = numeric("sample_weight", values).double()
+    return to_numpy(w) if w.ndim else w.item()
 
 
 def take(X: Any, rows: Any) -> Any:

@@ -132,7 +132,7 @@ class MixtureDetector(Detector):
                 means = [float(values.mean()) for (s, _), values in found.items() if s == structure]
                 if len(means) - 1 - int(np.argmax(means)) >= PATIENCE:
                     break
-        return self._simplest(found, v)
+        return self._simplest(found, v) if found else (structures[0], self.n_components or 1)
 
     def _simplest(self, found: dict[tuple[str, int], np.ndarray], w: np.ndarray | None) -> tuple[str, int]:
         """Returns the model of fewest components within one standard error of the best."""

@@ -65,13 +65,14 @@ class NeighborDetector(Detector):
         require_count(n_neighbors=self.n_neighbors)
         require_choice("metric", self.metric, ["euclidean", "cosine"])
         require_choice("keep", self.keep, ["random", "centers"])
+        if self.max_items is not None:
+            require_count(2, max_items=self.max_items)
         self.location_, self.scale_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
         if self.standardize:
             m = moments(X, w, standardize=True)
             self.location_, self.scale_ = m.location, m.scale
         w = np.ones(len(X)) if w is None else w
         if self.max_items is not None and len(X) > self.max_items:
-            require_count(2, max_items=self.max_items)
             chance = uniform(X, self.random_state)
             if self.keep == "centers":
                 self.items_ = self._centers(X, w, chance)

@@ -83,7 +83,7 @@ def weighted_p_values(
     _warn_few(w)
     above, equal = _mass(s_cal, w, s)
     u = uniforms(len(s), random_state, s) if ties == "random" else torch.zeros_like(s)
-    return like(scores, (above + (1 - u) * (equal + own)) / (w.sum() + own))
+    return like(scores, ((above + (1 - u) * (equal + own)) / (w.sum() + own)).clamp(max=1.0))  # rounding
 
 
 def _weighted(name: str, scores: Values, weights: Values) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from vergence.detection.core import blocks
+from vergence.detection.parts.kinds import generator
 from vergence.utils.checks import require_choice, require_within
 
 __all__ = ["Moments", "consistency", "moments", "nearest_share", "principal", "residuals", "shrunk", "trimmed", "uniform"]
@@ -210,7 +211,7 @@ def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
     key: np.ndarray = np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
     _, distinct = np.unique(np.round(key, 9), return_inverse=True)
     n = int(distinct.max()) + 1
-    return np.asarray(np.random.default_rng(random_state).permutation(n)[distinct] / n)
+    return np.asarray(generator(random_state).permutation(n)[distinct] / n)
 
 
 def residuals(x: np.ndarray, y: np.ndarray) -> np.ndarray:
