@@ -53,6 +53,16 @@ def test_the_encoder_may_learn_more_slowly_than_the_objective():
     assert len(build_optimizer(FitConfig(), method).param_groups) == 1
 
 
+def test_machines_that_do_not_know_of_each_other_are_not_waited_for(monkeypatch):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="expected MASTER_ADDR, MASTER_PORT, NODE_RANK in the environment for nodes=2"):
+        loop.launch(FitConfig(nodes=2, device="cpu"))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ValueError, match="expected MASTER_PORT, NODE_RANK"):
+        loop.launch(FitConfig(nodes=2, device="cpu"))
+
+
 def test_seeds_are_functions_of_purpose_and_step():
     seeds = {loop.seed_of(s, p, n) for s in range(3) for p in ("order", "views", "noise") for n in range(50)}
     assert len(seeds) == 3 * 3 * 50

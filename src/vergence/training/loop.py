@@ -8,6 +8,7 @@ import contextlib
 import copy
 import hashlib
 import logging
+import os
 import signal
 import sys
 import time
@@ -57,7 +58,7 @@ def launch(config: FitConfig) -> "Fabric":
     """Starts the processes and returns the engine; call it once, before anything is read or written.
 
     Raises:
-        ValueError: The device is not available.
+        ValueError: The device is not available, or several machines do not know of each other.
     """
     from lightning_fabric import Fabric  # slow to import where torchmetrics is installed, and not needed to use a run
 
@@ -75,10 +76,24 @@ def launch(config: FitConfig) -> "Fabric":
         strategy="ddp" if config.devices * config.nodes > 1 else "auto",
         precision=precision(config, accelerator),
     )
+    if config.nodes > 1:
+        _require_address(fabric, config.nodes)
     if config.devices > 1:
         start_others(fabric, config.devices, config.nodes)
     fabric.launch()
     return fabric
+
+
+def _require_address(fabric: "Fabric", nodes: int) -> None:
+    """Raises a ValueError where machines are to train together that do not know of each other: they would wait for 30 minutes."""
+    from lightning_fabric.plugins.environments import LightningEnvironment
+
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if name not in os.environ]
+    if isinstance(fabric.strategy.cluster_environment, LightningEnvironment) and missing:
+        raise ValueError(
+            f"expected {', '.join(missing)} in the environment for nodes={nodes}, found no such variable: set them on every "
+            "machine, or start with torchrun or SLURM"
+        )
 
 
 def precision(config: FitConfig, accelerator: str) -> Any:
