@@ -86,10 +86,10 @@ def launch(config: FitConfig) -> "Fabric":
 
 def _require_address(fabric: "Fabric", nodes: int) -> None:
     """Raises a ValueError where machines are to train together that do not know of each other: they would wait for 30 minutes."""
-    from lightning_fabric.plugins.environments import LightningEnvironment
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if name not in os.environ]
-    if isinstance(fabric.strategy.cluster_environment, LightningEnvironment) and missing:
+    if isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment) and missing:
         raise ValueError(
             f"expected {', '.join(missing)} in the environment for nodes={nodes}, found no such variable: set them on every "
             "machine, or start with torchrun or SLURM"
