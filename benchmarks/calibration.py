@@ -28,6 +28,7 @@ import ledger
 import numpy as np
 from digits import trained
 from out_of_distribution import WHOLE, Features, features, scored, sets
+from scipy.stats import sem
 from sklearn.metrics import roc_auc_score
 
 from vergence.data.sources import open_data
@@ -60,13 +61,13 @@ def judged(calibration: np.ndarray, typical: np.ndarray, odd: np.ndarray) -> dic
 def summary(values: list[tuple[float, float, int]], level: float) -> dict[str, float]:
     """Returns mean, standard error and excess of the false-discovery proportion, and the power, over splits."""
     fdp, power, reported = np.array(values, dtype=float).T
-    error = lambda x: float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else 0.0  # noqa: E731
+    fdp_error, power_error = (float(sem(x)) if len(x) > 1 else 0.0 for x in (fdp, power))
     return {
         "fdp": round(float(fdp.mean()), 4),
-        "fdp_error": round(error(fdp), 4),
+        "fdp_error": round(fdp_error, 4),
         "above": round(float((fdp > level).mean()), 3),
         "power": round(float(power.mean()), 4),
-        "power_error": round(error(power), 4),
+        "power_error": round(power_error, 4),
         "reported": round(float(reported.mean()), 1),
         "nothing": round(float((reported == 0).mean()), 3),
     }

@@ -74,7 +74,7 @@ class DeepSvdd:
         epochs: Epochs of the autoencoder, and as many of the distance.
         lr: Learning rate of Adam, a tenth of it in the last third.
         batch_size: Images in a step.
-        weight_decay: Of the network.
+        weight_decay: Weight decay of Adam.
         device: Where it is trained.
     """
 

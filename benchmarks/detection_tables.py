@@ -7,6 +7,8 @@ counts.
 import statistics
 from typing import Any
 
+from scipy.stats import sem
+
 Row = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
 PEERS = ("pyod ", "pytorch-ood ")  # how the names of other packages' detectors begin in the ledger
@@ -38,7 +40,7 @@ def held_out_classes(rows: list[Row]) -> Table:
     means = {name: statistics.mean(map(statistics.mean, own.values())) for name, own in values.items() if name not in equal}
     body = []
     for name, mean in sorted(means.items(), key=lambda pair: -pair[1]):
-        cells = [f"{statistics.mean(v):.3f} ± {statistics.stdev(v) / len(v) ** 0.5:.3f}" for v in values[name].values()]
+        cells = [f"{statistics.mean(v):.3f} ± {sem(v):.3f}" for v in values[name].values()]
         body.append([title(name), *cells, f"{mean:.3f}"])
     return ["detector", *(f"{data}, {len({c for d, c, _ in last if d == data})} classes" for data in sets), "mean"], body
 

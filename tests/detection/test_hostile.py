@@ -1,4 +1,4 @@
-"""What is no array of numbers gives one line, for every function."""
+"""Whatever is not an array of numbers gives one line, for every function."""
 
 import numpy as np
 import pytest
@@ -218,6 +218,17 @@ def test_one_weight_for_all_items_changes_nothing():
     expected = detection.GaussianDetector().fit(X).score_samples(X)
     for weight in (2, np.float32(2), np.array(2.0), torch.tensor(2.0)):
         np.testing.assert_allclose(detection.GaussianDetector().fit(X, sample_weight=weight).score_samples(X), expected)
+        combined = detection.CombinedDetector(detection.GaussianDetector()).fit(X)
+        found = combined.calibrate(X, weight).calibration_scores_
+        np.testing.assert_allclose(found, combined.calibrate(X, np.full(40, 2.0)).calibration_scores_)
+
+
+def test_calibration_refuses_the_weights_that_the_fit_refuses():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    detector = detection.CombinedDetector(detection.GaussianDetector()).fit(X)
+    for weights in (np.ones(39), -np.ones(40), np.zeros(40)):
+        with pytest.raises(ValueError, match=r"weight|sample_weight"):
+            detector.calibrate(X, weights)
 
 
 @pytest.mark.parametrize("weights", [{}, ["a"] * 40, [[1.0], [1.0, 2.0]], object()])

@@ -20,7 +20,7 @@ __all__ = ["TARGETS"]
 N, M, D = 40, 12, 4
 SCALES = [1e-300, 1e-200, 1e-30, 1e30, 1e200, 1e300]
 FORMS = ["array"] * 6 + ["tensor"] * 3 + ["list"]
-SPECIAL = {  # values that are no arrays of numbers
+SPECIAL = {  # values other than arrays of numbers
     "objects": lambda: np.array([{}, None, "a"], object),
     "ragged": lambda: [[1.0], [1.0, 2.0]],
     "texts": lambda: ["a"] * N,
@@ -266,7 +266,7 @@ def _detectors(draw, place):
 
 
 def _detect(case, place):
-    """Detectors; features that are no numbers are a TypeError, which scikit-learn's checks of estimators want."""
+    """Fits and scores a detector; scikit-learn's checks of estimators want a TypeError for features that are not numbers."""
     try:
         _fit_and_score(case, place)
     except TypeError as error:

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from vergence.detection.parts.kinds import Seed, Values, as_values, generator, require_matching
 from vergence.detection.parts.urn import null_counts, rank_grid, tail
-from vergence.utils.checks import LARGEST, require_count, require_within
+from vergence.utils.checks import EXACT, LARGEST, require_count, require_within
 
 __all__ = ["Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"]
 
-MOST = 1 << 53  # calibration items
 SIMULATIONS = 4000
 BLOCK = 1 << 22
 
@@ -113,7 +112,7 @@ def simultaneous_bounds(
         >>> bounds.false_discoveries(p < 0.005), int(bounds.longest(0.2).sum())
         (3, 33)
     """
-    require_count(1, MOST, n_calibration=n_calibration)
+    require_count(1, EXACT, n_calibration=n_calibration)
     require_within("(0, 0.9999]", confidence=confidence)
     p = as_values("p_values", p_values)
     template = _template if isinstance(random_state, int) else _template.__wrapped__  # only a seed gives the same again

@@ -129,8 +129,7 @@ class CombinedDetector(Detector):
         """
         check_is_fitted(self)
         items = self._read(X, reset=False)
-        w = None if sample_weight is None else np.asarray(weights_of(sample_weight), dtype=np.float64)
-        self._calibrate(items, w)
+        self._calibrate(items, weights_of(sample_weight, items))
         self.offset_ = float(-np.quantile(self.calibration_scores_, 1 - self.contamination, method="higher"))
         return self
 
@@ -277,13 +276,14 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
     trim = 0.2 if contaminated else 0.05
     used = [name for name in names if name in (*PLAIN, *PATCHES, *EMBEDDED)] or names
     beside = [name for name in used if name not in EMBEDDED]
-    detectors = {name: gaussian(trim=trim) for name in used}
+    detectors: Any = {name: gaussian(trim=trim) for name in used}
     if not contaminated:
         detectors |= {name: neighbors(20, max_items=2000) for name in used if name in PATCHES}
         detectors |= {name: _of_embedding() for name in used if name in EMBEDDED}
     weights = None if contaminated or beside == used else {name: BESIDE[name] for name in beside}
-    one = gaussian(trim=trim) if contaminated else _of_table()
-    return CombinedDetector(detectors or one, **{"combine": "least", "weights": weights, **settings})
+    if not detectors:  # one matrix
+        detectors = gaussian(trim=trim) if contaminated else _of_table()
+    return CombinedDetector(detectors, **{"combine": "least", "weights": weights, **settings})
 
 
 def _of_table() -> CombinedDetector:

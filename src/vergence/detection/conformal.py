@@ -191,8 +191,10 @@ def cross_p_values(
 
 
 def _by_fold(scores: Values, k: int) -> list[Tensor]:
-    shape = getattr(scores, "shape", None)  # a sparse matrix has no length
-    rows = (len(scores) if hasattr(scores, "__len__") else 0) if shape is None else (*shape, 0)[0]
+    if hasattr(scores, "shape"):  # a sparse matrix has no length
+        rows = scores.shape[0] if scores.shape else 0
+    else:
+        rows = len(scores) if hasattr(scores, "__len__") else 0
     if rows != k:
         raise ValueError(f"expected scores (K, m) with one row for each of the {k} folds, found {rows} rows")
     return [as_values("scores", row) for row in scores]

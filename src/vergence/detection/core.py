@@ -4,7 +4,6 @@ Shapes: N items, D features. Detectors are scikit-learn estimators with its conv
 """
 
 import abc
-import numbers
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,16 +30,19 @@ def blocks(X: np.ndarray) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, len(X), rows))
 
 
-def weights_of(values: Any) -> Any:
-    """Returns the weights of items as an array, or one number for all.
+def weights_of(values: Any, items: Any) -> np.ndarray | None:
+    """Returns the weights (N,) of checked items, given for each or as one number for all; None where none are given.
 
     Raises:
-        ValueError: They are no numbers.
+        ValueError: They are not numbers, not N, negative, or all zero.
     """
-    if isinstance(values, numbers.Real):
-        return values
+    if values is None:
+        return None
     w = numeric("sample_weight", values).double()
-    return to_numpy(w) if w.ndim else w.item()
+    found: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), _first(items), dtype=np.float64)
+    if (found < 0).any() or not found.sum() > 0:
+        raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
+    return found
 
 
 def take(X: Any, rows: Any) -> Any:
@@ -90,9 +92,7 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
         """
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
-        w = None if sample_weight is None else _check_sample_weight(weights_of(sample_weight), _first(items), dtype=np.float64)
-        if w is not None and ((w < 0).any() or not w.sum() > 0):
-            raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
+        w = weights_of(sample_weight, items)
         if w is not None and (w == 0).any():
             items, w = take(items, w > 0), w[w > 0]
         self._fit(items, w)

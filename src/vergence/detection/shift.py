@@ -16,12 +16,11 @@ from torch import Tensor
 
 from vergence.detection.parts.kinds import Seed, Values, as_values, generator, like, numeric, require_matching, uniforms
 from vergence.detection.parts.urn import counts_of, null_counts, rank_grid
-from vergence.utils.checks import require_at_least, require_choice, require_count, require_within
+from vergence.utils.checks import EXACT, require_at_least, require_choice, require_count, require_within
 
 __all__ = ["Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"]
 
 BLOCK = 1 << 22
-MOST = 1 << 53  # calibration items
 SAMPLES = 1999
 ROUNDING = 1e-12
 
@@ -254,7 +253,7 @@ def drift(
         200 items as a whole differ from the calibration items (p = 0.0005): what is typical may have changed
     """
     require_choice("statistic", statistic, ("fisher", "ks"))
-    require_count(1, MOST, n_calibration=n_calibration)
+    require_count(1, EXACT, n_calibration=n_calibration)
     p = as_values("p_values", p_values).cpu().numpy()
     n, m = n_calibration, len(p)
     null = _null if isinstance(random_state, int) else _null.__wrapped__

@@ -22,6 +22,7 @@ __all__ = [
 
 
 LARGEST = 2**63 - 1  # of a whole number that arrays can hold
+EXACT = 2**53  # whole numbers up to this one are exact in float64
 
 
 def is_count(value: Any, least: int) -> bool:
