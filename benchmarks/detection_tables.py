@@ -1,4 +1,4 @@
-"""Summaries for docs/detection.md: our detectors beside those of PyOD and pytorch-ood, on tables and on features of images.
+"""Summaries for docs/detection.md: detectors beside those of PyOD and pytorch-ood, on tables and on features; blood cells.
 
 Each summary returns the header and the lines of a table, best mean first. If a cell was measured more than once, the last row
 counts.
@@ -61,3 +61,31 @@ def same_features(rows: list[Row], default: str) -> Table:
         shown = ["" if value is None else f"{value:.3f}" for column in FEATURES for value in cells.get(column, (None, None))]
         body.append([title(name), *shown])
     return ["detector", *(f"{column}: {what}" for column in FEATURES for what in ("mean", "CIFAR-100"))], body
+
+
+def blood_cells(rows: list[Row], least: float = 0.7) -> Table:
+    """Returns a line for each encoder and score on tiles of photographs, over seeds; scores below ``least`` are left out.
+
+    Every run's detector is shown, and of an objective's own scores only the best one.
+    """
+    last = {(row["encoder"], row["seed"]): row for row in rows}
+    runs: dict[str, list[Row]] = {}
+    for (encoder, _), row in last.items():
+        runs.setdefault(encoder, []).append(row)
+    body = []
+    for encoder, found in runs.items():
+        means = {name: statistics.mean(row["auroc"][name] for row in found) for name in found[0]["auroc"]}
+        own = sorted((name for name in means if name.startswith("own ")), key=lambda name: -means[name])
+        for name in means:
+            detector = name.startswith("detector")
+            if name not in own[1:] and (detector or means[name] >= least):
+                values = (_spread([row[what][name] for row in found]) for what in ("auroc", "white_cells", "platelets"))
+                first = f"{statistics.mean(row['odd_of_first_50'][name] for row in found):.0f}"
+                body.append((means[name], [f"`{encoder}`", f"**{name}**" if detector else name, *values, first]))
+    columns = ["encoder", "score", "AUROC, all", "white cells", "platelets", "odd among the first 50"]
+    return columns, [line for _, line in sorted(body, key=lambda pair: -pair[0])]
+
+
+def _spread(values: list[float]) -> str:
+    """Returns a mean, and the standard deviation where there is more than one value."""
+    return f"{statistics.mean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")

@@ -12,7 +12,8 @@ published   the optimizer of the method's paper, with its learning rate per 256 
             optimizer is known and that the library has
 searched    AdamW with the best of three learning rates, by kNN among training images after half of the epochs; test images and
             their labels serve no choice
-control     not trained: the network with its first weights, the pixels, and 256 of their principal components
+control     no gradient: the network with its first weights, the pixels, 256 of their principal components, and the closed form
+            of patches (the recipe ``patches``)
 
 Detection is the AUROC of the run's default detector: test images against images of other sets; a control's detector reads the
 control in place of an embedding. R-AUROC is measured on 2,000 test images, for every uncertainty that needs no labels. A tenth of
@@ -66,10 +67,11 @@ METHODS: dict[str, tuple[str, float, float] | None] = {  # the paper's optimizer
     "dino": ("adamw", 5e-4, 0.04),
     "i_jepa": ("adamw", 1.25e-4, 0.04),
 }
-CONTROLS = {  # encoders
+CONTROLS = {  # encoders that are frozen, or the recipe of a closed form
     "untrained": "benchmarks.baselines:small",
     "pixels": "benchmarks.baselines:pixels",
     "pca": "benchmarks.baselines:pixels",
+    "patches": "patches",
 }
 COMPONENTS = 256  # principal components of the pixels, as many as the network has features
 HEADS: dict[str, dict[str, Any]] = {
@@ -86,6 +88,8 @@ SHOWN, STEPS = 1_000, 8  # images of each set; steps that the training loop is t
 def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
     """Returns the settings that all runs of a method share."""
     common = {"root": a.data_root, "limit": a.limit, "batch_size": a.batch_size, "device": "cpu", "threads": 1, "knn_every": 0}
+    if method == "patches":
+        return {"recipe": CONTROLS[method], **common, **a.settings, **a.options.get(method, {})}
     if method in CONTROLS:
         side = open_data(DataConfig(source=a.data, root=a.data_root)).train.shape[-1]  # a frozen encoder has another default
         own = {"recipe": "vje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
@@ -105,7 +109,7 @@ def optimizer(a: argparse.Namespace, method: str) -> dict[str, Any]:
 def trained(a: argparse.Namespace, settings: dict[str, Any], folder: Path) -> tuple[vergence.Run, float]:
     """Returns a run and the processor seconds that it took, with its detector."""
     start = time.process_time()
-    short = {} if settings.get("freeze") else {"warmup_epochs": settings["epochs"] / 10}
+    short = {"warmup_epochs": settings["epochs"] / 10} if "epochs" in settings else {}
     run = vergence.train(a.data, out=folder, **settings, **short)
     return run, time.process_time() - start
 
@@ -165,12 +169,11 @@ def errors(run: vergence.Run, train: torch.Tensor, test: torch.Tensor, labels: t
     return {"recall_at_1": round(float(right.double().mean()), 4), "r_auroc": ranked}
 
 
-def measured(run: vergence.Run, opened: Data, parts: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Returns what is measured of a run."""
+def measured(run: vergence.Run, opened: Data, parts: dict[str, torch.Tensor], control: bool) -> dict[str, Any]:
+    """Returns what is measured of a run, and the accuracies of its first weights unless it is a control."""
     labels = [part.labels for part in (opened.train, opened.test)]
     row: dict[str, Any] = {}
-    frozen = run.folder.config.model.freeze
-    for name, net in (("", run.method.encoder), *(() if frozen else (("untrained_", untrained_encoder(run)),))):
+    for name, net in (("", run.method.encoder), *(() if control else (("untrained_", untrained_encoder(run)),))):
         z = [features.collect(net.eval(), part, size=run.size, device=run.device)[0] for part in (opened.train, opened.test)]
         row |= two_cores.accuracies(name, *z, labels) | {f"{name}effective_rank": round(float(effective_rank(z[1])), 1)}
         row |= errors(run, *z, labels[1]) if not name else {}
@@ -206,7 +209,7 @@ def one(a: argparse.Namespace, key: dict[str, Any], seed: int, answer: Any) -> N
         model = run.folder.config.model
         named = ("encoder", "objective", "options", "projector", "projector_norm")
         values |= {name: getattr(model, name) for name in named} | {"precision": run.folder.metadata.precision}
-        values |= measured(run, opened, typical_and_foreign(a, opened))
+        values |= measured(run, opened, typical_and_foreign(a, opened), setting == "control")
     answer.send(values)
 
 
@@ -267,10 +270,12 @@ def main() -> None:
         {},
     )
     if a.tiny:
-        a.methods, a.chosen, a.controls, a.seeds, a.foreign = ["simsiam"], ["searched", "control"], ["pca"], [0], ["noise"]
+        a.methods, a.chosen, a.controls = ["simsiam"], ["searched", "control"], ["pca", "patches"]
+        a.seeds, a.foreign = [0], ["noise"]
         a.limit, a.epochs, a.batch_size, a.shown, a.rates, a.steps = 64, 1, 16, 40, SEARCHED[:1], 1
         a.settings |= {"size": 8}
         a.options = {"simsiam": {"options": {"hidden": 8}, "projector": (16, 16)}}
+        a.options["patches"] = {"encoder": "patches:atoms=4,directions=16,dim=8"}
     for name in filter(importlib.util.find_spec, SHARED):  # imported once, before the processes fork
         importlib.import_module(name)
     failed = []

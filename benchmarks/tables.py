@@ -787,6 +787,7 @@ PAGES = {
         **{f"encoders-{data}": functools.partial(encoders_table, data) for data in FOREIGN},
         "same-features": lambda: grid(*detection_tables.same_features(rows("out_of_distribution"), DEFAULT)),
         "held-out-classes": lambda: grid(*detection_tables.held_out_classes(rows("held_out_classes"))),
+        "blood-cells": lambda: grid(*detection_tables.blood_cells(rows("blood_cells"))),
         "severity": severity_table,
         "digits": digits_table,
         "findings": findings_table,
