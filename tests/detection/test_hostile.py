@@ -239,3 +239,28 @@ def test_weights_that_are_no_numbers_are_refused(weights):
         detection.GaussianDetector().fit(X, sample_weight=weights)
     with pytest.raises(ValueError, match="sample_weight"):
         detector.fit(X).calibrate(X, weights)
+
+
+def test_items_to_cross_fit_that_are_sparse():
+    refused(lambda: detection.cross_fit(detection.GaussianDetector(), csr_matrix(np.eye(40, 4))), "features")
+
+
+def test_a_choice_that_cannot_be_compared():
+    refused(lambda: detection.p_values([0.0, 1.0], [1.0], ties=csr_matrix(np.eye(2))), "ties")
+    refused(lambda: detection.p_values([0.0, 1.0], [1.0], ties=np.zeros(2)), "ties")
+
+
+def test_groups_need_memory_for_the_items_in_pairs_alone():
+    found = detection.grouped([(0, 3), (3, 2**40)], 2**41)
+    assert [group.tolist() for group in found] == [[0, 3, 2**40]]
+
+
+def test_whole_numbers_that_arrays_cannot_hold():
+    x = np.random.default_rng(0).normal(size=(40, 4))
+    refused(lambda: detection.MixtureDetector(reg_covar=10**30).fit(x), "below 2\\^63")
+    refused(lambda: detection.similarity_threshold(x, x, deviations=10**30), "below 2\\^63")
+
+
+def test_no_columns():
+    x = np.random.default_rng(0).normal(size=(40, 4))
+    refused(lambda: detection.CombinedDetector(columns={}).fit(x), "columns")

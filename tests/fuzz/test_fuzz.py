@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from tests.fuzz import arguments, calls, detection, files
 from tests.fuzz.judge import FOUND, Finding, Refused, Tally, keep, run
-from tests.fuzz.place import Place
 
 pytestmark = [pytest.mark.float32, pytest.mark.filterwarnings("default")]
 
@@ -38,16 +37,6 @@ def shares():
 def parts():
     """Returns (target, cases, number of the part) of all tests."""
     return [(name, min(PART, n - start), start // PART) for name, n in shares().items() for start in range(0, n, PART)]
-
-
-@pytest.fixture(scope="session")
-def place(tmp_path_factory):
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    yield Place(tmp_path_factory.mktemp("fuzz"))
-    torch.set_default_dtype(before)
 
 
 @pytest.mark.timeout(3600 if LONG else 300)

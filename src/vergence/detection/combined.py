@@ -205,6 +205,8 @@ class CombinedDetector(Detector):
         for name in ("columns", "weights"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise ValueError(f"expected {name} to be a dictionary by level or None, found {getattr(self, name)!r}")
+        if self.columns is not None and not self.columns:
+            raise ValueError("expected columns of at least one level, found none: name them, or leave columns out")
         given = self.detectors
         for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
             if isinstance(one, type) or not hasattr(one, "get_params"):

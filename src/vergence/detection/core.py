@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -218,7 +219,7 @@ def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, 
 def _matrix(X: Any) -> Any:
     """Returns features that have rows; raises a ValueError for anything else."""
     X = to_numpy(X)
-    X = np.asarray(X) if isinstance(X, (list, tuple)) else X
+    X = np.asarray(X) if isinstance(X, (list, tuple)) or issparse(X) else X
     if getattr(X, "ndim", 0) != 2:
         raise ValueError(f"expected features (N, D), or a dictionary of them, found a {type(X).__name__}: pass an array")
     return X

@@ -86,9 +86,10 @@ def grouped(pairs: Any, n: int) -> list[Ints]:
     edges = given.long().cpu().numpy().reshape(-1, 2)
     if len(edges) and not 0 <= edges.min() <= edges.max() < n:
         raise ValueError(f"expected pairs of indices below {n}, found {edges.min()} to {edges.max()}")
-    label = _components(edges, n)
+    item, inverse = np.unique(edges, return_inverse=True)  # those that are in a pair
+    label = _components(inverse.reshape(-1, 2), len(item))
     order = np.argsort(label, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
+    groups = np.split(item[order], np.flatnonzero(np.diff(label[order])) + 1)
     return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
 
 

@@ -22,10 +22,11 @@ from vergence.utils.checks import is_count, require_choice, require_count, requi
 from vergence.utils.devices import as_device
 from vergence.utils.threads import Threads
 
-__all__ = ["RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
+__all__ = ["MOST_DRAWS", "RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
 
 NOISE = 0.1  # the default augmentation's variance, in units of the mean feature variance
 RESERVOIR = 512  # items kept to estimate the Monte Carlo error
+MOST_DRAWS = 1_000_000  # of an augmentation, for one item
 RANK = 1e-12  # eigenvalues below this share of the largest are zero
 
 
@@ -170,6 +171,8 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             raise ValueError(
                 f"expected n_draws >= 2, found {self.n_draws}: one draw does not separate an augmentation's mean from its spread"
             )
+        if callable(self.augmentation):
+            require_count(2, MOST_DRAWS, n_draws=self.n_draws)
 
     def _fitted(self, state: State, X: Any, y: Any) -> "Linear":
         X, y = self._checked(X, y)

@@ -56,7 +56,7 @@ class JointEmbedding(Components):
             variances of noise, an array (D, D) its covariance, and `Affine` also shrinks or shifts the items: exact, without
             sampling. A function f(X, generator) -> X' is sampled: X is a tensor of items (B, ...), generator a torch.Generator,
             as in ``lambda X, g: X + torch.randn(X.shape, generator=g, dtype=X.dtype)``; so are Vergence's views.
-        n_draws: m >= 2, draws for each item where the augmentation is sampled.
+        n_draws: m, 2 to 1,000,000 draws for each item where the augmentation is sampled.
         center: Subtract means.
         device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
         random_state: Seed of the draws; None for a random one.

@@ -30,7 +30,7 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of, warn_unfinished
 from vergence.utils import linalg
-from vergence.utils.checks import require_count, require_positive
+from vergence.utils.checks import require_count, require_positive, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
@@ -156,9 +156,9 @@ class KernelConditional(Conditional):
     time O(N n_inducing^2).
 
     Args:
-        length_scale: l in standardized units of the context, > 0; None fits it.
-        signal: s_f in standardized units of the target, > 0; None fits it.
-        noise: s_n in standardized units of the target, > 0; None fits it.
+        length_scale: l in standardized units of the context, from 1e-100 to 1e100; None fits it.
+        signal: s_f in standardized units of the target, from 1e-100 to 1e100; None fits it.
+        noise: s_n in standardized units of the target, from 1e-100 to 1e100; None fits it.
         search_limit: Maximum number of items in the search for hyper-parameters, >= 2; a step takes O(search_limit^3).
         exact_limit: Maximum number of items of the exact form, >= 0.
         n_inducing: Maximum number of inducing points, >= 1; redundant ones are left out.
@@ -239,7 +239,9 @@ class KernelConditional(Conditional):
 
     def _require_settings(self) -> None:
         given = {"length_scale": self.length_scale, "signal": self.signal, "noise": self.noise}
-        require_positive(tol=self.tol, **{name: value for name, value in given.items() if value is not None})
+        given = {name: value for name, value in given.items() if value is not None}
+        require_positive(tol=self.tol, **given)
+        require_within("[1e-100, 1e100]", **given)  # their squares are finite and above 0
         require_count(0, exact_limit=self.exact_limit)
         require_count(1, n_inducing=self.n_inducing, n_init=self.n_init, max_iter=self.max_iter)
         require_count(2, search_limit=self.search_limit)

@@ -32,7 +32,7 @@ from torch.optim.adamw import adamw
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
-from vergence.utils.checks import is_count, require_at_least, require_choice, require_count, require_positive
+from vergence.utils.checks import is_count, require_at_least, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
@@ -192,7 +192,7 @@ class MixtureDensityNetwork(Conditional):
         hidden: Widths of the hidden layers, each >= 1.
         steps: Maximum number of AdamW steps, >= 1; the learning rate falls to 0 at the last one as a cosine.
         batch_size: Items in a minibatch, >= 1; N where there are fewer.
-        lr: Initial learning rate, > 0.
+        lr: Initial learning rate, > 0, at most 1e6.
         n_init: Restarts, >= 1.
         init: ``quantile`` initializes the means at the targets' quantiles (one feature) or k-means centers (several);
             ``plain`` is torch's default, for comparison. With either, a single restart may end with a component across two
@@ -392,5 +392,5 @@ class MixtureDensityNetwork(Conditional):
         require_choice("init", self.init, ("quantile", "plain"))
         if self.folds != 0 and not is_count(self.folds, 2):
             raise ValueError(f"expected folds of at least 2, or 0 to take all steps, found {self.folds}")
-        require_positive(lr=self.lr)
+        require_within("(0, 1e6]", lr=self.lr)
         require_at_least(0, weight_decay=self.weight_decay)

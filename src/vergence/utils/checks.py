@@ -3,7 +3,7 @@
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -61,7 +61,7 @@ def require_positive(**settings: Any) -> None:
         ValueError: expected eta > 0, found 0
     """
     for name, value in settings.items():
-        if not (_is_number(value) and 0 < float(value) < math.inf):
+        if not (_is_number(name, value) and 0 < float(value) < math.inf):
             raise ValueError(f"expected {name} > 0, found {value!r}")
 
 
@@ -74,7 +74,7 @@ def require_at_least(least: float, **settings: Any) -> None:
         ValueError: expected tol of at least 0, found -1.0
     """
     for name, value in settings.items():
-        if not (_is_number(value) and least <= float(value) < math.inf):
+        if not (_is_number(name, value) and least <= float(value) < math.inf):
             raise ValueError(f"expected {name} of at least {least:g}, found {value!r}")
 
 
@@ -88,7 +88,7 @@ def require_within(interval: str, **settings: Any) -> None:
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in settings.items():
-        inside = _is_number(value) and (low <= value if interval[0] == "[" else low < value)
+        inside = _is_number(name, value) and (low <= value if interval[0] == "[" else low < value)
         if not (inside and (value <= high if interval[-1] == "]" else value < high)):
             raise ValueError(f"expected {name} in {interval}, found {value!r}")
 
@@ -102,9 +102,10 @@ def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
         ValueError: expected loss among mi_kl, naive, found 'mi_lk'; did you mean 'mi_kl'?
     """
     known = list(known)
-    if value not in known:
+    if not isinstance(value, Hashable) or value not in set(known):  # arrays and matrices are not compared with the known ones
         hint = did_you_mean(str(value), map(str, known))
-        raise ValueError(f"expected {name} among {', '.join(map(str, known))}, found {value!r}" + (f"; {hint}" if hint else ""))
+        found = " ".join(repr(value).split())  # of a matrix, several lines
+        raise ValueError(f"expected {name} among {', '.join(map(str, known))}, found {found}" + (f"; {hint}" if hint else ""))
 
 
 def require_numbers(x: Any) -> None:
@@ -120,7 +121,10 @@ def require_numbers(x: Any) -> None:
         raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(name: str, value: Any) -> bool:
+    """Returns whether a setting is a number; raises a ValueError for a whole number that arrays cannot hold."""
+    if isinstance(value, Integral) and abs(int(value)) > LARGEST:
+        raise ValueError(f"expected {name} below 2^63 where it is a whole number, found {value!r}: write it as a float")
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

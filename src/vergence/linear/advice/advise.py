@@ -34,7 +34,7 @@ from vergence.linear.advice.measures import (
 from vergence.linear.advice.probes import ClassSums
 from vergence.linear.advice.records import Advice, ComponentRow, Facts, Spectrum, Verdict
 from vergence.linear.advice.summary import APART, summary
-from vergence.linear.base import Affine
+from vergence.linear.base import MOST_DRAWS, Affine
 from vergence.linear.reading import Featured, Features
 from vergence.utils.checks import is_count, require_choice, require_count
 from vergence.utils.devices import as_device
@@ -101,9 +101,9 @@ def advise(
             patches gives (`vergence.encoders.patches`), learned from the items; or a function from items (B, ...), images in
             [0, 1], to (B, F). Views are augmented first; then both they and the items are mapped to features.
         n_components: k; by default 32, and at most half of the directions.
-        n_draws: Draws of the augmentation for each item, >= 4; by default 200,000 in all (of items with more than 3,072 features
-            fewer; with features 80,000), from 4 to 1,000 per item. Halves of the draws show the error that sampling leaves,
-            which widens the intervals.
+        n_draws: Draws of the augmentation for each item, 4 to 1,000,000; by default 200,000 in all (of items with over 3,072
+            features fewer; with features 80,000), from 4 to 1,000 per item. Halves of the draws show the error that
+            sampling leaves, which widens the intervals.
         directions: Largest number of directions, >= 2.
         max_items: Of more items, so many are sampled; by default 50,000, with features 20,000.
         random_state: Seed of everything that is random.
@@ -236,6 +236,7 @@ def _checked_draws(items: Items, n_draws: int | None, directions: int, budget: B
         raise ValueError(f"expected at least 2 directions, found {least}: nothing to choose among")
     if n_draws is not None and not is_count(n_draws, 4):
         raise ValueError(f"expected n_draws of at least 4, found {n_draws}: two halves of them show the error of sampling")
+    require_count(4, MOST_DRAWS, **({} if n_draws is None else {"n_draws": n_draws}))
     views = budget.views * min(1.0, 3072 / math.prod(items.shape))
     return n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))
 
