@@ -17,13 +17,13 @@ from collections import defaultdict
 import calibration_tables
 import corruption_tables
 import detection_tables
+import methods_tables
 import one_class_tables
 from ledger import ROOT, rows
 
 from vergence import objectives
 
 CONTROLS = ("untrained", "pixels", "pca")
-WHOSE = ("", "untrained_")  # how the names of values of a trained encoder and of an untrained one begin
 BUSY = "busy machine"  # how the note of a row begins whose times are not comparable
 
 
@@ -617,39 +617,6 @@ def duplicates_table() -> str:
     return grid(["pixels", "copies", "frozen", "untrained", "pixel values", "their components"], body)
 
 
-def methods_table() -> str:
-    """A line for each setting of ``benchmarks/methods.py``: means over the last row of each seed, and the untrained encoder's."""
-    groups: dict[tuple, dict] = defaultdict(dict)
-    for row in rows("methods"):
-        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"))
-        groups[(*key, row["setting"], row["method"])][row["seed"]] = row
-    if not groups:
-        return "Not measured yet."
-    body = []
-    for (data, n, epochs, seconds, size, setting, method), of_seed in groups.items():
-        found, control = list(of_seed.values()), setting == "control"
-        budget = f"{n:,} x {epochs}" if seconds is None else f"{n:,}, {seconds:g} s"
-        where = f"{data}{'' if size is None else f' at {size} px'}, {budget}"
-        rate = "control" if control else f"{setting}: {found[0]['optimizer']} {found[0]['lr']:g}"
-        pairs = []
-        for what, digits in (("knn30", 1), ("probe", 1), ("effective_rank", 1)):
-            own, other = (
-                plus_minus([row[f"{who}{what}"] for row in found if f"{who}{what}" in row] or [0.0], digits) for who in WHOSE
-            )
-            pairs.append(own if control else f"{own} ({other})")
-        auroc = plus_minus([statistics.mean(row["auroc"].values()) for row in found], 3)
-        ranked = [
-            plus_minus([row["r_auroc"][name] for row in found], 3) if name in found[0]["r_auroc"] else ""
-            for name in ("neighbor spread", "posterior entropy")
-        ]
-        speed = "" if control else f"{statistics.median(row['images_per_second'] for row in found):.0f}"
-        peak = f"{statistics.median(row['peak_mib'] for row in found):.0f}"
-        body.append([where, str(len(found)), f"`{method}`", rate, *pairs, auroc, *ranked, speed, peak])
-    header = ["data, items x epochs", "seeds", "method", "optimizer", "kNN (30), % (untrained)", "probe, % (untrained)"]
-    header += ["effective rank (untrained)", "AUROC", "R-AUROC, neighbor spread", "R-AUROC, own entropy"]
-    return grid([*header, "images/s", "peak memory, MiB"], body)
-
-
 def summary(module: types.ModuleType, name: str, **settings: str) -> str:
     """A summary of ``NAME_tables`` of the ledger NAME; says so where nothing was measured yet."""
     header, body = getattr(module, name)(rows(module.__name__.removesuffix("_tables")), **settings)
@@ -800,6 +767,7 @@ PAGES = {
     ROOT / "README.md": {
         "objectives": objectives_table,
         "two-cores": two_cores_table,
+        "methods": functools.partial(summary, methods_tables, "short"),
         "detection": detection_table,
         "training": training_table,
         "speed": speed_table,
@@ -813,7 +781,7 @@ PAGES = {
         },
         "samples": samples_table,
     },
-    ROOT / "docs" / "methods.md": {"methods": methods_table, "peers": peers_table},
+    ROOT / "docs" / "methods.md": {"methods": functools.partial(summary, methods_tables, "every"), "peers": peers_table},
     ROOT / "docs" / "encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
     ROOT / "docs" / "advice.md": {
         "agreement": agreement_table,

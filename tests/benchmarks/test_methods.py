@@ -3,6 +3,7 @@
 import argparse
 
 import ledger
+import methods_tables
 import pytest
 import torch
 
@@ -58,3 +59,28 @@ def test_the_control_of_components_is_that_of_evaluation(tmp_path):
     expected = torch.cat(controls.pca(x, y, 8)).double()
     z = torch.cat([found.encode(part) for part in (opened.train, opened.test)]).double()
     torch.testing.assert_close(torch.cdist(z, z), torch.cdist(expected, expected), atol=1e-3, rtol=1e-3)
+
+
+def measured(method, setting, knn, seed=0, **changes):
+    shared = {"data": "cifar10", "n_train": 5000, "epochs": 12, "budget_seconds": None, "set": {"size": 16}}
+    values = {"knn30": knn, "probe": knn, "effective_rank": 9.0, "auroc": {"mnist": 0.9, "noise": 0.7}, "peak_mib": 900}
+    own = {"method": method, "setting": setting, "seed": seed, "optimizer": "adamw", "lr": 0.002, "images_per_second": 800.4}
+    return {**shared, **values, **own, "r_auroc": {"neighbor spread": 0.6}, "untrained_knn30": 20.0, **changes}
+
+
+def test_the_short_table_has_the_best_first_and_the_last_budget_alone():
+    rows = [measured("vje", "searched", 99.0, epochs=1), measured("vje", "searched", 40.0), measured("vje", "searched", 42.0, 1)]
+    rows += [measured("byol", "searched", 45.0), measured("byol", "published", 60.0)]
+    rows += [measured("patches", "control", 50.0, images_per_second=None)]
+    header, body = methods_tables.short(rows)
+    assert [line[0] for line in body] == ["`patches` (control)", "`byol`", "`vje`"]
+    assert body[2][1] == "41.0 ± 1.4" and body[1][4:] == ["0.800", "800"] and body[0][-1] == ""
+    assert {len(line) for line in body} == {len(header)} and methods_tables.short([])[1] == []
+
+
+def test_the_whole_table_has_every_setting_beside_its_first_weights():
+    rows = [measured("byol", "searched", 45.0), measured("byol", "searched", 46.0), measured("byol", "published", 60.0)]
+    header, body = methods_tables.every(rows)
+    assert [line[3] for line in body] == ["searched: adamw 0.002", "published: adamw 0.002"]
+    assert body[0][4] == "46.0 (20.0)" and body[0][0] == "cifar10 at 16 px, 5,000 x 12"
+    assert {len(line) for line in body} == {len(header)}

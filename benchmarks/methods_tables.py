@@ -1,0 +1,82 @@
+"""Summaries of ``results/methods.jsonl``: every method on the same data and budget, and controls that no gradient trained.
+
+Each summary returns the header and the lines of a table; without measurements, the table has no lines. If a seed was measured
+more than once, the last row counts. Values are means over seeds, with the standard deviation where there are several.
+"""
+
+import statistics
+from collections import defaultdict
+from typing import Any
+
+Row = dict[str, Any]
+Table = tuple[list[str], list[list[str]]]
+Group = tuple[Any, ...]
+UNCERTAINTIES = ("neighbor spread", "posterior entropy")
+
+
+def grouped(rows: list[Row]) -> dict[Group, list[Row]]:
+    """Returns the rows of all seeds by data, items, epochs, seconds, side, setting and method, in the ledger's order."""
+    found: dict[Group, dict[int, Row]] = defaultdict(dict)
+    for row in rows:
+        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"))
+        found[(*key, row["setting"], row["method"])][row["seed"]] = row
+    return {key: list(seeds.values()) for key, seeds in found.items()}
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Returns the mean, and the standard deviation where there are several values."""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
+
+
+def of_column(rows: list[Row], name: str, digits: int = 1) -> str:
+    """Returns the mean of a column; nothing where it was not measured."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return spread(values, digits) if values else ""
+
+
+def auroc(rows: list[Row]) -> str:
+    """Returns the mean AUROC over foreign sets."""
+    return spread([statistics.mean(row["auroc"].values()) for row in rows], 3)
+
+
+def where(key: Group) -> str:
+    """Returns data and budget in words."""
+    data, n, epochs, seconds, size, *_ = key
+    budget = f"{n:,} x {epochs}" if seconds is None else f"{n:,}, {seconds:g} s"
+    return f"{data}{'' if size is None else f' at {size} px'}, {budget}"
+
+
+def every(rows: list[Row]) -> Table:
+    """Returns a line for each method and setting, beside its first weights."""
+    body = []
+    for key, found in grouped(rows).items():
+        setting, method = key[-2:]
+        control = setting == "control"
+        rate = "control" if control else f"{setting}: {found[0]['optimizer']} {found[0]['lr']:g}"
+        cells = []
+        for name in ("knn30", "probe", "effective_rank"):
+            own = of_column(found, name)
+            cells.append(own if control else f"{own} ({of_column(found, f'untrained_{name}')})")
+        ranked = [spread([row["r_auroc"][u] for row in found], 3) if u in found[0]["r_auroc"] else "" for u in UNCERTAINTIES]
+        peak = f"{statistics.median(row['peak_mib'] for row in found):.0f}"
+        cells += [auroc(found), *ranked, of_column(found, "images_per_second", 0), peak]
+        body.append([where(key), str(len(found)), f"`{method}`", rate, *cells])
+    header = ["data, items x epochs", "seeds", "method", "optimizer", "kNN (30), % (untrained)", "probe, % (untrained)"]
+    header += ["effective rank (untrained)", "AUROC", "R-AUROC, neighbor spread", "R-AUROC, own entropy"]
+    return [*header, "images/s", "peak memory, MiB"], body
+
+
+def short(rows: list[Row]) -> Table:
+    """Returns a line for each method with the searched optimizer and each control, of the last budget, best kNN first."""
+    groups = {key: found for key, found in grouped(rows).items() if key[-2] != "published"}
+    last = list(groups)[-1][:5] if groups else ()
+    body = []
+    for key, found in groups.items():
+        if key[:5] == last:
+            name = f"`{key[-1]}`" + (" (control)" if key[-2] == "control" else "")
+            cells = [of_column(found, "knn30"), of_column(found, "probe"), of_column(found, "effective_rank"), auroc(found)]
+            line = [name, *cells, of_column(found, "images_per_second", 0)]
+            body.append((statistics.mean(row["knn30"] for row in found), line))
+    best = [line for _, line in sorted(body, key=lambda pair: -pair[0])]
+    return ["method", "kNN (30), %", "linear probe, %", "effective rank", "AUROC, foreign images", "images/s"], best
