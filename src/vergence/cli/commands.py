@@ -9,6 +9,7 @@ from typing import Any
 import tyro
 
 from vergence.cli import advise, bench, density, options, sample, score, train, use
+from vergence.utils.checks import is_out_of_memory
 from vergence.utils.version import __version__
 
 __all__ = ["RUN", "main"]
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         _stop(_message(error))
     except (RuntimeError, MemoryError) as error:
-        if not _is_memory(error):
+        if not is_out_of_memory(error):
             raise
         _stop(f"not enough memory ({error}); choose smaller numbers, for instance of --n or --batch-size")
     except KeyboardInterrupt:
@@ -75,11 +76,6 @@ def _require_no_empty(arguments: list[str]) -> None:
 
 def _message(error: Exception) -> str:
     return f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
-
-
-def _is_memory(error: Exception) -> bool:
-    """Returns whether memory ran out; torch reports that of the CPU as a RuntimeError like any other."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))
 
 
 def _printable(text: str) -> str:

@@ -23,6 +23,7 @@ from vergence.training.folder import RunFolder, require_known_code, require_new,
 from vergence.training.monitor import online_knn
 from vergence.training.processes import together
 from vergence.training.records import RunMetadata, Weights
+from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
 from vergence.utils.terminal import bar
 
@@ -59,7 +60,7 @@ def train(
         The trained run.
 
     Raises:
-        ValueError: A setting, the data or the folder cannot be used, or another process trains in the folder.
+        ValueError: A setting, the data or the folder cannot be used, another process trains in the folder, or memory ended.
         vergence.training.loop.Interrupted: SIGINT or SIGTERM came; the run can be resumed.
 
     Example:
@@ -81,7 +82,7 @@ def train(
         with run_lock(out):  # refused before the data is read; held again below
             pass
     suited = partial(_suited, config, source, settings)
-    with together(out) if several else nullcontext():
+    with together(out) if several else nullcontext(), enough_memory("lower size, batch_size or the network's widths"):
         return _train(out, config, resume, trust_code, None if resume or recipe or isinstance(source, RunConfig) else suited)
 
 

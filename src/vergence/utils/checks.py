@@ -12,6 +12,7 @@ from vergence.utils.names import did_you_mean
 __all__ = [
     "Checked",
     "is_count",
+    "is_out_of_memory",
     "require_at_least",
     "require_choice",
     "require_count",
@@ -33,6 +34,16 @@ def is_count(value: Any, least: int) -> bool:
         (True, False, False, False)
     """
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether memory ran out; torch reports that of the CPU as a RuntimeError like any other.
+
+    Example:
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
+        (True, False)
+    """
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))
 
 
 def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:

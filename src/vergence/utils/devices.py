@@ -1,8 +1,13 @@
-"""Devices by name."""
+"""Devices by name, and what happens where their memory ends."""
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 
-__all__ = ["as_device", "describe_device"]
+from vergence.utils.checks import is_out_of_memory
+
+__all__ = ["as_device", "describe_device", "enough_memory"]
 
 
 def as_device(name: str) -> torch.device:
@@ -34,3 +39,22 @@ def describe_device(device: torch.device) -> str:
         True
     """
     return torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+
+
+@contextlib.contextmanager
+def enough_memory(advice: str) -> Iterator[None]:
+    """Turns the end of the CPU's memory in a block into a ValueError with advice; a GPU's keeps its type.
+
+    Example:
+        >>> with enough_memory("lower size"):
+        ...     torch.empty(2**60)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: expected a task that fits into memory, found none left (...); lower size
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError) or not is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise ValueError(f"expected a task that fits into memory, found none left ({reason}); {advice}") from error
