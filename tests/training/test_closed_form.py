@@ -194,13 +194,13 @@ def test_what_the_data_reduces_is_noted(tmp_path, capsys):
 @pytest.mark.float32
 def test_copies_are_mirrored_only_where_views_are(tmp_path):
     for mirrored in (True, False):
-        settings = closed_form.fitted_settings("patches:atoms=4", (1, 28, 28), 5000, mirrored)[0]
+        settings = closed_form.fitted_settings("patches:atoms=4,copies=2,mirror=1", (1, 28, 28), 5000, mirrored)[0]
         assert (settings.copies, settings.mirror) == ((2, 1) if mirrored else (1, 0))
         moved = closed_form.fitted_settings("patches:atoms=4,stride=2,copies=2,mirror=1", (1, 28, 28), 5000, mirrored)[0]
         assert (moved.copies, moved.mirror) == (2, int(mirrored))
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (30, 16, 16), dtype=np.uint8))
     for flip, mirror in ((0.0, 0), (0.5, 1)):
-        name = "patches:atoms=4,directions=6,dim=3"
+        name = "patches:atoms=4,directions=6,dim=3,copies=2,mirror=1"
         out = tmp_path / f"run{mirror}"
         run = vergence.train(str(tmp_path / "x.npy"), recipe="patches", encoder=name, out=out, device="cpu", flip=flip)
         assert run.folder.config.model.encoder.endswith(f"copies={1 + mirror},mirror={mirror}")

@@ -107,8 +107,6 @@ class PatchSettings(Checked):
     def parse(cls, name: str, shape: Sequence[int]) -> "PatchSettings":
         """Returns the settings of an encoder's name for images of ``shape`` (C, H, W): those named, and defaults for the size.
 
-        Where no stride is named, images of at least 16 pixels have two copies, the second of which is mirrored.
-
         Raises:
             ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
 
@@ -127,8 +125,6 @@ class PatchSettings(Checked):
         defaults: dict[str, Any] = {"patch": SMALL_PATCH, "shift": SMALL_SHIFT} if side < SMALL else {}
         if side > LARGE:
             defaults["side"] = LARGE_SIDE
-        if side >= SMALL and "stride" not in given:  # a name from before there were copies has a stride
-            defaults |= {"stride": 1, "copies": 2, "mirror": 1}
         settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
         settings.require_size(shape)
         return settings
