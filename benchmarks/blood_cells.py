@@ -109,7 +109,7 @@ def aurocs(scores: dict[str, np.ndarray], labels: np.ndarray) -> ledger.Row:
     return found | {"odd_of_first_50": {how: int(odd[np.argsort(-s)[:SHOWN]].sum()) for how, s in scores.items()}}
 
 
-def measured(file: Path, folder: Path, encoder: str, seed: int, **changes: Any) -> tuple[ledger.Row, np.ndarray]:
+def measured(file: Path, folder: Path, encoder: str, seed: int, changes: ledger.Row) -> tuple[ledger.Row, np.ndarray]:
     """Trains an encoder on the tiles of a file and ranks the others; returns its numbers, and the scores of its detector."""
     start, used = time.perf_counter(), time.process_time()
     with np.load(file) as stored:
@@ -175,7 +175,7 @@ def main() -> None:
                 fields = {"encoder": encoder, "tile": TILE, "side": SIDE}
                 if not a.draw and ledger.holds(a.out, **fields, seed=seed):
                     continue
-                row, detector = measured(file, Path(scratch), encoder, seed, **changes)
+                row, detector = measured(file, Path(scratch), encoder, seed, changes)
                 if a.draw:
                     picture = None if a.tiny else ledger.ROOT / "docs" / "figures" / "blood_cells.png"
                     draw(found["x_test"], found["y_test"], detector, picture)
