@@ -161,6 +161,7 @@ class Conditional(Stored, abc.ABC):
 
     def _try(self) -> None:
         context = np.zeros((1, self.n_features_in_))
+        self.predict(context)
         self.sample(context, random_state=0)
         self.pit(context, np.zeros((1, self.n_targets_)))
 

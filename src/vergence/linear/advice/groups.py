@@ -191,7 +191,12 @@ def collect(
         total += spread
         advance(len(x))
     x, at = torch.cat(xs), torch.cat(index)
-    basis = dataclasses.replace(basis, kept=min(1.0, float(x.double().square().sum()) / total))
+    kept = float(x.double().square().sum()) / total
+    if not kept > 0:
+        raise ValueError(
+            "expected items that vary in their principal directions, found numbers too large or too small: rescale them"
+        )
+    basis = dataclasses.replace(basis, kept=min(1.0, kept))
     known = None if labels is None else labels[at]
     whole = GroupedItems(basis, x, known, dealt[at], dealt, read.whole, None, read.halves)
     return whole if sampler else dataclasses.replace(whole, covariance=_projected(augmentation, whole))
