@@ -192,7 +192,7 @@ class MixtureDensityNetwork(Conditional):
         hidden: Widths of the hidden layers, each >= 1.
         steps: Maximum number of AdamW steps, >= 1; the learning rate falls to 0 at the last one as a cosine.
         batch_size: Items in a minibatch, >= 1; N where there are fewer.
-        lr: Initial learning rate, > 0, at most 1e6.
+        lr: Initial learning rate, > 0, at most 1e30.
         n_init: Restarts, >= 1.
         init: ``quantile`` initializes the means at the targets' quantiles (one feature) or k-means centers (several);
             ``plain`` is torch's default, for comparison. With either, a single restart may end with a component across two
@@ -392,5 +392,5 @@ class MixtureDensityNetwork(Conditional):
         require_choice("init", self.init, ("quantile", "plain"))
         if self.folds != 0 and not is_count(self.folds, 2):
             raise ValueError(f"expected folds of at least 2, or 0 to take all steps, found {self.folds}")
-        require_within("(0, 1e6]", lr=self.lr)
+        require_within("(0, 1e30]", lr=self.lr)
         require_at_least(0, weight_decay=self.weight_decay)
