@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from one_class import SIZE, of_pixels, of_run
 from PIL import Image
-from pretrained import FACTORY, PEERS, weights
+from pretrained import FACTORY, PEERS, blood_cells, weights
 from sklearn.metrics import roc_auc_score
 
 import vergence
@@ -67,8 +67,8 @@ def tiles(photographs: Path, rows: list[dict[str, str]]) -> tuple[np.ndarray, np
     """Returns the tiles (N, 32, 32, 3) of some photographs and their labels (N,), without those that cannot be told."""
     boxes: dict[str, list[Box]] = {}
     for row in rows:
-        sides = (int(row[name]) for name in ("xmin", "ymin", "xmax", "ymax"))
-        boxes.setdefault(row["file"], []).append((row["label"], *sides))  # type: ignore[arg-type]
+        x0, y0, x1, y1 = (int(row[name]) for name in ("xmin", "ymin", "xmax", "ymax"))
+        boxes.setdefault(row["file"], []).append((row["label"], x0, y0, x1, y1))
     x, y = [], []
     for name in sorted(boxes):
         with Image.open(photographs / name) as image:
@@ -85,10 +85,9 @@ def tiles(photographs: Path, rows: list[dict[str, str]]) -> tuple[np.ndarray, np
 
 def parts(root: Path, most: int | None) -> dict[str, np.ndarray]:
     """Returns ordinary tiles for the training, and all tiles of the other photographs with their labels."""
-    folder = root / "bccd"
-    with (folder / "boxes.csv").open(newline="") as file:
+    photographs, boxes = blood_cells(root)
+    with boxes.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    photographs = folder / "images" if (folder / "images").is_dir() else folder
     names = {part: sorted({row["file"] for row in rows if row["split"] == part})[:most] for part in ("val", "test")}
     (x, y), (other, labels) = (
         tiles(photographs, [row for row in rows if row["file"] in names[part]]) for part in ("val", "test")
@@ -98,8 +97,11 @@ def parts(root: Path, most: int | None) -> dict[str, np.ndarray]:
 
 def aurocs(scores: dict[str, np.ndarray], labels: np.ndarray) -> ledger.Row:
     """Returns by score the AUROC of all odd tiles and of each kind, and how many of the first 50 are odd."""
-    rows: dict[str, np.ndarray] = {"auroc": labels >= ORDINARY}
-    rows |= {"white_cells": labels != PLATELET, "platelets": labels != WHITE_CELL}
+    rows: dict[str, np.ndarray] = {
+        "auroc": np.full(len(labels), True),
+        "white_cells": labels != PLATELET,
+        "platelets": labels != WHITE_CELL,
+    }
     odd = labels != ORDINARY
     found: ledger.Row = {
         name: {how: round(float(roc_auc_score(odd[kept], s[kept])), 4) for how, s in scores.items()}
@@ -159,8 +161,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--draw", action="store_true", help="train `patches` with the first seed and draw; no rows")
     a = ledger.parse(parser, "blood_cells")
-    if not (a.data_root / "bccd" / "boxes.csv").exists():
-        parser.error(f"expected {a.data_root}/bccd/boxes.csv beside the photographs")
+    if not (boxes := blood_cells(a.data_root)[1]).exists():
+        parser.error(f"expected {boxes} beside the photographs")
     changes: dict[str, Any] = {}
     if a.tiny or a.draw:
         a.encoders, a.seeds = ["patches"], a.seeds[:1]

@@ -7,6 +7,7 @@ counts.
 import statistics
 from typing import Any
 
+from ledger import plus_minus
 from scipy.stats import sem
 
 Row = dict[str, Any]
@@ -79,13 +80,8 @@ def blood_cells(rows: list[Row], least: float = 0.7) -> Table:
         for name in means:
             detector = name.startswith("detector")
             if name not in own[1:] and (detector or means[name] >= least):
-                values = (_spread([row[what][name] for row in found]) for what in ("auroc", "white_cells", "platelets"))
+                values = (plus_minus([row[what][name] for row in found], 3) for what in ("auroc", "white_cells", "platelets"))
                 first = f"{statistics.mean(row['odd_of_first_50'][name] for row in found):.0f}"
                 body.append((means[name], [f"`{encoder}`", f"**{name}**" if detector else name, *values, first]))
     columns = ["encoder", "score", "AUROC, all", "white cells", "platelets", "odd among the first 50"]
     return columns, [line for _, line in sorted(body, key=lambda pair: -pair[0])]
-
-
-def _spread(values: list[float]) -> str:
-    """Returns a mean, and the standard deviation where there is more than one value."""
-    return f"{statistics.mean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")

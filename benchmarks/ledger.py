@@ -1,4 +1,4 @@
-"""Adds rows to the ledger with their origin, reads them, and holds the options that all benchmarks share.
+"""Adds rows to the ledger with their origin, reads them, writes values of several seeds, and holds the shared options.
 
 Rows are only added, never edited. What is known to be wrong or missing in old rows is in ``results/notes.jsonl``, a note a line:
 the ledger's name, the first and last lines that the note applies to, and the note.
@@ -6,6 +6,7 @@ the ledger's name, the first and last lines that the note applies to, and the no
 
 import argparse
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,12 @@ def rows(file: Path | str) -> list[Row]:
     """Returns the rows of a file, or of the ledger of a name, oldest first; none where there is no file."""
     file = RESULTS / f"{file}.jsonl" if isinstance(file, str) else file
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def plus_minus(values: list[float], digits: int) -> str:
+    """Returns mean and standard deviation over seeds."""
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
 def holds(out: Path | None, **fields: Any) -> bool:

@@ -8,6 +8,8 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
+from ledger import plus_minus
+
 Row = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
 Group = tuple[Any, ...]
@@ -23,21 +25,15 @@ def grouped(rows: list[Row]) -> dict[Group, list[Row]]:
     return {key: list(seeds.values()) for key, seeds in found.items()}
 
 
-def spread(values: list[float], digits: int) -> str:
-    """Returns the mean, and the standard deviation where there are several values."""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{deviation}"
-
-
 def of_column(rows: list[Row], name: str, digits: int = 1) -> str:
     """Returns the mean of a column; nothing where it was not measured."""
     values = [row[name] for row in rows if row.get(name) is not None]
-    return spread(values, digits) if values else ""
+    return plus_minus(values, digits) if values else ""
 
 
 def auroc(rows: list[Row]) -> str:
     """Returns the mean AUROC over foreign sets."""
-    return spread([statistics.mean(row["auroc"].values()) for row in rows], 3)
+    return plus_minus([statistics.mean(row["auroc"].values()) for row in rows], 3)
 
 
 def where(key: Group) -> str:
@@ -58,7 +54,7 @@ def every(rows: list[Row]) -> Table:
         for name in ("knn30", "probe", "effective_rank"):
             own = of_column(found, name)
             cells.append(own if control else f"{own} ({of_column(found, f'untrained_{name}')})")
-        ranked = [spread([row["r_auroc"][u] for row in found], 3) if u in found[0]["r_auroc"] else "" for u in UNCERTAINTIES]
+        ranked = [plus_minus([row["r_auroc"][u] for row in found], 3) if u in found[0]["r_auroc"] else "" for u in UNCERTAINTIES]
         peak = f"{statistics.median(row['peak_mib'] for row in found):.0f}"
         cells += [auroc(found), *ranked, of_column(found, "images_per_second", 0), peak]
         body.append([where(key), str(len(found)), f"`{method}`", rate, *cells])

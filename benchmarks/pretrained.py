@@ -163,6 +163,12 @@ def write_cells(boxes, photographs, out, side=64):
     np.savez(out, **arrays)
 
 
+def blood_cells(root):
+    """Returns the folder of the photographs of blood cells and the file of their boxes, which only the original layout has."""
+    folder = root / "bccd"
+    return folder / "images" if (folder / "images").is_dir() else folder, folder / "boxes.csv"
+
+
 def cell(photographs, row, side):
     """Returns the square around a box, (side, side, 3) uint8."""
     left, top, right, bottom = (int(row[key]) for key in ("xmin", "ymin", "xmax", "ymax"))
@@ -198,9 +204,7 @@ def main():
         values = classified(args.source, args, root=args.data_root, limit=args.limit, seed=args.seed)
         ledger.add(out, ledger.row({"data": args.source, "limit": args.limit, **seen, **values}, seed=args.seed, peers=PEERS))
         return
-    folder = Path(args.data_root) / "bccd"
-    folder = folder / "images" if (folder / "images").is_dir() else folder
-    boxes = Path(args.data_root) / "bccd" / "boxes.csv"
+    folder, boxes = blood_cells(Path(args.data_root))
     if boxes.exists() and not args.tiny:
         with tempfile.TemporaryDirectory() as scratch:
             write_cells(boxes, folder, Path(scratch) / "cells.npz")

@@ -19,7 +19,7 @@ import corruption_tables
 import detection_tables
 import methods_tables
 import one_class_tables
-from ledger import ROOT, rows
+from ledger import ROOT, plus_minus, rows
 
 from vergence import objectives
 
@@ -34,8 +34,7 @@ def grid(header: list[str], body: list[list[str]]) -> str:
 
 def spread(values: list[float]) -> str:
     """Returns mean and standard deviation over seeds, in percent; the number of seeds is in the table."""
-    values = [100 * v for v in values]
-    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+    return plus_minus([100 * v for v in values], 1)
 
 
 def objectives_table() -> str:
@@ -350,12 +349,6 @@ def branches_table(data: str) -> str:
     if truths:
         body.append(["**the truth**", plus_minus(truths, 2), *[""] * (len(head) - 2)])
     return grid(head, body)
-
-
-def plus_minus(values: list[float], digits: int) -> str:
-    """Returns mean and standard deviation over seeds."""
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
 def samples_table() -> str:

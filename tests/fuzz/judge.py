@@ -123,8 +123,8 @@ def _line(error):
 
 
 @contextlib.contextmanager
-def limits():
-    """Bounds the processor time and the addresses of a block."""
+def limits(addresses=ADDRESSES):
+    """Bounds the processor time of a block, and the bytes of addresses that it may add."""
 
     def stop(number, frame):
         raise Slow(f"more than {SECONDS} s")
@@ -132,7 +132,7 @@ def limits():
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGPROF, stop)
-    resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESSES, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (used + addresses, hard))
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield

@@ -369,7 +369,7 @@ def test_duplicates_and_units():
         ({"hidden": "128"}, "hidden to be one or more widths"),
         ({"n_components": 2.5}, "n_components from 1 to the 20 items, found 2.5"),
         ({"hidden": 16}, "hidden to be one or more widths"),
-        ({"lr": 0.0}, "lr in"),
+        ({"lr": 0.0}, "lr > 0"),
         ({"weight_decay": -1.0}, "weight_decay of at least 0"),
         ({"steps": 0}, "steps to be a whole number of at least 1, found 0"),
         ({"batch_size": 0}, "batch_size to be a whole number"),

@@ -1,16 +1,15 @@
 """Starting a training: where it may write, and what it refuses before it does."""
 
 import copy
-import resource
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests import forked
+from tests.fuzz.judge import limits
 
 import vergence
 
@@ -166,12 +165,7 @@ def test_a_checkpoint_of_another_optimizers_settings_is_trained_with_the_runs_ow
 def test_a_network_without_memory_left_is_one_line(tmp_path):
     """The first weights take 120 MB of 200, their copy, the teacher, finds too little."""
     np.save(tmp_path / "x.npy", np.zeros((40, 3, 140, 140), np.uint8))
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), hard))
-    try:
-        with pytest.raises(ValueError, match=r"fits into memory, found none left .*; lower size, batch_size") as caught:
-            vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", objective="moco", device="cpu")
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    message = r"fits into memory, found none left .*; lower size, batch_size"
+    with limits(200 << 20), pytest.raises(ValueError, match=message) as caught:
+        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", objective="moco", device="cpu")
     assert "\n" not in str(caught.value)

@@ -167,11 +167,10 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         require_choice("center", self.center, (True, False))
         if self.random_state is not None:
             require_count(0, random_state=self.random_state)
-        if callable(self.augmentation) and not is_count(self.n_draws, 2):
-            raise ValueError(
-                f"expected n_draws >= 2, found {self.n_draws}: one draw does not separate an augmentation's mean from its spread"
-            )
         if callable(self.augmentation):
+            if not is_count(self.n_draws, 2):
+                reason = "one draw does not separate an augmentation's mean from its spread"
+                raise ValueError(f"expected n_draws >= 2, found {self.n_draws}: {reason}")
             require_count(2, MOST_DRAWS, n_draws=self.n_draws)
 
     def _fitted(self, state: State, X: Any, y: Any) -> "Linear":

@@ -32,7 +32,7 @@ from torch.optim.adamw import adamw
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
-from vergence.utils.checks import is_count, require_at_least, require_choice, require_count, require_within
+from vergence.utils.checks import is_count, require_at_least, require_choice, require_count, require_positive, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
@@ -392,5 +392,6 @@ class MixtureDensityNetwork(Conditional):
         require_choice("init", self.init, ("quantile", "plain"))
         if self.folds != 0 and not is_count(self.folds, 2):
             raise ValueError(f"expected folds of at least 2, or 0 to take all steps, found {self.folds}")
-        require_within("(0, 1e30]", lr=self.lr)
+        require_positive(lr=self.lr)
+        require_within("(0, 1e30]", lr=self.lr)  # AdamW computes its steps in float32
         require_at_least(0, weight_decay=self.weight_decay)

@@ -234,9 +234,10 @@ def _checked_draws(items: Items, n_draws: int | None, directions: int, budget: B
     least = min(directions, math.prod(items.shape))
     if least < 2:
         raise ValueError(f"expected at least 2 directions, found {least}: nothing to choose among")
-    if n_draws is not None and not is_count(n_draws, 4):
-        raise ValueError(f"expected n_draws of at least 4, found {n_draws}: two halves of them show the error of sampling")
-    require_count(4, MOST_DRAWS, **({} if n_draws is None else {"n_draws": n_draws}))
+    if n_draws is not None:
+        if not is_count(n_draws, 4):
+            raise ValueError(f"expected n_draws of at least 4, found {n_draws}: two halves of them show the error of sampling")
+        require_count(4, MOST_DRAWS, n_draws=n_draws)
     views = budget.views * min(1.0, 3072 / math.prod(items.shape))
     return n_draws or int(min(1000, max(4, math.ceil(views / len(items)))))
 
