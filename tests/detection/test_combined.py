@@ -231,6 +231,31 @@ def test_the_default_finds_another_direction_another_length_and_other_statistics
     assert found > 0.93 and detector.level(odd).tolist().count("statistics" if kind == "statistics" else "z") > 270
 
 
+@pytest.mark.parametrize(("error", "odds"), [(0.0, 0.15), (0.1, 0.15), (0.5, 1.0), (0.75, 3.0), (0.9, 1 / 0.15), (4.0, 1 / 0.15)])
+def test_levels_beside_an_embedding_weigh_as_its_error_says(error, odds):
+    weights = default_detector(["statistics", "patches", "z"], relative_error=error).weights
+    assert weights == pytest.approx({"statistics": odds, "patches": odds / 3})
+    assert default_detector(["statistics", "patches"], relative_error=error).weights is None  # nothing to weigh against
+    with pytest.raises(ValueError, match="relative_error of at least 0"):
+        default_detector(["statistics", "z"], relative_error=-0.1)
+
+
+def test_statistics_decide_beside_an_embedding_that_knows_nothing():
+    """A heavy-tailed z without signal hides other colors where it weighs more."""
+    rng = np.random.default_rng(0)
+
+    def items(n, shift=0.0):
+        return {"statistics": shift + rng.normal(size=(n, 20)), "z": rng.standard_t(2, size=(n, 32))}
+
+    X, new, odd = items(2000), items(500), items(300, 0.5)
+    found = {}
+    for error in (0.0, 1.0):
+        detector = default_detector(X, relative_error=error).fit(X)
+        scores = np.r_[detector.anomaly_score(new), detector.anomaly_score(odd)]
+        found[error] = roc_auc_score(np.arange(800) >= 500, scores)
+    assert found[1.0] > found[0.0] + 0.02 and found[1.0] > 0.7
+
+
 @pytest.mark.parametrize("share", [0.02, 0.05])
 @pytest.mark.parametrize("heap", [False, True])
 def test_the_default_finds_oddities_among_the_items_of_its_fit(heap, share):

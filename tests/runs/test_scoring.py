@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load, save
+from sklearn.preprocessing import StandardScaler
 
 import vergence
+from vergence.data.views import ImageViews
 from vergence.detection import GaussianDetector, fpr_threshold, q_values, select
+from vergence.evaluation.recognition import rank_error
 from vergence.runs import scoring
 from vergence.runs.detector import RunDetector, usable_levels
+from vergence.runs.fitting import training_items
 from vergence.runs.score import Decisions
 from vergence.utils.files import neutral
 
@@ -224,6 +228,7 @@ def test_a_damaged_dictionary_is_one_line(run, tmp_path, damage):
         ("notes", "text"),
         ("typical_names", [1] * 1035),
         ("gap", [1]),
+        ("relative_error", "much"),
         ("held_out", None),
         ("dictionary.copies", 10**12),
         ("dictionary.stride", 10**30),
@@ -301,7 +306,32 @@ def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
     run = vergence.load(tmp_path / "run", device="cpu")
     capsys.readouterr()
     assert run.write_scores(noise(), tmp_path / "s.csv") == 20
-    assert "warning: the embedding collapses" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "warning: the embedding collapses" in said and "recognizes other views of an item little better than" in said
+    assert run.detector().relative_error > 0.8 and run.detector().detector.weights["pixels"] > 1
+
+
+def test_what_an_embedding_recognizes_decides_how_much_it_counts(run):
+    """Recomputed for all training items from views that are made otherwise."""
+    with torch.inference_mode():
+        x, levels = next(training_items(run.folder).stream([torch.arange(1035)]))[1], run.levels()
+        views, draws = ImageViews(run.folder.config.views, 8), torch.Generator().manual_seed(1)
+        first, second = (levels(views(x, draws)) for _ in range(2))
+    found = run.detector().relative_error
+    own = StandardScaler().fit(np.concatenate([first["pixels"], second["pixels"]]))
+    of_pixels = rank_error(*(torch.from_numpy(own.transform(x["pixels"])) for x in (first, second)))
+    assert found == pytest.approx(rank_error(first["z"], second["z"]) / of_pixels, rel=0.15)
+    weight = 1 / 0.15 if found >= 1 else min(max(found / (1 - found), 0.15), 1 / 0.15)
+    assert found > 0.2 and run.detector().detector.weights == pytest.approx({"pixels": weight, "patches": weight / 3})
+    assert RunDetector.read(run.folder.path / "detector.safetensors").relative_error == found
+
+
+def test_pairs_of_images_are_views_of_each_other(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (200, 1, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "pairs.npz", context=x, target=x)
+    run = vergence.train(str(tmp_path / "pairs.npz"), out=tmp_path / "run", **{**QUICK, "batch_size": 32})
+    assert run.detector().relative_error == 0.0 and run.detector().detector.weights["pixels"] == 0.15
 
 
 @pytest.mark.parametrize("objective", ["contrastive", "gje", "jepa"])
@@ -318,6 +348,7 @@ def test_pairs_and_vectors_have_a_detector(tmp_path):
         str(tmp_path / "pairs.npz"), out=tmp_path / "run", encoder="mlp", objective="gje", projector=(8,), **QUICK
     )
     assert run.score(x[:5] + 50).min() > run.score(x).max() and "inputs" in run.detector().detector.levels_
+    assert run.detector().relative_error is None and run.detector().detector.weights == {"inputs": 0.15}
 
 
 def test_levels_that_fail_or_are_constant_are_left_out():
@@ -363,7 +394,7 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
 
 def test_the_detector_records_which_model_it_is_of(run):
     record = json.loads(_metadata(run.folder.path / "detector.safetensors")["record"])
-    assert record["held_out"] and record["format"] == 2 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
+    assert record["held_out"] and record["format"] == 3 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
 
 
 def _metadata(file):

@@ -14,7 +14,7 @@ from vergence.detection.parts.moments import uniform
 from vergence.detection.parts.tails import Tail
 from vergence.detection.storage import find
 from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import require_choice, require_positive, require_within
+from vergence.utils.checks import require_at_least, require_choice, require_positive, require_within
 
 __all__ = ["COMBINE", "CombinedDetector", "default_detector"]
 
@@ -245,17 +245,21 @@ class CombinedDetector(Detector):
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian
 PATCHES = ("patches",)
 EMBEDDED = ("z", "pretrained")  # in whose directions similar content is close
-BESIDE = {**dict.fromkeys(PLAIN, 0.15), **dict.fromkeys(PATCHES, 0.05)}  # weights of levels beside embeddings
+LEAST = 0.15  # weight of statistics beside an embedding that recognizes views much better, and 1 / LEAST the other way round
+BESIDE = {**dict.fromkeys(PLAIN, LEAST), **dict.fromkeys(PATCHES, 0.05)}
 
 
-def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, **settings: Any) -> CombinedDetector:
+def default_detector(
+    levels: Iterable[str] = (), *, contaminated: bool = False, relative_error: float = 0.0, **settings: Any
+) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
     - the embedding ``z``, ``pretrained`` features: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers,
       which notices what is foreign in meaning but of the same kind, and with a weight of 0.5 each the same distance of the
       centered and scaled features, and one Gaussian without the least likely twentieth of the items, which notices foreign kinds;
-    - statistics of pixels, or the inputs as they are, with a weight of 0.15 beside embeddings: one such Gaussian;
-    - the average responses to ``patches``, with a weight of 0.05: the distance to the 20th nearest of 2,000 items.
+    - statistics of pixels, or the inputs as they are: one such Gaussian. Beside an embedding their weight is r / (1 - r) for its
+      ``relative_error`` r, at least 0.15 and at most 1 / 0.15;
+    - the average responses to ``patches``, with a third of that weight: the distance to the 20th nearest of 2,000 items.
 
     Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. Without names, for
     one matrix of features, it is Fisher's rule over the distance to the 5th nearest item (of 2,000 centers where there are more)
@@ -265,14 +269,17 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
         levels: Names of the levels of features that it will be fitted to; none for one matrix.
         contaminated: Whether oddities are among the items of the fit, up to about 5 % of them, as in a folder that is judged by
             itself: then every level has a Gaussian without the least likely fifth of the items, from which heaps do not hide.
+        relative_error: How badly the embedding recognizes other views of typical items, >= 0: its rank error divided by that of
+            the statistics (`vergence.evaluation.recognition.relative_error`). From 0.5 on statistics weigh more than it.
         **settings: Settings of `CombinedDetector` that differ.
 
     Example:
         >>> default_detector(["statistics", "stage1", "patches"]).detectors
         {'statistics': GaussianDetector(trim=0.05), 'patches': NeighborDetector(max_items=2000, n_neighbors=20)}
-        >>> default_detector(["statistics", "z"]).weights
-        {'statistics': 0.15}
+        >>> default_detector(["statistics", "z"]).weights, default_detector(["statistics", "z"], relative_error=0.75).weights
+        ({'statistics': 0.15}, {'statistics': 3.0})
     """
+    require_at_least(0, relative_error=relative_error)
     names = list(levels)
     gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
     trim = 0.2 if contaminated else 0.05
@@ -282,10 +289,16 @@ def default_detector(levels: Iterable[str] = (), *, contaminated: bool = False, 
     if not contaminated:
         detectors |= {name: neighbors(20, max_items=2000) for name in used if name in PATCHES}
         detectors |= {name: _of_embedding() for name in used if name in EMBEDDED}
-    weights = None if contaminated or beside == used else {name: BESIDE[name] for name in beside}
+    scale = _odds(relative_error) / LEAST
+    weights = None if contaminated or beside == used else {name: scale * BESIDE[name] for name in beside}
     if not detectors:  # one matrix
         detectors = gaussian(trim=trim) if contaminated else _of_table()
     return CombinedDetector(detectors, **{"combine": "least", "weights": weights, **settings})
+
+
+def _odds(r: float) -> float:
+    """Returns r / (1 - r), bounded: the weight of what has an error of 1 against what has an error of r."""
+    return 1 / LEAST if r >= 1 else float(min(max(r / (1 - r), LEAST), 1 / LEAST))
 
 
 def _of_table() -> CombinedDetector:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "RunDetector", "fit", "gap", "usable_levels", "warn"]
 
 FILE = "detector.safetensors"
-FORMAT = 2  # 1 had no dictionary
+FORMAT = 3  # 1 had no dictionary, 2 no relative error
 TYPICAL = 5_000  # items that are shown as nearest typical ones
 FOLDS = 5
+LITTLE = 0.8  # of the statistics' rank error, from which an embedding knows little more than they do
 WIDEST = 8_192  # features of a level, whose covariance takes half a gigabyte then
 
 
@@ -53,6 +54,8 @@ class RunDetector:
         model: Digest of the model that the detector belongs to.
         notes: What the reader of the scores must know, such as a collapse.
         dictionary: Dictionary of the level ``patches``; None where the encoder has its own, or there is no such level.
+        relative_error: How badly the embedding recognizes other views, against statistics of the pixels
+            (`vergence.evaluation.recognition.relative_error`); None where there are none, or for a detector of format 2.
     """
 
     detector: "CombinedDetector"
@@ -66,6 +69,7 @@ class RunDetector:
     model: str = ""
     notes: list[str] = field(default_factory=list)
     dictionary: PatchMaps | None = None
+    relative_error: float | None = None
 
     def widths(self) -> dict[str, int]:
         """Returns the number of features of each level that the detector reads."""
@@ -147,6 +151,8 @@ class RunDetector:
                 raise ValueError(f"expected {name} to be a list of text, found other values")
         if not isinstance(self.held_out, bool) or not isinstance(self.gap, float | None):
             raise ValueError("expected held_out to be true or false and gap to be a number, found other values")
+        if not isinstance(self.relative_error, float | None):
+            raise ValueError(f"expected relative_error to be a number, found {self.relative_error!r}")
         for name, kind in (("calibration", np.floating), ("typical", np.floating), ("seen", np.uint64)):
             if not np.issubdtype(getattr(self, name).dtype, kind):
                 raise ValueError(f"expected {name} of type {kind.__name__}, found {getattr(self, name).dtype}")
@@ -224,7 +230,13 @@ def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
     return kept, notes
 
 
-def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None, dictionary: PatchMaps | None = None) -> RunDetector:
+def fit(
+    training: Found,
+    names: Any,
+    calibration: tuple[Found, Any] | None,
+    dictionary: PatchMaps | None = None,
+    relative_error: float | None = None,
+) -> RunDetector:
     """Returns a detector that is fitted to training items and calibrated on others.
 
     Args:
@@ -233,6 +245,7 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None, dict
         calibration: Levels and all names of the calibration items; None to calibrate on the training items, each scored by
             a detector that was fitted without it.
         dictionary: Dictionary that the level ``patches`` was computed with; kept for the items to come.
+        relative_error: How badly the embedding recognizes other views, which decides how much it counts; None for well.
 
     Raises:
         ValueError: There are too few items, or no level tells them apart.
@@ -244,7 +257,7 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None, dict
     levels, notes = usable_levels(training.levels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        detector = default_detector(levels).fit(levels)
+        detector = default_detector(levels, relative_error=relative_error or 0.0).fit(levels)
         held_out = calibration is not None
         own = detector.anomaly_score(levels)
         found, others = (training, names) if calibration is None else calibration
@@ -252,6 +265,11 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None, dict
     z = training.levels["z"]
     if message := collapse.warning(collapse.collapse(torch.from_numpy(z)), dim=z.shape[1]):
         notes.append(message)
+    if relative_error is not None and relative_error >= LITTLE:
+        notes.append(
+            "the embedding recognizes other views of an item little better than statistics of its pixels do (rank error "
+            f"{relative_error:.2f} of theirs), so that these decide; more items or a longer training may help"
+        )
     usual = np.argsort(own, kind="stable")[: max(1, len(z) * 9 // 10)]
     shown = np.sort(usual[sample(len(usual), TYPICAL).numpy()])
     return RunDetector(
@@ -265,6 +283,7 @@ def fit(training: Found, names: Any, calibration: tuple[Found, Any] | None, dict
         gap=None if calibration is None else gap(scores, own),
         notes=notes,
         dictionary=dictionary if "patches" in levels else None,
+        relative_error=relative_error,
     )
 
 

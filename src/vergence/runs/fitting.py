@@ -3,13 +3,16 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import Data, open_data
+from vergence.data.views import ImageViews
 from vergence.detection.levels import patch_dictionary
 from vergence.encoders.dictionary import PatchMaps
 from vergence.evaluation.levels import ATOMS, Levels
+from vergence.evaluation.recognition import relative_error
 from vergence.methods.core import Method
 from vergence.runs.detector import FILE, RunDetector, fit, gap
 from vergence.runs.identity import of_module
@@ -23,6 +26,7 @@ __all__ = ["calibration_items", "fit_and_save", "loaded_or_fitted", "training_it
 
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
 DICTIONARY_FROM = 4_000  # images
+RECOGNIZED = 500  # items whose views show what an embedding knows
 
 
 def fit_and_save(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
@@ -61,7 +65,8 @@ def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.devic
         def read(items: Items) -> tuple[Found, Any]:
             return collected(levels, items, advance, **settings), items.names
 
-        found = fit(*read(opened.train), None if held_out is None else read(held_out), levels.maps)
+        training, calibrating = read(opened.train), None if held_out is None else read(held_out)
+        found = fit(*training, calibrating, levels.maps, _relative_error(levels, opened.train, folder, method, device))
         if unseen is not None:
             scores = found.scores(read(unseen)[0].levels)[0]
             found.gap = gap(found.calibration, scores)
@@ -79,6 +84,31 @@ def _dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | Non
             return patch_dictionary(images, ATOMS)
     except ValueError:
         return None
+
+
+@torch.inference_mode()
+def _relative_error(levels: Levels, items: Items, folder: RunFolder, method: Method, device: torch.device) -> float | None:
+    """Returns how badly the embedding recognizes other views of some items; None for vectors and for pairs of two kinds.
+
+    Training items serve: calibration items must not decide what their scores are. For pairs the target is the other view.
+    """
+    unlike = isinstance(items, PairItems) and items.target_shape != items.shape
+    if unlike or getattr(method, "target_encoder", None) is not None:
+        return None
+    part = items.subset(sample(len(items), RECOGNIZED).sort().values)
+    if not levels.pixels or len(part) < 2:
+        return None
+    size, workers = folder.metadata.crop_size(), folder.config.fit.workers
+    views, draws = ImageViews(folder.config.views, folder.metadata.shape[1]), torch.Generator().manual_seed(0)
+    found: list[dict[str, Tensor]] = []
+    for _, x in part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers):
+        pair = (views(x, draws), views(x, draws)) if isinstance(x, Tensor) else [center_crop(y, size) if size else y for y in x]
+        if len(pair[0]):
+            found.append(levels(torch.cat(tuple(pair)).to(device, memory_format=torch.channels_last)))
+    if sum(len(one["z"]) for one in found) < 4:
+        return None
+    first, second = ({name: torch.cat([one[name].chunk(2)[i] for one in found]) for name in ("pixels", "z")} for i in (0, 1))
+    return relative_error(first, second)
 
 
 def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
