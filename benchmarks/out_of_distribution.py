@@ -72,6 +72,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # levels, and s
     "default 4 without statistics": (("patches", "z"), {}),
     "default without z": (("statistics", "patches"), {}),
 }
+WEIGHED = "default 5"  # default 4 with the weights that follow from what the run's embedding recognizes
 FIRST = {"default": WHOLE, "default without patches": ("statistics", "z")}  # the default of detectors of format 1
 Features = dict[str, dict[str, np.ndarray]]  # level -> set -> (N, D)
 
@@ -184,6 +185,12 @@ def pixel_levels(train: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
     return lambda x: {"statistics": pixel_statistics(x), "patches": maps(x.float() / 255), "pixels": x.flatten(1).float() / 255}
 
 
+def run_folder(a: argparse.Namespace, source: str, name: str, seed: int) -> Path:
+    """Returns the folder of an encoder's run in the cache."""
+    folder: Path = a.scratch / "runs" / f"{source} {name} {seed}"
+    return folder
+
+
 def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
     """Returns the features of a trained encoder; its run is kept in the cache."""
     if name == "untrained":
@@ -193,7 +200,7 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
         net.train()(x[:2000])  # statistics of its batch normalization
         net.eval()
         return lambda b: stage_features(net, b)
-    out = a.scratch / "runs" / f"{source} {name} {seed}"
+    out = run_folder(a, source, name, seed)
     if not (out / "model.safetensors").exists():
         short = {"epochs": a.epochs} if a.epochs is not None and name != "patches" else {}
         settings = {**ENCODERS[name], **short, "limit": a.limit, "root": a.data_root, "device": "cpu", "seed": seed}
@@ -309,6 +316,9 @@ def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
         X = {**X, "statistics": pixels["statistics"], "patches": pixels["patches"]}
         jobs |= {(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()}
         jobs |= {(" + ".join(levels), how): first_default(levels) for how, levels in FIRST.items()}
+    if name not in ("pixels", "untrained") and WEIGHED.startswith(a.detectors):
+        error = vergence.load(run_folder(a, source, name, seed), device="cpu").detector().relative_error
+        jobs[" + ".join(WHOLE), WEIGHED] = default_detector(WHOLE, relative_error=error)
     if a.peers:
         level = "statistics" if name == "pixels" else "z"
         jobs = {(level, how): detector for how, detector in detection_peers.of(a.peers, seed).items()}
