@@ -1,5 +1,6 @@
 """Fits a run's detector: at the end of a training, or on demand for a run of an earlier version."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.devic
     held_out = opened.calibration
     unseen = _ordinary(opened, folder) if held_out is None else None
     total = sum(min(MOST_ITEMS, len(part)) for part in (opened.train, held_out, unseen) if part is not None)
+    total += min(RECOGNIZED, len(opened.train))
     with late_bar("detector", total) as advance:
         levels = Levels(method, folder.metadata.shape)
         if levels.pixels and levels.patches is None:
@@ -66,7 +68,8 @@ def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.devic
             return collected(levels, items, advance, **settings), items.names
 
         training, calibrating = read(opened.train), None if held_out is None else read(held_out)
-        found = fit(*training, calibrating, levels.maps, _relative_error(levels, opened.train, folder, method, device))
+        error = _relative_error(levels, opened.train, folder, method, device, advance)
+        found = fit(*training, calibrating, levels.maps, error)
         if unseen is not None:
             scores = found.scores(read(unseen)[0].levels)[0]
             found.gap = gap(found.calibration, scores)
@@ -87,7 +90,9 @@ def _dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | Non
 
 
 @torch.inference_mode()
-def _relative_error(levels: Levels, items: Items, folder: RunFolder, method: Method, device: torch.device) -> float | None:
+def _relative_error(
+    levels: Levels, items: Items, folder: RunFolder, method: Method, device: torch.device, advance: Callable[[int], None]
+) -> float | None:
     """Returns how badly the embedding recognizes other views of some items; None for vectors and for pairs of two kinds.
 
     Training items serve: calibration items must not decide what their scores are. For pairs the target is the other view.
@@ -101,7 +106,8 @@ def _relative_error(levels: Levels, items: Items, folder: RunFolder, method: Met
     size, workers = folder.metadata.crop_size(), folder.config.fit.workers
     views, draws = ImageViews(folder.config.views, folder.metadata.shape[1]), torch.Generator().manual_seed(0)
     found: list[dict[str, Tensor]] = []
-    for _, x in part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers):
+    for index, x in part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers):
+        advance(len(index))
         pair = (views(x, draws), views(x, draws)) if isinstance(x, Tensor) else [center_crop(y, size) if size else y for y in x]
         if len(pair[0]):
             found.append(levels(torch.cat(tuple(pair)).to(device, memory_format=torch.channels_last)))
