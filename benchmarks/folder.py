@@ -70,12 +70,14 @@ def measured(root: Path, kind: str, share: float, n: int, seed: int) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     options = ledger.parse(parser, "folder")
     n = 300 if options.tiny else 3000
-    for seed in (0,) if options.tiny else (0, 1, 2):
-        settings = [("digits", 0.0), *((kind, share) for kind in KINDS for share in SHARES)]
+    settings = [("digits", 0.0), *((kind, share) for kind in KINDS for share in SHARES)]
+    for seed in options.seeds[:1] if options.tiny else options.seeds:
         for kind, share in settings[:2] if options.tiny else settings:
-            ledger.add(options.out, ledger.row(measured(options.data_root, kind, share, n, seed), seed=seed))
+            if not ledger.holds(options.out, kind=kind, share=share, n=n, seed=seed):
+                ledger.add(options.out, ledger.row(measured(options.data_root, kind, share, n, seed), seed=seed))
 
 
 if __name__ == "__main__":
