@@ -38,9 +38,18 @@ def flat(rows: list[Row]) -> Iterator[Row]:
             yield row
 
 
+def largest(rows: list[Row]) -> list[Row]:
+    """Returns the rows with the most training images of each data set; smaller first runs stay in the ledger."""
+    most: dict[str, int] = {}
+    for row in rows:
+        most[row["data"]] = max(row["n_train"], most.get(row["data"], 0))
+    return [row for row in rows if row["n_train"] == most[row["data"]]]
+
+
 def averaged(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
     """Returns by setting and paradigm the accuracies, averaged over seeds."""
-    last = {(*(row[name] for name in SETTING), row["paradigm"], row["seed"]): row for row in flat(rows)}
+    whole = largest(rows)
+    last = {(*(row[name] for name in SETTING), row["paradigm"], row["seed"]): row for row in flat(whole)}
     groups: dict[tuple, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for (*setting, paradigm, _), row in last.items():
         groups[tuple(setting)][paradigm].append(row)
@@ -142,7 +151,9 @@ def winners(rows: list[Row]) -> dict[str, dict[tuple, str]]:
 
 def predicted(rows: list[Row]) -> Table:
     """Returns how often the advice named the winner where both are clear, beside constant answers."""
-    advice = {tuple(row[name] for name in SETTING): row for row in rows if row["paradigm"] == "advice" and row["seed"] == 0}
+    advice = {
+        tuple(row[name] for name in SETTING): row for row in largest(rows) if row["paradigm"] == "advice" and row["seed"] == 0
+    }
     titles = {"networks": "best networks of both kinds", "patches": "closed forms on patches"}
     body = []
     for reference, found in winners(rows).items():
