@@ -7,8 +7,11 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 import vergence
+from vergence.data.items import ArrayItems
+from vergence.encoders.dictionary import normalized_patches
 from vergence.runs import folder, judging, robust
 from vergence.runs.folder import score_folder
+from vergence.runs.folder_levels import FolderLevels
 from vergence.utils.threads import fixed
 
 pytestmark = pytest.mark.float32
@@ -39,6 +42,16 @@ def mixed(typical, *odd):
     x = torch.cat([typical, *odd])
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(7))
     return x[order].numpy(), (order >= len(typical)).numpy()
+
+
+def test_patches_of_a_folder_are_plain_averages_of_the_responses():
+    x = photographs(40)
+    levels = FolderLevels(ArrayItems(x))
+    maps = levels.maps
+    p = normalized_patches(x.float() / 255, maps.settings.patch, maps.settings.stride)
+    a = p @ maps.filters.T - maps.bias
+    expected = torch.cat([(side * a - maps.settings.threshold).clamp(min=0).mean(1) for side in (1, -1)], 1)
+    torch.testing.assert_close(levels(x)["patches"], expected, rtol=0.05, atol=0.01)  # products may be in bfloat16
 
 
 def judged(tmp_path, x, **settings):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from vergence.data.items import Items
 from vergence.data.pixels import to_unit
 from vergence.detection import measure, pixel_statistics
-from vergence.encoders.dictionary import PatchMaps, PatchSettings, learn_dictionary, sampled_patches
+from vergence.encoders.dictionary import ROOT, PatchMaps, PatchSettings, learn_dictionary, sampled_patches
 from vergence.runs.levels import Leveled
 
 __all__ = ["Described", "FolderLevels"]
@@ -48,7 +48,8 @@ class FolderLevels(nn.Module):
     """Levels of items that no encoder was trained on: ``pixels`` and ``patches`` of images, ``inputs`` of vectors.
 
     ``pixels`` are `vergence.detection.pixel_statistics`; ``patches`` are responses of images, resized to 32 pixels, to a
-    dictionary of 128 patches of the same folder, averaged over positions (`vergence.encoders.dictionary`).
+    dictionary of 128 patches of the same folder, averaged over positions (`vergence.encoders.dictionary`). They are plain
+    averages, without the root that encoders take, which would hide images of many and strong edges, such as noise.
 
     Args:
         items: Items that the dictionary is learned from; at most 1,000 of them are read.
@@ -70,7 +71,7 @@ class FolderLevels(nn.Module):
             return {"inputs": to_unit(x, torch.float32).flatten(1)}
         found = {"pixels": pixel_statistics(x)}
         if self.maps is not None:
-            found["patches"] = self.maps.settings.averaged(self.maps(to_unit(x, torch.float32)))
+            found["patches"] = self.maps(to_unit(x, torch.float32)) ** ROOT
         return found
 
     @torch.no_grad()
@@ -82,7 +83,7 @@ class FolderLevels(nn.Module):
 @torch.no_grad()
 def _dictionary(items: Items, seed: int) -> PatchMaps | None:
     """Returns the responses to patches of some items; None where they have too few different patches."""
-    maps = PatchMaps(items.shape[0], PatchSettings(atoms=ATOMS, patch=PATCH, side=SIDE))
+    maps = PatchMaps(items.shape[0], PatchSettings(atoms=ATOMS, patch=PATCH, side=SIDE, pool=1))
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:IMAGES].sort().values
     stream = items.subset(chosen).stream(torch.arange(len(chosen)).split(BLOCK))
     try:
