@@ -1,6 +1,7 @@
 """How well features recognize another view of an item among other items: what an embedding knows, without labels."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,14 +10,14 @@ from torch.nn import functional as F
 __all__ = ["rank_error", "relative_error"]
 
 
-def rank_error(first: Tensor, second: Tensor) -> float:
+def rank_error(first: Any, second: Any) -> float:
     """Returns the mean share of the other items whose second view is closer to an item's first view than its own, by cosine.
 
     It is in [0, 1]: 0 where every item recognizes its other view, 0.5 for features that know nothing. A tie counts half. It
     hardly depends on the number of items, unlike the accuracy of the nearest one. Features that are not finite recognize nothing.
 
     Args:
-        first: Features of one view of each item, (N, D), N >= 2.
+        first: Features of one view of each item, (N, D), N >= 2, an array or a tensor.
         second: Features of another view of the same items, (N, D).
 
     Raises:
@@ -27,14 +28,15 @@ def rank_error(first: Tensor, second: Tensor) -> float:
         >>> rank_error(a, 2 * a), rank_error(a, torch.ones(3, 2))
         (0.0, 0.5)
     """
+    first, second = torch.as_tensor(first), torch.as_tensor(second)
     if first.shape != second.shape or first.ndim != 2 or len(first) < 2:
         shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
         raise ValueError(f"expected two views (N, D) of at least 2 items, found {shapes}: pass as many of both")
     a, b = (F.normalize(x.double(), dim=1) for x in (first, second))
     similar = a @ b.T
     own = similar.diagonal()[:, None]
-    n = len(own)
-    further = (similar < own).sum() + ((similar == own).sum() - n) / 2
+    n, tied = len(own), (similar == own).fill_diagonal_(False)
+    further = (similar < own).sum() + tied.sum() / 2
     return float(1 - further / (n * (n - 1)))
 
 
