@@ -140,8 +140,8 @@ def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, mon
     elif change == "setting":
         batch_size = 4
     (run.write_scores if change == "verb" else run.write_embeddings)(source, out, batch_size=batch_size)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 + (change == "verb") and "discarding the kept parts of another job" in said
+    said = [line for line in capsys.readouterr().err.splitlines() if "recognizes other views" not in line]  # of three steps
+    assert len(said) == 1 + (change == "verb") and any("discarding the kept parts of another job" in line for line in said)
     (run.write_scores if change == "verb" else run.write_embeddings)(source, tmp_path / "w.csv", batch_size=batch_size)
     assert out.read_bytes() == (tmp_path / "w.csv").read_bytes()
 

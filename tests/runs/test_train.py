@@ -68,7 +68,7 @@ def test_a_finished_run_leaves_no_lock_and_no_temporary_files(tmp_path):
     vergence.train("digits", out=tmp_path / "run", **QUICK)
     found = {p.name for p in (tmp_path / "run").iterdir()}
     files = {"config.json", "metrics.jsonl", "checkpoints", "model.safetensors", "detector.safetensors", "checksums.json"}
-    assert found == files
+    assert found - {"log.txt"} == files  # the log is there if a training of three steps warns of its embedding
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["last.pt"]
 
 
