@@ -21,6 +21,7 @@ from vergence.objectives.gje import GJE
 from vergence.training import closed_form, loop, recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
+from vergence.utils.threads import using
 
 TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches", "encoder": TINY, "device": "cpu"}
@@ -137,12 +138,71 @@ def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, at):
 
 
 @pytest.mark.float32
+def test_a_finished_run_stays_as_it_is(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    files = [run.folder.path / name for name in ("model.safetensors", "metrics.jsonl")]
+    before = [file.read_bytes() for file in files]
+    assert [row["step"] for row in run.folder.metrics()] == [1, 2, 3 + -(-run.folder.metadata.n_train // closed_form.BLOCK)]
+    for encoder in ({}, {"encoder": TINY}, {"encoder": run.folder.config.model.encoder}):
+        vergence.train("digits", out=tmp_path / "run", resume=True, **encoder)
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"encoder": TINY.replace("dim=8", "dim=9")}, "dim=9"),
+        ({"recipe": "vje_small"}, "encoder was 'patches.*, now 'small'; objective was 'gje', now 'vje'"),
+    ],
+)
+def test_a_run_is_not_resumed_with_another_encoder_or_recipe(tmp_path, changes, match):
+    vergence.train("digits", out=tmp_path / "run", **QUICK)
+    assert vergence.train("digits", out=tmp_path / "run", resume=True, **QUICK).folder.config.model.objective == "gje"
+    with pytest.raises(ValueError, match=match):
+        vergence.train("digits", out=tmp_path / "run", resume=True, **changes)
+
+
+@pytest.mark.float32
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    for state in ({"step": 2}, {"step": 4, "fitted": [1]}, {"step": 1, "filters": torch.zeros(2)}):
+        run.folder.save_checkpoint({"model": {}, "optimizer": {}, **state})
+        with pytest.raises(ValueError, match="the checkpoint is none of this encoder: it has no"):
+            vergence.train(out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.float32
+def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypatch):
+    used, project = set(), closed_form._Fit._projected
+
+    def counted(self, *arguments):
+        used.add(torch.get_num_threads())
+        return project(self, *arguments)
+
+    monkeypatch.setattr(closed_form._Fit, "_projected", counted)
+    with using(2):
+        vergence.train("digits", out=tmp_path / "run", threads=1, **QUICK, calibration_share=0.0)
+    assert used == {1} and "1 thread (as requested)" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.float32
+def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
+    run = vergence.train("digits", out=tmp_path / "run", encoder=TINY, device="cpu", limit=300, epochs=3, lr=0.1)
+    assert run.folder.config.model.objective == "gje"
+    assert "note: without effect, since no steps are trained: epochs, lr" in capsys.readouterr().err
+    vergence.train("digits", out=tmp_path / "other", device="cpu", limit=200, precision="fp32")
+    assert "recipe vje_small, since precision is not for patches" in capsys.readouterr().err
+
+
+@pytest.mark.float32
 def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", **QUICK)
     assert run.folder.config.fit.epochs == 1 and PatchSettings.parse(run.folder.config.model.encoder, (1, 8, 8)).dim == 8
     evaluation = vergence.evaluate(run, probes=False)
     assert evaluation.representations["z"].knn[20].majority > 0.6
-    assert "was computed in closed form from" in vergence.write_report(tmp_path / "run").read_text()
+    page = vergence.write_report(tmp_path / "run").read_text()
+    assert "was computed in closed form from" in page and "none: a closed form" in page and "Mean eigenvalue" in page
     loaded = vergence.load(tmp_path / "run")
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
     assert torch.equal(loaded.encode(x), run.encode(x)) and loaded.encode(x).shape == (5, 8)
@@ -169,6 +229,7 @@ def test_two_processes_fit_what_one_fits(tmp_path):
     [
         (np.zeros((20, 3), np.float32), {}, "expected images for encoder 'patches', found vector data"),
         (np.full((20, 9, 9), 3, np.uint8), {}, "distinct patches for 16 atoms, found 1"),
+        (np.full((40, 9, 9), 3, np.uint8), {"encoder": "patches:atoms=1,dim=1"}, "all images are alike; give others"),
         (np.zeros((20, 3, 3, 1), np.uint8), {}, "expected images of at least 4 x 4 pixels"),
         (np.zeros((20, 9, 9), np.uint8), {"objective": "vje"}, "expected --objective gje with the encoder 'patches'"),
         (np.zeros((20, 9, 9), np.uint8), {"projector": (4,)}, "expected neither projector, teacher nor target_encoder"),
@@ -177,7 +238,7 @@ def test_two_processes_fit_what_one_fits(tmp_path):
 def test_bad_input_is_one_clear_line(tmp_path, x, settings, match):
     np.save(tmp_path / "x.npy", x)
     with pytest.raises(ValueError, match=match) as caught:
-        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **QUICK, **settings)
+        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **{**QUICK, **settings})
     assert "\n" not in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.encoders.names import is_closed_form
+from vergence.encoders.names import is_closed_form, is_refined
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
@@ -84,8 +84,10 @@ def _done(run: "Run") -> str:
     if model.freeze:
         return f"wrote {run.folder.path}, frozen"
     if weights is None or weights.source == "random":
-        start = " in closed form" if is_closed_form(model.encoder) else " from random weights" if weights else ""
-        return f"trained {run.folder.path}{start}"
+        if is_closed_form(model.encoder):
+            behind = f", then with {model.objective} behind it" if is_refined(model.encoder) else ""
+            return f"trained {run.folder.path} in closed form{behind}"
+        return f"trained {run.folder.path}{' from random weights' if weights else ''}"
     return f"trained {run.folder.path} from {weights.in_words()}"
 
 

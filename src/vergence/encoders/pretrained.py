@@ -125,7 +125,8 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    kind = f"{type(error).__name__} " if isinstance(error, LookupError) else ""  # whose text is only a key
+    return kind + lines[0][:200] if lines else type(error).__name__
 
 
 def _unwrapped(raw: Any) -> Any:

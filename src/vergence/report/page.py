@@ -37,13 +37,15 @@ SECTIONS = {
 }
 CURVES = {  # title and hint by name; a quantity that is not listed is a term of the loss
     "loss": ("Loss", "the sum of its terms"),
-    "knn": ("Online kNN accuracy", "on part of the test items"),
+    "knn": ("Online kNN accuracy", "on training items that are held out of its neighbors"),
     "std": ("Spread of the embedding", "standard deviation per direction; near 0 is collapse"),
     "effective_rank": ("Effective rank", "directions in use; near 1 is collapse"),
     "variance_mean": ("Posterior variance, mean", ""),
     "variance_cv": ("Posterior variance, CV", "0: all features are equally certain"),
     "images_per_second": ("Items per second", "training speed"),
     "lr": ("Learning rate", ""),
+    "mean_eigenvalue": ("Mean eigenvalue", "of the joint embedding; 1: the views of an item agree"),
+    "threads": ("Threads", ""),
 }
 POSTERIOR = {  # title and meaning by name
     "variance_mean": ("Variance, mean", "how uncertain it is, per feature"),
@@ -126,8 +128,7 @@ def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
 def _lead(run: RunFiles) -> dict[str, Any]:
     metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     kept = run.config["data"].get("keep_classes")
-    encoder = str(model.get("encoder"))
-    closed_form = is_closed_form(encoder) and not is_refined(encoder)
+    closed_form = _only_closed_form(model)
     return {
         "encoder": model.get("encoder") or "?",
         "objective": model.get("method") or model.get("objective") or "?",
@@ -143,8 +144,16 @@ def _lead(run: RunFiles) -> dict[str, Any]:
     }
 
 
+def _only_closed_form(model: Mapping[str, Any]) -> bool:
+    """Returns whether nothing was trained by an optimizer behind a closed form."""
+    encoder = str(model.get("encoder"))
+    return is_closed_form(encoder) and not is_refined(encoder)
+
+
 def _facts(run: RunFiles) -> dict[str, Any]:
     metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
+    start = "none: a closed form" if is_closed_form(str(model.get("encoder"))) and not model.get("freeze") else run.weights
+    untrained = model.get("freeze") is True or _only_closed_form(model)
     return {
         "Data": run.config["data"].get("source"),
         "Training items": count(metadata.get("n_train")),
@@ -153,8 +162,8 @@ def _facts(run: RunFiles) -> dict[str, Any]:
         "Item": " → ".join(" × ".join(map(str, metadata[key])) for key in ("shape", "target_shape") if metadata.get(key)),
         "Method" if model.get("method") else "Objective": model.get("method") or model.get("objective"),
         "Encoder": " → ".join(model[key] for key in ("encoder", "target_encoder") if model.get(key)),
-        "Starts from weights": run.weights,
-        "Epochs, seed": f"{'none' if model.get('freeze') is True else fit.get('epochs', '–')}, {fit.get('seed', '–')}",
+        "Starts from weights": start,
+        "Epochs, seed": f"{'none' if untrained else fit.get('epochs', '–')}, {fit.get('seed', '–')}",
         "Device": ", ".join(metadata[key] for key in ("device", "precision") if metadata.get(key)),
         "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), metadata.get("commit")) if v),
     }

@@ -71,12 +71,14 @@ def train(
         torch.Size([2])
     """
     out = Path(out)
-    config = _resumed(out, source, settings, trust_code) if resume else describe(source, recipe, settings, trust_code)
+    config = _resumed(out, source, recipe, settings, trust_code) if resume else describe(source, recipe, settings, trust_code)
     if not resume:
         require_new(out)
         _require_apart(out, config.data.source)
         config = start.configured(config)
     _require_usable(config)
+    if without := recipes.unused(config, settings):
+        print(f"note: without effect, since no steps are trained: {', '.join(without)}", file=sys.stderr)
     several = config.fit.devices * config.fit.nodes > 1
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
@@ -153,6 +155,8 @@ def _fit_of(model: ModelConfig) -> "Fit":
 def _suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> RunConfig:
     """Returns the description that starts from the default recipe for the data."""
     recipe = recipes.default(kind, shape, settings)
+    if recipe == recipes.DEFAULT and kind == "image" and (names := sorted(settings.keys() & {"knn_every", "precision", "amp"})):
+        print(f"note: recipe {recipe}, since {', '.join(names)} is not for patches, the default for images", file=sys.stderr)
     return config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
 
 
@@ -167,10 +171,10 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
         return config
     if opened.kind != "image":
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
-    settings, notes = closed_form.fitted_settings(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
-    for note in notes:
+    n, mirrored = len(opened.train), config.views.flip > 0
+    for note in closed_form.fitted_settings(config.model.encoder, shape, n, mirrored)[1]:
         print(f"note: {note}", file=sys.stderr)
-    name = config.model.encoder.partition(":")[0] + ":" + settings.name.partition(":")[2]
+    name = _complete(config.model.encoder, shape, n, mirrored)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=name))
 
 
@@ -229,8 +233,7 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
         return _from_run(None if source is None else str(source), recipe, settings, trust_code)
     if source is None or source == "":
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
-    own = recipes.DEFAULT if settings.get("method") is None else recipes.of_method(settings["method"])
-    base = source if isinstance(source, RunConfig) else recipes.get(recipe or own)(str(source))
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(str(source))
     return recipes.override(base, **settings)
 
 
@@ -261,17 +264,28 @@ def _named(settings: dict[str, Any]) -> list[Any]:
     return [settings.get(name) for name in ("objective", "encoder", "target_encoder")]
 
 
-def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
+def _resumed(
+    out: Path, source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool
+) -> RunConfig:
     """Returns the description of the run in a folder; the number of threads may be another now.
 
     Raises:
         ValueError: There is no run, it names code that is not trusted, or a setting that is given differs from the run's.
     """
-    config = RunFolder.open(out, trust_code=True).config  # opening imports nothing
+    folder = RunFolder.open(out, trust_code=True)  # opening imports nothing
+    config = folder.config
     if not trust_code and not isinstance(source, RunConfig):  # what the caller names has to be the run's: see below
         require_known_code(out, config.model, _named(settings))
     before = config.to_dict()
     given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
+    about = folder.metadata
+    complete = partial(_complete, shape=about.shape, n=about.n_train or 0, mirrored=config.views.flip > 0)
+    if "encoder" in given and not config.model.freeze:
+        given = {**given, "encoder": complete(given["encoder"])}
+    if recipe is not None:
+        asked = dataclasses.asdict(recipes.override(recipes.get(recipe)(config.data.source), **given).model)
+        asked |= {"encoder": complete(asked["encoder"])}
+        given = {**{name: asked[name] for name in ("encoder", "objective", "method")}, **given}
     own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
     _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
     wanted = source if isinstance(source, RunConfig) else recipes.override(config, **given)
@@ -279,6 +293,14 @@ def _resumed(out: Path, source: str | RunConfig | None, settings: dict[str, Any]
     pairs = {name: (before[part][name], now[part][name]) for part in before for name in before[part] if name != "threads"}
     _refuse_changes({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
+
+
+def _complete(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> str:
+    """Returns the name of an encoder that is fitted in closed form, with every setting for n images; or another encoder's."""
+    if not is_closed_form(encoder) or len(shape) == 1:
+        return encoder
+    settings = closed_form.fitted_settings(encoder, shape, n, mirrored)[0]
+    return encoder.partition(":")[0] + ":" + settings.name.partition(":")[2]
 
 
 def _refuse_changes(changed: dict[str, tuple[Any, Any]]) -> None:

@@ -15,7 +15,7 @@ within the last one from the last checkpoint, with the same result. Several proc
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +32,7 @@ from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
 from vergence.utils.distributed import several
 from vergence.utils.names import quoted
+from vergence.utils.threads import Threads
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -149,7 +150,26 @@ class _Fit:
     def run(self) -> None:
         """Runs the passes that the checkpoint does not hold."""
         state = self.recorder.load_checkpoint() or {"step": 0}
+        _require_state(state, self.method)
         self.step = state["step"]
+        log = self.recorder.log if self.fabric.is_global_zero else None
+        self.threads = Threads(self.config.fit.threads, start=state.get("threads"), device=self.fabric.device, log=log)
+        if self.fabric.is_global_zero:
+            self.recorder.drop_rows_after(self.step)
+        if "fitted" in state:
+            self.method.load_state_dict(state["fitted"])
+        else:
+            with self.threads:
+                self._fit(state)
+        if self.fabric.is_global_zero:
+            self.recorder.save_model(self.method.state_dict())
+        self.fabric.barrier()
+
+    def _fit(self, state: dict[str, Any]) -> None:
+        """Runs the passes behind a checkpoint's."""
+        for done, (label, limit) in enumerate((("dictionary", DICTIONARY_FROM), ("directions", DIRECTIONS_FROM)), 1):
+            if self.step >= done:
+                self.progress(min(len(self.items), limit), label)
         if self.step >= 1:
             self.maps.set(state["filters"], state["bias"])
         else:
@@ -165,9 +185,6 @@ class _Fit:
         if "sums" in state:
             sums.load(state["sums"])
         self._moments(sums, mean.to(device), V.to(device))
-        if self.fabric.is_global_zero:
-            self.recorder.save_model(self.method.state_dict())
-        self.fabric.barrier()
 
     def _dictionary(self) -> tuple[Tensor, Tensor]:
         seed = loop.seed_of(self.config.fit.seed, "patches", 0) % (1 << 31)
@@ -188,10 +205,14 @@ class _Fit:
         self.progress((self.step - 2) * self.block * self.settings.views if self.step > 2 else 0, "joint embedding")
         mine = range(max(0, self.step - 2) + rank, len(blocks), world)
         saved = time.monotonic()
-        stream = self.items.stream((blocks[i] for i in mine), workers=self.config.fit.workers)
-        for i, (_, x) in zip(mine, stream, strict=True):
+        stream = zip(mine, self.items.stream((blocks[i] for i in mine), workers=self.config.fit.workers), strict=True)
+
+        def project(i: int, x: Tensor, j: int) -> Tensor:
+            return self._projected(x.to(self.fabric.device), i, j, mean, V)
+
+        for i, (_, x) in self.threads.over(stream, trial=lambda unit: project(unit[0], unit[1][1][: self.block // 8], 0)):
             if len(x):
-                sums.add([self._projected(x.to(self.fabric.device), i, j, mean, V) for j in range(self.settings.views)])
+                sums.add([project(i, x, j) for j in range(self.settings.views)])
             self.progress(len(x) * self.settings.views * world, "joint embedding")
             if world == 1 and (self.stopped or time.monotonic() - saved > self.config.fit.checkpoint_seconds):
                 self._save(3 + i, mean=mean, directions=V, sums=sums.state())
@@ -199,7 +220,9 @@ class _Fit:
             self._stop()
         sums.reduce()
         self._solve(sums, mean, V)
-        self._row("joint embedding", mean_eigenvalue=float(self.encoder.eigenvalues.mean()))
+        last = 3 + len(blocks)
+        self._row("joint embedding", last, mean_eigenvalue=float(self.encoder.eigenvalues.mean()))
+        self._save(last, fitted=self.method.state_dict())
 
     def _projected(self, x: Tensor, block: int, view: int, mean: Tensor, V: Tensor) -> Tensor:
         seed = loop.seed_of(self.config.fit.seed, "views", block * self.settings.views + view)
@@ -215,6 +238,8 @@ class _Fit:
 
         s = self.settings
         center, S, G = sums.moments()
+        if not S.diagonal().max() > 0:
+            raise ValueError("expected images that differ, found features without variation: all images are alike; give others")
         ridge = s.ridge * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype, device=S.device)
         W, omega, _ = joint_embedding(G, S + ridge)
         omega = omega[: s.dim]
@@ -256,15 +281,27 @@ class _Fit:
         if not self.fabric.is_global_zero:
             return
         maps = {"filters": self.maps.filters.detach(), "bias": self.maps.bias.detach()}
-        self.recorder.save_checkpoint({"model": {}, "optimizer": {}, "step": step, **maps, **state})
+        threads = self.threads.settled
+        self.recorder.save_checkpoint({"model": {}, "optimizer": {}, "step": step, "threads": threads, **maps, **state})
         if step <= 2:
-            self._row(("dictionary", "directions")[step - 1])
+            self._row(("dictionary", "directions")[step - 1], step)
 
-    def _row(self, label: str, **numbers: float) -> None:
+    def _row(self, label: str, step: int, **numbers: float) -> None:
         if self.fabric.is_global_zero:
             seconds = round(time.monotonic() - self.started, 1)
-            self.recorder.append({"step": self.step, "epoch": 1, "seconds": seconds, **numbers})
+            self.recorder.append({"step": step, "epoch": 1, "seconds": seconds, **numbers})
             self.recorder.log(f"{label} after {seconds:g} s")
+
+
+def _require_state(state: dict[str, Any], method: PairedMethod) -> None:
+    """Raises a ValueError unless a checkpoint has what its step needs."""
+    names = ["filters", "bias", "mean", "directions"][: 2 * state["step"]]
+    wanted: Mapping[str, object] = state
+    if "fitted" in state:
+        wanted, names = state["fitted"] if isinstance(state["fitted"], dict) else {}, list(method.state_dict())
+    wrong = [name for name in names if not isinstance(wanted.get(name), Tensor)]
+    if wrong:
+        raise ValueError(f"the checkpoint is none of this encoder: it has no {quoted(wrong[0])}; train again")
 
 
 def moved(x: Tensor, share: float, generator: torch.Generator) -> Tensor:

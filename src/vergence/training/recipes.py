@@ -7,10 +7,11 @@ a data source. `override` changes single settings.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
+from vergence.encoders.names import is_closed_form, is_refined
 from vergence.training import image_recipes, paired_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
@@ -33,6 +34,8 @@ __all__ = [
     "patches_vi_simsiam",
     "patches_vje",
     "patches_vssl",
+    "suggested",
+    "unused",
     "vi_simsiam_small",
     "vje_cifar10",
     "vje_cifar10_200",
@@ -174,8 +177,7 @@ def patches_vssl(source: str = "cifar10") -> RunConfig:
 
 def _refined(source: str, objective: str, **changes: Any) -> RunConfig:
     """Returns the settings that the recipes of networks behind a closed form share."""
-    closed = "patches-mlp:stride=1,shift=0.125"  # the settings that the numbers in docs/trained.md are for
-    base = override(patches(source), encoder=closed, objective=objective)
+    base = override(patches(source), encoder="patches-mlp", objective=objective)
     fit = FitConfig(epochs=2, batch_size=128, optimizer="adamw", lr=2e-3, encoder_lr=0.03, weight_decay=1e-4, knn_every=1)
     fit = dataclasses.replace(fit, warmup_epochs=0.2, clip=5.0)
     return override(dataclasses.replace(base, fit=fit), **changes)
@@ -284,6 +286,25 @@ def vje_imagenet(source: str = "imagenet") -> RunConfig:
     )
 
 
+def suggested(settings: Mapping[str, Any]) -> str:
+    """Returns the name of the recipe that settings suggest before the data is known.
+
+    It is ``NAME_small`` for ``method="NAME"``, ``patches`` for an encoder ``patches``, ``patches_OBJECTIVE`` for ``patches-mlp``
+    (VJE by default), and ``vje_small`` otherwise. See `default` for what follows from the data.
+
+    Example:
+        >>> suggested({"encoder": "patches:atoms=64"}), suggested({"encoder": "patches-mlp", "objective": "gje"}), suggested({})
+        ('patches', 'patches_gje', 'vje_small')
+    """
+    encoder = settings.get("encoder") or ""
+    if settings.get("method") is not None:
+        return of_method(settings["method"])
+    if not is_closed_form(encoder) or settings.get("init") is not None:
+        return DEFAULT
+    own = f"patches_{settings.get('objective') or 'vje'}"
+    return "patches" if not is_refined(encoder) else own if own in names() else "patches_contrastive"
+
+
 def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
     """Returns the name of the recipe for data where none is named: ``patches`` for images, and ``vje_small`` otherwise.
 
@@ -299,10 +320,26 @@ def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
         >>> default("image", (3, 32, 32), ["seed"]), default("image", (3, 32, 32), ["epochs"]), default("vector", (5,), [])
         ('patches', 'vje_small', 'vje_small')
     """
-    network = {f.name for part in (ModelConfig, FitConfig) for f in dataclasses.fields(part)} - CLOSED_FORM
+    network = _fields(ModelConfig, FitConfig) - CLOSED_FORM
     if kind != "image" or network & set(settings) or min(shape[1:]) < SMALLEST:
         return DEFAULT
     return "patches"
+
+
+def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
+    """Returns the names of settings that have no effect on a run: those of steps, where an encoder is fitted in closed form.
+
+    Example:
+        >>> unused(patches(), ["lr", "seed"]), unused(vje_small(), ["lr"])
+        (['lr'], [])
+    """
+    model = config.model
+    steps = model.freeze or (is_closed_form(model.encoder) and not is_refined(model.encoder))
+    return sorted((_fields(FitConfig) - CLOSED_FORM - {"precision", "batch_size"}) & set(settings)) if steps else []
+
+
+def _fields(*parts: type) -> set[str]:
+    return {field.name for part in parts for field in dataclasses.fields(part)}
 
 
 def names() -> list[str]:

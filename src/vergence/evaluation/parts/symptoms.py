@@ -5,8 +5,8 @@ from collections.abc import Mapping
 __all__ = ["warning"]
 
 ADVICE = (
-    "try AdamW, a smaller learning rate, warm-up, a larger batch or a narrow projector (--projector 256 32), for images a "
-    "recipe that starts from a closed form (--recipe patches, or patches_OBJECTIVE); check the views"
+    'try AdamW, a smaller learning rate, warm-up, a larger batch or a narrow projector (--set "projector=(256, 32)"), for '
+    "images a recipe that starts from a closed form (--recipe patches, or patches_OBJECTIVE); check the views"
 )
 
 
