@@ -91,6 +91,29 @@ def test_a_heap_is_a_group_and_dark_pictures_are_named(tmp_path):
     assert "dark" in found.measured[3] and not any("dark" in text for text in found.measured[4:20])
 
 
+def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 8)) * 10.0 ** np.arange(8)
+    x[5:20] = (6 + 0.2 * rng.normal(size=(15, 8))) * 10.0 ** np.arange(8)
+    found = judged(tmp_path, x.astype(np.float32))
+    assert [sorted(group.members.tolist()) for group in found.groups] == [list(range(5, 20))]
+
+
+def test_files_of_an_odd_size_or_shape_are_named(tmp_path):
+    for i, image in enumerate(photographs(60)):
+        height, width = {0: (200, 200), 1: (7, 7), 2: (64, 8)}.get(i, image.shape[1:])
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((width, height))
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        picture.save(tmp_path / "photos" / f"{i:02}.png")
+    found = vergence.score_folder(tmp_path / "photos", workers=0)
+    named = {name: text for name, text in zip(found.names, found.measured, strict=True) if "odd" in text}
+    assert {name: [one for one in text.split(", ") if "odd" in one] for name, text in named.items()} == {
+        "00.png": ["odd_size"],
+        "01.png": ["odd_size"],
+        "02.png": ["odd_aspect_ratio"],
+    }
+
+
 def test_far_items_of_vectors_are_flagged_with_the_features_that_say_so(tmp_path):
     x = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
     x[::100, 3] += 40

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 import vergence
 from vergence.cli.score import Score, score
 from vergence.runs import pairs as pair_runs
+from vergence.runs.fitting import training_items
 from vergence.runs.pairs import pair_scores, score_pairs
 
 pytestmark = pytest.mark.float32
@@ -69,6 +71,22 @@ def test_the_command_goes_on_after_a_stop_with_the_same_bytes(run, tmp_path, mon
     score(Score(out=tmp_path / "s.csv", **command))
     assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert "continuing behind 4096 items" in capsys.readouterr().err
+
+
+def test_pairs_of_the_training_are_not_judged(run, tmp_path):
+    context, target = (side.numpy() for side in next(training_items(run.folder).stream([torch.arange(100)]))[1])
+    source = saved(tmp_path / "p.npz", np.concatenate([context[:50]] * 2), np.concatenate([target[:50], target[50:100]]))
+    score_pairs(run, run.items(source), tmp_path / "s.npz")
+    found = np.load(tmp_path / "s.npz")  # the contexts of the others are known, and their targets are not
+    assert found["seen"].tolist() == [1] * 50 + [0] * 50 and not found["flag"][:50].any()
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_targets_of_another_width_are_refused(run, tmp_path, width):
+    context, target = drawn(60, 1)
+    source = saved(tmp_path / "p.npz", context, target[:, :width])
+    with pytest.raises(ValueError, match=rf"expected items of shape \(3,\), as the model was trained on, found \({width},\) in"):
+        score_pairs(run, run.items(source), tmp_path / "s.csv")
 
 
 def test_errors(run, tmp_path):

@@ -100,7 +100,36 @@ def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
 
 def test_items_of_the_training_are_named_as_seen(run, tmp_path):
     decisions, found = scored(run, "digits:train", tmp_path / "s.npz")
-    assert found["seen"].all() and "1,438 items equal ones that the run was fitted to" in decisions.lines()[-1]
+    assert found["seen"].all() and "1,438 items not judged, as the run was fitted to" in decisions.lines()[-1]
+    assert not found["flag"].any() and (found["q_value"] == 1).all() and not decisions.first and len(decisions.lines()) == 1
+
+
+def test_items_of_the_training_do_not_change_what_is_said_of_others(run, tmp_path):
+    digits = [next(run.items(source).stream([torch.arange(200)]))[1] for source in ("digits", "digits:train")]
+    odd = noise()
+    alone, first = scored(run, torch.cat([digits[0], odd]), tmp_path / "a.npz")
+    mixed, second = scored(run, torch.cat([digits[0], odd, digits[1]]), tmp_path / "b.npz")
+    assert alone.flagged == mixed.flagged > 10 and mixed.total == 220 and mixed.seen == 200
+    for name in ("q_value", "flag"):
+        np.testing.assert_array_equal(second[name][:220], first[name])
+    assert [row["name"] for row in alone.strangest] == [row["name"] for row in mixed.strangest]
+
+
+def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
+    new = next(run.items("digits").stream([torch.arange(300)]))[1]
+    assert not any("as a whole" in line for line in scored(run, new, tmp_path / "a.npz")[0].lines())
+    decisions = scored(run, 255 - new, tmp_path / "b.npz")[0]
+    assert any(line.startswith("warning: the items as a whole are unlike the calibration items") for line in decisions.lines())
+
+
+def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, tmp_path, capsys):
+    new = next(run.items("digits").stream([torch.arange(100)]))[1]
+    train = next(run.items("digits:train").stream([torch.arange(100)]))[1]
+    scored(run, new, tmp_path / "a.npz", calibration=run.items(train))
+    assert "warning: 100 of 100 calibration items equal ones that the run was fitted to" in capsys.readouterr().err
+    equal = torch.cat([new[20:], noise(1).repeat(30, 1, 1, 1)])
+    scored(run, new[:20], tmp_path / "b.npz", calibration=run.items(equal))
+    assert "warning: 30 of 110 calibration items share the largest score" in capsys.readouterr().err
 
 
 def test_other_calibration_items_decide_and_must_be_others(run, tmp_path):

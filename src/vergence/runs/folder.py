@@ -6,10 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import nn
 
+from vergence.data.images import file_name
 from vergence.data.items import Items
 from vergence.data.sources import open_whole
+from vergence.detection import image_size
 from vergence.runs.findings import write_folder_page
 from vergence.runs.folder_levels import Described, FolderLevels
 from vergence.runs.identity import of_items, of_module, versions
@@ -72,7 +75,14 @@ def score_folder(
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
         with late_bar("items", len(items)) as advance:
-            found = judge(Described(own), items, advance, fdr=fdr, confirmed=confirmed or [], seed=seed, kept=kept, **settings)
+            given: dict[str, Any] = {
+                "fdr": fdr,
+                "confirmed": confirmed or [],
+                "seed": seed,
+                "kept": kept,
+                "sizes": _sizes(source, items),
+            }
+            found = judge(Described(own), items, advance, **given, **settings)
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)
         if out is not None:
@@ -102,6 +112,19 @@ def _kept(
         ) as second,
     ):
         yield Kept(first, second)
+
+
+def _sizes(source: str | Path | Items, items: Items) -> np.ndarray | None:
+    """Returns heights and widths (N, 2) of the files of a folder of images, which items may be resized from; None for others."""
+    if isinstance(source, Items) or len(items.shape) != 3 or not Path(source).is_dir():
+        return None
+    rows = []
+    for name in items.names:
+        try:
+            rows.append(image_size(Path(source) / file_name(name)))
+        except ValueError:  # it cannot be read, which is listed elsewhere
+            rows.append(items.shape[1:])
+    return np.array(rows)
 
 
 def _items(source: str, run: "Run | None", root: str | None) -> Items:

@@ -137,6 +137,7 @@ def judge(
     confirmed: list[str],
     seed: int,
     kept: Kept | None = None,
+    sizes: np.ndarray | None = None,
     **settings: Any,
 ) -> Judged:
     """Returns what is unusual among items; see `vergence.score_folder`.
@@ -149,6 +150,7 @@ def judge(
         confirmed: Names of items that no fit sees.
         seed: Seed of the folds.
         kept: Where finished parts are kept; None for nowhere.
+        sizes: Heights and widths (N, 2) of the images' files; those of the items by default.
         **settings: See `vergence.evaluation.features.stream`.
     """
     kept = kept or Kept()
@@ -156,6 +158,8 @@ def judge(
     if len(found.index) < FEWEST:
         raise ValueError(f"expected at least {FEWEST} items to judge a folder by itself, found {len(found.index)}; give more")
     described = {name: found.levels.pop(name) for name in Described.extras if name in found.levels}
+    if sizes is not None and "measured" in described:
+        described["measured"] = np.concatenate([described["measured"][:, :-2], sizes[found.index.numpy()]], 1)
     usable, notes = usable_levels(found.levels)
     names = names_of(items, found.index)
     alike = _alike(described.get("thumbnail"), found.digests, items.shape[:1])
@@ -167,8 +171,9 @@ def judge(
     order = index.argsort().numpy()
     names = names_of(items, index[order])
     score, each = each.max(1)[order], each[order]
+    vectors = _of_one_unit(usable["inputs"]) if list(usable) == ["inputs"] else None
     p = _p_values(robust.total, score)
-    q, groups, same = q_values(p), _groups(described, order), _first_of(marks[order], names)
+    q, groups, same = q_values(p), _groups(described.get("thumbnail", vectors), order), _first_of(marks[order], names)
     return Judged(
         names=names,
         score=score,
@@ -290,7 +295,7 @@ def _reasons(
     held = rows[order[rows] < len(found.index)]
     if len(held) and "measured" in described:
         table = described["measured"].astype(np.float64)
-        columns = (f.name for f in fields(Measured) if f.name not in ("height", "width"))  # of one size here
+        columns = (f.name for f in fields(Measured) if f.name not in ("height", "width"))  # `measured` names odd ones
         typical = dict(zip(columns, table.T, strict=False))
         given = {name: values[order[held]] for name, values in typical.items()}
         words = dict(zip(held.tolist(), extremes(given, typical), strict=True))
@@ -315,13 +320,19 @@ def _p_values(typical: np.ndarray, score: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(Tail(typical).log_probability(score)))
 
 
-def _groups(described: Arrays, order: np.ndarray) -> list[Group]:
-    """Returns the odd groups of images, by their thumbnails; none for few items, or more than are held."""
-    x = described.get("thumbnail")
-    if x is None or len(x) < FEWEST_GROUPED or len(x) < len(order) or not np.ptp(x):
+def _groups(x: np.ndarray | None, order: np.ndarray) -> list[Group]:
+    """Returns the odd groups of images, by their thumbnails, or of vectors; none for few items, or more than are held."""
+    if x is None or len(x) < FEWEST_GROUPED or len(x) < len(order) or not x.size or not np.ptp(x):
         return []
     found: list[Group] = odd_groups(x[order])
     return found
+
+
+def _of_one_unit(x: np.ndarray) -> np.ndarray:
+    """Returns features (N, D) in units of their robust deviations, without those that hardly vary."""
+    far = np.abs(x - np.median(x, 0))
+    scale = np.median(far, 0)
+    return np.asarray((x - np.median(x, 0))[:, scale > 0] / scale[scale > 0])
 
 
 def _memberships(groups: list[Group], names: list[str]) -> list[str]:

@@ -10,12 +10,14 @@ import torch
 
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
+from vergence.data.sources import with_shape
 from vergence.detection import p_values, reportable, surprise
 from vergence.runs.findings import write_run_page
-from vergence.runs.fitting import calibration_items
+from vergence.runs.fitting import calibration_items, training_items
 from vergence.runs.identity import of_array, of_items, of_module, versions
 from vergence.runs.score import Decisions
-from vergence.training.calibration import FEWEST
+from vergence.runs.scoring import require_calibration
+from vergence.training.calibration import FEWEST, digests
 from vergence.utils.checks import require_within
 from vergence.utils.files import require_table
 from vergence.utils.parts import open_parts
@@ -57,7 +59,8 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
             f"expected a run with at least {FEWEST} calibration pairs, found {found}; train with --calibration-share"
         )
     calibration = pair_scores(run, _pairs(run, held_out), batch_size)
-    decisions = Decisions(len(calibration), fdr)
+    require_calibration(calibration)
+    decisions, known = Decisions(len(calibration), fdr), _known(training_items(run.folder), held_out)
     print(f"note: {reportable(len(calibration), len(given), fdr)}", file=sys.stderr)
     job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": batch_size}
     job |= {"calibration": hashlib.sha256(calibration.tobytes()).hexdigest(), **versions(), **run.recorded()}
@@ -69,7 +72,7 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
             score = pair_scores(run, part, batch_size)
             columns: dict[str, Any] = {"name": list(part.names), "score": score, "p_value": p_values(calibration, score)}
             columns |= {"level": [LEVEL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
-            kept.append({**columns, "seen": np.zeros(len(part), dtype=np.uint8)}, len(part))
+            kept.append({**columns, "seen": np.isin(_marks(part), known).astype(np.uint8)}, len(part))
             advance(len(part))
     write_run_page(Path(f"{out}.html"), decisions, given, name=out.stem)
     return decisions
@@ -82,7 +85,19 @@ def _digest(target: Items) -> str:
 def _pairs(run: "Run", items: Items) -> PairItems:
     if run.folder.metadata.kind != "pairs" or not isinstance(items, PairItems):
         raise ValueError("expected a run that was trained on pairs, and pairs to score (arrays context and target); found others")
-    return items
+    return PairItems(items.context, with_shape(items.target, run.read_shape("target"), "the targets"))
+
+
+def _known(*parts: Items) -> np.ndarray:
+    """Returns the digests of pairs, sorted."""
+    return np.unique(np.concatenate([_marks(part) for part in parts]))
+
+
+def _marks(pairs: Items) -> np.ndarray:
+    """Returns a digest of each pair, (N,) uint64."""
+    stream = pairs.stream(batches(len(pairs), 1024))
+    parts = [digests(torch.cat([side.flatten(1).float() for side in sides], 1)) for _, sides in stream]
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
 
 
 @torch.inference_mode()

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items
-from vergence.detection import explain, look_at, p_values
+from vergence.detection import drift, explain, look_at, p_values
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
 from vergence.runs.detector import RunDetector
 from vergence.runs.rows import Columns, by_parts, stream, write_rows
 from vergence.training.calibration import digests
+from vergence.utils.checks import EXACT
 from vergence.utils.names import unknown
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["DETECTOR", "Decisions", "columns", "score", "write_scores"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
+FEW, CHANGED, CERTAIN = 20, 0.2, 0.001  # items; least difference of distributions, and largest p-value, that are reported
 SHOWN, KEPT = 10, 48  # oddities that are printed, and that are kept for the page
 TEXTS = ("level", "nearest", "reason")
 
@@ -66,6 +68,9 @@ def objective_scores(method: Method, z: Tensor) -> Columns:
 class Decisions:
     """What is decided when all items have their p-values: columns ``q_value`` and ``flag``, and what is printed.
 
+    Items that the run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
+    q-value 1 and no flag, and do not count.
+
     Attributes:
         n: Number of calibration items.
         fdr: False-discovery rate of the flags.
@@ -93,10 +98,12 @@ class Decisions:
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values, and keeps the strangest items."""
+        self.seen += int(columns["seen"].sum())
+        new = np.flatnonzero(columns["seen"] == 0)
+        columns = {name: columns[name][new] for name in self.needs}
         rank = self._rank(columns["p_value"])
         self._counts += np.bincount(rank, minlength=self.n + 2)
         self.total += len(rank)
-        self.seen += int(columns["seen"].sum())
         self.flagged = int(self._flags(columns["score"], rank).sum()) + self.flagged if self.certificate else self._reported()
         order = np.argsort(-columns["score"], kind="stable")[:KEPT]
         self.strangest += [{name: columns[name][i].item() for name in self.needs} for i in order]
@@ -109,14 +116,15 @@ class Decisions:
 
     def columns_of(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Returns q-value and flag of some of ``strangest``, when all items have been seen."""
-        given = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in ("score", "p_value")}
+        given = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in ("score", "p_value", "seen")}
         found = self.columns(given)
         return [{name: values[i].item() for name, values in found.items()} for i in range(len(rows))]
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value of each item, the least false-discovery rate at which it is reported, and whether it is flagged."""
-        rank = self._rank(columns["p_value"])
-        return {"q_value": self._q_values()[rank], "flag": self._flags(columns["score"], rank).astype(np.uint8)}
+        rank, new = self._rank(columns["p_value"]), np.asarray(columns["seen"]) == 0
+        q, flag = self._q_values()[rank], self._flags(columns["score"], rank)
+        return {"q_value": np.where(new, q, 1.0), "flag": (flag & new).astype(np.uint8)}
 
     def lines(self) -> list[str]:
         """Returns what to do, in sentences, when the file has been written."""
@@ -126,8 +134,23 @@ class Decisions:
             found = look_at(self.flagged, self.fdr)
         else:
             found = f"nothing is flagged: of {_items(self.total)}, no set can be reported at {self.fdr:g}"
-        known = f"{_items(self.seen)} equal ones that the run was fitted to or calibrated on, so their scores are too small"
-        return [found, f"warning: {known}"] if self.seen else [found]
+        known = f"warning: {_items(self.seen)} not judged, as the run was fitted to or calibrated on equal ones"
+        advice = "; to judge a run's own data by itself, leave DATA out: vergence score RUN --out FILE"
+        lines = [found] if self.total or not self.seen else []
+        return [*lines, *self._changed(), *([known + advice] if self.seen else [])]
+
+    def _changed(self) -> list[str]:
+        """Returns a line where the bulk of the items is unlike the calibration items."""
+        if self.total < FEW or self.n > EXACT:
+            return []
+        p = np.repeat(np.arange(self.n + 2) / (self.n + 1), self._counts)
+        found = drift(p, self.n, statistic="ks")
+        if found.statistic < CHANGED or found.p_value > CERTAIN:
+            return []
+        words = "what is ordinary has changed, or many are odd"
+        return [
+            f"warning: the items as a whole are unlike the calibration items, {found.statistic:.0%} of them at least: {words}"
+        ]
 
     def _rank(self, p: np.ndarray) -> np.ndarray:
         return np.asarray(np.rint(p * (self.n + 1)), dtype=np.int64)

@@ -22,7 +22,7 @@ from vergence.utils.files import original, require_table
 if TYPE_CHECKING:
     from vergence.runs.run import Run
 
-__all__ = ["read_names", "require_apart", "score_items"]
+__all__ = ["read_names", "require_apart", "require_calibration", "score_items"]
 
 
 def score_items(
@@ -66,10 +66,17 @@ def score_items(
     if calibration is not None:
         own = collected(levels, calibration, **where)
         names, refused = [calibration.names[i] for i in own.index.tolist()], np.unique(own.digests)
+        known = int(np.isin(own.digests, found.seen).sum())
         found = found.with_calibration(found.scores(own.levels)[0], names)
+        if known:
+            print(
+                f"warning: {known:,} of {len(names):,} calibration items equal ones that the run was fitted to or calibrated on: "
+                "scores of items of a fit say nothing about new ones; give others",
+                file=sys.stderr,
+            )
     if confirmed is not None:
         found = without_confirmed(found, confirmed)
-    _require_calibration(found.calibration)
+    require_calibration(found.calibration)
     certificate = None if fpr is None else fpr_threshold(found.calibration, fpr, confidence)
     decisions = Decisions(len(found.calibration), fdr, certificate)
     for note in _before(run, found, len(items), decisions):
@@ -132,13 +139,14 @@ def require_apart(calibration: str, scored: str) -> None:
         )
 
 
-def _require_calibration(scores: np.ndarray) -> None:
+def require_calibration(scores: np.ndarray) -> None:
+    """Raises a ValueError if calibration scores are too few, or all equal."""
     n = len(scores)
     if n < FEWEST:
         raise ValueError(f"expected at least {FEWEST} calibration items, found {n}; give more with --calibration DATA")
     if n and float(np.ptp(scores)) == 0:
         raise ValueError(
-            f"expected calibration scores that differ, found {scores[0]:g} for all {n} items; the run tells nothing apart"
+            f"expected calibration scores that differ, found {scores[0]:g} for all {n}; give items that differ, or train longer"
         )
 
 
@@ -150,6 +158,12 @@ def _before(run: "Run", found: RunDetector, n: int, decisions: Decisions) -> lis
         lines.append(
             f"warning: {run.folder.path} kept no calibration part, so {len(found.calibration)} of the items that its encoder was "
             f"trained on calibrate{gap}: train with --calibration-share, or give --calibration DATA"
+        )
+    n_top = int((found.calibration == found.calibration.max()).sum())
+    if n_top > max(2, len(found.calibration) / 100):
+        lines.append(
+            f"warning: {n_top:,} of {len(found.calibration):,} calibration items share the largest score, so that few items can "
+            "be reported; give items that differ with --calibration DATA"
         )
     allowed = reportable(len(found.calibration), n, decisions.fdr) if decisions.certificate is None else decisions.certificate
     return [*lines, f"note: {allowed}"]
