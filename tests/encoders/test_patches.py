@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.conftest import DATA_ROOT
 from tests.reference import patches as reference
 from torch.nn import functional as F
@@ -302,3 +303,19 @@ def test_patches_beat_the_pixels_pca_on_real_pictures():
 
     patches = knn(PatchFeatures(n_atoms=64).fit_transform(x))
     assert patches > knn(x.flatten(1).float() / 255) + 0.03
+
+
+def test_folders_files_streams_and_arrays_give_the_same_features(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (12, 64, 64, 3), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "photos").mkdir()
+    for i, image in enumerate(x):
+        Image.fromarray(image).save(tmp_path / "photos" / f"{i:02}.png")
+    whole = small().fit(x)
+    f = whole.transform(x)
+    for given in (tmp_path / "x.npy", str(tmp_path / "photos"), iter([x[:5], x[5:]])):
+        np.testing.assert_array_equal(small().fit(given).filters_, whole.filters_)
+    for given in (tmp_path / "x.npy", str(tmp_path / "photos"), iter([x[:7], x[7:]])):
+        np.testing.assert_allclose(whole.transform(given), f, rtol=1e-12)
+    with pytest.raises(ValueError, match="expected images, found none that can be read"):
+        small().fit(iter([]))

@@ -1,5 +1,7 @@
 """Patch features as a scikit-learn transformer; the mathematics is in `vergence.encoders.dictionary`."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from vergence.data.arrays import from_array
 from vergence.data.items import Items, batches
 from vergence.data.pixels import to_unit
+from vergence.data.sources import open_items, open_whole
 from vergence.encoders.dictionary import N_PATCHES, PatchEncoder, PatchMaps, PatchSample, PatchSettings, learn_dictionary
 from vergence.utils.checks import require_at_least, require_choice, require_count
 
@@ -18,11 +21,16 @@ __all__ = ["PatchEncoder", "PatchFeatures", "PatchSettings"]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+def _parts(X: Any) -> Iterator[Any]:
+    """Yields the parts of what is given: those of an iterator, or the whole."""
+    yield from X if isinstance(X, Iterator) else [X]
+
+
 class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Pooled responses of images to a dictionary of whitened patches (Coates, Lee, Ng, AISTATS 2011).
 
-    Images are arrays (N, H, W), (N, H, W, C) or (N, C, H, W) of uint8, or of floats in [0, 1]; or `Items`, which may stay on
-    disk.
+    Images are arrays (N, H, W), (N, H, W, C) or (N, C, H, W) of uint8, or of floats in [0, 1]; a path of a folder of images or of
+    a ``.npy`` file, or the name of a built-in set; `Items`, which may stay on disk; or an iterator over parts, each any of these.
     The same seed gives the same features, byte for byte, whatever the sizes of the batches.
 
     Args:
@@ -90,27 +98,36 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         The order matters only for which patches a sample smaller than all patches holds.
         """
         self._check_settings()
-        items = self._items(X, fitting=not hasattr(self, "_sample"))
-        if not hasattr(self, "_sample"):
-            seed = self.random_state
-            seed = seed if isinstance(seed, int) else int(check_random_state(seed).randint(2**31))
-            self._shape = items.shape
-            self._sample = PatchSample(self.n_patches, self.patch_size, self.stride, seed)
-        maps = PatchMaps(self._shape[0], self._settings())
-        for _, x in items.stream(batches(len(items), self.batch_size)):
-            self._sample.add(maps.shrunk(to_unit(x, DTYPES[self.dtype])))
-        assert self._sample.patches is not None
+        for part in _parts(X):
+            self._add(self._items(part, fitting=not hasattr(self, "_sample")))
+        if not hasattr(self, "_sample") or self._sample.patches is None:
+            raise ValueError("expected images, found none that can be read; give others")
         V, bias = learn_dictionary(self._sample.patches, self.n_atoms)
         self.filters_, self.bias_ = V.numpy(), bias.numpy()
         self.n_images_, self.n_features_in_ = self._sample.images, int(np.prod(self._shape))
         return self
 
+    def _add(self, items: Items) -> None:
+        """Adds images to the sample."""
+        if not hasattr(self, "_sample"):
+            seed = self.random_state
+            seed = seed if isinstance(seed, int) else int(check_random_state(seed).randint(2**31))
+            self._shape = tuple(items.shape)
+            self._sample = PatchSample(self.n_patches, self.patch_size, self.stride, seed)
+        maps = PatchMaps(self._shape[0], self._settings())
+        for _, x in items.stream(batches(len(items), self.batch_size)):
+            self._sample.add(maps.shrunk(to_unit(x, DTYPES[self.dtype])))
+
     def transform(self, X: Any) -> np.ndarray:
-        """Returns the features (N, 2 K pool^2) of N images."""
+        """Returns the features (N, 2 K pool^2) of N images; of a folder, resized, of those that can be read."""
         check_is_fitted(self, "filters_")
-        items, maps = self._items(X), self._maps()
-        parts = [maps(to_unit(x, DTYPES[self.dtype])).numpy() for _, x in items.stream(batches(len(items), self.batch_size))]
-        return np.concatenate(parts)
+        return np.concatenate([features for part in _parts(X) for features in self._features(self._items(part))])
+
+    def _features(self, items: Items) -> Iterator[np.ndarray]:
+        """Yields the features of batches of images."""
+        maps = self._maps()
+        for _, x in items.stream(batches(len(items), self.batch_size)):
+            yield maps(to_unit(x, DTYPES[self.dtype])).numpy()
 
     @property
     def _n_features_out(self) -> int:
@@ -139,12 +156,15 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         Raises:
             ValueError: They are not images, too small, or of another shape than those fitted.
         """
-        items = X if isinstance(X, Items) else from_array(X if isinstance(X, torch.Tensor) else np.asarray(X), "X")
+        if isinstance(X, str | Path):
+            items = open_whole(str(X)) if fitting else open_items(str(X), shape=self._shape)
+        else:
+            items = X if isinstance(X, Items) else from_array(X if isinstance(X, torch.Tensor) else np.asarray(X), "X")
         if len(items.shape) != 3:
             raise ValueError(
                 f"expected images (N, H, W), (N, H, W, C) or (N, C, H, W) in X, found items of shape {items.shape}; reshape them"
             )
         self._settings().require_size(items.shape)
-        if not fitting and items.shape != self._shape:
+        if not fitting and tuple(items.shape) != self._shape:
             raise ValueError(f"expected images of shape {self._shape} as in fit, found {items.shape}; resize them")
         return items
