@@ -36,6 +36,23 @@ def test_training_starts_from_the_closed_form(tmp_path):
     assert torch.equal(refined.closed_form.maps.filters, closed.method.encoder[1].maps.filters)
 
 
+def test_a_fitted_closed_form_is_a_first_stage(tmp_path):
+    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
+    alone = {"recipe": "patches", "encoder": TINY.replace("-mlp", ""), "device": "cpu", "limit": 600, "calibration_share": 0.0}
+    vergence.train("digits", out=tmp_path / "closed", **alone)
+    steps = {name: QUICK[name] for name in ("epochs", "batch_size", "knn_every", "projector", "device")}
+    behind = vergence.train(out=tmp_path / "behind", init=tmp_path / "closed", objective="vje", **steps)
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    assert torch.equal(behind.encode(x), whole.encode(x))
+    vergence.train(out=tmp_path / "kept", init=tmp_path / "closed", freeze=True)
+    frozen = vergence.train(out=tmp_path / "frozen", init=tmp_path / "kept", objective="vje", **steps)
+    assert torch.equal(frozen.encode(x), whole.encode(x))
+    again = vergence.train("digits", out=tmp_path / "again", init=tmp_path / "behind", objective="gje", limit=300, epochs=1)
+    assert torch.equal(again.method.encoder[1].closed_form.weight, whole.method.encoder[1].closed_form.weight)
+    with pytest.raises(ValueError, match="train a network behind a fitted one with --init RUN --objective vje"):
+        vergence.train(out=tmp_path / "not", init=tmp_path / "closed")
+
+
 @pytest.mark.parametrize("stage", ["dictionary", "views", "steps"])
 def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage):
     whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)

@@ -71,6 +71,7 @@ def train(
         torch.Size([2])
     """
     out = Path(out)
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     config = _resumed(out, source, recipe, settings, trust_code) if resume else describe(source, recipe, settings, trust_code)
     if not resume:
         require_new(out)
@@ -167,7 +168,7 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
     """
     if len(shape) == 1 and config.model.input_mean is not None:
         return dataclasses.replace(config, model=dataclasses.replace(config.model, input_mean=None, input_std=None))
-    if not is_closed_form(config.model.encoder) or config.model.freeze:
+    if not is_closed_form(config.model.encoder) or config.model.freeze or config.model.init is not None:
         return config
     if opened.kind != "image":
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
@@ -255,8 +256,22 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
         require_known_code(path, other.model, _named(settings))
     if other.model.freeze and (settings.get("objective", "none") != "none" or settings.get("method") is not None):
         settings = {"freeze": False, **settings}
+    if is_closed_form(other.model.encoder) and not is_refined(other.model.encoder):
+        other, settings = _behind(other, settings)
     base = start.from_run(path, other, source=source, root=settings.get("root"))
     return recipes.override(base, **{**settings, "init": settings["init"]})
+
+
+def _behind(other: RunConfig, settings: dict[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
+    """Returns the description of a run behind another one's closed form, and the settings, if these ask for an objective."""
+    if settings.get("objective", "none") == "none" and not is_refined(settings.get("encoder") or ""):
+        return other, settings
+    encoder = other.model.encoder.replace("patches", "patches-mlp", 1)
+    asked = {"objective": settings.get("objective"), "encoder": encoder}
+    recipe = recipes.get(recipes.suggested(asked))(other.data.source)
+    model = dataclasses.replace(recipe.model, encoder=encoder)
+    settings = {name: value for name, value in settings.items() if name not in ("encoder", "freeze")}
+    return dataclasses.replace(recipe, data=other.data, views=other.views, model=model), settings
 
 
 def _named(settings: dict[str, Any]) -> list[Any]:
@@ -353,7 +368,7 @@ def _fit_closed_form(fabric: Any, method: Method, opened: Data, folder: RunFolde
     assert views is not None and isinstance(method, PairedMethod), "pairs and methods on images were refused"
     config, size = folder.config, folder.metadata.crop_size()
     first = is_refined(config.model.encoder)
-    if first and staged.is_fitted(fabric, folder):
+    if first and (config.model.init is not None or staged.is_fitted(fabric, folder)):
         return
     settings = PatchSettings.parse(config.model.encoder, folder.metadata.shape)
     with bar("dictionary", closed_form.total_images(len(opened.train), settings.views), "images") as advance:

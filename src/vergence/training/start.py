@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vergence.encoders.names import is_closed_form, is_factory
+from vergence.encoders.names import is_closed_form, is_factory, is_refined
 from vergence.encoders.networks import timm_model
 from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file, timm_tag
 from vergence.methods.core import Method
@@ -18,6 +18,7 @@ from vergence.utils.names import quoted
 __all__ = ["configured", "from_run", "hint", "load_start"]
 
 MODEL = "model.safetensors"
+STAGE = "closed_form."  # of the names of `vergence.encoders.refined.RefinedEncoder`
 
 
 def configured(config: RunConfig) -> RunConfig:
@@ -56,8 +57,12 @@ def _require_sources(model: ModelConfig) -> None:
         )
     if model.pretrained and "," in model.encoder:
         raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
-    if is_closed_form(model.encoder) and model.starts_from_weights and not (model.freeze and model.init):
-        raise ValueError("expected no weights for encoder 'patches', which is fitted in closed form; leave them out")
+    behind = is_refined(model.encoder) or model.freeze
+    if is_closed_form(model.encoder) and model.starts_from_weights and not (behind and model.init):
+        raise ValueError(
+            "expected no weights for encoder 'patches', which is fitted in closed form; leave them out, or train a network "
+            "behind a fitted one with --init RUN --objective vje"
+        )
     if model.weights is not None and model.encoder == "identity":
         raise ValueError("expected no weights for encoder 'identity', which has none; leave --weights out")
     free = model.encoder == "identity" or is_factory(model.encoder)
@@ -131,8 +136,16 @@ def _load_run(method: Method, config: RunConfig, path: Path, trust_code: bool) -
     state = folder.load_model()
     same = _of_model(folder.config.model) == _of_model(config.model)
     part = state if same else _below(state, "encoder.")
+    if is_refined(config.model.encoder) and not is_refined(folder.config.model.encoder):
+        part = _behind(part, method.encoder.state_dict())
     load_weights(method if same else method.encoder, part, str(path))
     return Weights(source="run", name=config.model.init or "", file=MODEL, sha256=sha256(path / MODEL), whole=same)
+
+
+def _behind(closed_form: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors of an encoder whose first stage is a fitted closed form, with its own network behind it."""
+    of_stage = {name.replace("1.", f"1.{STAGE}", 1) if name.startswith("1.") else name: x for name, x in closed_form.items()}
+    return {**{name: x for name, x in own.items() if name.startswith("1.") and not name.startswith(f"1.{STAGE}")}, **of_stage}
 
 
 def _below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
