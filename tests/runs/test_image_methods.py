@@ -58,6 +58,23 @@ def test_what_needs_no_density_works_and_the_rest_is_one_line(run, tmp_path):
         run.sample(3)
 
 
+@pytest.mark.parametrize("name", methods.names())
+def test_the_default_precision_keeps_the_loss_finite_on_small_images(tmp_path, name):
+    settings = {**QUICK, "precision": "auto", "epochs": 2, "limit": 200, "batch_size": 32, "calibration_share": 0.0}
+    run = vergence.train("digits", method=name, out=tmp_path / "run", **settings)
+    assert all(np.isfinite(row["loss"]) for row in run.folder.metrics())
+    assert all(p.isfinite().all() for p in run.method.parameters())
+
+
+@pytest.mark.parametrize("name", ["denoising_autoencoder", "variational_autoencoder", "dino"])
+def test_images_that_are_no_squares(tmp_path, name):
+    x = np.random.default_rng(0).integers(0, 256, (80, 12, 20, 3), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", x)
+    settings = {**QUICK, "epochs": 1, "batch_size": 16, "options": {"local_crops": 2} if name == "dino" else {}}
+    run = vergence.train(str(tmp_path / "x.npy"), method=name, out=tmp_path / "run", **settings)
+    assert run.encode(x).isfinite().all()
+
+
 def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
     first = vergence.train("digits", method="denoising_autoencoder", out=tmp_path / "a", epochs=1, limit=600, **QUICK)
     second = vergence.train(out=tmp_path / "b", init=str(tmp_path / "a"), objective="vje", epochs=1, lr=0.0)
@@ -74,6 +91,9 @@ def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
     (["--method", "masked_autoencoder", "--encoder", "small"], "expected a vision transformer of timm"),
     (["--method", "dino", "--set", "local_size=9"], "expected local_size from 1 to the images' 8 pixels, found 9"),
     (["--method", "dino", "--set", "local_crops=1000"], "option local_crops of at most 256"),
+    (["--method", "dino", "--set", "asymmetric=maybe"], "expected asymmetric of method 'dino' to be true or false"),
+    (["--method", "masked_autoencoder", "--set", "decoder_depth=2.5"], "decoder_depth of method 'masked_autoencoder' to be"),
+    (["--objective", "vssl", "--set", "predictor=no"], "expected predictor of objective 'vssl' to be true or false, found 'no'"),
     (["--method", "dino", "--set", "crops=2"], "expected an option of method 'dino'"),
     (["--method", "dion"], "did you mean 'dino'"),
     (["--method", "dino", "--objective", "vje"], "expected no objective with method 'dino'"),

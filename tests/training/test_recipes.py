@@ -3,13 +3,14 @@ import inspect
 
 import numpy as np
 import pytest
+import torch
 
 import vergence
 from vergence import methods, objectives
 from vergence.data.config import DataConfig
 from vergence.encoders import networks
 from vergence.runs.train import describe
-from vergence.training import recipes
+from vergence.training import build, recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 
 
@@ -63,7 +64,47 @@ def test_recipes_of_methods_hold_the_published_settings():
     assert recipes.get("masked_autoencoder_small")().model.encoder.startswith("timm:vit_tiny_patch16_224,patch_size=4,")
 
 
-def test_a_method_takes_its_small_recipe_and_an_objective_none():
+@pytest.mark.parametrize("name", ["contrastive", "byol", "simsiam", "vicreg", "barlow_twins", "moco", "swav", "lejepa"])
+def test_an_objective_that_needs_a_head_has_one_without_further_options(name):
+    config = describe("digits", None, {"objective": name, "epochs": 3})
+    assert config == recipes.override(recipes.get(f"{name}_small")("digits"), epochs=3) and config.model.projector
+    assert describe("digits", "vje_small", {"objective": name}).model.projector == ()
+    assert describe("x.npy", None, {"objective": name, "encoder": "mlp", "projector": (8,)}).model.projector == (8,)
+
+
+PUBLISHED = {  # optimizer, rate, batch, weight decay, epochs, last width of the head
+    "barlow_twins_imagenet": ("lars", 1.6, 2048, 1e-6, 1000, 8192),
+    "byol_cifar10": ("lars", 5.0, 256, 1e-6, 1000, 128),
+    "byol_imagenet": ("lars", 7.2, 4096, 1e-6, 100, 256),
+    "contrastive_cifar10": ("lars", 5.0, 256, 1e-6, 1000, 256),
+    "contrastive_imagenet": ("lars", 4.8, 4096, 1e-6, 100, 128),
+    "lejepa_imagenette": ("adamw", 2e-3, 256, 0.05, 800, None),
+    "moco_imagenet": ("lars", 4.8, 4096, 1e-6, 300, 256),
+    "simsiam_cifar10": ("sgd", 0.06, 512, 5e-4, 800, 2048),
+    "simsiam_imagenet": ("sgd", 0.1, 512, 1e-4, 100, 2048),
+    "swav_imagenet": ("lars", 4.8, 4096, 1e-6, 400, 128),
+    "vicreg_cifar10": ("lars", 5.0, 256, 1e-6, 1000, 2048),
+    "vicreg_imagenet": ("lars", 1.6, 2048, 1e-6, 1000, 8192),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_published_settings_are_the_published_ones(name):
+    config = recipes.get(name)()
+    fit, wanted = config.fit, PUBLISHED[name]
+    assert (fit.optimizer, fit.batch_size, fit.epochs) == (wanted[0], wanted[2], wanted[4])
+    assert (fit.lr, fit.weight_decay) == pytest.approx((wanted[1], wanted[3]))
+    assert wanted[5] is None or config.model.projector[-1] == wanted[5]
+
+
+@pytest.mark.parametrize(("name", "schedule"), [("byol", "cosine"), ("moco", "cosine"), ("vssl", "constant")])
+def test_a_built_teacher_has_the_schedule_of_its_method(name, schedule):
+    config = describe("digits", None, {"objective": name})
+    method = build.initial_method(config, (1, 8, 8), None, torch.zeros(1), torch.ones(1))
+    assert method.teacher is not None and method.schedule == schedule
+
+
+def test_a_method_takes_its_small_recipe():
     config = describe("digits", None, {"method": "dino", "epochs": 3})
     assert config == recipes.override(recipes.get("dino_small")("digits"), epochs=3)
     other = describe("digits", "dino_small", {"objective": "vje"}).model

@@ -54,6 +54,21 @@ class Standardize(nn.Module):
         return (to_unit(x, self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
 
 
+class _Convolution(nn.Conv2d):
+    """A convolution that computes maps of a single pixel in the weight's own type.
+
+    With bfloat16, a stride of 2 and such a map, torch's kernel on the CPU (2.15) leaves the gradient of the weights that see only
+    the border unset, whatever the memory holds.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns maps (B, C', H', W') of maps (B, C, H, W)."""
+        if x.shape[-1] > 1:
+            return super().forward(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.to(self.weight.dtype))
+
+
 def small_convnet(channels: int, widths: Sequence[int] = (32, 64, 128, 256)) -> nn.Module:
     """Returns 3x3 convolutions (strides 1, 2, 2, 2), each with BatchNorm and ReLU, and average pooling: D = widths[-1].
 
@@ -67,7 +82,7 @@ def small_convnet(channels: int, widths: Sequence[int] = (32, 64, 128, 256)) -> 
     """
     layers: list[nn.Module] = []
     for i, (c_in, c_out) in enumerate(zip((channels, *widths), widths, strict=False)):
-        conv = nn.Conv2d(c_in, c_out, 3, stride=1 if i == 0 else 2, padding=1, bias=False)
+        conv = _Convolution(c_in, c_out, 3, stride=1 if i == 0 else 2, padding=1, bias=False)
         layers += [conv, nn.BatchNorm2d(c_out), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 

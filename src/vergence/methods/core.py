@@ -106,6 +106,11 @@ class ImageMethod(Method):
         self.objective, self.projector, self.target_encoder = None, nn.Identity(), None
         self._last: Tensor | None = None
 
+    @property
+    def view_shape(self) -> tuple[int, ...]:
+        """Shape of a view of an image, a square with its height; for vectors that of the vectors."""
+        return self.shape if len(self.shape) == 1 else (self.shape[0], self.shape[1], self.shape[1])
+
     def branch(self, side: Literal["context", "target"]) -> nn.Sequential:
         """Returns the encoder, of both sides."""
         return nn.Sequential(self.encoder, self.projector)

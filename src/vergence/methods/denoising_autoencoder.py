@@ -66,7 +66,7 @@ class DenoisingAutoencoder(ImageMethod):
         require_within("[0, 1)", mask=mask)
         self.noise, self.mask = noise, mask
         dim = width(encoder, self.shape)
-        self.decoder = Decoder(dim, self.shape) if len(self.shape) == 3 else mlp((dim, HIDDEN, HIDDEN, *self.shape))
+        self.decoder = Decoder(dim, self.view_shape) if len(self.shape) == 3 else mlp((dim, HIDDEN, HIDDEN, *self.shape))
 
     def inputs(self, views: Views) -> MultiView:
         """Returns the corrupted view and the item."""

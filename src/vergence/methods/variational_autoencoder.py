@@ -72,7 +72,7 @@ class VariationalAutoencoder(ImageMethod):
         require_positive(deviation=deviation)
         self.latent, self.beta, self.deviation = latent, beta, deviation
         self.head = nn.Linear(width(encoder, self.shape), 2 * latent)
-        self.decoder = Decoder(latent, self.shape)
+        self.decoder = Decoder(latent, self.view_shape)
 
     def inputs(self, views: Views) -> MultiView:
         """Returns one view and e (n, L), the noise of the latent features."""

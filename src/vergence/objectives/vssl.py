@@ -40,6 +40,7 @@ from vergence.densities.gaussian import JointGaussian
 from vergence.densities.power_spherical import direction
 from vergence.encoders.networks import projector
 from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.parts.directions import directions
 from vergence.objectives.parts.ema import EMAGaussian, EMANetwork
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
@@ -149,19 +150,17 @@ class VSSL(ConditionalObjective):
         return z.detach(), F.softplus(upcast_half(self.averaged(self.variance, z))) + self.floor
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns ``likelihood`` and ``kl``; of a -> b, or the mean of both directions where z_b is a student's embedding.
+        """Returns ``likelihood`` and ``kl``, the mean of the directions a -> b and b -> a.
 
-        An embedding z_b without gradient is a teacher's, and only a target. Views are exchangeable, so that both have the same
-        expectation.
+        An embedding without gradient is a teacher's, and only a target (`vergence.objectives.parts.directions.directions`).
 
         Raises:
             ValueError: The embeddings are not two (B, dim), or are too large.
         """
         require_batch(za, zb, self.dim)
-        if zb.requires_grad:
-            za, zb = torch.cat([za, zb]), torch.cat([zb, za])
-        mu, v = self.student(za)
-        m, w = self.prior(zb)
+        queries, targets = zip(*directions(za, zb), strict=True)
+        mu, v = self.student(torch.cat(queries))
+        m, w = self.prior(torch.cat(targets))
         s, spread = (mu, v) if self.likelihood == "expected" else (mu + v.sqrt() * torch.randn_like(v), torch.zeros_like(v))
         if self.loss == "analytic":
             terms = {"likelihood": cross_entropy(s, spread, m, w), "kl": self.beta * kl_diagonal(mu, v, m, w)}

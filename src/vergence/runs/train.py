@@ -156,8 +156,9 @@ def _fit_of(model: ModelConfig) -> "Fit":
 def _suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> RunConfig:
     """Returns the description that starts from the default recipe for the data."""
     recipe = recipes.default(kind, shape, settings)
-    if recipe == recipes.DEFAULT and kind == "image" and (names := sorted(settings.keys() & {"knn_every", "precision", "amp"})):
-        print(f"note: recipe {recipe}, since {', '.join(names)} is not for patches, the default for images", file=sys.stderr)
+    why = recipes.of_networks(settings)
+    if kind == "image" and why and set(why) <= {"knn_every", "precision"}:  # others ask for a network
+        print(f"note: recipe {recipe}, since {', '.join(why)} is not for patches, the default for images", file=sys.stderr)
     return config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number"}  # types of options that are checked
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
 
@@ -167,13 +169,25 @@ def _with_options(
         ValueError: An option is unknown, or of a wrong type.
     """
     known = [name for name in inspect.signature(kind).parameters if name not in names]
+    hints = _hints(kind)
     for name in options:
         if name not in known:
             raise unknown(f"option of {what}", name, known)
+        hint, found = hints.get(name), options[name]
+        if hint is not None and hint in WORDS and (not isinstance(found, hint) or isinstance(found, bool) != (hint is bool)):
+            raise ValueError(f"expected {name} of {what} to be {WORDS[hint]}, found {found!r}; change it")
     try:
         return kind(*arguments, **{**(own or {}), **options})
     except TypeError as error:
         raise ValueError(f"{what} cannot take the options {dict(options)}: {error}") from error
+
+
+def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the types of a class's arguments; none where they cannot be resolved, as may be outside the library."""
+    try:
+        return typing.get_type_hints(kind.__init__) if inspect.isclass(kind) else {}
+    except (NameError, TypeError, AttributeError):
+        return {}
 
 
 def require_packages(config: ModelConfig) -> None:

@@ -17,6 +17,9 @@ __all__ = [
     "byol_cifar10",
     "byol_imagenet",
     "byol_small",
+    "contrastive_cifar10",
+    "contrastive_imagenet",
+    "contrastive_small",
     "lejepa_imagenette",
     "lejepa_small",
     "moco_imagenet",
@@ -34,6 +37,7 @@ __all__ = [
 ASYMMETRIC = ViewConfig(crop=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1), blur=0.55, solarize=0.1)  # means of BYOL's two views
 MOCO = ViewConfig()  # MoCo v2's
 NO_BLUR = ViewConfig(blur=0.0)
+SIMCLR = ViewConfig(crop=(0.08, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5)
 
 
 def byol_imagenet(source: str = "imagenet") -> RunConfig:
@@ -158,6 +162,37 @@ def byol_small(source: str = "cifar10") -> RunConfig:
     Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
     """
     return _small(source, _model("byol", (512, 128), "batch", {"hidden": 512}, "small"))
+
+
+def contrastive_cifar10(source: str = "cifar10") -> RunConfig:
+    """SimCLR on CIFAR-10: ResNet-18, a head of 2048, 2048 and 256, temperature 0.5, LARS 5, 1,000 epochs.
+
+    Command: ``vergence train cifar10 --recipe contrastive_cifar10 --out runs/contrastive_cifar10``
+    Device and time: one data-center GPU; not run by us.
+    It is the CIFAR-10 setting of arXiv:2505.12477, there with a ResNet-50; solo-learn reports 90.74 for another setting.
+    """
+    model = _model("contrastive", (2048, 2048, 256), "batch", {"temperature": 0.5}, "resnet18-cifar")
+    return _cifar10(source, model, NO_BLUR, lr=5.0)
+
+
+def contrastive_imagenet(source: str = "imagenet") -> RunConfig:
+    """SimCLR on ImageNet-1K for 100 epochs: ResNet-50, a head of 2048 and 128, temperature 0.1, LARS 0.075 sqrt(4096).
+
+    Command: ``vergence train PATH --recipe contrastive_imagenet --devices 8 --out runs/contrastive_imagenet``
+    Device and time: eight data-center GPUs; not run by us.
+    Reported (arXiv:2011.10566, table 4): linear probe 66.5 (top-1), reproduced by its authors, of SimCLR (arXiv:2002.05709).
+    """
+    model = _model("contrastive", (2048, 128), "batch", {"temperature": 0.1})
+    return _imagenet(source, model, SIMCLR, epochs=100, batch_size=4096, optimizer="lars", lr=4.8, weight_decay=1e-6)
+
+
+def contrastive_small(source: str = "cifar10") -> RunConfig:
+    """SimCLR with four 3x3 convolutions, for CPUs and for a first try.
+
+    Command: ``vergence train cifar10 --recipe contrastive_small --limit 10000 --out runs/contrastive``
+    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``. The temperature is 0.2, as in MoCo v2.
+    """
+    return _small(source, _model("contrastive", (512, 128), "batch", {}, "small"))
 
 
 def simsiam_small(source: str = "cifar10") -> RunConfig:

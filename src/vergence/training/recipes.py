@@ -34,6 +34,7 @@ __all__ = [
     "patches_vi_simsiam",
     "patches_vje",
     "patches_vssl",
+    "of_networks",
     "suggested",
     "unused",
     "vi_simsiam_small",
@@ -289,18 +290,22 @@ def vje_imagenet(source: str = "imagenet") -> RunConfig:
 def suggested(settings: Mapping[str, Any]) -> str:
     """Returns the name of the recipe that settings suggest before the data is known.
 
-    It is ``NAME_small`` for ``method="NAME"``, ``patches`` for an encoder ``patches``, ``patches_OBJECTIVE`` for ``patches-mlp``
-    (VJE by default), and ``vje_small`` otherwise. See `default` for what follows from the data.
+    It is ``NAME_small`` for ``method="NAME"`` and for an objective that has one, ``patches`` for an encoder ``patches``,
+    ``patches_OBJECTIVE`` for ``patches-mlp`` (VJE by default), and ``vje_small`` otherwise. See `default` for what follows
+    from the data.
 
     Example:
-        >>> suggested({"encoder": "patches:atoms=64"}), suggested({"encoder": "patches-mlp", "objective": "gje"}), suggested({})
-        ('patches', 'patches_gje', 'vje_small')
+        >>> suggested({"encoder": "patches:atoms=64"}), suggested({"encoder": "patches-mlp", "objective": "gje"})
+        ('patches', 'patches_gje')
+        >>> suggested({"objective": "simsiam"}), suggested({"objective": "gje"})
+        ('simsiam_small', 'vje_small')
     """
     encoder = settings.get("encoder") or ""
     if settings.get("method") is not None:
         return of_method(settings["method"])
     if not is_closed_form(encoder) or settings.get("init") is not None:
-        return DEFAULT
+        small = f"{settings.get('objective')}_small"
+        return small if small in names() else DEFAULT
     own = f"patches_{settings.get('objective') or 'vje'}"
     return "patches" if not is_refined(encoder) else own if own in names() else "patches_contrastive"
 
@@ -320,10 +325,19 @@ def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
         >>> default("image", (3, 32, 32), ["seed"]), default("image", (3, 32, 32), ["epochs"]), default("vector", (5,), [])
         ('patches', 'vje_small', 'vje_small')
     """
-    network = _fields(ModelConfig, FitConfig) - CLOSED_FORM
-    if kind != "image" or network & set(settings) or min(shape[1:]) < SMALLEST:
+    if kind != "image" or of_networks(settings) or min(shape[1:]) < SMALLEST:
         return DEFAULT
     return "patches"
+
+
+def of_networks(settings: Collection[str]) -> list[str]:
+    """Returns the names of the settings that only networks and optimizers have.
+
+    Example:
+        >>> of_networks(["seed", "root", "epochs"])
+        ['epochs']
+    """
+    return sorted((_fields(ModelConfig, FitConfig) - CLOSED_FORM) & set(settings))
 
 
 def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
