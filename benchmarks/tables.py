@@ -645,14 +645,15 @@ def foreign_table(data: str) -> str:
     """AUROC of each detector on the features of `vje` and on what needs no encoder: the default first, then the controls."""
     shown = [row for row in foreign_rows(data) if row["encoder"] in ("vje", "pixels")]
     shown = [row for row in shown if not re.match("default [23].", row["detector"])]  # parts of rules that are no longer used
-    shown.sort(key=lambda row: (row["detector"] != "default", not row["detector"].startswith("default"), -row["mean_foreign"]))
+    shown.sort(key=lambda row: (row["detector"] != DEFAULT, not row["detector"].startswith("default"), -row["mean_foreign"]))
     best = max(row["mean_foreign"] for row in shown)
     body = []
     for row in shown:
         values = [f"{row['auroc'][f'conf:{name}']:.3f}" for name in FOREIGN[data]]
         mean = f"**{row['mean_foreign']:.3f}**" if row["mean_foreign"] == best else f"{row['mean_foreign']:.3f}"
         level = f"`vje`: {row['level'].removeprefix('own_')}" if row["level"].startswith("own_") else row["level"]
-        body.append([level, row["detector"], *values, mean, f"{row['mean_corrupted']:.3f}"])
+        name = f"**{DEFAULT}, today's**" if row["detector"] == DEFAULT else row["detector"]
+        body.append([level, name, *values, mean, f"{row['mean_corrupted']:.3f}"])
     return grid(["level", "detector", *FOREIGN[data], "mean", "corruptions"], body)
 
 

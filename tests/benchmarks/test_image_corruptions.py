@@ -292,3 +292,21 @@ def test_what_cannot_be_corrupted_is_said_in_one_line(shape, kind, severity, mes
 
 def test_single_pixels_can_have_noise():
     assert ic.corrupted(torch.zeros(1, 3, 1, 1, dtype=torch.uint8), "gaussian_noise", 1, torch.tensor([0])).shape == (1, 3, 1, 1)
+
+
+def test_the_strengths_are_the_published_ones_of_cifar_10_c():
+    published = {
+        "gaussian_noise": (0.04, 0.06, 0.08, 0.09, 0.10),
+        "shot_noise": (500, 250, 100, 75, 50),
+        "impulse_noise": (0.01, 0.02, 0.03, 0.05, 0.07),
+        "speckle_noise": (0.06, 0.1, 0.12, 0.16, 0.2),
+        "gaussian_blur": (0.4, 0.6, 0.7, 0.8, 1),
+        "defocus_blur": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        "fog": ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+        "frost": ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        "brightness": (0.05, 0.1, 0.15, 0.2, 0.3),
+        "saturate": ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+        "pixelate": (0.95, 0.9, 0.85, 0.75, 0.65),
+        "jpeg_compression": (80, 65, 58, 50, 40),
+    }
+    assert {name: ic.STRENGTHS[name] for name in published} == published

@@ -159,7 +159,7 @@ def byol_small(source: str = "cifar10") -> RunConfig:
     """BYOL with four 3x3 convolutions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe byol_small --limit 10000 --out runs/byol``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("byol", (512, 128), "batch", {"hidden": 512}, "small"))
 
@@ -190,7 +190,8 @@ def contrastive_small(source: str = "cifar10") -> RunConfig:
     """SimCLR with four 3x3 convolutions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe contrastive_small --limit 10000 --out runs/contrastive``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``. The temperature is 0.2, as in MoCo v2.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
+    The temperature is 0.2, as in MoCo v2.
     """
     return _small(source, _model("contrastive", (512, 128), "batch", {}, "small"))
 
@@ -199,7 +200,7 @@ def simsiam_small(source: str = "cifar10") -> RunConfig:
     """SimSiam with four 3x3 convolutions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe simsiam_small --limit 10000 --out runs/simsiam``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("simsiam", (512, 512), "batch_last", {"hidden": 128}, "small"))
 
@@ -208,7 +209,7 @@ def vicreg_small(source: str = "cifar10") -> RunConfig:
     """VICReg with four 3x3 convolutions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe vicreg_small --limit 10000 --out runs/vicreg``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("vicreg", (512, 512, 512), "batch", {}, "small"))
 
@@ -217,7 +218,7 @@ def barlow_twins_small(source: str = "cifar10") -> RunConfig:
     """Barlow Twins with four 3x3 convolutions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe barlow_twins_small --limit 10000 --out runs/barlow_twins``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("barlow_twins", (512, 512, 512), "batch", {}, "small"))
 
@@ -226,7 +227,7 @@ def moco_small(source: str = "cifar10") -> RunConfig:
     """MoCo v3 with four 3x3 convolutions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe moco_small --limit 10000 --out runs/moco``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("moco", (512, 128), "batch_last", {"hidden": 512}, "small"))
 
@@ -235,7 +236,7 @@ def swav_small(source: str = "cifar10") -> RunConfig:
     """SwAV with four 3x3 convolutions and as many prototypes as the batch has items, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe swav_small --limit 10000 --out runs/swav``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("swav", (512, 128), "batch", {"prototypes": 128, "frozen_steps": 62}, "small"))
 
@@ -244,7 +245,7 @@ def lejepa_small(source: str = "cifar10") -> RunConfig:
     """LeJEPA with four 3x3 convolutions and 256 directions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe lejepa_small --limit 10000 --out runs/lejepa``
-    Device and time: two CPU cores, minutes; results are in ``docs/methods.md``.
+    Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("lejepa", (512, 512, 64), "batch", {"slices": 256}, "small"))
 
