@@ -40,6 +40,7 @@ def spread(values: list[float]) -> str:
 def objectives_table() -> str:
     """A line for each objective: its title and source from its docstring, and how it was tested."""
     trained = {row["config"]["model"]["objective"] for row in rows("training")} | {row["objective"] for row in rows("joint")}
+    trained |= {row["method"] for row in rows("methods")}
     body = []
     for name in objectives.names():
         first = importlib.import_module(f"vergence.objectives.{name}").__doc__.splitlines()[0]
@@ -570,26 +571,29 @@ def findings_table() -> str:
 
 
 def two_cores_table() -> str:
-    """Lines of ``two_cores.py`` for each data set and number of images: the newest default and its controls, over its seeds."""
+    """Lines of ``two_cores.py`` for each data set and number of images: the newest default and its controls, over its seeds.
+
+    Processor seconds and milliseconds are medians over seeds, memory is the largest, with that of the libraries.
+    """
     defaults = [row for row in rows("two_cores") if not {"--encoder", "--set", "--curve"} & set(row.get("command", "").split())]
     newest = {(row["data"], row["limit"]): row["encoder"] for row in defaults}
-    runs = defaultdict(dict)  # the last row of each seed; a row of an idle machine replaces one of a busy one
-    for row in sorted(rows("two_cores"), key=lambda row: not row["note"].startswith(BUSY)):
+    runs = defaultdict(dict)  # the last row of each seed
+    for row in rows("two_cores"):
         if row["encoder"] == newest[row["data"], row["limit"]]:
             runs[row["data"], row["limit"]][row["seed"]] = row
     body = []
     for (data, limit), seeds in sorted(runs.items()):
-        idle = [row for row in seeds.values() if not row["note"].startswith(BUSY)]
         for name, label in (("", "**patches**"), ("pixels_", "pixels (control)"), ("pca_", "pca (control)")):
             shares = [spread([row[f"{name}{kind}"] / 100 for row in seeds.values()]) for kind in ("knn30", "probe")]
-            timed = idle if not name else []
-            pairs = [(row["seconds_after_each_pass"][-1], row["images_per_second"]) for row in timed]
-            times = [f"{statistics.median(column):.0f}" for column in zip(*pairs, strict=True)] or ["", ""]
-            used = [row["cpu_seconds"] for row in seeds.values() if not name and "cpu_seconds" in row]
+            own = [] if name else list(seeds.values())
+            rank = spread([row["effective_rank"] / 100 for row in own]) if own else ""
+            used = [f"{statistics.median(row['cpu_seconds'] for row in own):.0f}"] if own else [""]
+            used += [f"{statistics.median(row['embed_cpu_milliseconds'] for row in own):.1f}"] if own else [""]
+            used += [f"{max(row['fit_peak_mib'] for row in own):,}"] if own else [""]
             first = ["", "", ""] if name else [data, f"{limit:,}", str(len(seeds))]
-            body.append([*first, label, *shares, *times, f"{statistics.median(used):.0f}" if used else ""])
-    head = ["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "encoder's fit, s", "images/s"]
-    return grid([*head, "whole run, processor s"], body)
+            body.append([*first, label, *shares, rank, *used])
+    head = ["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "effective rank"]
+    return grid([*head, "whole run, processor s", "an image, processor ms", "peak memory, MiB"], body)
 
 
 def pretrained_table() -> str:

@@ -13,10 +13,12 @@ nothing is written: settings are chosen so.
 
 import argparse
 import json
+import multiprocessing
 import os
 import resource
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +153,9 @@ def main():
         key = {"data": args.source, "limit": args.limit, "point": json.loads(json.dumps(point)) if args.curve else None}
         if args.curve and ledger.holds(args.out, **key, seed=args.seed):
             continue
-        values = {**key, "note": args.note, "cores": os.cpu_count(), **measure(args, {"recipe": recipe, **settings})}
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # whose memory is this point's
+            measured = apart.submit(measure, args, {"recipe": recipe, **settings}).result()
+        values = {**key, "note": args.note, "cores": os.cpu_count(), **measured}
         ledger.add(None if args.choose else args.out, ledger.row(values, seed=args.seed))
 
 
