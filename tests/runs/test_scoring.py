@@ -122,6 +122,17 @@ def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
     assert any(line.startswith("warning: the items as a whole are unlike the calibration items") for line in decisions.lines())
 
 
+def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tmp_path, capsys):
+    digits = next(run.items("digits").stream([torch.arange(359)]))[1]
+    good = run.items(torch.cat([digits[:220], noise(8)]))
+    scored(run, digits[220:], tmp_path / "a.npz", calibration=good)
+    line = next(line for line in capsys.readouterr().err.splitlines() if "look odd themselves" in line)
+    names = line.split("look at ")[1].split(":")[0].split(", ")
+    assert len(names) == 5 and set(names) <= {str(i) for i in range(220, 228)}
+    scored(run, digits[220:], tmp_path / "b.npz", calibration=good, confirmed=[str(i) for i in range(220, 228)])
+    assert "look odd themselves" not in capsys.readouterr().err
+
+
 def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, tmp_path, capsys):
     new = next(run.items("digits").stream([torch.arange(100)]))[1]
     train = next(run.items("digits:train").stream([torch.arange(100)]))[1]

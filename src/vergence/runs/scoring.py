@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vergence.data.items import Items
-from vergence.detection import fpr_threshold, label_trim, reportable
+from vergence.detection import fpr_threshold, label_trim, reportable, select, tail_p_values
 from vergence.runs.detector import RunDetector
 from vergence.runs.findings import write_run_page
 from vergence.runs.identity import of_module
@@ -21,6 +21,8 @@ from vergence.utils.files import original, require_table
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
+
+FEWEST_TAIL, SHOWN = 100, 5  # calibration items
 
 __all__ = ["read_names", "require_apart", "require_calibration", "score_items"]
 
@@ -79,7 +81,7 @@ def score_items(
     require_calibration(found.calibration)
     certificate = None if fpr is None else fpr_threshold(found.calibration, fpr, confidence)
     decisions = Decisions(len(found.calibration), fdr, certificate)
-    for note in _before(run, found, len(items), decisions):
+    for note in [*_before(run, found, len(items), decisions), *_odd_ones(found)]:
         print(note, file=sys.stderr)
     digest = hashlib.sha256(found.content()).hexdigest()
     job = {"job": "score", "model": of_module(run.method), "detector": digest, "fdr": fdr, "fpr": fpr or 0.0}
@@ -148,6 +150,18 @@ def require_calibration(scores: np.ndarray) -> None:
         raise ValueError(
             f"expected calibration scores that differ, found {scores[0]:g} for all {n}; give items that differ, or train longer"
         )
+
+
+def _odd_ones(found: RunDetector) -> list[str]:
+    """Returns a line where calibration items look odd themselves, by the tail of the others."""
+    scores = found.calibration
+    if len(scores) < FEWEST_TAIL or not np.quantile(scores, 0.9) < scores.max() < np.inf:
+        return []
+    order = np.argsort(-scores, kind="stable")
+    n = int(select(tail_p_values(scores), fdr=0.1).sum())
+    first = ", ".join(found.names[i] for i in order[: min(n, SHOWN)])
+    hides = f"note: {n:,} of the calibration items look odd themselves, which hides others like them; look at"
+    return [f"{hides} {first}: a file that names those that are odd, one a line, goes to --confirm"] if n else []
 
 
 def _before(run: "Run", found: RunDetector, n: int, decisions: Decisions) -> list[str]:

@@ -265,7 +265,7 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
 
 def _behind(other: RunConfig, settings: dict[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
     """Returns the description of a run behind another one's closed form, and the settings, if these ask for an objective."""
-    if settings.get("objective", "none") == "none" and not is_refined(settings.get("encoder") or ""):
+    if settings.get("objective", "none") == "none" and not is_refined(str(settings.get("encoder") or "")):
         return other, settings
     encoder = other.model.encoder.replace("patches", "patches-mlp", 1)
     asked = {"objective": settings.get("objective"), "encoder": encoder}
@@ -296,7 +296,7 @@ def _resumed(
     given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
     about = folder.metadata
     complete = partial(_complete, shape=about.shape, n=about.n_train or 0, mirrored=config.views.flip > 0)
-    if "encoder" in given and not config.model.freeze:
+    if isinstance(given.get("encoder"), str) and not config.model.freeze:
         given = {**given, "encoder": complete(given["encoder"])}
     if recipe is not None:
         asked = dataclasses.asdict(recipes.override(recipes.get(recipe)(config.data.source), **given).model)

@@ -300,7 +300,7 @@ def suggested(settings: Mapping[str, Any]) -> str:
         >>> suggested({"objective": "simsiam"}), suggested({"objective": "gje"})
         ('simsiam_small', 'vje_small')
     """
-    encoder = settings.get("encoder") or ""
+    encoder = str(settings.get("encoder") or "")
     if settings.get("method") is not None:
         return of_method(settings["method"])
     if not is_closed_form(encoder) or settings.get("init") is not None:
