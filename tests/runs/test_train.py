@@ -167,5 +167,6 @@ def test_a_network_without_memory_left_is_one_line(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((40, 3, 140, 140), np.uint8))
     message = r"fits into memory, found none left .*; lower size, batch_size"
     with limits(200 << 20), pytest.raises(ValueError, match=message) as caught:
-        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", objective="moco", device="cpu")
+        settings = {"recipe": "vje_small", "encoder": "mlp", "objective": "moco", "device": "cpu"}
+        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **settings)
     assert "\n" not in str(caught.value)

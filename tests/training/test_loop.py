@@ -188,7 +188,7 @@ def test_a_run_that_ends_collapsed_says_so_at_its_end_and_on_its_page(tmp_path, 
     if objective == "vje":
         assert "training ended" not in "".join(ended) and "The training ended" not in page
     else:
-        advice = r"warning: the training ended, but the embedding collapses .*--projector.*--recipe patches"
+        advice = r"warning: the training ended, but the embedding collapses .*--set .projector=.*--recipe patches"
         assert re.search(advice, ended[-1]) and "The training ended, but the embedding collapses" in page
 
 

@@ -331,13 +331,9 @@ def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
 
 
 def of_networks(settings: Collection[str]) -> list[str]:
-    """Returns the names of the settings that only networks and optimizers have.
-
-    Example:
-        >>> of_networks(["seed", "root", "epochs"])
-        ['epochs']
-    """
-    return sorted((_fields(ModelConfig, FitConfig) - CLOSED_FORM) & set(settings))
+    """Returns the names of the settings that only networks and optimizers have, sorted."""
+    network = {field.name for part in (ModelConfig, FitConfig) for field in dataclasses.fields(part)} - CLOSED_FORM
+    return sorted(network & set(settings))
 
 
 def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
@@ -347,13 +343,9 @@ def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
         >>> unused(patches(), ["lr", "seed"]), unused(vje_small(), ["lr"])
         (['lr'], [])
     """
-    model = config.model
-    steps = model.freeze or (is_closed_form(model.encoder) and not is_refined(model.encoder))
-    return sorted((_fields(FitConfig) - CLOSED_FORM - {"precision", "batch_size"}) & set(settings)) if steps else []
-
-
-def _fields(*parts: type) -> set[str]:
-    return {field.name for part in parts for field in dataclasses.fields(part)}
+    model, fit = config.model, {field.name for field in dataclasses.fields(FitConfig)} - {"precision", "batch_size"}
+    without_steps = model.freeze or (is_closed_form(model.encoder) and not is_refined(model.encoder))
+    return [name for name in of_networks(settings) if without_steps and name in fit]
 
 
 def names() -> list[str]:
