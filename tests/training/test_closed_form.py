@@ -187,6 +187,17 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypat
 
 
 @pytest.mark.float32
+def test_trials_of_threads_have_an_image_also_where_blocks_are_small(tmp_path, monkeypatch):
+    monkeypatch.setattr("vergence.utils.threads.PATIENCE", 0.0)
+    monkeypatch.setattr(closed_form, "PIXELS", 1)  # as of very large images
+    seen, project = [], closed_form._Fit._projected
+    monkeypatch.setattr(closed_form._Fit, "_projected", lambda self, x, *rest: seen.append(len(x)) or project(self, x, *rest))
+    with using(2):
+        vergence.train("digits", out=tmp_path / "run", limit=60, calibration_share=0.0, **QUICK)
+    assert min(seen) == 1 and max(seen) == 4 and "chosen by measuring" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.float32
 def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
     run = vergence.train("digits", out=tmp_path / "run", encoder=TINY, device="cpu", limit=300, epochs=3, lr=0.1)
     assert run.folder.config.model.objective == "gje"

@@ -210,7 +210,12 @@ class _Fit:
         def project(i: int, x: Tensor, j: int) -> Tensor:
             return self._projected(x.to(self.fabric.device), i, j, mean, V)
 
-        for i, (_, x) in self.threads.over(stream, trial=lambda unit: project(unit[0], unit[1][1][: self.block // 8], 0)):
+        def trial(unit: tuple[int, tuple[Tensor, Tensor]]) -> None:
+            i, (_, x) = unit
+            if len(x):  # some of which can be read
+                project(i, x[: max(1, self.block // 8)], 0)
+
+        for i, (_, x) in self.threads.over(stream, trial=trial):
             if len(x):
                 sums.add([project(i, x, j) for j in range(self.settings.views)])
             self.progress(len(x) * self.settings.views * world, "joint embedding")
