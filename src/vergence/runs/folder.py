@@ -75,14 +75,8 @@ def score_folder(
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
         with late_bar("items", len(items)) as advance:
-            given: dict[str, Any] = {
-                "fdr": fdr,
-                "confirmed": confirmed or [],
-                "seed": seed,
-                "kept": kept,
-                "sizes": _sizes(source, items),
-            }
-            found = judge(Described(own), items, advance, **given, **settings)
+            choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
+            found = judge(Described(own), items, advance, kept=kept, sizes=_sizes(source, items), **choices, **settings)
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)
         if out is not None:

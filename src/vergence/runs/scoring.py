@@ -22,7 +22,7 @@ from vergence.utils.files import original, require_table
 if TYPE_CHECKING:
     from vergence.runs.run import Run
 
-FEWEST_TAIL, SHOWN = 100, 5  # calibration items
+SHOWN = 5  # calibration items
 
 __all__ = ["read_names", "require_apart", "require_calibration", "score_items"]
 
@@ -154,11 +154,11 @@ def require_calibration(scores: np.ndarray) -> None:
 
 def _odd_ones(found: RunDetector) -> list[str]:
     """Returns a line where calibration items look odd themselves, by the tail of the others."""
-    scores = found.calibration
-    if len(scores) < FEWEST_TAIL or not np.quantile(scores, 0.9) < scores.max() < np.inf:
+    try:
+        n = int(select(tail_p_values(found.calibration), fdr=0.1).sum())
+    except ValueError:  # too few, or without a tail
         return []
-    order = np.argsort(-scores, kind="stable")
-    n = int(select(tail_p_values(scores), fdr=0.1).sum())
+    order = np.argsort(-found.calibration, kind="stable")
     first = ", ".join(found.names[i] for i in order[: min(n, SHOWN)])
     hides = f"note: {n:,} of the calibration items look odd themselves, which hides others like them; look at"
     return [f"{hides} {first}: a file that names those that are odd, one a line, goes to --confirm"] if n else []

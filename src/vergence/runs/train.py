@@ -173,10 +173,9 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
         return config
     if opened.kind != "image":
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
-    n, mirrored = len(opened.train), config.views.flip > 0
-    for note in closed_form.fitted_settings(config.model.encoder, shape, n, mirrored)[1]:
+    name, notes = _complete(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    name = _complete(config.model.encoder, shape, n, mirrored)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=name))
 
 
@@ -295,12 +294,12 @@ def _resumed(
     before = config.to_dict()
     given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
     about = folder.metadata
-    complete = partial(_complete, shape=about.shape, n=about.n_train or 0, mirrored=config.views.flip > 0)
+    complete = partial(_complete, shape=about.shape, n=about.n_train, mirrored=config.views.flip > 0)
     if isinstance(given.get("encoder"), str) and not config.model.freeze:
-        given = {**given, "encoder": complete(given["encoder"])}
+        given = {**given, "encoder": complete(given["encoder"])[0]}
     if recipe is not None:
         asked = dataclasses.asdict(recipes.override(recipes.get(recipe)(config.data.source), **given).model)
-        asked |= {"encoder": complete(asked["encoder"])}
+        asked |= {"encoder": complete(asked["encoder"])[0]}
         given = {**{name: asked[name] for name in ("encoder", "objective", "method")}, **given}
     own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
     _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
@@ -311,12 +310,15 @@ def _resumed(
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
 
 
-def _complete(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> str:
-    """Returns the name of an encoder that is fitted in closed form, with every setting for n images; or another encoder's."""
+def _complete(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> tuple[str, list[str]]:
+    """Returns the name of an encoder that is fitted in closed form, with every setting for n images, and notes on reduced ones.
+
+    Another encoder's name is returned as it is.
+    """
     if not is_closed_form(encoder) or len(shape) == 1:
-        return encoder
-    settings = closed_form.fitted_settings(encoder, shape, n, mirrored)[0]
-    return encoder.partition(":")[0] + ":" + settings.name.partition(":")[2]
+        return encoder, []
+    settings, notes = closed_form.fitted_settings(encoder, shape, n, mirrored)
+    return encoder.partition(":")[0] + ":" + settings.name.partition(":")[2], notes
 
 
 def _refuse_changes(changed: dict[str, tuple[Any, Any]]) -> None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from vergence.encoders.names import is_closed_form, is_factory, is_refined
 from vergence.encoders.networks import timm_model
 from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file, timm_tag
+from vergence.encoders.refined import RefinedEncoder
 from vergence.methods.core import Method
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder
@@ -18,7 +20,6 @@ from vergence.utils.names import quoted
 __all__ = ["configured", "from_run", "hint", "load_start"]
 
 MODEL = "model.safetensors"
-STAGE = "closed_form."  # of the names of `vergence.encoders.refined.RefinedEncoder`
 
 
 def configured(config: RunConfig) -> RunConfig:
@@ -135,17 +136,13 @@ def _load_run(method: Method, config: RunConfig, path: Path, trust_code: bool) -
     folder = RunFolder.open(path, trust_code=trust_code)
     state = folder.load_model()
     same = _of_model(folder.config.model) == _of_model(config.model)
-    part = state if same else _below(state, "encoder.")
-    if is_refined(config.model.encoder) and not is_refined(folder.config.model.encoder):
-        part = _behind(part, method.encoder.state_dict())
-    load_weights(method if same else method.encoder, part, str(path))
+    encoder: Any = method.encoder  # statistics of the input, then the network
+    if isinstance(encoder[1], RefinedEncoder) and not is_refined(folder.config.model.encoder):
+        load_weights(encoder[0], _below(state, "encoder.0."), str(path))
+        load_weights(encoder[1].closed_form, _below(state, "encoder.1."), str(path))
+    else:
+        load_weights(method if same else method.encoder, state if same else _below(state, "encoder."), str(path))
     return Weights(source="run", name=config.model.init or "", file=MODEL, sha256=sha256(path / MODEL), whole=same)
-
-
-def _behind(closed_form: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of an encoder whose first stage is a fitted closed form, with its own network behind it."""
-    of_stage = {name.replace("1.", f"1.{STAGE}", 1) if name.startswith("1.") else name: x for name, x in closed_form.items()}
-    return {**{name: x for name, x in own.items() if name.startswith("1.") and not name.startswith(f"1.{STAGE}")}, **of_stage}
 
 
 def _below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
