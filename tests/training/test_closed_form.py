@@ -18,7 +18,7 @@ from vergence.encoders.dictionary import PatchEncoder, PatchSettings
 from vergence.encoders.networks import Standardize
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
-from vergence.training import closed_form, loop, recipes
+from vergence.training import closed_form, loop, patches_recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.threads import using
@@ -279,7 +279,7 @@ def test_copies_are_mirrored_only_where_views_are(tmp_path):
 
 
 def test_the_recipe_is_complete():
-    config = recipes.patches()
+    config = patches_recipes.patches()
     assert config.model.encoder == "patches" and config.model.objective == "gje" and config.views.blur == 0
     assert RunConfig.from_dict(config.to_dict()) == config
-    assert [recipes.patches(source).views.flip for source in ("cifar10", "mnist", "photos")] == [0.5, 0.0, 0.5]
+    assert [patches_recipes.patches(source).views.flip for source in ("cifar10", "mnist", "photos")] == [0.5, 0.0, 0.5]

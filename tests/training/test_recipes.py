@@ -125,6 +125,14 @@ def test_every_public_recipe_of_the_file_is_listed_whatever_its_name(monkeypatch
     assert {"override", "get", "names"}.isdisjoint(recipes.names())
 
 
+@pytest.mark.parametrize("name", [name for name in objectives.names() if name != "none"])
+def test_every_objective_has_a_recipe_behind_the_closed_form(name):
+    config = recipes.get(f"patches_{name}")("digits")
+    assert (config.model.objective, config.model.encoder, config.fit.encoder_lr) == (name, "patches-mlp", 0.03)
+    assert config.views == recipes.get("patches")("digits").views
+    assert recipes.suggested({"encoder": "patches-mlp", "objective": name}) == f"patches_{name}"
+
+
 def test_unknown_recipes_are_refused():
     with pytest.raises(ValueError, match=r"expected a recipe among .*vje_small.*found 'vje_smal'; did you mean 'vje_small'?"):
         recipes.get("vje_smal")

@@ -1,8 +1,8 @@
 """Recipes: complete run configurations, each with its command, device, time and results; a paper's numbers are marked as such.
 
-A recipe is a public function of this file, of `vergence.training.paired_recipes` for published methods on pairs, or of
-`vergence.training.image_recipes` for methods on images, that returns a `RunConfig` and can be called without arguments; most take
-a data source. `override` changes single settings.
+A recipe is a public function that returns a `RunConfig` and can be called without arguments; most take a data source. Recipes
+are here, in `vergence.training.patches_recipes` (encoders in closed form), in `vergence.training.paired_recipes` (published methods
+on pairs), and in `vergence.training.image_recipes` (methods on images). `override` changes single settings.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.names import is_closed_form, is_refined
-from vergence.training import image_recipes, paired_recipes
+from vergence.training import image_recipes, paired_recipes, patches_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
@@ -23,18 +23,6 @@ __all__ = [
     "of_method",
     "of_networks",
     "override",
-    "patches",
-    "patches_contrastive",
-    "patches_gje",
-    "patches_gmje",
-    "patches_gmje_em",
-    "patches_gmje_gng",
-    "patches_gmje_mdn",
-    "patches_gmje_smc",
-    "patches_jepa",
-    "patches_vi_simsiam",
-    "patches_vje",
-    "patches_vssl",
     "suggested",
     "unused",
     "vi_simsiam_small",
@@ -48,140 +36,10 @@ __all__ = [
 ]
 
 DEFAULT = "vje_small"
+FILES = (patches_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 NO_BLUR = ViewConfig(blur=0.0)
-UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images: all shoes point to the left
-
-
-def patches(source: str = "cifar10") -> RunConfig:
-    """Whitened patches, a dictionary and linear joint embedding, all in closed form, with the joint Gaussian of the views (GJE).
-
-    Command: ``vergence train cifar10 --recipe patches --limit 10000 --out runs/patches``
-    Device and time: two CPU cores; results and times are in ``docs/patches.md``.
-
-    There are no epochs and no optimizer: of the training settings only ``seed``, ``device``, ``devices``, ``workers`` and
-    ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=512,pool=3``
-    (`vergence.encoders.dictionary.PatchSettings`); what a run uses is in its ``config.json``.
-
-    Views are the whole image, moved by up to two of 32 pixels (the encoder's ``shift``), mirrored half of the time, with
-    brightness and saturation changed, a fifth of them gray. Digits and Fashion-MNIST are not mirrored; set ``flip=0`` for other
-    data whose mirror images do not occur, such as letters.
-    """
-    flip = 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5
-    return RunConfig(
-        data=DataConfig(source=source),
-        views=ViewConfig(crop=(1.0, 1.0), flip=flip, jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
-        model=ModelConfig(encoder="patches", objective="gje"),
-        fit=FitConfig(epochs=1, precision="fp32", knn_every=0),
-    )
-
-
-def patches_contrastive(source: str = "cifar10") -> RunConfig:
-    """InfoNCE on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_contrastive --limit 10000 --out runs/patches_contrastive``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "contrastive", options={"temperature": 0.1})
-
-
-def patches_gje(source: str = "cifar10") -> RunConfig:
-    """GJE on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_gje --limit 10000 --out runs/patches_gje``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "gje", projector=(64,))
-
-
-def patches_gmje(source: str = "cifar10") -> RunConfig:
-    """GMJE on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_gmje --limit 10000 --out runs/patches_gmje``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "gmje", projector=(32,))
-
-
-def patches_gmje_em(source: str = "cifar10") -> RunConfig:
-    """GMJE, fitted by EM on a bank, on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_gmje_em --limit 10000 --out runs/patches_gmje_em``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "gmje_em", projector=(16,))
-
-
-def patches_gmje_gng(source: str = "cifar10") -> RunConfig:
-    """GMJE, fitted by growing neural gas, on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_gmje_gng --limit 10000 --out runs/patches_gmje_gng``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "gmje_gng", projector=(16,))
-
-
-def patches_gmje_mdn(source: str = "cifar10") -> RunConfig:
-    """GMJE with a mixture density network on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_gmje_mdn --limit 10000 --out runs/patches_gmje_mdn``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "gmje_mdn", projector=(32,))
-
-
-def patches_gmje_smc(source: str = "cifar10") -> RunConfig:
-    """GMJE with a bank of particles on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_gmje_smc --limit 10000 --out runs/patches_gmje_smc``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "gmje_smc", projector=(64,))
-
-
-def patches_jepa(source: str = "cifar10") -> RunConfig:
-    """Prediction of a teacher's embedding (JEPA) on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_jepa --limit 10000 --out runs/patches_jepa``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "jepa")
-
-
-def patches_vi_simsiam(source: str = "cifar10") -> RunConfig:
-    """VI-SimSiam on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_vi_simsiam --limit 10000 --out runs/patches_vi_simsiam``
-    Device and time: two CPU cores, minutes, as `patches_vje`; not measured.
-    """
-    return _refined(source, "vi_simsiam")
-
-
-def patches_vje(source: str = "cifar10") -> RunConfig:
-    """VJE on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_vje --limit 10000 --out runs/patches_vje``
-    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
-    """
-    return _refined(source, "vje", options={"hidden": 512})
-
-
-def patches_vssl(source: str = "cifar10") -> RunConfig:
-    """VSSL, cosine form, on the closed form of `patches`, with a network behind it.
-
-    Command: ``vergence train cifar10 --recipe patches_vssl --limit 10000 --out runs/patches_vssl``
-    Device and time: two CPU cores, minutes, as `patches_jepa`; not measured.
-    """
-    return _refined(source, "vssl")
-
-
-def _refined(source: str, objective: str, **changes: Any) -> RunConfig:
-    """Returns the settings that the recipes of networks behind a closed form share."""
-    base = override(patches(source), encoder="patches-mlp", objective=objective)
-    fit = FitConfig(epochs=2, batch_size=128, optimizer="adamw", lr=2e-3, encoder_lr=0.03, weight_decay=1e-4, knn_every=1)
-    fit = dataclasses.replace(fit, warmup_epochs=0.2, clip=5.0)
-    return override(dataclasses.replace(base, fit=fit), **changes)
 
 
 def vje_small(source: str = "cifar10") -> RunConfig:
@@ -340,7 +198,7 @@ def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
     """Returns the names of settings that have no effect on a run: those of steps, where an encoder is fitted in closed form.
 
     Example:
-        >>> unused(patches(), ["lr", "seed"]), unused(vje_small(), ["lr"])
+        >>> unused(get("patches")(), ["lr", "seed"]), unused(vje_small(), ["lr"])
         (['lr'], [])
     """
     model, fit = config.model, {field.name for field in dataclasses.fields(FitConfig)} - {"precision", "batch_size"}
@@ -359,12 +217,12 @@ def names() -> list[str]:
 
 
 def _all() -> dict[str, Any]:
-    return {**vars(paired_recipes), **vars(image_recipes), **globals()}
+    return {name: value for file in FILES for name, value in vars(file).items()} | globals()
 
 
 def _is_recipe(value: object) -> bool:
     """Returns whether a value is a function of the recipes' files that needs no arguments and returns a run configuration."""
-    files = (__name__, image_recipes.__name__, paired_recipes.__name__)
+    files = {__name__, *(file.__name__ for file in FILES)}
     if not inspect.isfunction(value) or value.__module__ not in files:
         return False
     signature = inspect.signature(value)
