@@ -1,8 +1,8 @@
 """Recipes: complete run configurations, each with its command, device, time and results; a paper's numbers are marked as such.
 
-A recipe is a public function that returns a `RunConfig` and can be called without arguments; most take a data source. Recipes are
-here, in `vergence.training.patches_recipes` (encoders in closed form), in `vergence.training.paired_recipes` (published methods on
-pairs), and in `vergence.training.image_recipes` (methods on images). `override` changes single settings.
+A recipe is a public function that returns a `RunConfig` and can be called without arguments; most take a data source. Recipes
+are here, in `vergence.training.patches_recipes` (encoders in closed form), in `vergence.training.paired_recipes` (published
+methods on pairs), and in `vergence.training.image_recipes` (methods on images). `override` changes single settings.
 """
 
 import dataclasses
