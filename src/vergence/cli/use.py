@@ -16,11 +16,13 @@ class Evaluate:
     """Evaluate a run beside its controls; writes evaluation.json and prints a table."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Run folder."""
+    """Run folder; with --uncertainty also a .npz file: z, label, and columns of uncertainties, of any model."""
     probes: bool = True
     """Fit linear probes."""
     uncertainty: bool = False
     """Measure what uncertainties say: which of them rank errors, degradations and scrambled images."""
+    reference: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Of a .npz file: another one that controls compare with (by default every second item)."""
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
@@ -64,8 +66,21 @@ def evaluate(command: Evaluate) -> None:
     from vergence.runs.evaluate import evaluate as run_evaluation
     from vergence.runs.run import load
 
+    if command.run.is_file() or command.reference is not None:
+        return _evaluate_file(command)
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty))
+
+
+def _evaluate_file(command: Evaluate) -> None:
+    """Prints what the uncertainties in a file say."""
+    from vergence.report.show import show_uncertainty
+    from vergence.runs import embeddings
+
+    if not command.uncertainty:
+        raise ValueError(f"expected a run folder, found {command.run}; for a file of embeddings add --uncertainty")
+    reference = None if command.reference is None else embeddings.read(command.reference)
+    show_uncertainty(embeddings.measure(embeddings.read(command.run), reference))
 
 
 def embed(command: Embed) -> None:

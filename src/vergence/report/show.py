@@ -83,12 +83,14 @@ def show_uncertainty(record: Uncertainty) -> None:
     rows = [
         [_label(name, s.kind, s.labels), s.r_auroc, s.r_auroc_equalized, s.aurc, s.scrambled] for name, s in record.scores.items()
     ]
-    title = f"uncertainty of {record.items} test items{right}{crops}"
-    table(title, ["uncertainty", "R-AUROC", "equalized", "AURC", "scrambled"], rows)
-    print(
-        "R-AUROC: ranks items whose nearest other item has another class; scrambled: AUROC of images without content. "
-        "An uncertainty that does one need not do the other."
-    )
+    columns = ["uncertainty", "R-AUROC", "equalized", "AURC", "scrambled"]
+    words = "R-AUROC: ranks items whose nearest other item has another class"
+    if any(s.scrambled is not None for s in record.scores.values()):
+        words += "; scrambled: AUROC of images without content. An uncertainty that does one need not do the other"
+    else:
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    table(f"uncertainty of {record.items} test items{right}{crops}", columns, rows)
+    print(f"{words}.")
     graded = {name: s for name, s in record.scores.items() if s.strengths}
     kinds = list(dict.fromkeys(how for s in graded.values() for how in s.strengths))
     if graded:

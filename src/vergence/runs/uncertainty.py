@@ -1,5 +1,6 @@
 """What a run's uncertainties say: which rank errors, degradations and images that are no data; is p(z_b | z_a) calibrated?"""
 
+import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from vergence.runs.run import Run
 from vergence.training.records import Kind, Predictive, Uncertainty, UncertaintyScore
 from vergence.utils.terminal import bar
 
-__all__ = ["CROPS", "ITEMS", "Embedded", "measure"]
+__all__ = ["BANK", "CROPS", "ITEMS", "Embedded", "from_labels", "measure", "ranked", "share", "spaced"]
 
 ITEMS, BANK, DEGRADED, PAIRS = 2_000, 10_000, 500, 1_000  # at most, of test items, training items, test items, test items
 CROPS, SAMPLES, CHUNK = 8, 64, 100
@@ -44,7 +45,7 @@ def measure(run: Run, opened: Data, train: Tensor, test: Tensor, *, crops: int =
         crops: Random views of each item, >= 2.
         labeled: Whether the controls that are learned from labels are fitted.
     """
-    pick, bank = _spaced(len(test), ITEMS), _spaced(len(train), BANK)
+    pick, bank = spaced(len(test), ITEMS), spaced(len(train), BANK)
     clean = Embedded(run, train[bank], test[pick])
     items, y = opened.test.subset(pick), _labels(opened.test, pick)
     scores = clean.scores()
@@ -57,27 +58,33 @@ def measure(run: Run, opened: Data, train: Tensor, test: Tensor, *, crops: int =
         if image:
             scores["file size"] = torch.cat([uncertainty.compressed_size(to_bytes(x)) for x in _images(run, items)])
         if y is not None and labeled:
-            scores |= _learned(train[bank], _labels(opened.train, bank), clean.z)
+            scores |= from_labels(train[bank], _labels(opened.train, bank), clean.z)
         strengths, foreign = _degraded(clean, items, crops, advance) if image else ({}, {})
     spaces = (clean.z, clean.equal(clean.z), mean)
     right, equal, right_crops = (None if y is None or z is None else uncertainty.neighbor_is_right(z, y) for z in spaces)
     return Uncertainty(
         items=len(items),
         crops=crops if mean is not None else 0,
-        scores={name: _score(name, u, (right, equal), foreign.get(name), strengths.get(name, {})) for name, u in scores.items()},
-        recall_at_1=_share(right),
-        recall_at_1_crops=_share(right_crops),
-        recall_at_1_equalized=_share(equal),
+        scores={
+            name: dataclasses.replace(
+                ranked(name, u, right, equal), scrambled=foreign.get(name), strengths=strengths.get(name, {})
+            )
+            for name, u in scores.items()
+        },
+        recall_at_1=share(right),
+        recall_at_1_crops=share(right_crops),
+        recall_at_1_equalized=share(equal),
         aurc_best=None if right is None else float(uncertainty.risk_coverage((~right).double(), right)[1].mean()),
         predictive=_predictive(run, opened) if run.has_density else None,
     )
 
 
-def _share(right: Tensor | None) -> float | None:
+def share(right: Tensor | None) -> float | None:
+    """Returns the share of items without error; None where it is unknown."""
     return None if right is None else float(right.double().mean())
 
 
-def _spaced(n: int, most: int) -> Tensor:
+def spaced(n: int, most: int) -> Tensor:
     """Returns at most so many of the numbers 0 .. n-1, evenly spaced."""
     return torch.linspace(0, n - 1, min(n, most)).long()
 
@@ -88,19 +95,19 @@ def _labels(items: Items, index: Tensor) -> Tensor | None:
     return None if y is None or bool((y < 0).any()) or len(y.unique()) < 2 else y
 
 
-def _score(
-    name: str, u: Tensor, right: tuple[Tensor | None, ...], foreign: float | None, strengths: dict[str, float]
+def ranked(
+    name: str, u: Tensor, right: Tensor | None, equal: Tensor | None = None, *, kind: Kind | None = None
 ) -> UncertaintyScore:
-    found, equal = (uncertainty.ranking(u, one) if one is not None and 0 < int(one.sum()) < len(one) else {} for one in right)
-    kind: Kind = "control" if name in CONTROLS else "model"
+    """Returns how well an uncertainty (N,) ranks errors: those of the embedding, and those of the equalized one."""
+    found, other = (
+        uncertainty.ranking(u, one) if one is not None and 0 < int(one.sum()) < len(one) else {} for one in (right, equal)
+    )
     return UncertaintyScore(
-        kind=kind,
+        kind=kind or ("control" if name in CONTROLS else "model"),
         labels=name in LABELED,
         r_auroc=found.get("auroc"),
-        r_auroc_equalized=equal.get("auroc"),
+        r_auroc_equalized=other.get("auroc"),
         aurc=found.get("aurc"),
-        scrambled=foreign,
-        strengths=strengths,
     )
 
 
@@ -155,7 +162,8 @@ def _posterior(run: Run, z: Tensor) -> Scores:
     return {name: u for name, u in found.items() if float(u.max() - u.min()) > 1e-5 * float(u.abs().max())}
 
 
-def _learned(train: Tensor, labels: Tensor | None, z: Tensor) -> Scores:
+def from_labels(train: Tensor, labels: Tensor | None, z: Tensor) -> Scores:
+    """Returns the controls that are learned from labels, for embeddings (N, D); none without labels."""
     if labels is None:
         return {}
     with torch.inference_mode(False):
@@ -190,7 +198,7 @@ def _degraded(
     clean: Embedded, items: Items, crops: int, advance: Callable[..., None]
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """Returns rank correlations by name and degradation, and the AUROC of scrambled images by name."""
-    pick = _spaced(len(items), DEGRADED)
+    pick = spaced(len(items), DEGRADED)
     items = items.subset(pick)
     at = {how: [list[Tensor]() for _ in strengths] for how, strengths in degradations.STRENGTHS.items()}
     scrambled, spreads = [], []
@@ -240,7 +248,7 @@ def _predictive(run: Run, opened: Data) -> Predictive | None:
 
 def _pairs(run: Run, opened: Data) -> tuple[Tensor, Tensor]:
     """Returns context and target embeddings in the objective's space, (n, D) each."""
-    items = opened.test.subset(_spaced(len(opened.test), PAIRS))
+    items = opened.test.subset(spaced(len(opened.test), PAIRS))
     if isinstance(items, PairItems):
         return tuple(run.to_device(run.project(items, side=side)) for side in ("context", "target"))  # type: ignore[return-value]
     views, generator = views_of(run.folder.config, run.folder.metadata, run.method.encoder), torch.Generator().manual_seed(0)
