@@ -297,9 +297,14 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="the whole grid: 50,000 images, 100 epochs, ResNet-18")
     parser.add_argument("--data", nargs="+", choices=GRID["data"])
     parser.add_argument("--corruptions", nargs="+", choices=image_corruptions.KINDS, metavar="KIND")
-    parser.add_argument("--severities", type=int, nargs="+")
+    parser.add_argument("--severities", type=int, nargs="+", choices=WHOLE["severities"])
     parser.add_argument(
-        "--strengths", type=int, nargs="+", help="severities of the corruption that is appended to views; 0: none"
+        "--strengths",
+        type=int,
+        nargs="+",
+        choices=range(6),
+        metavar="STRENGTH",
+        help="severities of the corruption that is appended to views, at most 5; 0: none",
     )
     parser.add_argument("--paradigms", nargs="+", default=list(PARADIGMS), choices=PARADIGMS, metavar="PARADIGM")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])

@@ -40,6 +40,9 @@ def parse(parser: argparse.ArgumentParser, name: str | None = None) -> argparse.
     options = parser.parse_args()
     if options.tiny and options.out is not None and options.out.resolve().parent == RESULTS:
         parser.error(f"expected --tiny to write outside {RESULTS.relative_to(ROOT)}: its rows measure nothing")
+    root = getattr(options, "data_root", None)
+    if root not in (None, parser.get_default("data_root")) and not Path(root).is_dir():
+        parser.error(f"expected --data-root to be a folder laid out for torchvision, found {root}, which is none")
     if options.out is None and name is not None and not options.tiny:
         options.out = RESULTS / f"{name}.jsonl"
     return options

@@ -94,6 +94,15 @@ def test_a_tiny_run_does_not_write_into_the_ledger(monkeypatch, capsys):
     assert "measure nothing" in capsys.readouterr().err
 
 
+def test_a_data_root_that_is_no_folder_is_refused_before_the_work(monkeypatch, tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data-root", default="data")
+    monkeypatch.setattr(sys, "argv", ["x.py", "--data-root", str(tmp_path / "none")])
+    with pytest.raises(SystemExit) as stopped:
+        ledger.parse(parser)
+    assert stopped.value.code == 2 and "expected --data-root to be a folder" in capsys.readouterr().err
+
+
 def test_command_lines_name_no_folder_of_this_machine():
     given = ["/usr/bin/vergence", "bench", "step", "--out=/tmp/x", "--rounds", "3"]
     assert version.command_line(given) == "vergence bench step --rounds 3"

@@ -285,3 +285,11 @@ def test_drawing_writes_the_figures_of_the_ledger(tmp_path, monkeypatch, capsys)
     ct.draw(tmp_path)
     assert (tmp_path / "corruption_cifar10.png").stat().st_size > 5_000
     assert capsys.readouterr().out == "wrote corruption_cifar10.png\n"
+
+
+@pytest.mark.parametrize("option", ["--severities", "--strengths"])
+def test_a_strength_that_no_corruption_has_is_refused(monkeypatch, capsys, option):
+    monkeypatch.setattr("sys.argv", ["corruption.py", "run", "--data-root", ".", option, "7"])
+    with pytest.raises(SystemExit) as stopped:
+        corruption.main()
+    assert stopped.value.code == 2 and f"argument {option}: invalid choice: 7" in capsys.readouterr().err
