@@ -119,6 +119,16 @@ def test_an_item_of_the_fit_is_not_its_own_neighbor_but_its_duplicate_is():
     assert found.tolist() == [0.0, 4.0, 4.0]
 
 
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 1e3])
+def test_neighbors_are_exact_where_float32_confuses_them(spread):
+    rng = np.random.default_rng(0)
+    X = np.repeat([[-1000.0] * 6, [1000.0] * 6], 40, axis=0) + spread * rng.normal(size=(80, 6))
+    new = X[::7] + 0.1 * spread
+    distances = np.sort(np.linalg.norm(new[:, None] - X[None], axis=2), axis=1)
+    found = NeighborDetector(3, standardize=False).fit(X).anomaly_score(new)
+    np.testing.assert_allclose(found, distances[:, 2], rtol=1e-7)
+
+
 def test_cosine_distances_are_those_of_directions():
     X = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     found = NeighborDetector(1, metric="cosine", standardize=False).fit(X).anomaly_score([[2.0, 2.0], [3.0, 0.1]])
