@@ -58,15 +58,15 @@ WHOLE = {"data": ["cifar10", "fashion_mnist"], "corruptions": [*image_corruption
 WHOLE |= {"severities": [1, 2, 3, 4, 5], "strengths": [0, 1, 2]}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {  # paradigm: recipe, and what differs from it
     "byol": ("byol_small", {}),
-    "contrastive": ("vje_small", {"objective": "contrastive", **HEADS["contrastive"]}),
+    "contrastive": ("gje_small", {"objective": "contrastive", **HEADS["contrastive"]}),
     "vicreg": ("vicreg_small", {}),
     "dino": ("dino_small", {}),
     "vje": ("vje_small", {}),
-    "gje": ("vje_small", {"objective": "gje", "projector": (64,)}),
+    "gje": ("gje_small", {"projector": (64,)}),
     "masked_autoencoder": ("masked_autoencoder_small", {}),
     "denoising_autoencoder": ("denoising_autoencoder_small", {}),
     "variational_autoencoder": ("variational_autoencoder_small", {}),
-    "supervised": ("vje_small", {}),  # the views of contrastive
+    "supervised": ("gje_small", {}),  # the views of contrastive
 }
 PARADIGMS = (*RECIPES, "patches", "advice")
 TINY = ("contrastive", "denoising_autoencoder", "supervised", "patches", "advice")  # of them with --tiny

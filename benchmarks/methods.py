@@ -45,14 +45,14 @@ from vergence.evaluation.parts.spread import effective_rank
 from vergence.methods.paired import PairedMethod
 from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.uncertainty import ITEMS, Embedded
-from vergence.training import build, loop, recipes
+from vergence.training import build, loop
 from vergence.training.metrics import MemoryRecorder
 
 METHODS: dict[str, tuple[str, float, float] | None] = {  # the paper's optimizer, rate per 256 images, weight decay; None: unknown
     "barlow_twins": ("lars", 0.2, 1e-6),
     "byol": ("lars", 0.45, 1e-6),
     "contrastive": ("lars", 0.3, 1e-6),
-    "gmje": None,
+    **dict.fromkeys(("gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn", "gmje_smc", "jepa"), None),
     "lejepa": ("adamw", 5e-4, 5e-4),
     "moco": ("lars", 0.3, 1e-6),
     "simsiam": ("sgd", 0.05, 1e-4),
@@ -92,18 +92,16 @@ def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
         return {"recipe": CONTROLS[method], **common, **a.settings, **a.options.get(method, {})}
     if method in CONTROLS:
         side = open_data(DataConfig(source=a.data, root=a.data_root)).train.shape[-1]  # a frozen encoder has another default
-        own = {"recipe": "vje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
+        own = {"recipe": "gje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
         return {**own, **common, **a.settings}
-    known = f"{method}_small" in recipes.names()
-    own = {"recipe": f"{method}_small"} if known else {"recipe": "vje_small", "objective": method}
-    return {**own, **HEADS.get(method, {}), **common, **a.settings, **a.options.get(method, {})}
+    return {"recipe": f"{method}_small", **HEADS.get(method, {}), **common, **a.settings, **a.options.get(method, {})}
 
 
 def optimizer(a: argparse.Namespace, method: str) -> dict[str, Any]:
     """Returns the settings of a method's published optimizer."""
     published = METHODS[method]
     assert published is not None, "of methods whose optimizer is known"
-    return {"optimizer": published[0], "lr": published[1] * a.batch_size / 256, "weight_decay": published[2]}
+    return {"optimizer": published[0], "lr": published[1] * a.batch_size / 256, "encoder_lr": 1.0, "weight_decay": published[2]}
 
 
 def trained(a: argparse.Namespace, settings: dict[str, Any], folder: Path) -> tuple[vergence.Run, float]:

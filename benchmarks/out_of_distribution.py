@@ -50,8 +50,8 @@ LIMIT, CALIBRATION, HELD, SHOWN, CORRUPTED = 10_000, 2_000, 2_000, 1_000, 400  #
 ENCODERS: dict[str, dict[str, Any]] = {
     "patches": {"recipe": "patches"},
     "vje": {"recipe": "vje_small"},
-    "gje": {"recipe": "vje_small", "objective": "gje"},
-    "contrastive": {"recipe": "vje_small", "objective": "contrastive"},
+    "gje": {"recipe": "gje_small"},
+    "contrastive": {"recipe": "gje_small", "objective": "contrastive"},
 }
 CORRUPTIONS = {  # strengths of the five severities
     "noise": (8, 13, 20, 31, 46),  # deviation, in gray levels

@@ -41,8 +41,8 @@ ATOMS = (128, 512, 1024, 2048)  # of the dictionaries of a curve, beside the def
 EPOCHS = (2, 8, 24)  # of the networks of a curve
 NETWORKS: dict[str, dict[str, Any]] = {
     "vje": {"recipe": "vje_small"},
-    "gje": {"recipe": "vje_small", "objective": "gje"},
-    "contrastive": {"recipe": "vje_small", "objective": "contrastive", "projector": (512, 128), "projector_norm": "batch"},
+    "gje": {"recipe": "gje_small"},
+    "contrastive": {"recipe": "gje_small", "objective": "contrastive", "projector": (512, 128), "projector_norm": "batch"},
 }
 
 

@@ -34,7 +34,7 @@ def test_controls_come_first_and_only_known_optimizers_are_published():
 
 def test_the_published_rate_is_scaled_to_the_batch():
     found = benchmark.optimizer(options(batch_size=128), "simsiam")
-    assert found == {"optimizer": "sgd", "lr": 0.025, "weight_decay": 1e-4}
+    assert found == {"optimizer": "sgd", "lr": 0.025, "encoder_lr": 1.0, "weight_decay": 1e-4}
 
 
 def test_a_search_serves_every_seed_of_its_commit(tmp_path):

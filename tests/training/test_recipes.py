@@ -133,6 +133,18 @@ def test_every_objective_has_a_recipe_behind_the_closed_form(name):
     assert recipes.suggested({"encoder": "patches-mlp", "objective": name}) == f"patches_{name}"
 
 
+@pytest.mark.parametrize("name", [name for name in objectives.names() if name != "none"])
+def test_every_objective_has_a_small_recipe_and_takes_it(name):
+    config = describe("digits", None, {"objective": name})
+    assert config == recipes.get(f"{name}_small")("digits") and config.model.encoder == "small"
+    assert (config.fit.lr, config.fit.encoder_lr) == ((5e-3, 0.2) if name == "vje" else (2e-3, 1.0))
+
+
+def test_an_objective_of_somebody_else_takes_settings_that_are_special_to_none():
+    config = describe("digits", None, {"objective": "package.module:Other"})
+    assert (config.model.objective, config.fit.lr, config.fit.encoder_lr) == ("package.module:Other", 2e-3, 1.0)
+
+
 def test_unknown_recipes_are_refused():
     with pytest.raises(ValueError, match=r"expected a recipe among .*vje_small.*found 'vje_smal'; did you mean 'vje_small'?"):
         recipes.get("vje_smal")
