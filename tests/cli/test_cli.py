@@ -48,7 +48,7 @@ OPTIONS = {
         "freeze", "epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "calibration_share", "seed",
         "precision", "device", "devices", "threads", "data_root", "download", "strict",
     ],
-    "Evaluate": ["run", "probes", "uncertainty", "device", "threads", "trust_code"],
+    "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops"],
     "Score": [
         "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "pairs", "data_root",
