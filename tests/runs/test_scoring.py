@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -405,6 +406,20 @@ def test_a_training_on_equal_items_is_kept_without_a_detector(tmp_path, capsys):
     assert "no detector" in capsys.readouterr().err and (tmp_path / "run" / "model.safetensors").exists()
     with pytest.raises(ValueError, match="found none"):
         run.score(torch.ones(3, 4))
+
+
+def test_a_run_without_a_detector_in_a_folder_that_cannot_be_written_is_scored(run, tmp_path, monkeypatch, capsys):
+    shutil.copytree(run.folder.path, tmp_path / "run")
+    (tmp_path / "run" / "detector.safetensors").unlink()
+
+    def refuse(folder, name, content):
+        raise ValueError(f"{folder.path / name} cannot be written: Read-only file system")
+
+    monkeypatch.setattr(type(run.folder), "write_checked", refuse)
+    assert torch.equal(vergence.load(tmp_path / "run", device="cpu").score(noise()), run.score(noise()))
+    shown = capsys.readouterr().err
+    assert "note: the detector was fitted for this call alone" in shown and "Read-only" in shown
+    assert not (tmp_path / "run" / "detector.safetensors").exists()
 
 
 def test_a_run_whose_data_is_gone_says_what_is_missing(tmp_path):

@@ -1,5 +1,6 @@
 """Fits a run's detector: at the end of a training, or on demand for a run of an earlier version."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,14 +43,19 @@ def fit_and_save(folder: RunFolder, method: Method, opened: Data, device: torch.
     Raises:
         ValueError: There are too few items, no level tells them apart, or the file cannot be written.
     """
+    found = _in_evaluation(folder, method, opened, device)
+    folder.write_checked(FILE, found.content())
+    return found
+
+
+def _in_evaluation(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
+    """Returns the detector of a method in evaluation mode; its mode is restored."""
     training = method.training
     try:
         with fixed(torch.get_num_threads()):  # the training has chosen
-            found = _fitted(folder, method.eval(), opened, device)
+            return _fitted(folder, method.eval(), opened, device)
     finally:
         method.train(training)
-    folder.write_checked(FILE, found.content())
-    return found
 
 
 def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
@@ -128,6 +134,8 @@ def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
 def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) -> RunDetector:
     """Returns a run's detector; fits one where there is none, or where it belongs to another model or to other levels.
 
+    One that was fitted is kept in the folder; where that cannot be written, a line on stderr says so.
+
     Raises:
         ValueError: The file is damaged, or there is none and the data to fit one to cannot be opened.
     """
@@ -141,7 +149,12 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
         opened = _opened(folder)
     except ValueError as error:
         raise ValueError(f"{folder.path} has no detector yet, and its data cannot be opened to fit one: {error}") from None
-    return fit_and_save(folder, method, opened, device)
+    fitted = _in_evaluation(folder, method, opened, device)
+    try:
+        folder.write_checked(FILE, fitted.content())
+    except ValueError as error:
+        print(f"note: the detector was fitted for this call alone, since it cannot be kept: {error}", file=sys.stderr)
+    return fitted
 
 
 def training_items(folder: RunFolder) -> Items:
