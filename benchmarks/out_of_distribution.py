@@ -347,7 +347,7 @@ def main() -> None:
     parser.add_argument("--data-root", default="data", help="folder for torchvision, with omniglot.npz and cifar100_subset.npz")
     parser.add_argument("--scratch", type=Path, required=True, help="folder of the runs and features")
     parser.add_argument("--data", nargs="+", default=["cifar10", "fashion_mnist"])
-    parser.add_argument("--encoders", nargs="+", default=["patches", "vje", "gje", "contrastive", "untrained"])
+    parser.add_argument("--encoders", nargs="+", default=["pixels", "patches", "vje", "gje", "contrastive", "untrained"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--limit", type=int, default=LIMIT)
     parser.add_argument("--epochs", type=int, help="of the networks; the recipe's by default")
@@ -363,10 +363,10 @@ def main() -> None:
         if a.tiny:
             parts = {name: x[:100] for name, x in parts.items()}
         pixels = features(a, source, "pixels", 0, parts)
-        evaluate(a, source, "pixels", 0, parts, pixels)
         for seed in a.seeds:
             for name in a.encoders:
-                evaluate(a, source, name, seed, parts, pixels)
+                if name != "pixels" or seed == a.seeds[0]:  # nothing about pixels depends on the seed
+                    evaluate(a, source, name, seed, parts, pixels)
 
 
 if __name__ == "__main__":

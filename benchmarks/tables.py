@@ -640,9 +640,22 @@ FOREIGN = {  # columns of the tables of out-of-distribution detection
 
 
 def foreign_rows(data: str) -> list[dict]:
-    """The last row of each encoder, level and detector of our own on a set, one seed each."""
-    last = {(row["encoder"], row["level"], row["detector"]): row for row in rows("out_of_distribution") if row["data"] == data}
-    return [row for row in last.values() if not row["detector"].startswith(detection_tables.PEERS)]
+    """The last row of each encoder, level and detector of our own on a set, with means over its seeds.
+
+    ``seeds`` has the mean AUROC over the foreign sets of each seed.
+    """
+    found: dict[tuple, dict[int, dict]] = defaultdict(dict)
+    for row in rows("out_of_distribution"):
+        if row["data"] == data and not row["detector"].startswith(detection_tables.PEERS):
+            found[row["encoder"], row["level"], row["detector"]][row["seed"]] = row
+    return [_over_seeds(list(of.values())) for of in found.values()]
+
+
+def _over_seeds(of: list[dict]) -> dict:
+    last = max(of, key=lambda row: row.get("date", ""))
+    means = {name: statistics.mean(row[name] for row in of) for name in ("mean_foreign", "mean_corrupted")}
+    auroc = {name: statistics.mean(row["auroc"][name] for row in of if name in row["auroc"]) for name in last["auroc"]}
+    return {**last, **means, "auroc": auroc, "seeds": [row["mean_foreign"] for row in of]}
 
 
 def foreign_table(data: str) -> str:
@@ -710,8 +723,8 @@ def detection_table() -> str:
         if "format 1" in label and (key[0], whole, DEFAULT) in found:
             continue
         if (row := found.get(tuple(key))) is not None:
-            body.append([label, f"{row['mean_foreign']:.3f}", f"{row['auroc']['conf:cifar100']:.3f}"])
-    return grid(["score", "mean AUROC, seven sets", "CIFAR-100"], body)
+            body.append([label, str(len(row["seeds"])), plus_minus(row["seeds"], 3), f"{row['auroc']['conf:cifar100']:.3f}"])
+    return grid(["score", "seeds", "mean AUROC, seven sets", "CIFAR-100"], body)
 
 
 def digits_table() -> str:
