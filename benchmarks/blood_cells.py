@@ -43,7 +43,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "patches": {"recipe": "patches"},
     "vje": {"recipe": "vje_small", "knn_every": 0},
     "gje": {"recipe": "gje_small", "knn_every": 0},
-    "contrastive": {"recipe": "gje_small", "objective": "contrastive", "knn_every": 0},
+    "contrastive": {"recipe": "contrastive_small", "knn_every": 0},
     "pretrained": {"encoder": FACTORY, "freeze": True, "size": SIZE},
 }
 FRAMES = {ORDINARY: "0.6", WHITE_CELL: "tab:blue", PLATELET: "tab:orange"}

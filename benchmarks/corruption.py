@@ -33,7 +33,6 @@ from out_of_distribution import images, seeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from methods import HEADS
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import ArrayItems, PairItems
 from vergence.data.pixels import to_unit
@@ -58,7 +57,7 @@ WHOLE = {"data": ["cifar10", "fashion_mnist"], "corruptions": [*image_corruption
 WHOLE |= {"severities": [1, 2, 3, 4, 5], "strengths": [0, 1, 2]}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {  # paradigm: recipe, and what differs from it
     "byol": ("byol_small", {}),
-    "contrastive": ("gje_small", {"objective": "contrastive", **HEADS["contrastive"]}),
+    "contrastive": ("contrastive_small", {}),
     "vicreg": ("vicreg_small", {}),
     "dino": ("dino_small", {}),
     "vje": ("vje_small", {}),
@@ -66,7 +65,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {  # paradigm: recipe, and what
     "masked_autoencoder": ("masked_autoencoder_small", {}),
     "denoising_autoencoder": ("denoising_autoencoder_small", {}),
     "variational_autoencoder": ("variational_autoencoder_small", {}),
-    "supervised": ("gje_small", {}),  # the views of contrastive
+    "supervised": ("jepa_small", {}),  # the views of contrastive
 }
 PARADIGMS = (*RECIPES, "patches", "advice")
 TINY = ("contrastive", "denoising_autoencoder", "supervised", "patches", "advice")  # of them with --tiny

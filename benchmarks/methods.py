@@ -74,10 +74,6 @@ CONTROLS = {  # encoders that are frozen, or the recipe of a closed form
     "patches": "patches",
 }
 COMPONENTS = 256  # principal components of the pixels, as many as the network has features
-HEADS: dict[str, dict[str, Any]] = {
-    "contrastive": {"projector": (512, 128), "projector_norm": "batch"},  # as of SimCLR
-    "gmje": {"projector": (256, 32)},
-}
 SEARCHED = (5e-4, 2e-3, 8e-3)  # learning rates of AdamW, with a weight decay of 1e-4
 SETTINGS = ("control", "searched", "published")
 FOREIGN = ("cifar100", "fashion_mnist", "mnist", "noise")
@@ -94,7 +90,7 @@ def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
         side = open_data(DataConfig(source=a.data, root=a.data_root)).train.shape[-1]  # a frozen encoder has another default
         own = {"recipe": "gje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
         return {**own, **common, **a.settings}
-    return {"recipe": f"{method}_small", **HEADS.get(method, {}), **common, **a.settings, **a.options.get(method, {})}
+    return {"recipe": f"{method}_small", **common, **a.settings, **a.options.get(method, {})}
 
 
 def optimizer(a: argparse.Namespace, method: str) -> dict[str, Any]:

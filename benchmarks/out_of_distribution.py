@@ -51,7 +51,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "patches": {"recipe": "patches"},
     "vje": {"recipe": "vje_small"},
     "gje": {"recipe": "gje_small"},
-    "contrastive": {"recipe": "gje_small", "objective": "contrastive"},
+    "contrastive": {"recipe": "contrastive_small"},
 }
 CORRUPTIONS = {  # strengths of the five severities
     "noise": (8, 13, 20, 31, 46),  # deviation, in gray levels

@@ -42,7 +42,7 @@ EPOCHS = (2, 8, 24)  # of the networks of a curve
 NETWORKS: dict[str, dict[str, Any]] = {
     "vje": {"recipe": "vje_small"},
     "gje": {"recipe": "gje_small"},
-    "contrastive": {"recipe": "gje_small", "objective": "contrastive", "projector": (512, 128), "projector_norm": "batch"},
+    "contrastive": {"recipe": "contrastive_small", "batch_size": 64},
 }
 
 

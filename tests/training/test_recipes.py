@@ -138,6 +138,8 @@ def test_every_objective_has_a_small_recipe_and_takes_it(name):
     config = describe("digits", None, {"objective": name})
     assert config == recipes.get(f"{name}_small")("digits") and config.model.encoder == "small"
     assert (config.fit.lr, config.fit.encoder_lr) == ((5e-3, 0.2) if name == "vje" else (2e-3, 1.0))
+    if name.partition("_")[0] in ("gje", "gmje"):
+        assert config.model.projector == (256, 32)
 
 
 def test_an_objective_of_somebody_else_takes_settings_that_are_special_to_none():
