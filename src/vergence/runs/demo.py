@@ -27,7 +27,7 @@ __all__ = ["demo", "photographs", "write_pairs"]
 
 SIDE, NOISE, SHOTS = 16, 0.3, 12
 HELD_OUT = 9
-SETTINGS: dict[str, Any] = {"epochs": 5, "batch_size": 64, "lr": 2e-3, "warmup_epochs": 1.0, "knn_every": 1}
+SETTINGS: dict[str, Any] = {"epochs": 5, "batch_size": 64, "lr": 2e-3, "encoder_lr": 1.0, "warmup_epochs": 1.0, "knn_every": 1}
 
 
 def demo(out: Path, *, seed: int = 0) -> Evaluation:
