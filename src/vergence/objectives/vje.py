@@ -95,7 +95,7 @@ class VJE(Objective):
         torch.Size([4])
     """
 
-    advice: ClassVar[str] = "train the encoder slower than the inference network (a smaller --set encoder_lr; vje_small has 0.2); keep beta >= 1"
+    advice: ClassVar[str] = "train the encoder slower than the inference network (lower --set encoder_lr); keep beta >= 1"
     reference: ClassVar[Mapping[str, float]] = {"variance_mean": 0.3, "variance_cv": 0.75}
     prior_variance: ClassVar[float | None] = 1.0
 
