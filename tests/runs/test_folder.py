@@ -250,6 +250,8 @@ def test_more_items_than_are_held_are_all_scored(tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "collected", lambda *a, **k: original(*a, most=200, **k))
     part = judged(tmp_path, x)
     assert part.names == whole.names and roc_auc_score(odd, part.score) > 0.99
+    assert part.notes[-1].startswith("odd groups are not looked for, and near-duplicates only among 200 of 306 items")
+    assert not any("odd groups" in note for note in whole.notes)
 
 
 def test_the_result_is_the_same_again_and_does_not_depend_on_the_unit(tmp_path):

@@ -171,7 +171,9 @@ def judge(
     order = index.argsort().numpy()
     names = names_of(items, index[order])
     score, each = each.max(1)[order], each[order]
-    vectors = _of_one_unit(usable["inputs"]) if list(usable) == ["inputs"] else None
+    vectors = _of_one_unit(usable["inputs"]) if "inputs" in usable else None
+    if (held := len(found.index)) < (n := len(order)):
+        notes.append(f"odd groups are not looked for, and near-duplicates only among {held:,} of {n:,} items: more are not held")
     p = _p_values(robust.total, score)
     q, groups, same = q_values(p), _groups(described.get("thumbnail", vectors), order), _first_of(marks[order], names)
     return Judged(
