@@ -142,6 +142,7 @@ def trained(a: argparse.Namespace, data: str, name: str, options: dict[str, Any]
         "projector": (256, 32),
         "batch_size": 256,
         "lr": 2e-3,
+        "encoder_lr": 1.0,
         "clip": 1.0,
         "knn_every": 0,
         "calibration_share": 0.0,

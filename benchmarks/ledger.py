@@ -42,7 +42,7 @@ def parse(parser: argparse.ArgumentParser, name: str | None = None) -> argparse.
         parser.error(f"expected --tiny to write outside {RESULTS.relative_to(ROOT)}: its rows measure nothing")
     root = getattr(options, "data_root", None)
     if root not in (None, parser.get_default("data_root")) and not Path(root).is_dir():
-        parser.error(f"expected --data-root to be a folder laid out for torchvision, found {root}, which is none")
+        parser.error(f"expected --data-root to be a folder, found {root}, which is not one; name the folder of the data")
     if options.out is None and name is not None and not options.tiny:
         options.out = RESULTS / f"{name}.jsonl"
     return options

@@ -642,19 +642,21 @@ FOREIGN = {  # columns of the tables of out-of-distribution detection
 def foreign_rows(data: str) -> list[dict]:
     """The last row of each encoder, level and detector of our own on a set, with means over its seeds.
 
-    ``seeds`` has the mean AUROC over the foreign sets of each seed.
+    ``seeds`` has the mean AUROC over the foreign sets of each seed. A series begins with seed 0: rows of before the last one of
+    that seed, whose encoder may have had other settings, do not count.
     """
     found: dict[tuple, dict[int, dict]] = defaultdict(dict)
     for row in rows("out_of_distribution"):
         if row["data"] == data and not row["detector"].startswith(detection_tables.PEERS):
-            found[row["encoder"], row["level"], row["detector"]][row["seed"]] = row
+            key = row["encoder"], row["level"], row["detector"]
+            found[key] = {row["seed"]: row} if row["seed"] == 0 else found[key] | {row["seed"]: row}
     return [_over_seeds(list(of.values())) for of in found.values()]
 
 
 def _over_seeds(of: list[dict]) -> dict:
     last = max(of, key=lambda row: row.get("date", ""))
     means = {name: statistics.mean(row[name] for row in of) for name in ("mean_foreign", "mean_corrupted")}
-    auroc = {name: statistics.mean(row["auroc"][name] for row in of if name in row["auroc"]) for name in last["auroc"]}
+    auroc = {name: statistics.mean(row["auroc"][name] for row in of) for name in last["auroc"]}
     return {**last, **means, "auroc": auroc, "seeds": [row["mean_foreign"] for row in of]}
 
 

@@ -16,7 +16,7 @@ fit |= {"optimizer": "adamw", "warmup_epochs": 0.0, "knn_every": 0}
 train(
     "cifar10",
     out=s["out"],
-    recipe="vje_small",
+    recipe="jepa_small",
     encoder="network:backbone",
     objective=s["method"],
     **heads[s["method"]],

@@ -14,7 +14,7 @@ from vergence.data.sources import open_data
 
 
 def options(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["one_class.py", "--data-root", "x", *words])
+    monkeypatch.setattr(sys, "argv", ["one_class.py", "--data-root", ".", *words])
     return one_class.options()
 
 

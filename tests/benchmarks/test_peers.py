@@ -121,7 +121,7 @@ def test_the_clock_keeps_the_trained_network_and_leaves_its_own_time_out(clock, 
 def test_bfloat16_needs_hardware(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ["peers.py", "--data-root", "d", "--scratch", str(tmp_path), "--precisions", "bf16"]
+    words = ["peers.py", "--data-root", str(tmp_path), "--scratch", str(tmp_path), "--precisions", "bf16"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as stop:
         peers.main()

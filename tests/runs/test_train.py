@@ -170,3 +170,13 @@ def test_a_network_without_memory_left_is_one_line(tmp_path):
         settings = {"recipe": "vje_small", "encoder": "mlp", "objective": "moco", "device": "cpu"}
         vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **settings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"lr": 1e-3}, True), ({"lr": 1e-3, "encoder_lr": 1.0}, False), ({"objective": "gje", "lr": 1e-3}, False)],
+)
+def test_a_learning_rate_that_is_not_the_encoders_is_told(tmp_path, capsys, settings, told):
+    own = {"epochs": 1, "batch_size": 16, "limit": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    vergence.train("digits", out=tmp_path / "run", **own, **settings)
+    assert ("encoder's learning rate is 0.2 times 0.001, as in the recipe" in capsys.readouterr().err) == told

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Demo", "Train", "demo", "train"]
 
-RECIPE = "(default: patches for images, vje_small for other data and with settings of networks or optimizers)"
+RECIPE = "(default: patches for images, NAME_small with --objective NAME, else vje_small)"
 
 
 @dataclass(kw_only=True)

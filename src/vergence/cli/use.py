@@ -1,5 +1,6 @@
 """The commands on a trained run: evaluate, embed, report."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ __all__ = ["Embed", "Evaluate", "Report", "embed", "evaluate", "print_written", 
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Evaluate a run beside its controls; writes evaluation.json and prints a table."""
+    """Evaluate a run beside its controls; writes evaluation.json and prints a table (of a .npz file the table alone)."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder; with --uncertainty also a .npz file: z, label, and columns of uncertainties, of any model."""
@@ -22,7 +23,7 @@ class Evaluate:
     uncertainty: bool = False
     """Measure what uncertainties say: which of them rank errors, degradations and scrambled images."""
     reference: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Of a .npz file: another one that controls compare with (by default every second item)."""
+    """Second .npz file, with the reference items of the controls (default: a random half of the first)."""
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
@@ -66,8 +67,10 @@ def evaluate(command: Evaluate) -> None:
     from vergence.runs.evaluate import evaluate as run_evaluation
     from vergence.runs.run import load
 
-    if command.run.is_file() or command.reference is not None:
+    if command.run.suffix.lower() == ".npz":
         return _evaluate_file(command)
+    if command.reference is not None:
+        raise ValueError(f"expected --reference with a .npz file of embeddings, found {command.run}; leave it out")
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty))
 
@@ -79,8 +82,14 @@ def _evaluate_file(command: Evaluate) -> None:
 
     if not command.uncertainty:
         raise ValueError(f"expected a run folder, found {command.run}; for a file of embeddings add --uncertainty")
+    tested = embeddings.read(command.run)
     reference = None if command.reference is None else embeddings.read(command.reference)
-    show_uncertainty(embeddings.measure(embeddings.read(command.run), reference))
+    if tested.unused:
+        print(f"note: not used, since they are not a number an item: {', '.join(tested.unused)}", file=sys.stderr)
+    found = embeddings.measure(tested, reference)
+    if found.recall_at_1 in (0, 1):
+        print(f"note: R@1 is {found.recall_at_1:.0f}, so there is nothing to rank", file=sys.stderr)
+    show_uncertainty(found)
 
 
 def embed(command: Embed) -> None:

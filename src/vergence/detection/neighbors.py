@@ -13,8 +13,6 @@ __all__ = ["NeighborDetector"]
 
 NUMBERS = 1 << 24  # entries of a table of distances
 ITERATIONS = 4  # of k-means
-SPARE = 8  # candidates beyond the neighbors
-ROUNDING = 1e-5  # of a squared distance in float32, relative to the squares that it is computed from
 
 
 class NeighborDetector(Detector):
@@ -121,26 +119,12 @@ class NeighborDetector(Detector):
 
 
 def _nearest(items: np.ndarray, x: np.ndarray, k: int) -> Any:
-    """Returns the indices of the k nearest items, (n, k), the nearest first.
-
-    Products in float32 find a few more candidates, whose order is that of distances in the type of the items. Where rounding may
-    have hidden a nearer item behind the candidates, the search is repeated in that type.
-    """
-    center, k = items.mean(0), min(k, len(items))
-    b, a = (torch.from_numpy(part - center) for part in (items, x))
-    squares, key = b.square().sum(1), b.float()
-    candidates = min(k + SPARE, len(b))
-    found = []
-    for part in a.split(max(1, NUMBERS // max(len(b), candidates * b.shape[1]))):
-        far, index = torch.addmm(squares.float(), part.float(), key.T, alpha=-2).topk(candidates, dim=1, largest=False)
-        distances, order = (b[index] - part[:, None]).square().sum(2).sort(dim=1, stable=True)
-        index = index.gather(1, order)[:, :k]
-        own = part.square().sum(1)
-        unsure = ~(distances[:, k - 1] + ROUNDING * (own + squares.max()) < far[:, -1] + own)
-        if candidates < len(b) and bool(unsure.any()):
-            index[unsure] = torch.addmm(squares, part[unsure], b.T, alpha=-2).topk(k, dim=1, largest=False).indices
-        found.append(index)
-    return torch.cat(found).numpy()
+    """Returns the indices of the k nearest items, (n, k), the nearest first; the order is that of rounded distances."""
+    b = torch.from_numpy(np.ascontiguousarray(items))
+    squares, size = b.square().sum(1), max(1, NUMBERS // len(b))
+    parts = torch.from_numpy(np.ascontiguousarray(x)).split(size)
+    tables = (torch.addmm(squares, a, b.T, alpha=-2) for a in parts)
+    return torch.cat([table.topk(k, dim=1, largest=False).indices for table in tables]).numpy()
 
 
 def _first_equal(items: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:

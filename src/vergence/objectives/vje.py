@@ -95,7 +95,9 @@ class VJE(Objective):
         torch.Size([4])
     """
 
-    advice: ClassVar[str] = "train the encoder slower than the inference network (lower --set encoder_lr); keep beta >= 1"
+    advice: ClassVar[str] = (
+        "train the encoder slower than the inference network (reduce encoder_lr, as by --set encoder_lr=0.1); keep beta >= 1"
+    )
     reference: ClassVar[Mapping[str, float]] = {"variance_mean": 0.3, "variance_cv": 0.75}
     prior_variance: ClassVar[float | None] = 1.0
 

@@ -1,22 +1,24 @@
 """Embeddings of any model in a file, with its own uncertainties: which of them rank the embedding's errors?"""
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.arrays import ARRAY_KEYS, LABEL_KEYS, NAME_KEYS, open_arrays, read_arrays
-from vergence.data.items import PairItems
+from vergence.data.arrays import ARRAY_KEYS, LABEL_KEYS, NAME_KEYS, from_array, labels_of, read_arrays
+from vergence.data.items import Array
 from vergence.evaluation import anomaly, uncertainty
 from vergence.runs.uncertainty import BANK, ITEMS, from_labels, ranked, share, spaced
 from vergence.training.records import Uncertainty
 
 __all__ = ["Embeddings", "measure", "read"]
 
-MEMORY = 1 << 40  # bytes of a .npy file above which it is memory-mapped
-FEWEST = 4  # items, half of which may be the reference
+FEWEST = 20  # reference items, which the control "loss head" needs
+LARGEST = 1e15  # of a feature, whose square float32 still has
+KEYS = ("z", "embeddings", *(key for key in ARRAY_KEYS if key not in ("z", "embeddings")))
 VARIANCE, LOG_DENSITY = "variance", "log_density"  # columns that the command embed writes
 
 
@@ -28,11 +30,13 @@ class Embeddings:
         z: Embeddings (N, D).
         labels: Classes (N,), integers.
         columns: Uncertainties (N,) by name, larger is less certain.
+        unused: Names of the arrays in the file that are neither of these.
     """
 
     z: Tensor
     labels: Tensor
     columns: dict[str, Tensor]
+    unused: list[str] = field(default_factory=list)
 
     def subset(self, index: Tensor) -> "Embeddings":
         """Returns the items of some rows."""
@@ -42,69 +46,109 @@ class Embeddings:
 def read(path: Path) -> Embeddings:
     """Reads a ``.npz`` file: ``z`` (N, D), ``label`` (N,), and any columns (N,) of numbers, which are taken for uncertainties.
 
-    The first two may have the other names that features and labels have (`vergence.data.arrays.open_arrays`); labels may be text.
-    ``log_density`` is larger for more certain items, and so its sign changes; ``variance`` (N, D) is summed over features.
+    Both may have the other names that features and labels have (`vergence.data.arrays.open_arrays`); labels may be text.
+    ``log_density`` is larger for more certain items, so its sign is reversed; ``variance`` (N, D) is summed over features.
 
     Raises:
         ValueError: The file is missing, damaged, of another kind, has no labels of two classes, or a column that is not finite.
     """
     if path.suffix.lower() != ".npz" or not path.is_file():
         raise ValueError(f"expected a .npz file of embeddings z and label, found {path}; name one that is there")
-    items = open_arrays(path, MEMORY).items
+    names = read_arrays(path, (), 0)[1]
+    key, label = (next((key for key in keys if key in names), None) for keys in (KEYS, LABEL_KEYS))
+    if key is None or label is None:
+        missing = "z" if key is None else "label"
+        raise ValueError(f"expected the array {missing} in {path.name}, found {', '.join(names) or 'nothing'}; add it")
+    found = read_arrays(path, (key, label), 0)[0]
+    if found[key].ndim != 2:
+        raise ValueError(f"expected embeddings {key} (N, D) in {path.name}, found shape {found[key].shape}; embed images first")
+    items = from_array(found[key], f"{key} of {path.name}")
     z = next(items.stream([torch.arange(len(items))]))[1]
-    if isinstance(items, PairItems) or z.ndim != 2:
-        raise ValueError(f"expected embeddings z (N, D) in {path.name}, found images or pairs; embed them first")
-    y = items.labels
-    if y is None or bool((y < 0).any()) or len(y.unique()) < 2:
-        raise ValueError(f"expected the array label in {path.name}, at least two classes; add it: R-AUROC needs to know errors")
-    return Embeddings(z, y, _columns(path, len(z)))
+    if float(z.abs().max()) > LARGEST or not bool((z != z[0]).any()):
+        raise ValueError(f"expected embeddings that differ, of at most {LARGEST:g}, in {path.name}, found others; rescale them")
+    y = _classes(labels_of(found[label], len(z), label, path.name)[0], path.name)
+    columns = {name: u for name in names if (u := _column(path, name, len(z))) is not None and name not in (key, label)}
+    return Embeddings(z, y, columns, [name for name in names if name not in (key, label, *NAME_KEYS, *columns)])
 
 
-def _columns(path: Path, n: int) -> dict[str, Tensor]:
-    names = [name for name in read_arrays(path, (), MEMORY)[1] if name not in (*ARRAY_KEYS, *LABEL_KEYS, *NAME_KEYS)]
-    found = read_arrays(path, names, MEMORY)[0]
-    if found.get(VARIANCE, np.empty(0)).ndim == 2:
-        found[VARIANCE] = found[VARIANCE].sum(axis=1)
-    found = {name: u for name, u in found.items() if u.shape == (n,) and u.dtype.kind in "fiub"}
-    for name, u in found.items():
-        if not np.isfinite(u).all():
-            raise ValueError(f"expected finite numbers in {name} of {path.name}, found NaN or infinity; repair or drop such rows")
-    return {name: torch.as_tensor(u, dtype=torch.float64) * (-1 if name == LOG_DENSITY else 1) for name, u in found.items()}
+def _classes(labels: Tensor, file: str) -> Tensor:
+    if bool((labels < 0).any()):
+        raise ValueError(
+            f"expected a label of each item in {file}, found -1, which is unknown, in {int((labels < 0).sum())} rows"
+        )
+    if len(labels.unique()) < 2:
+        raise ValueError(f"expected labels of at least two classes in {file}, found one; R-AUROC needs items of another class")
+    return labels
+
+
+def _column(path: Path, name: str, n: int) -> Tensor | None:
+    """Returns an array of the file as uncertainties (n,); None where it is none.
+
+    Raises:
+        ValueError: It holds NaN or infinity.
+    """
+    try:
+        values: Array = read_arrays(path, (name,), 0)[0][name]
+    except ValueError:  # Python objects
+        return None
+    if values.dtype.kind not in "fiub":
+        return None
+    if name == VARIANCE and values.ndim == 2:
+        values = values.sum(axis=1)
+    if values.shape != (n,):
+        return None
+    values = values.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError(f"expected finite numbers in {name} of {path.name}, found NaN or infinity; repair or drop such rows")
+    return torch.from_numpy(-values if name == LOG_DENSITY else values)
 
 
 def measure(tested: Embeddings, reference: Embeddings | None = None) -> Uncertainty:
     """Returns how well uncertainties rank the errors of at most 2,000 embeddings, beside controls.
 
-    Controls compare an embedding with those of at most 10,000 reference items: distances to neighbors and to the mean, and what
-    their labels teach. Without a reference, every second item is one, and the others are tested.
+    Controls use at most 10,000 reference items: distances to them, and what can be learned from their labels. Without a
+    reference, a random half of the items are reference items, and the others are tested.
 
     Raises:
-        ValueError: There are fewer than four items, or the two have other widths.
+        ValueError: There are fewer than 20 reference items, items of one class alone, or embeddings of different widths.
     """
-    if len(tested.z) < FEWEST:
-        raise ValueError(f"expected at least {FEWEST} items, found {len(tested.z)}; give more")
     if reference is None:
-        reference, tested = tested.subset(torch.arange(0, len(tested.z), 2)), tested.subset(torch.arange(1, len(tested.z), 2))
+        order = torch.randperm(len(tested.z), generator=torch.Generator().manual_seed(0))
+        half = len(order) // 2
+        reference, tested = tested.subset(order[:half].sort().values), tested.subset(order[half:].sort().values)
     if reference.z.shape[1] != tested.z.shape[1]:
         raise ValueError(f"expected embeddings of one width, found {tested.z.shape[1]} and {reference.z.shape[1]}; use one model")
     tested, bank = tested.subset(spaced(len(tested.z), ITEMS)), reference.subset(spaced(len(reference.z), BANK))
+    if len(bank.z) < FEWEST or len(tested.z) < 2:
+        found = f"found {len(bank.z)} and {len(tested.z)}"
+        raise ValueError(f"expected at least {FEWEST} reference items and 2 others, {found}; give more")
+    if min(len(part.labels.unique()) for part in (tested, bank)) < 2:
+        raise ValueError("expected items of two classes or more in both halves, found one; give more items of the others")
     z, train = tested.z, bank.z
     equal = uncertainty.equalizer(train)
-    controls = {
-        "neighbor spread": uncertainty.neighbor_spread(equal(train), equal(z)),
-        "density of z": anomaly.mahalanobis(train, z),
-        "norm of z": -z.norm(dim=1),
-        "kNN distance": anomaly.knn_distance(train, z),
-        **from_labels(train, bank.labels, z),
-    }
     right, right_equal = (uncertainty.neighbor_is_right(space, tested.labels) for space in (z, equal(z)))
     own = {name: ranked(name, u, right, right_equal, kind="model") for name, u in tested.columns.items()}
+    controls = {name: ranked(name, u, right, right_equal, kind="control") for name, u in _controls(train, bank.labels, z).items()}
     return Uncertainty(
         items=len(z),
         crops=0,
-        scores=own
-        | {name: ranked(name, u, right, right_equal, kind="control") for name, u in controls.items() if name not in own},
+        scores=own | {name: score for name, score in controls.items() if name not in own},
         recall_at_1=share(right),
         recall_at_1_equalized=share(right_equal),
         aurc_best=float(uncertainty.risk_coverage((~right).double(), right)[1].mean()),
     )
+
+
+def _controls(train: Tensor, labels: Tensor, z: Tensor) -> dict[str, Tensor]:
+    """Returns the uncertainties of embeddings (M, D) that need no model."""
+    equal = uncertainty.equalizer(train)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, where most classes have one item
+        learned = from_labels(train, labels, z)
+    return {
+        "neighbor spread": uncertainty.neighbor_spread(equal(train), equal(z)),
+        "density of z": anomaly.mahalanobis(train, z),
+        "norm of z": -z.norm(dim=1),
+        "kNN distance": anomaly.knn_distance(train, z),
+        **learned,
+    }

@@ -78,8 +78,7 @@ def train(
         _require_apart(out, config.data.source)
         config = start.configured(config)
     _require_usable(config)
-    if without := recipes.unused(config, settings):
-        print(f"note: without effect, since no steps are trained: {', '.join(without)}", file=sys.stderr)
+    _note_settings(config, settings)
     several = config.fit.devices * config.fit.nodes > 1
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
@@ -127,6 +126,15 @@ def _detect(fabric: Any, method: Method, opened: Data, folder: RunFolder) -> Non
         for note in found.notes if found is not None else ():
             folder.log(f"detector: {note}")
     fabric.barrier()
+
+
+def _note_settings(config: RunConfig, settings: dict[str, Any]) -> None:
+    """Prints which settings have no effect, and where a learning rate that is given is not the encoder's."""
+    if without := recipes.unused(config, settings):
+        print(f"note: without effect, since no steps are trained: {', '.join(without)}", file=sys.stderr)
+    elif "lr" in settings and "encoder_lr" not in settings and (ratio := config.fit.encoder_lr) != 1:
+        rates = f"{ratio:g} times {config.fit.lr:g}, as in the recipe"
+        print(f"note: the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates", file=sys.stderr)
 
 
 def _require_usable(config: RunConfig) -> None:

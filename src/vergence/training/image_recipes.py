@@ -178,6 +178,6 @@ def _published(**changes: Any) -> FitConfig:
 
 
 def _small(**changes: Any) -> FitConfig:
-    """Returns AdamW 2e-3 at batch 64, 30 epochs, as the recipe ``vje_small`` has."""
+    """Returns AdamW 2e-3 at batch 64, 30 epochs."""
     settings = {"epochs": 30, "batch_size": 64, "optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4, "warmup_epochs": 1}
     return FitConfig(**{**settings, **changes})

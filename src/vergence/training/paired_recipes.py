@@ -271,6 +271,6 @@ def _cifar10(source: str, model: ModelConfig, views: ViewConfig, **fit: Any) -> 
 
 
 def _small(source: str, model: ModelConfig) -> RunConfig:
-    """Returns the setting that all methods share on two CPU cores: that of ``vje_small`` with batches of 128."""
+    """Returns the setting that all methods share on two CPU cores: AdamW 2e-3 with batches of 128."""
     fit = FitConfig(epochs=30, batch_size=128, optimizer="adamw", lr=2e-3, weight_decay=1e-4, warmup_epochs=1)
     return RunConfig(data=DataConfig(source=source), views=NO_BLUR, model=model, fit=fit)

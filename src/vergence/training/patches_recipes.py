@@ -184,7 +184,7 @@ def patches_vi_simsiam(source: str = "cifar10") -> RunConfig:
     """VI-SimSiam on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_vi_simsiam --limit 10000 --out runs/patches_vi_simsiam``
-    Device and time: two CPU cores, minutes, as `patches_vje`; not measured.
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
     return _refined(source, ModelConfig(objective="vi_simsiam"))
 
@@ -211,7 +211,7 @@ def patches_vssl(source: str = "cifar10") -> RunConfig:
     """VSSL, cosine form, on the closed form of `patches`, with a network behind it.
 
     Command: ``vergence train cifar10 --recipe patches_vssl --limit 10000 --out runs/patches_vssl``
-    Device and time: two CPU cores, minutes, as `patches_jepa`; not measured.
+    Device and time: two CPU cores; results and times are in ``docs/trained.md``.
     """
     return _refined(source, ModelConfig(objective="vssl"))
 

@@ -42,7 +42,7 @@ __all__ = [
     "vssl_small",
 ]
 
-DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has nothing that is special to its objective
+DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
 HEAD = (256, 32)  # widths of the projector before a Gaussian or a mixture of pairs
 FILES = (patches_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
@@ -150,7 +150,7 @@ def vssl_small(source: str = "cifar10") -> RunConfig:
 
 
 def _small(source: str, objective: str) -> RunConfig:
-    """Returns the setting for two CPU cores that objectives share which need no head: AdamW 2e-3, batches of 64.
+    """Returns the setting for two CPU cores that these recipes start from: AdamW 2e-3, batches of 64.
 
     On 10,000 CIFAR-10 images and 12 epochs, VJE's online kNN was 0.447 with it, 0.431 with 1e-3, and 0.426 with 2e-3 at batches
     of 128 (one seed each).
@@ -255,7 +255,8 @@ def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
         kind: Kind of the data, ``image``, ``vector`` or ``pairs``.
         shape: Shape of an item as the encoder sees it.
         settings: Names of the settings that are given. With one that only networks and optimizers have, such as ``epochs``,
-            ``encoder`` or ``objective``, the recipe is ``vje_small``; so for images that are smaller than the pooled patches.
+            or ``encoder``, the recipe is ``vje_small``; so for images that are smaller than the pooled patches. What an
+            objective asks for comes first (`suggested`).
 
     Example:
         >>> default("image", (3, 32, 32), ["seed"]), default("image", (3, 32, 32), ["epochs"]), default("vector", (5,), [])
