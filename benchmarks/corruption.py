@@ -192,7 +192,7 @@ def trained(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts
 
     x = (parts.train, parts.test, parts.clean)
     z = [features.collect(method.encoder, ArrayItems(part), device=fabric.device)[0] for part in x]
-    fit = {"optimizer": config.fit.optimizer, "lr": config.fit.lr, "weight_decay": config.fit.weight_decay}
+    fit = {name: getattr(config.fit, name) for name in ("optimizer", "lr", "encoder_lr", "weight_decay")}
     fit |= {"network": config.model.encoder, "precision": loop.precision(config.fit, fabric.device.type)}
     return {**measured(parts, *z), **fit, "warnings": notes}
 
