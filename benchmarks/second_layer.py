@@ -1,0 +1,158 @@
+"""A second layer on the pooled maps of the closed form: what it adds to kNN, for some numbers of atoms, patches and thresholds.
+
+    python benchmarks/second_layer.py cifar10 --data-root DATA --limit 10000
+
+The first layer is that of the recipe ``patches`` (2 x 2 windows). The second one reads the responses to 256 atoms in a grid of
+6 x 6 windows: patches of 2 x 2 windows, of length 1, whitened in 192 dimensions; a spherical k-means dictionary, soft threshold
+in units of the responses' deviation, 2 x 2 windows and cube root, as in the first layer. Joint embedding of two views follows on
+the first features, on the second, and on both, each group with a mean squared length of 1. One row goes to
+``results/second_layer.jsonl``; with ``--choose`` images are held-out training images, and nothing is written.
+"""
+
+import argparse
+import time
+
+import ledger
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.data.config import DataConfig
+from vergence.data.pixels import to_unit
+from vergence.data.sources import open_data
+from vergence.data.views import ImageViews
+from vergence.encoders.dictionary import (
+    ROOT,
+    PatchMaps,
+    PatchSettings,
+    cells,
+    learn_dictionary,
+    sampled_patches,
+    spherical_k_means,
+)
+from vergence.evaluation.knn import knn_accuracy
+from vergence.training import recipes
+from vergence.training.closed_form import moved
+
+GRID, FIRST, DIMENSIONS, SAMPLE = 6, 256, 192, 40_000  # windows per side; atoms below the second layer; of its patches
+RIDGE, POWERS = 0.01, (1.5, 2.0, 2.5, 3.0)
+HELD_OUT, BLOCK = 4_000, 250  # training images that settings are chosen on; images at a time
+
+
+def maps(images: Tensor, atoms: int, pool: int) -> PatchMaps:
+    """Returns the first layer with a dictionary that is learned from images."""
+    found = PatchMaps(images.shape[1], PatchSettings(atoms=atoms, pool=pool))
+    found.set(*learn_dictionary(sampled_patches([images], found), atoms))
+    return found
+
+
+class SecondLayer:
+    """Features (B, 8 K) of a dictionary of K patches of the first layer's maps.
+
+    Args:
+        images: Images (N, C, H, W) that both dictionaries are learned from.
+        a: ``atoms`` of the first layer at most, ``second`` K, ``size`` of a patch in windows, ``threshold``.
+    """
+
+    def __init__(self, images: Tensor, a: argparse.Namespace) -> None:
+        self.first, self.size, self.threshold = maps(images, min(FIRST, a.atoms), GRID), a.size, a.threshold
+        generator = torch.Generator().manual_seed(1)
+        p = torch.cat([self.patches(part).flatten(0, 1) for part in images[:2_000].split(BLOCK)])
+        p = p[torch.randperm(len(p), generator=generator)[:SAMPLE]]
+        self.mean = p.mean(0)
+        w, U = torch.linalg.eigh(torch.cov(p.T))
+        w, U = w[-DIMENSIONS:], U[:, -DIMENSIONS:]
+        self.Z = U / (w + 0.1 * w.mean()).sqrt()
+        q = (p - self.mean) @ self.Z
+        self.D = spherical_k_means(q, F.normalize(q[: a.second], dim=1))
+        self.scale = (q @ self.D.T).std()
+
+    def patches(self, x: Tensor) -> Tensor:
+        """Returns patches of windows (B, L, F) of images, each centered and of length 1."""
+        f = self.first.responses(x).unflatten(1, (-1, GRID, GRID)).unfold(2, self.size, 1).unfold(3, self.size, 1)
+        p = f.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+        return F.normalize(p - p.mean(2, keepdim=True), dim=2)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns the features of images (B, C, H, W) in [0, 1]."""
+        r = ((self.patches(x) - self.mean) @ self.Z) @ self.D.T / self.scale
+        a, side = F.softshrink(r, self.threshold), GRID - self.size + 1
+        A = cells(side, side, 2).T.to(a)
+        both = [(A @ part.clamp(min=0)).mT.flatten(1) for part in (a, -a)]
+        return torch.cat(both, 1).clamp(min=0).pow(1 / ROOT)
+
+
+def embedded(parts: list[list[Tensor]], directions: int, dim: int, power: float) -> tuple[Tensor, Tensor]:
+    """Returns embeddings of the training images and of the others, from features of both, and of two views of the former.
+
+    Args:
+        parts: Groups of features, each a list: training images, the others, first and second views.
+        directions: Principal directions of the training images' features, from at most 3,000 of them.
+        dim: Components of the joint embedding.
+        power: Exponent of the eigenvalues that components are multiplied by.
+    """
+    scales = [1 / (f[0] - f[0].mean(0)).square().sum(1).mean().sqrt() for f in parts]
+    f = [torch.cat([group[i] * scale for group, scale in zip(parts, scales, strict=True)], 1) for i in range(4)]
+    center = f[0].mean(0)
+    some = (f[0] - center)[:3_000]
+    w, U = torch.linalg.eigh((some @ some.T).double())
+    k = min(directions, len(some) - 1)
+    W = ((some.T.double() @ U[:, -k:]) / w[-k:].sqrt()).float()
+    x, y, a, b = (((part - center) @ W).double() for part in f)
+    mean = torch.cat([a, b]).mean(0)
+    a, b = a - mean, b - mean
+    S, P = (a.T @ a + b.T @ b) / (2 * len(a)), (a.T @ b + b.T @ a) / (2 * len(a))
+    L = torch.linalg.cholesky(S + RIDGE * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype))
+    M = torch.linalg.solve_triangular(L, torch.linalg.solve_triangular(L, P, upper=False).T, upper=False)
+    omega, Q = torch.linalg.eigh((M + M.T) / 2)
+    V = torch.linalg.solve_triangular(L.T, Q.flip(1)[:, :dim], upper=True) * omega.flip(0)[:dim].clamp(min=0) ** power
+    return ((x - mean) @ V).float(), ((y - mean) @ V).float()
+
+
+def measure(a: argparse.Namespace) -> ledger.Row:
+    """Returns kNN (30) in percent for each exponent: of the first layer's features, the second's and both."""
+    data = open_data(DataConfig(source=a.source, root=a.data_root))
+    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(a.seed))
+    train = data.train.subset(order[: a.limit].sort().values)
+    other = data.train.subset(order[a.limit :][:HELD_OUT].sort().values) if a.choose else data.test
+    x, y = (next(part.stream([torch.arange(len(part))]))[1] for part in (train, other))
+    began, generator = time.process_time(), torch.Generator().manual_seed(a.seed)
+    views = ImageViews(recipes.get("patches")(a.source).views, x.shape[2])
+    shift = PatchSettings().shift
+    pair = [torch.cat([views(moved(part, shift, generator), generator) for part in x.split(BLOCK)]) for _ in range(2)]
+    x, y, *pair = (to_unit(part, torch.float32) for part in (x, y, *pair))
+    layers = maps(x, a.atoms, 2).responses, SecondLayer(x, a)
+    first, second = ([torch.cat([of(p) for p in part.split(BLOCK)]) for part in (x, y, *pair)] for of in layers)
+    found = {}
+    for name, parts in {"first": [first], "second": [second], "both": [first, second]}.items():
+        for power in a.powers:
+            z, t = embedded(parts, a.directions, a.dim, power)
+            accuracy = knn_accuracy(z, train.labels, t, other.labels, ks=(30,))[30]["majority"]
+            found[f"{name}, power {power:g}"] = round(100 * accuracy, 2)
+    return {"knn30": found, "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source")
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--limit", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--atoms", type=int, default=1024, help="of the first layer")
+    parser.add_argument("--second", type=int, default=1024, help="atoms of the second layer")
+    parser.add_argument("--size", type=int, default=2, help="windows per side of a patch of the second layer")
+    parser.add_argument("--threshold", type=float, default=0.5, help="of the second layer")
+    parser.add_argument("--directions", type=int, default=2048)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--powers", type=float, nargs="+", default=list(POWERS))
+    parser.add_argument("--choose", action="store_true", help="classify held-out training images; nothing is written")
+    a = ledger.parse(parser, "second_layer")
+    if a.tiny:
+        a.limit, a.atoms, a.second, a.directions, a.dim, a.powers = 120, 16, 16, 32, 16, [2.0]
+    shared = {name: getattr(a, name) for name in ("limit", "atoms", "second", "size", "threshold", "directions", "dim")}
+    row = ledger.row({"data": a.source, **shared, **measure(a)}, seed=a.seed)
+    ledger.add(None if a.choose else a.out, row)
+
+
+if __name__ == "__main__":
+    main()
