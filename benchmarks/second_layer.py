@@ -82,14 +82,13 @@ class SecondLayer:
         return torch.cat(both, 1).clamp(min=0).pow(1 / ROOT)
 
 
-def embedded(parts: list[list[Tensor]], directions: int, dim: int, power: float) -> tuple[Tensor, Tensor]:
-    """Returns embeddings of the training images and of the others, from features of both, and of two views of the former.
+def components(parts: list[list[Tensor]], directions: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns components of the training images and of the others, from features of both and of two views, and eigenvalues.
 
     Args:
         parts: Groups of features, each a list: training images, the others, first and second views.
         directions: Principal directions of the training images' features, from at most 3,000 of them.
         dim: Components of the joint embedding.
-        power: Exponent of the eigenvalues that components are multiplied by.
     """
     scales = [1 / (f[0] - f[0].mean(0)).square().sum(1).mean().sqrt() for f in parts]
     f = [torch.cat([group[i] * scale for group, scale in zip(parts, scales, strict=True)], 1) for i in range(4)]
@@ -105,8 +104,8 @@ def embedded(parts: list[list[Tensor]], directions: int, dim: int, power: float)
     L = torch.linalg.cholesky(S + RIDGE * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype))
     M = torch.linalg.solve_triangular(L, torch.linalg.solve_triangular(L, P, upper=False).T, upper=False)
     omega, Q = torch.linalg.eigh((M + M.T) / 2)
-    V = torch.linalg.solve_triangular(L.T, Q.flip(1)[:, :dim], upper=True) * omega.flip(0)[:dim].clamp(min=0) ** power
-    return ((x - mean) @ V).float(), ((y - mean) @ V).float()
+    V = torch.linalg.solve_triangular(L.T, Q.flip(1)[:, :dim], upper=True)
+    return ((x - mean) @ V).float(), ((y - mean) @ V).float(), omega.flip(0)[:dim].clamp(min=0).float()
 
 
 def measure(a: argparse.Namespace) -> ledger.Row:
@@ -125,9 +124,10 @@ def measure(a: argparse.Namespace) -> ledger.Row:
     first, second = ([torch.cat([of(p) for p in part.split(BLOCK)]) for part in (x, y, *pair)] for of in layers)
     found = {}
     for name, parts in {"first": [first], "second": [second], "both": [first, second]}.items():
+        z, t, omega = components(parts, a.directions, a.dim)
         for power in a.powers:
-            z, t = embedded(parts, a.directions, a.dim, power)
-            accuracy = knn_accuracy(z, train.labels, t, other.labels, ks=(30,))[30]["majority"]
+            w = omega**power
+            accuracy = knn_accuracy(w * z, train.labels, w * t, other.labels, ks=(30,))[30]["majority"]
             found[f"{name}, power {power:g}"] = round(100 * accuracy, 2)
     return {"knn30": found, "cpu_seconds": round(time.process_time() - began, 1)}
 
