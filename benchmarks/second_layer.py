@@ -36,7 +36,7 @@ from vergence.training.closed_form import moved
 
 GRID, FIRST, DIMENSIONS, SAMPLE = 6, 256, 192, 40_000  # windows per side; atoms below the second layer; of its patches
 RIDGE, POWERS = 0.01, (1.5, 2.0, 2.5, 3.0)
-HELD_OUT, BLOCK = 4_000, 250  # training images that settings are chosen on; images at a time
+HELD_OUT, BLOCK, SHOWN = 4_000, 250, 10_000  # training images that settings are chosen on; at a time; for the dictionaries
 
 
 def maps(images: Tensor, atoms: int, pool: int) -> PatchMaps:
@@ -90,14 +90,16 @@ def components(parts: list[list[Tensor]], directions: int, dim: int) -> tuple[Te
         directions: Principal directions of the training images' features, from at most 3,000 of them.
         dim: Components of the joint embedding.
     """
-    scales = [1 / (f[0] - f[0].mean(0)).square().sum(1).mean().sqrt() for f in parts]
-    f = [torch.cat([group[i] * scale for group, scale in zip(parts, scales, strict=True)], 1) for i in range(4)]
-    center = f[0].mean(0)
-    some = (f[0] - center)[:3_000]
-    w, U = torch.linalg.eigh((some @ some.T).double())
-    k = min(directions, len(some) - 1)
-    W = ((some.T.double() @ U[:, -k:]) / w[-k:].sqrt()).float()
-    x, y, a, b = (((part - center) @ W).double() for part in f)
+    centers = [f[0].mean(0) for f in parts]
+    some = [f[0][:3_000] - center for f, center in zip(parts, centers, strict=True)]
+    some = [part / part.square().sum(1).mean().sqrt() for part in some]
+    w, U = torch.linalg.eigh(sum(part @ part.T for part in some).double())
+    k = min(directions, len(some[0]) - 1)
+    inner = U[:, -k:] / w[-k:].sqrt()
+    W = [(part.T.double() @ inner).float() for part in some]
+    scales = [part.norm() / (f[0][:3_000] - center).norm() for part, f, center in zip(some, parts, centers, strict=True)]
+    groups = list(zip(parts, centers, scales, W, strict=True))
+    x, y, a, b = (sum((f[i] - center) @ (scale * own) for f, center, scale, own in groups).double() for i in range(4))
     mean = torch.cat([a, b]).mean(0)
     a, b = a - mean, b - mean
     S, P = (a.T @ a + b.T @ b) / (2 * len(a)), (a.T @ b + b.T @ a) / (2 * len(a))
@@ -119,9 +121,9 @@ def measure(a: argparse.Namespace) -> ledger.Row:
     views = ImageViews(recipes.get("patches")(a.source).views, x.shape[2])
     shift = PatchSettings().shift
     pair = [torch.cat([views(moved(part, shift, generator), generator) for part in x.split(BLOCK)]) for _ in range(2)]
-    x, y, *pair = (to_unit(part, torch.float32) for part in (x, y, *pair))
-    layers = maps(x, a.atoms, 2).responses, SecondLayer(x, a)
-    first, second = ([torch.cat([of(p) for p in part.split(BLOCK)]) for part in (x, y, *pair)] for of in layers)
+    images, unit = (x, y, *pair), to_unit(x[:SHOWN], torch.float32)
+    layers = maps(unit, a.atoms, 2).responses, SecondLayer(unit, a)
+    first, second = ([torch.cat([of(to_unit(p, torch.float32)) for p in part.split(BLOCK)]) for part in images] for of in layers)
     found = {}
     for name, parts in {"first": [first], "second": [second], "both": [first, second]}.items():
         z, t, omega = components(parts, a.directions, a.dim)
