@@ -14,6 +14,7 @@ import time
 
 import ledger
 import torch
+import two_cores
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,13 +31,13 @@ from vergence.encoders.dictionary import (
     sampled_patches,
     spherical_k_means,
 )
-from vergence.evaluation.knn import knn_accuracy
+from vergence.linear.solutions import joint_embedding
 from vergence.training import recipes
-from vergence.training.closed_form import moved
+from vergence.training.closed_form import ViewSums, moved
 
 GRID, FIRST, DIMENSIONS, SAMPLE = 6, 256, 192, 40_000  # windows per side; atoms below the second layer; of its patches
 RIDGE, POWERS = 0.01, (1.5, 2.0, 2.5, 3.0)
-HELD_OUT, BLOCK, SHOWN = 4_000, 250, 10_000  # training images that settings are chosen on; at a time; for the dictionaries
+BLOCK, SHOWN = 250, 10_000  # images at a time; for the dictionaries
 
 
 def maps(images: Tensor, atoms: int, pool: int) -> PatchMaps:
@@ -100,14 +101,11 @@ def components(parts: list[list[Tensor]], directions: int, dim: int) -> tuple[Te
     scales = [part.norm() / (f[0][:3_000] - center).norm() for part, f, center in zip(some, parts, centers, strict=True)]
     groups = list(zip(parts, centers, scales, W, strict=True))
     x, y, a, b = (sum((f[i] - center) @ (scale * own) for f, center, scale, own in groups).double() for i in range(4))
-    mean = torch.cat([a, b]).mean(0)
-    a, b = a - mean, b - mean
-    S, P = (a.T @ a + b.T @ b) / (2 * len(a)), (a.T @ b + b.T @ a) / (2 * len(a))
-    L = torch.linalg.cholesky(S + RIDGE * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype))
-    M = torch.linalg.solve_triangular(L, torch.linalg.solve_triangular(L, P, upper=False).T, upper=False)
-    omega, Q = torch.linalg.eigh((M + M.T) / 2)
-    V = torch.linalg.solve_triangular(L.T, Q.flip(1)[:, :dim], upper=True)
-    return ((x - mean) @ V).float(), ((y - mean) @ V).float(), omega.flip(0)[:dim].clamp(min=0).float()
+    sums = ViewSums(a.shape[1], 2)
+    sums.add([a, b])
+    mean, S, G = sums.moments()
+    W, omega, _ = joint_embedding(G, S + RIDGE * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype))
+    return ((x - mean) @ W[:dim].T).float(), ((y - mean) @ W[:dim].T).float(), omega[:dim].float()
 
 
 def measure(a: argparse.Namespace) -> ledger.Row:
@@ -115,7 +113,7 @@ def measure(a: argparse.Namespace) -> ledger.Row:
     data = open_data(DataConfig(source=a.source, root=a.data_root))
     order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(a.seed))
     train = data.train.subset(order[: a.limit].sort().values)
-    other = data.train.subset(order[a.limit :][:HELD_OUT].sort().values) if a.choose else data.test
+    other = data.train.subset(order[a.limit :][: two_cores.HELD_OUT].sort().values) if a.choose else data.test
     x, y = (next(part.stream([torch.arange(len(part))]))[1] for part in (train, other))
     began, generator = time.process_time(), torch.Generator().manual_seed(a.seed)
     views = ImageViews(recipes.get("patches")(a.source).views, x.shape[2])
@@ -129,17 +127,13 @@ def measure(a: argparse.Namespace) -> ledger.Row:
         z, t, omega = components(parts, a.directions, a.dim)
         for power in a.powers:
             w = omega**power
-            accuracy = knn_accuracy(w * z, train.labels, w * t, other.labels, ks=(30,))[30]["majority"]
-            found[f"{name}, power {power:g}"] = round(100 * accuracy, 2)
+            found[f"{name}, power {power:g}"] = two_cores.knn(w * z, w * t, (train.labels, other.labels))
     return {"knn30": found, "cpu_seconds": round(time.process_time() - began, 1)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source")
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--limit", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    two_cores.arguments(parser)
     parser.add_argument("--atoms", type=int, default=1024, help="of the first layer")
     parser.add_argument("--second", type=int, default=1024, help="atoms of the second layer")
     parser.add_argument("--size", type=int, default=2, help="windows per side of a patch of the second layer")
@@ -147,7 +141,6 @@ def main() -> None:
     parser.add_argument("--directions", type=int, default=2048)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--powers", type=float, nargs="+", default=list(POWERS))
-    parser.add_argument("--choose", action="store_true", help="classify held-out training images; nothing is written")
     a = ledger.parse(parser, "second_layer")
     if a.tiny:
         a.limit, a.atoms, a.second, a.directions, a.dim, a.powers = 120, 16, 16, 32, 16, [2.0]

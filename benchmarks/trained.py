@@ -81,13 +81,9 @@ def measure(args, recipe, settings):
 def main():
     """Measures the recipes on one data set."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source")
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--limit", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    two_cores.arguments(parser)
     parser.add_argument("--recipes", nargs="+", default=RECIPES)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--choose", action="store_true")
     parser.add_argument("--note", default="")
     args = ledger.parse(parser, "trained")
     also = ledger.settings(args.set)

@@ -46,6 +46,15 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 
+def arguments(parser):
+    """Adds the options of a benchmark on the images of one data set."""
+    parser.add_argument("source")
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--limit", type=int, default=10_000, help="training images")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--choose", action="store_true", help="classify held-out training images; nothing is written")
+
+
 def pixels(items):
     """Returns the pixels of all items, (N, D) in [0, 1]."""
     return controls.pixels(next(items.stream([torch.arange(len(items))]))[1])
@@ -129,14 +138,10 @@ def untrained(run, *parts):
 def main():
     """Measures one data set."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source")
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--limit", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    arguments(parser)
     parser.add_argument("--encoder", help="another encoder than that of the recipe patches")
     parser.add_argument("--curve", action="store_true", help="every point of the figure, in place of the recipe patches")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--choose", action="store_true")
     parser.add_argument("--note", default="")
     args = ledger.parse(parser, "two_cores")
     points = curve() if args.curve else [{"recipe": "patches"}]

@@ -32,7 +32,7 @@ from vergence.evaluation import uncertainty
 from vergence.runs import uncertainty as measured
 
 LIMIT, FOREIGNERS = 10_000, 250  # images to learn from, and of each foreign set
-SMALL = {"recipe": "gje_small", "projector": (), "size": 16, "epochs": 8, "batch_size": 128, "knn_every": 0}
+SMALL = {"recipe": "jepa_small", "size": 16, "epochs": 8, "batch_size": 128, "knn_every": 0}
 HEAD = {"projector": (256, 32)}
 ENCODERS: dict[str, dict[str, Any]] = {
     "patches, 32 px": {"recipe": "patches", "encoder": "patches:atoms=256,directions=1024,dim=256"},

@@ -54,12 +54,8 @@ def measure(a: argparse.Namespace) -> ledger.Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source")
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--limit", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    two_cores.arguments(parser)
     parser.add_argument("--width", type=int, default=512, help="of the network's hidden layer")
-    parser.add_argument("--choose", action="store_true", help="classify held-out training images; nothing is written")
     a = ledger.parse(parser, "with_labels")
     if a.tiny:
         a.limit, a.width = 200, 8

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vergence.data.arrays import ARRAY_KEYS, LABEL_KEYS, NAME_KEYS, from_array, labels_of, read_arrays
 from vergence.data.items import Array
-from vergence.evaluation import anomaly, uncertainty
-from vergence.runs.uncertainty import BANK, ITEMS, from_labels, ranked, share, spaced
+from vergence.evaluation import uncertainty
+from vergence.runs.uncertainty import BANK, ITEMS, from_labels, of_embeddings, ranked, share, spaced
 from vergence.training.records import Uncertainty
 
 __all__ = ["Embeddings", "measure", "read"]
@@ -67,8 +67,9 @@ def read(path: Path) -> Embeddings:
     if float(z.abs().max()) > LARGEST or not bool((z != z[0]).any()):
         raise ValueError(f"expected embeddings that differ, of at most {LARGEST:g}, in {path.name}, found others; rescale them")
     y = _classes(labels_of(found[label], len(z), label, path.name)[0], path.name)
-    columns = {name: u for name in names if (u := _column(path, name, len(z))) is not None and name not in (key, label)}
-    return Embeddings(z, y, columns, [name for name in names if name not in (key, label, *NAME_KEYS, *columns)])
+    others = [name for name in names if name not in (key, label)]
+    columns = {name: u for name in others if (u := _column(path, name, len(z))) is not None}
+    return Embeddings(z, y, columns, [name for name in others if name not in (*NAME_KEYS, *columns)])
 
 
 def _classes(labels: Tensor, file: str) -> Tensor:
@@ -127,28 +128,19 @@ def measure(tested: Embeddings, reference: Embeddings | None = None) -> Uncertai
     z, train = tested.z, bank.z
     equal = uncertainty.equalizer(train)
     right, right_equal = (uncertainty.neighbor_is_right(space, tested.labels) for space in (z, equal(z)))
-    own = {name: ranked(name, u, right, right_equal, kind="model") for name, u in tested.columns.items()}
-    controls = {name: ranked(name, u, right, right_equal, kind="control") for name, u in _controls(train, bank.labels, z).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, where most classes have one item
+        of_labels = from_labels(train, bank.labels, z)
+    controls = of_embeddings(train, z, equal) | of_labels
+    scores = {
+        name: ranked(name, u, right, right_equal, kind="model" if name in tested.columns else "control")
+        for name, u in (tested.columns | controls | tested.columns).items()
+    }
     return Uncertainty(
         items=len(z),
         crops=0,
-        scores=own | {name: score for name, score in controls.items() if name not in own},
+        scores=scores,
         recall_at_1=share(right),
         recall_at_1_equalized=share(right_equal),
         aurc_best=float(uncertainty.risk_coverage((~right).double(), right)[1].mean()),
     )
-
-
-def _controls(train: Tensor, labels: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """Returns the uncertainties of embeddings (M, D) that need no model."""
-    equal = uncertainty.equalizer(train)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, where most classes have one item
-        learned = from_labels(train, labels, z)
-    return {
-        "neighbor spread": uncertainty.neighbor_spread(equal(train), equal(z)),
-        "density of z": anomaly.mahalanobis(train, z),
-        "norm of z": -z.norm(dim=1),
-        "kNN distance": anomaly.knn_distance(train, z),
-        **learned,
-    }

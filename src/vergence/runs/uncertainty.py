@@ -23,7 +23,7 @@ from vergence.runs.run import Run
 from vergence.training.records import Kind, Predictive, Uncertainty, UncertaintyScore
 from vergence.utils.terminal import bar
 
-__all__ = ["BANK", "CROPS", "ITEMS", "Embedded", "from_labels", "measure", "ranked", "share", "spaced"]
+__all__ = ["BANK", "CROPS", "ITEMS", "Embedded", "from_labels", "measure", "of_embeddings", "ranked", "share", "spaced"]
 
 ITEMS, BANK, DEGRADED, PAIRS = 2_000, 10_000, 500, 1_000  # at most, of test items, training items, test items, test items
 CROPS, SAMPLES, CHUNK = 8, 64, 100
@@ -139,13 +139,18 @@ class Embedded:
         """Returns every uncertainty that needs embeddings (N, D) alone, of ``z`` by default."""
         z = self.z if z is None else z
         own = _posterior(self.run, z) if self.run.has_density else {}
-        return {
-            "neighbor spread": uncertainty.neighbor_spread(self.equal(self.bank), self.equal(z)),
-            "density of z": anomaly.mahalanobis(self.bank, z),
-            **own,
-            "norm of z": -z.norm(dim=1),
-            "kNN distance": anomaly.knn_distance(self.bank, z),
-        }
+        return of_embeddings(self.bank, z, self.equal, own)
+
+
+def of_embeddings(bank: Tensor, z: Tensor, equal: Callable[[Tensor], Tensor], own: Scores | None = None) -> Scores:
+    """Returns the uncertainties of embeddings (M, D) that need no more than those of other items (N, D), around a model's own."""
+    return {
+        "neighbor spread": uncertainty.neighbor_spread(equal(bank), equal(z)),
+        "density of z": anomaly.mahalanobis(bank, z),
+        **(own or {}),
+        "norm of z": -z.norm(dim=1),
+        "kNN distance": anomaly.knn_distance(bank, z),
+    }
 
 
 def _posterior(run: Run, z: Tensor) -> Scores:

@@ -37,7 +37,7 @@ def patches(source: str = "cifar10") -> RunConfig:
     Command: ``vergence train cifar10 --recipe patches --limit 10000 --out runs/patches``
     Device and time: two CPU cores; results and times are in ``docs/patches.md``.
 
-    There are no epochs and no optimizer: of the training settings only ``seed``, ``device``, ``devices``, ``workers`` and
+    It has no epochs and no optimizer. Of the training settings, only ``seed``, ``device``, ``devices``, ``workers`` and
     ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=512,pool=3``
     (`vergence.encoders.dictionary.PatchSettings`); what a run uses is in its ``config.json``.
 
@@ -218,6 +218,15 @@ def patches_vssl(source: str = "cifar10") -> RunConfig:
 
 def _refined(source: str, model: ModelConfig) -> RunConfig:
     """Returns the settings that the recipes of networks behind a closed form share, for a model's objective and its heads."""
-    fit = FitConfig(epochs=2, batch_size=128, optimizer="adamw", lr=2e-3, encoder_lr=0.03, weight_decay=1e-4, knn_every=1)
-    fit = dataclasses.replace(fit, warmup_epochs=0.2, clip=5.0)
+    fit = FitConfig(
+        epochs=2,
+        warmup_epochs=0.2,
+        batch_size=128,
+        optimizer="adamw",
+        lr=2e-3,
+        encoder_lr=0.03,
+        weight_decay=1e-4,
+        clip=5.0,
+        knn_every=1,
+    )
     return dataclasses.replace(patches(source), model=dataclasses.replace(model, encoder="patches-mlp"), fit=fit)
