@@ -46,9 +46,9 @@ from vergence.linear.moments import Sums
 from vergence.linear.solutions import joint_embedding, reconstruction
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.training import build, loop, recipes
-from vergence.training.closed_form import principal_directions
 from vergence.training.config import RunConfig
 from vergence.training.metrics import MemoryRecorder
+from vergence.training.moments import principal_directions
 from vergence.utils.devices import as_device, describe_device
 
 GRID = {"data": ["cifar10", "fashion_mnist"], "corruptions": ["gaussian_noise", "zoom_blur", "pixelate"]}

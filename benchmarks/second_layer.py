@@ -22,15 +22,9 @@ from vergence.data.config import DataConfig
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
-from vergence.encoders.dictionary import (
-    ROOT,
-    PatchMaps,
-    PatchSettings,
-    cells,
-    learn_dictionary,
-    sampled_patches,
-    spherical_k_means,
-)
+from vergence.encoders.dictionary import learn_dictionary, spherical_k_means
+from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.pooling import ROOT, cells
 from vergence.linear.solutions import joint_embedding
 from vergence.training import recipes
 from vergence.training.closed_form import ViewSums, moved

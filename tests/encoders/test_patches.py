@@ -11,19 +11,11 @@ from tests.reference import patches as reference
 from torch.nn import functional as F
 
 from vergence.data.arrays import from_array
-from vergence.encoders import dictionary, networks
-from vergence.encoders.dictionary import (
-    PatchEncoder,
-    PatchMaps,
-    PatchSample,
-    PatchSettings,
-    cells,
-    learn_dictionary,
-    normalized_patches,
-    spherical_k_means,
-    whitening,
-)
+from vergence.encoders import networks, patch_maps
+from vergence.encoders.dictionary import PatchSample, learn_dictionary, normalized_patches, spherical_k_means, whitening
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings
 from vergence.encoders.patches import PatchFeatures
+from vergence.encoders.pooling import cells
 
 
 def images(n=12, c=3, h=11, w=13, seed=0):
@@ -49,7 +41,7 @@ def test_the_fused_form_equals_the_loop_over_patches(pool, stride, channels):
 
 def test_blocks_of_atoms_give_what_all_atoms_give():
     x = images(2, 3, 9, 9)
-    V, b = torch.randn(dictionary.BLOCK + 40, 3 * 16), torch.randn(dictionary.BLOCK + 40)
+    V, b = torch.randn(patch_maps.BLOCK + 40, 3 * 16), torch.randn(patch_maps.BLOCK + 40)
     settings = PatchSettings(atoms=len(V), patch=4, threshold=0.3)
     maps = PatchMaps(3, settings)
     maps.set(V, b)
@@ -64,7 +56,7 @@ def test_groups_of_images_give_what_each_image_gives(monkeypatch):
     expected = torch.cat([maps(one) for one in x.split(1)])
     assert len(maps(x[:0])) == 0
     for together in (2, 5):
-        monkeypatch.setattr(dictionary, "RESPONSES", together * 36 * 7)
+        monkeypatch.setattr(patch_maps, "RESPONSES", together * 36 * 7)
         torch.testing.assert_close(maps(x), expected)
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vergence.detection import patch_dictionary
-from vergence.encoders.dictionary import PatchEncoder
 from vergence.encoders.networks import encoder
+from vergence.encoders.patch_maps import PatchEncoder
 from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE

@@ -1,4 +1,4 @@
-"""Slow reference of the patch features (Coates, Lee, Ng, AISTATS 2011), one patch at a time, in float64."""
+"""Slow reference of patch features (Coates, Lee, Ng, AISTATS 2011) and of a second layer, one patch at a time, in float64."""
 
 import math
 
@@ -50,3 +50,34 @@ def weight_in_cell(position, positions, cell, cells):
         return 1.0
     distance = (position + 0.5) / positions - (cell + 0.5) / cells
     return math.exp(-0.5 * (distance * cells / 0.44) ** 2)
+
+
+def second(windows, m, Z, D, c, theta):
+    """f (8 K,) of the second layer, from the first layer's maps (2, K', 36): patches of 2 x 2 windows, one at a time."""
+    found = torch.zeros(2, len(D), 2, 2)
+    for k, d in enumerate(D):
+        for i in range(2):
+            for j in range(2):
+                totals, weights = [0.0, 0.0], 0.0
+                for y in range(5):
+                    for x in range(5):
+                        p = []
+                        for sign in windows:
+                            for atom in sign:
+                                p += [atom[6 * (y + a) + x + b].item() for a in range(2) for b in range(2)]
+                        mean = sum(p) / len(p)
+                        length = math.sqrt(sum((v - mean) ** 2 for v in p))
+                        n = torch.tensor([(v - mean) / length for v in p])
+                        r = float(d @ (Z.T @ (n - m))) / c
+                        weight = weight_in_cell(y, 5, i, 2) * weight_in_cell(x, 5, j, 2)
+                        weights += weight
+                        totals = [total + weight * max(s * r - theta, 0.0) for s, total in zip((1, -1), totals, strict=True)]
+                found[:, k, i, j] = torch.tensor([(total / weights) ** (1 / 3) for total in totals])
+    return found.flatten()
+
+
+def second_whitening(patches, d):
+    """Mean m and Z = U diag((w + 0.1 mean w)^(-1/2)) of patches (n, F), for the d largest eigenvalues w of their covariance."""
+    w, U = torch.linalg.eigh(torch.cov(patches.T))
+    w, U = w[-d:], U[:, -d:]
+    return patches.mean(0), U @ torch.diag((w + 0.1 * w.mean()) ** -0.5)

@@ -10,7 +10,7 @@ from tests import forked
 
 import vergence
 from vergence import objectives
-from vergence.encoders.dictionary import PatchSettings
+from vergence.encoders.patch_maps import PatchSettings
 from vergence.encoders.refined import RefinedEncoder
 from vergence.training import closed_form, loop
 

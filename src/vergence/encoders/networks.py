@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
-from vergence.encoders.dictionary import PatchEncoder, PatchSettings
 from vergence.encoders.names import is_closed_form, is_factory, is_refined, timm_settings
+from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
 from vergence.encoders.refined import RefinedEncoder
 from vergence.utils.names import did_you_mean, quoted, unknown
 from vergence.utils.outside import load_outside
@@ -212,7 +212,7 @@ def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Mo
             to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME`` (see `timm_model`), ``identity`` (vectors
             as they are),
             ``package.module:factory`` (`factory_model`), ``patches`` (fitted in closed form, with settings as in
-            ``patches:atoms=512``; see `vergence.encoders.dictionary.PatchSettings`), or ``patches-mlp`` (the same, and a network
+            ``patches:atoms=512``; see `vergence.encoders.patch_maps.PatchSettings`), or ``patches-mlp`` (the same, and a network
             behind it; `vergence.encoders.refined.RefinedEncoder`).
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
         mean: Mean per channel (of images in [0, 1]) or per feature. A network of three channels takes gray images, too.

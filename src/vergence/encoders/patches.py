@@ -13,7 +13,8 @@ from vergence.data.arrays import from_array
 from vergence.data.items import Items, batches
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_items, open_whole
-from vergence.encoders.dictionary import N_PATCHES, PatchEncoder, PatchMaps, PatchSample, PatchSettings, learn_dictionary
+from vergence.encoders.dictionary import N_PATCHES, PatchSample, learn_dictionary
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings
 from vergence.utils.checks import require_at_least, require_choice, require_count
 
 __all__ = ["PatchEncoder", "PatchFeatures", "PatchSettings"]
@@ -37,7 +38,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         n_atoms: Unit vectors K of the dictionary.
         patch_size: Side of a patch, in pixels.
         threshold: Soft threshold of the responses, at least 0.
-        pool: Cells per side of the pooling; they overlap (`vergence.encoders.dictionary.cells`).
+        pool: Cells per side of the pooling; they overlap (`vergence.encoders.pooling.cells`).
         stride: Distance of neighboring patches, in pixels.
         size: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
         n_patches: Largest number of patches, sampled at random, that the dictionary is learned from.

@@ -1,6 +1,6 @@
 r"""A closed-form encoder refined by a network: the patches' embedding, and a residual network trained behind it.
 
-    c = embedding of `vergence.encoders.dictionary.PatchEncoder`: components with eigenvalues omega, times omega^power
+    c = embedding of `vergence.encoders.patch_maps.PatchEncoder`: components with eigenvalues omega, times omega^power
     z = c + U relu(norm(V c / omega^power + v))
 
 The closed form stays as it was fitted. U starts at zero, so that before the first step z = c, and training starts from an
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.encoders.dictionary import PatchEncoder, PatchSettings
+from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
 
 __all__ = ["RefinedEncoder"]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.detection import pixel_statistics, stage_features
-from vergence.encoders.dictionary import PatchEncoder, PatchMaps
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps
 from vergence.methods.core import Method
 
 __all__ = ["ATOMS", "Levels"]

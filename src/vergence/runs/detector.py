@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.encoders.dictionary import PatchMaps, PatchSettings
+from vergence.encoders.patch_maps import PatchMaps, PatchSettings
 from vergence.evaluation import collapse
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method

@@ -12,7 +12,7 @@ from vergence.data.pixels import center_crop
 from vergence.data.sources import Data, open_data
 from vergence.data.views import ImageViews
 from vergence.detection.levels import patch_dictionary
-from vergence.encoders.dictionary import PatchMaps
+from vergence.encoders.patch_maps import PatchMaps
 from vergence.evaluation.levels import ATOMS, Levels
 from vergence.evaluation.recognition import relative_error
 from vergence.methods.core import Method

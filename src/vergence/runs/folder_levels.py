@@ -7,7 +7,9 @@ from torch.nn import functional as F
 from vergence.data.items import Items
 from vergence.data.pixels import to_unit
 from vergence.detection import measure, pixel_statistics
-from vergence.encoders.dictionary import ROOT, PatchMaps, PatchSettings, learn_dictionary, sampled_patches
+from vergence.encoders.dictionary import learn_dictionary
+from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.pooling import ROOT
 from vergence.runs.levels import Leveled
 
 __all__ = ["Described", "FolderLevels"]

@@ -11,8 +11,8 @@ from typing import Any
 from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.data.views import Views
-from vergence.encoders.dictionary import PatchSettings
 from vergence.encoders.names import is_closed_form, is_refined
+from vergence.encoders.patch_maps import PatchSettings
 from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod
 from vergence.runs import fitting
@@ -382,7 +382,7 @@ def _fit_closed_form(fabric: Any, method: Method, opened: Data, folder: RunFolde
     if first and (config.model.init is not None or staged.is_fitted(fabric, folder)):
         return
     settings = PatchSettings.parse(config.model.encoder, folder.metadata.shape)
-    with bar("dictionary", closed_form.total_images(len(opened.train), settings.views), "images") as advance:
+    with bar("dictionary", closed_form.total_images(len(opened.train), settings), "images") as advance:
 
         def progress(images: int, label: str) -> None:
             advance(images, label=label)

@@ -1,7 +1,8 @@
 r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient descent: three passes over images, sums that add up.
 
-1. Dictionary: at most 100,000 patches of at most 4,000 images.
-2. Principal directions V of the features f of at most 3,000 images.
+1. Dictionary: at most 100,000 patches of at most 4,000 images. Second layer, if there is one: 25 patches of windows of each of at
+   most 1,600 images.
+2. Principal directions V of the features f of at most 3,000 images, with two layers each divided by its length.
 3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their
    products stay. With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components
    G w = omega S' w with the largest omega, each times omega^power, are the embedding.
@@ -24,24 +25,26 @@ from torch import Tensor
 from vergence.data.items import Items, batches
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.views import Views
-from vergence.encoders.dictionary import PatchEncoder, PatchSettings, learn_dictionary, sampled_patches
+from vergence.encoders.dictionary import learn_dictionary
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.second_layer import PATCHES
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
-from vergence.utils.distributed import several
+from vergence.training.moments import COLUMNS, ViewSums, principal_directions
 from vergence.utils.names import quoted
 from vergence.utils.threads import Threads
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["ViewSums", "block_size", "fit", "fitted_settings", "moved", "principal_directions", "require_gje", "total_images"]
+__all__ = ["block_size", "fit", "fitted_settings", "moved", "require_gje", "total_images"]
 
-BLOCK, COLUMNS = 250, 4096  # images, and features, at a time
+BLOCK = 250  # images at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
-DICTIONARY_FROM, DIRECTIONS_FROM = 4_000, 3_000  # images
+DICTIONARY_FROM, SECOND_FROM, DIRECTIONS_FROM = 4_000, 1_600, 3_000  # images
 
 Progress = Callable[[int, str], None]  # images, name of the pass
 
@@ -49,8 +52,8 @@ Progress = Callable[[int, str], None]  # images, name of the pass
 def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = True) -> tuple[PatchSettings, list[str]]:
     """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on every setting that was reduced.
 
-    A dictionary has at most a tenth as many atoms as there are patches, and the features at most n - 1 directions, or 2,999.
-    Copies are mirrored only where views are, ``mirrored``.
+    A dictionary has at most a tenth as many atoms as there are patches to learn it from, and the features at most n - 1
+    directions, or 2,999. Copies are mirrored only where views are, ``mirrored``.
 
     Example:
         >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1][1]
@@ -59,12 +62,12 @@ def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = 
     asked = settings = PatchSettings.parse(name, shape)
     if not mirrored:  # copies that are neither moved nor mirrored are equal
         settings = dataclasses.replace(settings, mirror=0, copies=min(settings.copies, settings.stride))
-    scale = min(1.0, settings.side / min(shape[1:])) if settings.side else 1.0
-    positions = math.prod((round(side * scale) - settings.patch) // settings.stride + 1 for side in shape[1:])
+    positions, windows = math.prod(settings.positions(shape)), PATCHES * min(n, SECOND_FROM)
     settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
+    settings = dataclasses.replace(settings, second=min(settings.second, max(2, windows // 10)))
     settings = dataclasses.replace(settings, directions=min(settings.directions, min(n, DIRECTIONS_FROM) - 1, settings.features))
     settings = dataclasses.replace(settings, dim=min(settings.dim, settings.directions))
-    names = ("atoms", "directions", "dim")
+    names = ("atoms", "second", "directions", "dim")
     reduced = [(key, getattr(asked, key), getattr(settings, key)) for key in names]
     return settings, [f"{key} reduced from {a} to {b}: there are {n} images" for key, a, b in reduced if b < a]
 
@@ -91,9 +94,15 @@ def block_size(shape: Sequence[int]) -> int:
     return max(4, min(BLOCK, PIXELS // math.prod(shape)))
 
 
-def total_images(n: int, views: int) -> int:
+def total_images(n: int, settings: PatchSettings) -> int:
     """Returns how many images `fit` encodes or samples patches from, for its progress."""
-    return min(n, DICTIONARY_FROM) + min(n, DIRECTIONS_FROM) + n * views
+    return sum(min(n, limit) for _, _, limit in _passes(settings)) + n * settings.views
+
+
+def _passes(settings: PatchSettings) -> list[tuple[int, str, int]]:
+    """Returns the passes over some of the images: the step at whose end each is saved, its name, its largest number of images."""
+    second = [(1, "second layer", SECOND_FROM)] if settings.second else []
+    return [(1, "dictionary", DICTIONARY_FROM), *second, (2, "directions", DIRECTIONS_FROM)]
 
 
 def fit(
@@ -146,11 +155,13 @@ class _Fit:
         self.encoder = next(m for m in self.method.encoder.modules() if isinstance(m, PatchEncoder))
         self.settings, self.maps = self.encoder.settings, self.encoder.maps
         self.block, self.started = block_size(self.items.shape), time.monotonic()
+        own = self.maps.filters.dtype
+        self._half = torch.bfloat16 if own == torch.float32 else own
 
     def run(self) -> None:
         """Runs the passes that the checkpoint does not hold."""
         state = self.recorder.load_checkpoint() or {"step": 0}
-        _require_state(state, self.method)
+        _require_state(state, self.method, self.maps)
         self.step = state["step"]
         log = self.recorder.log if self.fabric.is_global_zero else None
         self.threads = Threads(self.config.fit.threads, start=state.get("threads"), device=self.fabric.device, log=log)
@@ -167,13 +178,14 @@ class _Fit:
 
     def _fit(self, state: dict[str, Any]) -> None:
         """Runs the passes behind a checkpoint's."""
-        for done, (label, limit) in enumerate((("dictionary", DICTIONARY_FROM), ("directions", DIRECTIONS_FROM)), 1):
+        for done, label, limit in _passes(self.settings):
             if self.step >= done:
                 self.progress(min(len(self.items), limit), label)
         if self.step >= 1:
-            self.maps.set(state["filters"], state["bias"])
+            self.maps.load_state_dict({name: state[name] for name in self.maps.state_dict()})
         else:
             self.maps.set(*self._dictionary())
+            self._second_layer()
             self._save(1)
         if self.step >= 2:
             mean, V = state["mean"], state["directions"]
@@ -191,12 +203,20 @@ class _Fit:
         images = self._images(self._some(DICTIONARY_FROM), "dictionary")
         return learn_dictionary(sampled_patches(images, self.maps, seed=seed), self.settings.atoms)
 
+    def _second_layer(self) -> None:
+        """Learns the second layer, if there is one."""
+        layer = self.maps.second
+        if layer is None:
+            return
+        generator = torch.Generator().manual_seed(loop.seed_of(self.config.fit.seed, "patches", 1))
+        images = self._images(self._some(SECOND_FROM), "second layer")
+        parts = [layer.patches(self.maps.layers(x)[1]).flatten(0, 1).to(self._half) for x in images]
+        layer.learn(parts, generator)
+
     def _directions(self) -> tuple[Tensor, Tensor]:
         """Returns the mean of the features and their principal directions, which are kept in two bytes a number."""
-        own = self.maps.filters.dtype
-        half = torch.bfloat16 if own == torch.float32 else own
-        parts = [self.maps.responses(x).to(half) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
-        mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype)
+        parts = [self.maps.responses(x).to(self._half) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
+        mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype, self.settings.widths)
         return mean.cpu(), V.cpu()
 
     def _moments(self, sums: "ViewSums", mean: Tensor, V: Tensor) -> None:
@@ -285,7 +305,7 @@ class _Fit:
         self.step = step
         if not self.fabric.is_global_zero:
             return
-        maps = {"filters": self.maps.filters.detach(), "bias": self.maps.bias.detach()}
+        maps = self.maps.state_dict()
         threads = self.threads.settled
         self.recorder.save_checkpoint({"model": {}, "optimizer": {}, "step": step, "threads": threads, **maps, **state})
         if step <= 2:
@@ -298,9 +318,9 @@ class _Fit:
             self.recorder.log(f"{label} after {seconds:g} s")
 
 
-def _require_state(state: dict[str, Any], method: PairedMethod) -> None:
+def _require_state(state: dict[str, Any], method: PairedMethod, maps: PatchMaps) -> None:
     """Raises a ValueError unless a checkpoint has what its step needs."""
-    names = ["filters", "bias", "mean", "directions"][: 2 * state["step"]]
+    names = (["mean", "directions"] if state["step"] > 1 else []) + (list(maps.state_dict()) if state["step"] else [])
     wanted: Mapping[str, object] = state
     if "fitted" in state:
         wanted, names = state["fitted"] if isinstance(state["fitted"], dict) else {}, list(method.state_dict())
@@ -326,104 +346,3 @@ def moved(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
         index.append((n - 1 - (n - 1 - i).abs()).to(x.device))
     images, channels = (torch.arange(n, device=x.device) for n in x.shape[:2])
     return x[images[:, None, None, None], channels[:, None, None], index[0][:, None, :, None], index[1][:, None, None, :]]
-
-
-class ViewSums:
-    """Sums over images of their m views x (D,), of the views' products, and of the products of each image's mean view.
-
-    Args:
-        dim: D.
-        views: m, at least 2.
-        device: Device of the sums.
-
-    Example:
-        >>> sums = ViewSums(1, 2)
-        >>> sums.add([torch.tensor([[1.0], [5.0]]), torch.tensor([[3.0], [7.0]])])
-        >>> [part.flatten().tolist() for part in sums.moments()]
-        [[4.0], [5.5], [3.5]]
-    """
-
-    def __init__(self, dim: int, views: int, device: str | torch.device = "cpu") -> None:
-        self.views, self.n = views, 0
-        self.total = torch.zeros(dim, dtype=torch.float64, device=device)
-        self.products, self.means = (torch.zeros(dim, dim, dtype=torch.float64, device=device) for _ in range(2))
-
-    def add(self, views: list[Tensor]) -> None:
-        """Adds the views, each (B, D), of B images."""
-        mean = torch.stack(views).mean(0)
-        self.n += len(mean)
-        self.total += mean.sum(0)
-        self.means += mean.T @ mean
-        for x in views:
-            self.products += x.T @ x
-
-    def state(self) -> dict[str, Any]:
-        """Returns what `load` sets."""
-        return {"n": self.n, "total": self.total, "products": self.products, "means": self.means}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Sets the sums."""
-        self.n = state["n"]
-        for name in ("total", "products", "means"):
-            getattr(self, name).copy_(state[name])
-
-    def reduce(self) -> None:
-        """Adds up the sums of all processes of ``torch.distributed``, if there are several."""
-        if not several():
-            return
-        n = self.total.new_tensor([self.n])
-        for part in (n, self.total, self.products, self.means):
-            torch.distributed.all_reduce(part)
-        self.n = int(n)
-
-    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the mean of the views (D,), and S and G of `vergence.linear.solutions`, around it and without bias."""
-        center = self.total / self.n
-        square = torch.outer(center, center)
-        S = self.products / (self.n * self.views) - square
-        within = (S - self.means / self.n + square) * (self.views / (self.views - 1))
-        S += within / (self.n * self.views)  # the variance of the mean of all views
-        return center, S, S - within
-
-
-def principal_directions(parts: list[Tensor], k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns the mean (F,) of n features and their first k < n principal directions (F, k), in the type of the features.
-
-    The smaller of the two matrices of products is decomposed: of the F features, or of the n images.
-
-    Args:
-        parts: Features (B, F) in parts; they are centered in place.
-        k: Number of directions.
-        dtype: Type of the sums and products.
-    """
-    n, width = sum(len(f) for f in parts), parts[0].shape[1]
-    mean = torch.stack([f.to(dtype).sum(0) for f in parts]).sum(0) / n
-    for f in parts:
-        f.copy_(f.to(dtype) - mean)
-    if width <= n:
-        covariance = torch.zeros(width, width, dtype=dtype, device=mean.device)
-        for f in parts:
-            covariance.addmm_(f.to(dtype).T, f.to(dtype))
-        return mean, _leading(covariance, k)[1].to(parts[0].dtype)
-    products = torch.zeros(n, n, dtype=dtype, device=mean.device)
-    for f in _columns(parts, dtype):
-        products.addmm_(f, f.T)
-    w, U = _leading(products, k)
-    del products
-    U *= w.clamp(min=max(float(w[0]) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)).rsqrt()
-    V = parts[0].new_empty(width, k)
-    for rows, f in zip(V.split(COLUMNS), _columns(parts, dtype), strict=True):
-        rows.copy_(f.T @ U)
-    return mean, V
-
-
-def _columns(parts: list[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
-    """Yields blocks of columns of a matrix that is given in parts of its rows."""
-    for start in range(0, parts[0].shape[1], COLUMNS):
-        yield torch.cat([f[:, start : start + COLUMNS] for f in parts]).to(dtype)
-
-
-def _leading(a: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the k largest eigenvalues (k,), descending, and their eigenvectors (D, k) of a symmetric matrix (D, D)."""
-    w, U = torch.linalg.eigh(a)
-    return w[-k:].flip(0), U[:, -k:].flip(1)

@@ -39,7 +39,7 @@ def patches(source: str = "cifar10") -> RunConfig:
 
     It has no epochs and no optimizer. Of the training settings, only ``seed``, ``device``, ``devices``, ``workers`` and
     ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=512,pool=3``
-    (`vergence.encoders.dictionary.PatchSettings`); what a run uses is in its ``config.json``.
+    (`vergence.encoders.patch_maps.PatchSettings`); what a run uses is in its ``config.json``.
 
     Views are the whole image, moved by up to two of 32 pixels (the encoder's ``shift``), mirrored half of the time, with
     brightness and saturation changed, a fifth of them gray. Digits and Fashion-MNIST are not mirrored; set ``flip=0`` for other

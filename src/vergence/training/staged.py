@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vergence.data.items import Items
 from vergence.data.views import Views
-from vergence.encoders.dictionary import PatchEncoder
 from vergence.encoders.names import is_refined
+from vergence.encoders.patch_maps import PatchEncoder
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import closed_form

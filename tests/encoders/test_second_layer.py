@@ -1,0 +1,156 @@
+"""The second layer of patch features: equal to the loops, the properties of its definition, bad input, and a short real check."""
+
+import pytest
+import torch
+from tests.reference import patches as reference
+from torch.nn import functional as F
+
+from vergence.encoders import patch_maps, second_layer
+from vergence.encoders.dictionary import learn_dictionary, normalized_patches, spherical_k_means
+from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.pooling import cells, pooled
+from vergence.encoders.second_layer import SecondLayer
+from vergence.training.closed_form import fitted_settings
+
+
+def images(n=12, c=3, h=12, w=14, seed=0):
+    x = torch.rand(n, c, h, w, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return F.avg_pool2d(x, 3, stride=1, padding=1)  # neighboring pixels are correlated, as in pictures
+
+
+def learned(x, **settings):
+    """Maps of both layers, learned from images."""
+    settings = PatchSettings(**{"atoms": 6, "patch": 4, "threshold": 0.3, "second": 5, **settings})
+    maps = PatchMaps(x.shape[1], settings).to(x)
+    maps.set(*learn_dictionary(sampled_patches([x], maps), settings.atoms))
+    p = maps.second.patches(maps.layers(x)[1]).flatten(0, 1)
+    maps.second.learn(p.split(100), torch.Generator().manual_seed(1))
+    return maps, p
+
+
+def test_both_layers_equal_the_loops_over_patches():
+    x = images(10)
+    maps, p = learned(x)
+    m, Z = reference.second_whitening(p, maps.second.basis.shape[1])
+    order = torch.randperm(len(p), generator=torch.Generator().manual_seed(1))
+    q = ((p - m) @ Z)[order]
+    D = spherical_k_means(q, F.normalize(q[:5], dim=1))
+    c = (q @ D.T).flatten().std(correction=0)
+    m1, Z1 = reference.whitening(normalized_patches(x, 4).flatten(0, 1), 0.1)
+    for image, f in zip(x[:3], maps(x), strict=False):
+        fine = torch.zeros(2, 6, 36)
+        for k, v in enumerate(maps.filters):
+            for i, t in enumerate((0.3, -0.3)):
+                sign = 1 if t > 0 else -1
+                r = sign * (normalized_patches(image[None], 4)[0] @ v - maps.bias[k]) - 0.3
+                fine[i, k] = (r.clamp(min=0) @ cells(9, 11, 6)) ** (1 / 3)
+        D1 = maps.filters @ torch.linalg.inv(Z1)
+        first = reference.features(image, m1, Z1, D1, 4, 0.3, 2)
+        torch.testing.assert_close(f[: len(first)], first, rtol=0, atol=1e-7)
+        torch.testing.assert_close(f[len(first) :], reference.second(fine, m, Z, D, c, 0.25), rtol=0, atol=1e-6)
+
+
+def test_the_first_layer_is_what_it_is_without_a_second():
+    x = images()
+    both, _ = learned(x)
+    alone = PatchMaps(3, PatchSettings(atoms=6, patch=4, threshold=0.3))
+    alone.set(both.filters, both.bias)
+    assert alone.settings.widths == (48,) and both.settings.widths == (48, 40) and both.settings.features == 88
+    torch.testing.assert_close(both(x)[:, :48], alone(x), rtol=0, atol=0)
+    averaged = both.settings.averaged(both(x), 3)
+    torch.testing.assert_close(averaged, alone.settings.averaged(alone(x), 3), rtol=0, atol=0)
+
+
+def test_the_second_layer_reads_the_first_atoms_of_a_large_dictionary(monkeypatch):
+    assert second_layer.BELOW <= patch_maps.BLOCK  # all of its atoms are in the first block
+    monkeypatch.setattr(patch_maps, "BELOW", 4)
+    x = images()
+    maps, _ = learned(x)
+    windows = maps.layers(x)[1]
+    assert windows.shape == (12, 2, 4, 36) and maps.second.basis.shape[0] == 2 * 4 * 4
+    alone = PatchMaps(3, PatchSettings(atoms=4, patch=4, threshold=0.3, pool=6))
+    alone.set(maps.filters[:4], maps.bias[:4])
+    torch.testing.assert_close(windows.flatten(1), alone(x))
+
+
+def test_responses_have_a_deviation_of_one_and_zero_mean_patches_of_length_one():
+    x = images(40)
+    maps, p = learned(x, second=7)
+    torch.testing.assert_close(p.norm(dim=1), torch.ones(len(p)))
+    assert p.mean(1).abs().max() < 1e-12
+    r = (p @ maps.second.basis - maps.second.center) @ maps.second.atoms.T
+    torch.testing.assert_close(r.std(correction=0), torch.ones(()), rtol=1e-6, atol=0)
+
+
+def test_the_gain_of_the_first_maps_does_not_change_the_second_layer():
+    x = images()
+    maps, _ = learned(x)
+    windows = maps.layers(x)[1]
+    torch.testing.assert_close(maps.second(2 * windows + 0.1), maps.second(windows))
+
+
+@pytest.mark.parametrize("size", [1, 5, 70])
+def test_any_batch_size_gives_the_same_features(size):
+    x = images(75)
+    maps, _ = learned(x[:20])
+    torch.testing.assert_close(torch.cat([maps(part) for part in x.split(size)]), maps(x), rtol=0, atol=1e-12)
+    assert maps(x[:0]).shape == (0, maps.settings.features)
+
+
+def test_a_threshold_above_all_responses_leaves_zeros_and_none_keeps_all():
+    x = images()
+    maps, p = learned(x)
+    windows = maps.layers(x)[1]
+    maps.second.threshold = 1e3
+    assert not maps.second(windows).any()
+    maps.second.threshold = 0.0
+    r = (p @ maps.second.basis - maps.second.center) @ maps.second.atoms.T
+    positive, negative = maps.second(windows).view(12, 2, 5, 4).unbind(1)
+    average = r.unflatten(0, (12, 25)).mT @ cells(5, 5, 2).to(r)
+    torch.testing.assert_close(positive**3 - negative**3, average)
+
+
+def test_pooling_does_not_read_beyond_its_type():
+    s = torch.randn(3, 8, 4)
+    A = torch.rand(2, 8)
+    expected = torch.stack([(A @ s.clamp(min=0)).mT, (A @ (-s).clamp(min=0)).mT], 1) ** (1 / 3)
+    torch.testing.assert_close(pooled(s.clone(), A, s.dtype), expected)
+
+
+@pytest.mark.float32
+def test_half_precision_is_near_full_precision(monkeypatch):
+    x = images(30)
+    maps, _ = learned(x)
+    full = maps(x)
+    monkeypatch.setattr(
+        PatchMaps, "arithmetic", lambda self: torch.bfloat16 if self.filters.dtype == torch.float32 else torch.float64
+    )
+    fast = maps.to(torch.float32)(x)
+    assert fast.dtype == torch.float32
+    assert (fast - full).norm() < 0.02 * full.norm()
+
+
+def test_alike_images_leave_finite_features_and_unused_atoms_zero():
+    x = images(4)
+    maps, _ = learned(x[:1].repeat(30, 1, 1, 1), second=40)
+    assert (maps.second.atoms.norm(dim=1) > 0).sum() == 25  # patches of one image
+    assert maps(images(5, seed=1)).isfinite().all()
+    layer = SecondLayer(2, 3, 0.25)
+    layer.learn([torch.zeros(10, 16)], torch.Generator())
+    assert layer(torch.zeros(2, 2, 2, 36)).isfinite().all()
+
+
+def test_a_second_layer_is_the_default_where_there_is_room():
+    for shape, second in [((3, 32, 32), 1024), ((1, 28, 28), 1024), ((3, 200, 300), 1024), ((1, 16, 16), 1024), ((1, 8, 8), 0)]:
+        assert PatchSettings.parse("patches:atoms=4", shape).second == second
+    assert PatchSettings.parse("patches:stride=6", (3, 32, 32)).second == 0  # 5 positions a side
+    assert PatchSettings.parse("patches:second=0", (3, 32, 32)).second == 0
+    assert PatchSettings().second == 0
+    with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8; use second=0"):
+        PatchSettings.parse("patches:second=4", (1, 8, 8))
+
+
+def test_few_images_reduce_the_second_layer():
+    settings, notes = fitted_settings("patches:atoms=4,dim=2", (1, 20, 20), 30)
+    assert settings.second == 75 and "second reduced from 1024 to 75: there are 30 images" in notes
+    assert fitted_settings("patches:atoms=4,dim=2", (1, 20, 20), 5_000)[0].second == 1024
