@@ -204,7 +204,7 @@ def test_large_images_are_resized_and_small_ones_have_smaller_patches():
 def test_names_without_copies_describe_one():
     old = "atoms=4096,patch=6,stride=1,side=0,threshold=1,pool=2,directions=2048,dim=512,views=2,shift=0.125,ridge=0.01,power=2"
     settings = PatchSettings.parse(f"patches:{old}", (3, 32, 32))
-    assert (settings.copies, settings.mirror) == (1, 0) and settings.name.startswith(f"patches:{old}")
+    assert (settings.copies, settings.mirror, settings.second) == (1, 0, 0) and settings.name.startswith(f"patches:{old}")
     for shape in ((3, 32, 32), (3, 8, 8)):
         new = PatchSettings.parse("patches", shape)
         assert (new.stride, new.copies, new.mirror) == (1, 1, 0)

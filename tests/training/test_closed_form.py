@@ -16,6 +16,7 @@ from vergence.data.items import batches
 from vergence.data.views import ImageViews
 from vergence.encoders.networks import Standardize
 from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
+from vergence.encoders.second_layer import SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import closed_form, loop, moments, patches_recipes
@@ -116,10 +117,55 @@ def test_sums_of_parts_are_the_sums_of_the_whole():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("n", [200, 9])
+def test_groups_of_features_count_alike_whatever_their_scale(n):
+    f = torch.randn(n, 12) @ torch.randn(12, 12) + 3
+    c = (f - f.mean(0)).split([5, 7], 1)
+    by_hand = torch.cat([part / part.square().sum(1).mean().sqrt() for part in c], 1)
+    expected = torch.linalg.svd(by_hand, full_matrices=False)[2][:3]
+    gains = torch.cat([1 / part.square().sum(1).mean().sqrt().expand(part.shape[1]) for part in c])
+    for scale in (1.0, 100.0):
+        g = torch.cat([f[:, :5] * scale, f[:, 5:]], 1)
+        mean, V = moments.principal_directions([part.clone() for part in g.split(7)], 3, torch.float64, (5, 7))
+        x = (g - mean) @ V
+        torch.testing.assert_close(x.abs(), (by_hand @ expected.T).abs(), rtol=1e-6, atol=1e-8)
+    _, V = moments.principal_directions([part.clone() for part in f.split(7)], 3, torch.float64, (5, 7))
+    torch.testing.assert_close((V / gains[:, None]).norm(dim=0), torch.ones(3))
+
+
+def test_a_group_without_variation_adds_nothing():
+    f = torch.cat([torch.randn(40, 4), torch.full((40, 3), 0.5)], 1)
+    _, V = moments.principal_directions([f.clone()], 2, torch.float64, (4, 3))
+    assert V.isfinite().all() and not V[4:].any()
+
+
+def test_a_second_layer_is_learned_from_the_first_maps(tmp_path):
+    x = np.random.default_rng(0).random((60, 16, 16)).astype(np.float32)
+    settings = PatchSettings(atoms=6, patch=4, directions=20, dim=5, second=7)
+    maps = fitted(x, settings, ImageViews(ViewConfig(crop=(1.0, 1.0), blur=0.0), 16)).encoder[1].maps
+    parts = [maps.second.patches(maps.layers(torch.from_numpy(x)[:, None].double())[1]).flatten(0, 1)]
+    again = SecondLayer(6, 7, 0.25)
+    again.learn(parts, torch.Generator().manual_seed(loop.seed_of(0, "patches", 1)))
+    for name, tensor in again.state_dict().items():
+        torch.testing.assert_close(maps.second.state_dict()[name], tensor)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_stopped_run_with_two_layers_resumes_with_the_same_bytes(tmp_path, monkeypatch, at):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (300, 16, 16), dtype=np.uint8))
+    quick = {**QUICK, "encoder": "patches:atoms=8,patch=4,directions=20,dim=8,second=12"}
+    _same_after_a_stop(str(tmp_path / "x.npy"), quick, tmp_path, monkeypatch, at)
+
+
 @pytest.mark.float32
 @pytest.mark.parametrize("at", [1, 8, 14])
 def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, at):
-    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
+    _same_after_a_stop("digits", QUICK, tmp_path, monkeypatch, at)
+
+
+def _same_after_a_stop(source, settings, tmp_path, monkeypatch, at):
+    whole = vergence.train(source, out=tmp_path / "whole", **settings)
     calls = []
     stop = closed_form._Fit._stop
 
@@ -131,7 +177,7 @@ def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, at):
 
     monkeypatch.setattr(closed_form._Fit, "_stop", stop_once)
     with pytest.raises(loop.Interrupted):
-        vergence.train("digits", out=tmp_path / "run", **QUICK)
+        vergence.train(source, out=tmp_path / "run", **settings)
     resumed = vergence.train(out=tmp_path / "run", resume=True)
     files = [run.folder.path / "model.safetensors" for run in (whole, resumed)]
     assert files[0].read_bytes() == files[1].read_bytes()
@@ -226,11 +272,15 @@ def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
 
 
 @pytest.mark.float32
-def test_two_processes_fit_what_one_fits(tmp_path):
-    command = ["train", "digits", "--recipe", "patches", "--encoder", TINY, "--device", "cpu"]
+@pytest.mark.parametrize("layers", [1, 2])
+def test_two_processes_fit_what_one_fits(tmp_path, layers):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (600, 16, 16), dtype=np.uint8))
+    source, side, encoder = ("digits", 8, TINY) if layers == 1 else (str(tmp_path / "x.npy"), 16, TINY + ",second=12")
+    command = ["train", source, "--recipe", "patches", "--encoder", encoder, "--device", "cpu"]
     forked.run(*command, "--devices", 2, "--out", tmp_path / "two", check=True)
-    one, two = vergence.train("digits", out=tmp_path / "one", **QUICK), vergence.load(tmp_path / "two")
-    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    one = vergence.train(source, out=tmp_path / "one", **{**QUICK, "encoder": encoder})
+    two = vergence.load(tmp_path / "two")
+    x = torch.randint(256, (5, 1, side, side), dtype=torch.uint8)
     torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-4, atol=1e-5)
 
 
