@@ -141,10 +141,13 @@ def test_alike_images_leave_finite_features_and_unused_atoms_zero():
 
 
 def test_a_second_layer_is_the_default_where_there_is_room():
-    for shape, second in [((3, 32, 32), 1024), ((1, 28, 28), 1024), ((3, 200, 300), 1024), ((1, 16, 16), 1024), ((1, 8, 8), 0)]:
+    for shape, second in [((3, 32, 32), 2048), ((1, 28, 28), 2048), ((3, 200, 300), 2048), ((1, 16, 16), 2048), ((1, 8, 8), 0)]:
         assert PatchSettings.parse("patches:atoms=4", shape).second == second
     assert PatchSettings.parse("patches:stride=6", (3, 32, 32)).second == 0  # 5 positions a side
-    assert PatchSettings.parse("patches:second=0", (3, 32, 32)).second == 0
+    for name, expected in [("", (512, 2048, 2.5)), ("second=0", (2048, 0, 2.0)), ("second=9,power=1", (512, 9, 1.0))]:
+        settings = PatchSettings.parse(f"patches:{name}", (3, 32, 32))
+        assert (settings.atoms, settings.second, settings.power) == expected
+        assert PatchSettings.parse(settings.name, (3, 32, 32)) == settings
     assert PatchSettings().second == 0
     with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8; use second=0"):
         PatchSettings.parse("patches:second=4", (1, 8, 8))
@@ -152,5 +155,5 @@ def test_a_second_layer_is_the_default_where_there_is_room():
 
 def test_few_images_reduce_the_second_layer():
     settings, notes = fitted_settings("patches:atoms=4,dim=2", (1, 20, 20), 30)
-    assert settings.second == 75 and "second reduced from 1024 to 75: there are 30 images" in notes
-    assert fitted_settings("patches:atoms=4,dim=2", (1, 20, 20), 5_000)[0].second == 1024
+    assert settings.second == 75 and "second reduced from 2048 to 75: there are 30 images" in notes
+    assert fitted_settings("patches:atoms=4,dim=2", (1, 20, 20), 5_000)[0].second == 2048

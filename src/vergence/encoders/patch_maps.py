@@ -26,7 +26,7 @@ __all__ = ["PatchEncoder", "PatchMaps", "PatchSettings", "sampled_patches"]
 
 LARGE, LARGE_SIDE = 48, 32  # pixels: images of a larger side are resized
 SMALL, SMALL_PATCH, SMALL_SHIFT = 16, 4, 0.125  # pixels: images of a smaller side have smaller patches, and views moved by more
-SECOND = 1024  # atoms of the second layer, by default
+TWO_LAYERS = {"atoms": 512, "second": 2048, "power": 2.5}  # defaults where there is a second layer
 BLOCK = 256  # atoms whose responses are kept at a time; the first block has those that the second layer reads
 RESPONSES = 400_000  # numbers of such a block: those of all positions of a few images stay in a processor's cache
 NAME = "patches"
@@ -89,7 +89,8 @@ class PatchSettings(Checked):
         """Returns the settings of an encoder's name for images of ``shape`` (C, H, W): those named, and defaults for the size.
 
         Images of at least 16 pixels, with patches at 6 positions per side or more, have a second layer unless the name says
-        otherwise. A name with every setting but those of the second layer, as runs recorded it before there was one, has none.
+        otherwise: 2,048 atoms on a first layer of 512, and eigenvalues to the power of 2.5. A name with every setting but those
+        of the second layer, as runs recorded it before there was one, has none.
 
         Raises:
             ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
@@ -110,8 +111,9 @@ class PatchSettings(Checked):
         if side > LARGE:
             defaults["side"] = LARGE_SIDE
         settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
-        if "second" not in given and side >= SMALL and min(settings.positions(shape)) >= GRID and not given.keys() >= RECORDED:
-            settings = dataclasses.replace(settings, second=SECOND)
+        roomy = side >= SMALL and min(settings.positions(shape)) >= GRID
+        if not given.keys() >= RECORDED and (settings.second or (roomy and "second" not in given)):
+            settings = dataclasses.replace(settings, **{key: value for key, value in TWO_LAYERS.items() if key not in given})
         settings.require_size(shape)
         return settings
 
