@@ -2,9 +2,9 @@
 
     python benchmarks/second_layer.py cifar10 --data-root DATA --limit 10000
 
-Both layers are those of `vergence.encoders.patch_maps`. Joint embedding of two views follows on the features of the first layer, of
-the second, and of both, each with a mean squared length of 1. One row goes to ``results/second_layer.jsonl``; with ``--choose``
-images are held-out training images, and nothing is written.
+Both layers are those of `vergence.encoders.patch_maps`. Joint embedding of two views follows on the features of the first layer,
+of the second, and of both, each with a mean squared length of 1. One row goes to ``results/second_layer.jsonl``; with
+``--choose`` images are held-out training images, and nothing is written.
 """
 
 import argparse

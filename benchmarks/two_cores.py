@@ -37,7 +37,7 @@ from vergence.runs.train import describe
 
 HELD_OUT = 4_000  # training images that settings are chosen on
 K = 30
-ATOMS = (128, 512, 1024, 2048)  # of the dictionaries of a curve, beside the default
+ATOMS = (128, 512, 1024, 2048)  # of the second layers of a curve
 EPOCHS = (2, 8, 24)  # of the networks of a curve
 NETWORKS: dict[str, dict[str, Any]] = {
     "vje": {"recipe": "vje_small"},
@@ -90,9 +90,9 @@ def parts(args, config):
 
 def curve(epochs=EPOCHS, atoms=ATOMS):
     """Returns the settings of each point of a curve, the quick ones first."""
-    dictionaries = [
-        {"recipe": "patches", "encoder": f"patches:atoms={n},directions={min(2048, 4 * n)},dim={min(512, 2 * n)}"} for n in atoms
-    ]
+    sizes = [{"atoms": min(n, 512), "second": n, "directions": min(2048, 4 * n), "dim": min(512, 2 * n)} for n in atoms]
+    names = ["patches:" + ",".join(f"{key}={value}" for key, value in size.items()) for size in sizes]
+    dictionaries = [{"recipe": "patches", "encoder": name} for name in names]
     return dictionaries + [{**network, "epochs": n} for n in epochs for network in NETWORKS.values()]
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import ledger
 
+from vergence.encoders.patch_maps import PatchSettings
+
 Row = ledger.Row
 CONTROLS = {"pca_knn30": "PCA of pixels", "pixels_knn30": "pixels", "untrained_knn30": "untrained network"}
 TICKS = (30, 60, 120, 240, 480)  # processor seconds
@@ -28,7 +30,8 @@ def groups(rows: list[Row]) -> dict[tuple[str, int], dict[str, dict[str, list[Ro
         closed = row["encoder"].startswith("patches:")
         line, point = ("patches, closed form", row["encoder"]) if closed else (NETWORKS[row["objective"]], str(row["epochs"]))
         if closed:
-            line += f", stride {point.partition('stride=')[2].partition(',')[0]}"
+            settings = PatchSettings.parse(point, (3, 32, 32))
+            line += ", two layers" if settings.second else f", one layer, stride {settings.stride}"
         found[row["data"], row["limit"]][line][point][row["seed"]] = row
     return {
         panel: {line: {point: list(seeds.values()) for point, seeds in points.items()} for line, points in lines.items()}
