@@ -167,7 +167,7 @@ def main() -> None:
     if a.tiny or a.draw:
         a.encoders, a.seeds = ["patches"], a.seeds[:1]
     if a.tiny:
-        changes = {"encoder": "patches:atoms=16,directions=32,dim=16,views=2"}
+        changes = {"encoder": "patches:atoms=16,second=16,directions=32,dim=16,views=2"}
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         file, found = Path(scratch) / "tiles.npz", parts(a.data_root, 4 if a.tiny else None)

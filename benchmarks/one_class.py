@@ -216,7 +216,7 @@ def options() -> argparse.Namespace:
         a.classes, a.limit, a.tests, a.epochs, a.svdd_epochs, a.recipe = a.classes[:1], 60, 40, 1, 1, "vje_small"
         a.data, a.seeds, a.beta, a.nu, a.device = a.data[:1], [0], a.beta[:1], a.nu[:1], "cpu"
         a.set = [*a.set, "batch_size=16"]
-        a.patches = {"encoder": "patches:atoms=16,directions=32,dim=16,views=2"}
+        a.patches = {"encoder": "patches:atoms=16,second=16,directions=32,dim=16,views=2"}
     a.limit, a.tests, a.epochs = a.limit or None, a.tests or None, a.epochs or None
     return a
 

@@ -86,7 +86,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     args = ledger.parse(parser, "patch_sizes")
     if args.tiny:
-        args.sizes, args.encoder = (28, 64), "patches:atoms=16,directions=16,dim=8"
+        args.sizes, args.encoder = (28, 64), "patches:atoms=16,second=16,directions=16,dim=8"
     pictures = squares(args.photos)
     for size in args.sizes:
         for gray in (True, False):

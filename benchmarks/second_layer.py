@@ -82,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     two_cores.arguments(parser)
     parser.add_argument("--atoms", type=int, default=512, help="of the first layer")
-    parser.add_argument("--second", type=int, default=1024, help="atoms of the second layer")
+    parser.add_argument("--second", type=int, default=2048, help="atoms of the second layer")
     parser.add_argument("--second-threshold", type=float, default=0.25, help="of the second layer")
     parser.add_argument("--directions", type=int, default=2048)
     parser.add_argument("--dim", type=int, default=512)

@@ -146,7 +146,7 @@ def main():
     args = ledger.parse(parser, "two_cores")
     points = curve() if args.curve else [{"recipe": "patches"}]
     if args.tiny:
-        args.limit, small = 200, "patches:atoms=16,directions=32,dim=16,views=2"
+        args.limit, small = 200, "patches:atoms=16,second=16,directions=32,dim=16,views=2"
         points = (
             [*curve((1,), ())[:1], {"recipe": "patches", "encoder": small}] if args.curve else [{**points[0], "encoder": small}]
         )

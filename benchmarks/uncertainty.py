@@ -35,7 +35,7 @@ LIMIT, FOREIGNERS = 10_000, 250  # images to learn from, and of each foreign set
 SMALL = {"recipe": "jepa_small", "size": 16, "epochs": 8, "batch_size": 128, "knn_every": 0}
 HEAD = {"projector": (256, 32)}
 ENCODERS: dict[str, dict[str, Any]] = {
-    "patches, 32 px": {"recipe": "patches", "encoder": "patches:atoms=256,directions=1024,dim=256"},
+    "patches, 32 px": {"recipe": "patches", "encoder": "patches:atoms=256,second=0,directions=1024,dim=256"},
     "vje, 16 px": SMALL | {"objective": "vje"},
     "vje, 32 px": {"recipe": "vje_small"},
     "contrastive, 16 px": SMALL | HEAD | {"objective": "contrastive"},

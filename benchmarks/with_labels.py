@@ -37,7 +37,7 @@ def network(train: Tensor, labels: Tensor, width: int, seed: int) -> MLPClassifi
 def measure(a: argparse.Namespace) -> ledger.Row:
     """Fits the closed form and the network; returns the accuracies on test images."""
     began = time.process_time()
-    also = {"encoder": "patches:atoms=16,directions=32,dim=16"} if a.tiny else {}
+    also = {"encoder": "patches:atoms=16,second=16,directions=32,dim=16"} if a.tiny else {}
     settings = {"root": a.data_root, "limit": a.limit, "calibration_share": 0.0, "device": "cpu", "seed": a.seed, **also}
     with tempfile.TemporaryDirectory() as folder:
         run = vergence.train(a.source, recipe="patches", out=Path(folder) / "run", **settings)

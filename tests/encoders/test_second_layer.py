@@ -1,5 +1,7 @@
 """The second layer of patch features: equal to the loops, the properties of its definition, bad input, and a short real check."""
 
+import dataclasses
+
 import pytest
 import torch
 from tests.reference import patches as reference
@@ -110,11 +112,15 @@ def test_a_threshold_above_all_responses_leaves_zeros_and_none_keeps_all():
     torch.testing.assert_close(positive**3 - negative**3, average)
 
 
-def test_pooling_does_not_read_beyond_its_type():
-    s = torch.randn(3, 8, 4)
-    A = torch.rand(2, 8)
-    expected = torch.stack([(A @ s.clamp(min=0)).mT, (A @ (-s).clamp(min=0)).mT], 1) ** (1 / 3)
-    torch.testing.assert_close(pooled(s.clone(), A, s.dtype), expected)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+def test_pooled_responses_are_the_roots_of_averaged_parts(dtype, tolerance):
+    s, A = torch.randn(3, 8, 4, dtype=dtype), torch.rand(2, 8, dtype=dtype)
+    x, weights = s.double(), A.double()
+    cubes = torch.stack([(weights @ x.clamp(min=0)).mT, (weights @ (-x).clamp(min=0)).mT], 1)
+    found = pooled(s, A, torch.float32 if dtype == torch.bfloat16 else dtype)
+    assert found.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+    torch.testing.assert_close(found.double() ** 3, cubes, rtol=tolerance, atol=2 * tolerance)
+    assert torch.equal(s.double(), x.abs())  # in place: large maps are not held twice
 
 
 @pytest.mark.float32
@@ -151,6 +157,41 @@ def test_a_second_layer_is_the_default_where_there_is_room():
     assert PatchSettings().second == 0
     with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8; use second=0"):
         PatchSettings.parse("patches:second=4", (1, 8, 8))
+    with pytest.raises(ValueError, match="at least 9 x 9 pixels, found 3 x 3; use smaller patches or pools"):
+        PatchSettings.parse("patches:second=4", (1, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [
+        ("stride=5", 2048),
+        ("stride=5,copies=2", 0),  # no room for the second copy's positions
+        ("stride=4,copies=2", 2048),
+        ("side=12", 0),  # of which 12 pixels are left
+        ("side=16", 2048),
+        ("side=16,patch=12", 0),
+    ],
+)
+def test_copies_and_resized_images_have_a_second_layer_where_they_have_room(name, second):
+    settings = PatchSettings.parse(f"patches:atoms=4,{name}", (3, 32, 32))
+    assert settings.second == second
+    maps = PatchMaps(3, dataclasses.replace(settings, second=min(second, 3))).float()
+    assert maps(torch.rand(2, 3, 32, 32)).shape == (2, maps.settings.features)
+
+
+def test_features_of_two_layers_are_averages_over_moved_and_mirrored_copies():
+    x = images(20, h=16, w=18)
+    single, _ = learned(x, stride=2)
+    maps = PatchMaps(3, dataclasses.replace(single.settings, copies=2, mirror=1))
+    maps.load_state_dict(single.state_dict())
+    expected = (single(x) + single(x[:, :, 1:, 1:].flip(3))) / 2
+    torch.testing.assert_close(maps(x), expected)
+    torch.testing.assert_close(maps.responses(x), single(x))
+
+
+def test_a_second_layer_that_is_not_learned_has_random_responses():
+    f = SecondLayer(8, 50, 0.25)(torch.rand(4, 2, 8, 36))
+    assert (f > 0).double().mean() > 0.5
 
 
 def test_few_images_reduce_the_second_layer():

@@ -449,7 +449,7 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
 
 def test_the_detector_records_which_model_it_is_of(run):
     record = json.loads(_metadata(run.folder.path / "detector.safetensors")["record"])
-    assert record["held_out"] and record["format"] == 3 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
+    assert record["held_out"] and record["format"] == 4 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
 
 
 def _metadata(file):

@@ -31,6 +31,7 @@ WHITENING = 0.1  # r
 ITERATIONS = 10
 N_PATCHES = 100_000
 TOGETHER = 8  # images whose patches are sampled at a time
+PART = 2_000  # vectors at a time
 
 
 def normalized_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
@@ -59,7 +60,7 @@ def spherical_k_means(q: Tensor, D: Tensor, iterations: int = ITERATIONS) -> Ten
     No iteration lowers mean_i max_k d_k . q_i. An atom without rows stays.
     """
     for _ in range(iterations):
-        nearest = torch.cat([(part @ D.T).argmax(1) for part in q.split(2_000)])
+        nearest = torch.cat([(part @ D.T).argmax(1) for part in q.split(PART)])
         total = torch.zeros_like(D).index_add_(0, nearest, q)
         norm = total.norm(dim=1, keepdim=True)
         D = torch.where(norm > 0, total / norm.clamp(min=torch.finfo(D.dtype).tiny), D)
@@ -122,7 +123,8 @@ def learn_dictionary(p: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
 
 def mark(p: Tensor) -> Tensor:
     """Returns a number in float64 for each of vectors (n, F), (n,): equal ones have the same one, up to rounding."""
-    return p.double() @ torch.linspace(1, 2, p.shape[1], dtype=torch.float64, device=p.device).sqrt().cos()
+    weights = torch.linspace(1, 2, p.shape[1], dtype=torch.float64, device=p.device).sqrt().cos()
+    return torch.cat([part.double() @ weights for part in p.split(PART)])
 
 
 def distinct(marks: Tensor) -> Tensor:

@@ -22,28 +22,30 @@ from vergence.encoders.second_layer import BELOW, GRID, POOL, SecondLayer
 from vergence.utils.checks import Checked, require_count, require_positive
 from vergence.utils.names import quoted, unknown
 
-__all__ = ["PatchEncoder", "PatchMaps", "PatchSettings", "sampled_patches"]
+__all__ = ["PatchEncoder", "PatchMaps", "PatchSettings", "as_recorded", "sampled_patches"]
 
 LARGE, LARGE_SIDE = 48, 32  # pixels: images of a larger side are resized
 SMALL, SMALL_PATCH, SMALL_SHIFT = 16, 4, 0.125  # pixels: images of a smaller side have smaller patches, and views moved by more
-TWO_LAYERS = {"atoms": 512, "second": 2048, "power": 2.5}  # defaults where there is a second layer
+TWO_LAYERS: dict[str, Any] = {"atoms": 512, "second": 2048, "power": 2.5}  # defaults where there is a second layer
 BLOCK = 256  # atoms whose responses are kept at a time; the first block has those that the second layer reads
 RESPONSES = 400_000  # numbers of such a block: those of all positions of a few images stay in a processor's cache
 NAME = "patches"
-RECORDED = frozenset("atoms patch stride side threshold pool directions dim views shift ridge power".split())  # by the first runs
+RECORDED = frozenset("atoms patch stride side threshold pool directions dim views ridge power".split())  # by the first runs
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSettings(Checked):
     """Settings of a closed-form encoder; its name is ``patches:atoms=512,pool=2,...`` with any of them.
 
+    Without arguments there is one layer; `parse` adds the second where the images have room for it.
+
     Attributes:
         atoms: Unit vectors K of the dictionary.
         patch: Side P of a patch, in pixels.
         stride: Distance of neighboring patches, in pixels.
         side: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
-        threshold: Soft threshold theta.
-        pool: Cells per side of the pooling; they overlap.
+        threshold: Soft threshold theta of the first layer.
+        pool: Cells per side of the first layer's pooling; they overlap.
         second: Atoms of the second layer; 0 for none.
         second_threshold: Soft threshold of the second layer, in deviations of its responses.
         directions: Principal directions of the features that the joint embedding is solved in.
@@ -88,9 +90,9 @@ class PatchSettings(Checked):
     def parse(cls, name: str, shape: Sequence[int]) -> "PatchSettings":
         """Returns the settings of an encoder's name for images of ``shape`` (C, H, W): those named, and defaults for the size.
 
-        Images of at least 16 pixels, with patches at 6 positions per side or more, have a second layer unless the name says
-        otherwise: 2,048 atoms on a first layer of 512, and eigenvalues to the power of 2.5. A name with every setting but those
-        of the second layer, as runs recorded it before there was one, has none.
+        Images that have, once they are resized, at least 16 pixels a side and room for every copy's 6 positions have a second
+        layer unless the name says otherwise: 2,048 atoms on a first layer of 512, and eigenvalues to the power of 2.5. A name
+        with every setting but those of the second layer, as older runs recorded it, has none.
 
         Raises:
             ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
@@ -102,7 +104,7 @@ class PatchSettings(Checked):
         if len(shape) != 3:
             raise ValueError(f"expected images for encoder 'patches', found vectors of {shape[0]} features; use --encoder mlp")
         side = min(shape[1:])
-        given = dict(pair.partition("=")[::2] for pair in name.partition(":")[2].split(",") if pair)
+        given = _given(name)
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         for key in given:
             if key not in kinds:
@@ -111,9 +113,11 @@ class PatchSettings(Checked):
         if side > LARGE:
             defaults["side"] = LARGE_SIDE
         settings = cls(**{**defaults, **{key: _number(key, value, kinds[key]) for key, value in given.items()}})
-        roomy = side >= SMALL and min(settings.positions(shape)) >= GRID
-        if not given.keys() >= RECORDED and (settings.second or (roomy and "second" not in given)):
-            settings = dataclasses.replace(settings, **{key: value for key, value in TWO_LAYERS.items() if key not in given})
+        two = dataclasses.replace(settings, **{key: value for key, value in TWO_LAYERS.items() if key not in given})
+        resized = min(settings.shrunk(shape[1], shape[2]))
+        roomy = "second" not in given and resized >= max(SMALL, two.least_side)
+        if not given.keys() >= RECORDED and (settings.second or roomy):
+            settings = two
         settings.require_size(shape)
         return settings
 
@@ -155,15 +159,43 @@ class PatchSettings(Checked):
             return height, width
         return round(height * self.side / small), round(width * self.side / small)
 
-    def require_size(self, shape: Sequence[int]) -> None:
-        """Raises a ValueError unless images of ``shape`` (C, H, W) have a patch in every cell of the pooling."""
+    @property
+    def least_side(self) -> int:
+        """Smallest side of images, in pixels, with a patch of every copy in every cell of the pooling."""
         cells = max(self.pool, GRID if self.second else 1)
-        least = self.patch + (cells - 1) * self.stride + (self.copies - 1) * self.stride // self.copies
-        resized = 0 < self.side < min(shape[1:])
-        if (self.side if resized else min(shape[1:])) < least:
-            found = f"{shape[1]} x {shape[2]}" + (f" that are resized to {self.side}" if resized else "")
-            advice = "use second=0" if self.second else "use smaller patches or pools"
+        return self.patch + (cells - 1) * self.stride + (self.copies - 1) * self.stride // self.copies
+
+    def require_size(self, shape: Sequence[int]) -> None:
+        """Raises a ValueError unless images of ``shape`` (C, H, W), once they are resized, have the least side."""
+        side, least = min(self.shrunk(shape[1], shape[2])), self.least_side
+        if side < least:
+            resized = f" that are resized to {side}" if side < min(shape[1:]) else ""
+            alone = dataclasses.replace(self, second=0).least_side <= side
+            advice = "use second=0" if self.second and alone else "use smaller patches or pools"
+            found = f"{shape[1]} x {shape[2]}{resized}"
             raise ValueError(f"expected images of at least {least} x {least} pixels, found {found}; {advice}")
+
+
+def as_recorded(name: str, own: str) -> str:
+    """Returns an encoder's name with what ``own``, as an older run recorded it, says of two layers and ``name`` does not.
+
+    Example:
+        >>> own = PatchSettings().name.partition(",second=")[0]
+        >>> as_recorded("patches:dim=8", own)
+        'patches:atoms=2048,second=0,power=2,dim=8'
+        >>> as_recorded("patches:dim=8", PatchSettings().name)
+        'patches:dim=8'
+    """
+    before, given = _given(own), _given(name)
+    if "second" in before or not before.keys() >= RECORDED:
+        return name
+    settings = {**{key: before.get(key, "0") for key in TWO_LAYERS}, **given}
+    return name.partition(":")[0] + ":" + ",".join(f"{key}={value}" for key, value in settings.items())
+
+
+def _given(name: str) -> dict[str, str]:
+    """Returns the settings in an encoder's name."""
+    return dict(pair.partition("=")[::2] for pair in name.partition(":")[2].split(",") if pair)
 
 
 def _number(key: str, text: str, kind: object) -> Any:

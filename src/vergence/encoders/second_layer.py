@@ -1,4 +1,4 @@
-r"""A second layer on the pooled maps of a dictionary of patches: the same steps again, on patches of windows.
+r"""A second layer: dictionary, thresholds and pooling again, on the pooled maps of the first.
 
 The responses of the first layer's first K' atoms are pooled in 6 x 6 windows, which gives maps of 2 K' channels. For the patch p
 of F = 8 K' numbers in every 2 x 2 of these windows,
@@ -8,8 +8,8 @@ of F = 8 K' numbers in every 2 x 2 of these windows,
     r_k = d_k . q / c                                            K unit vectors (spherical k-means); c: deviation of all d_k . q
     f = thresholded and pooled r, 8 K features                   see `vergence.encoders.pooling`
 
-How far two neighboring windows go together says more about shapes than either alone. What each part adds is measured in
-``docs/patches.md``.
+A patch of neighboring windows holds which edges lie beside each other, as in corners and outlines. What each part adds is
+measured in ``docs/patches.md``.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.encoders.dictionary import distinct, mark, spherical_k_means
+from vergence.encoders.dictionary import PART, distinct, mark, spherical_k_means
 from vergence.encoders.pooling import cells, pooled
 
 __all__ = ["BELOW", "GRID", "PATCHES", "POOL", "SecondLayer"]
@@ -28,7 +28,6 @@ PATCHES = (GRID - SIZE + 1) ** 2  # of an image
 BELOW = 256  # atoms of the first layer at most
 DIMENSIONS = 64  # d, at most
 REGULARIZATION = 0.1  # of the eigenvalues, in units of their mean
-PART = 2_000  # patches at a time
 TOGETHER = 64  # images at a time
 
 
@@ -50,7 +49,7 @@ class SecondLayer(nn.Module):
         width = 2 * below * SIZE**2
         d = min(DIMENSIONS, width)
         self.threshold = threshold
-        self.basis = nn.Parameter(torch.randn(width, d) / width**0.5, requires_grad=False)  # Z
+        self.basis = nn.Parameter(torch.randn(width, d), requires_grad=False)  # Z
         self.center = nn.Parameter(torch.zeros(d), requires_grad=False)  # Z^T m
         self.atoms = nn.Parameter(F.normalize(torch.randn(atoms, d), dim=1), requires_grad=False)  # d_k / c
 
@@ -63,11 +62,13 @@ class SecondLayer(nn.Module):
     def learn(self, parts: Sequence[Tensor], generator: torch.Generator) -> None:
         """Sets Z, m and the atoms from patches n(p), in parts (n, F) of any type; atoms beyond the distinct patches are zero.
 
+        The sums are those of the CPU, which are the same in every process.
+
         Args:
-            parts: Parts with at least two patches together.
+            parts: Parts with at least two patches together, on the CPU.
             generator: Orders the patches, the first of which are the atoms that the iterations start from.
         """
-        own = self.basis
+        own = self.basis.cpu()
         n, d = sum(len(p) for p in parts), own.shape[1]
         m = torch.stack([p.to(own).sum(0) for p in parts]).sum(0) / n
         S = own.new_zeros(len(own), len(own))
@@ -77,14 +78,14 @@ class SecondLayer(nn.Module):
         w, U = torch.linalg.eigh(S / (n - 1))
         w, U = w[-d:].clamp(min=0), U[:, -d:]
         Z = U * (w + REGULARIZATION * w.mean() + torch.finfo(own.dtype).eps).rsqrt()
-        order = torch.randperm(n, generator=generator).to(own.device)
+        order = torch.randperm(n, generator=generator)
         q = torch.cat([(p.to(own) - m) @ Z for p in parts])[order]
         first = distinct(torch.cat([mark(p) for p in parts])[order])[: len(self.atoms)]
         D = spherical_k_means(q, F.normalize(q[first], dim=1))
-        own.copy_(Z)
+        self.basis.copy_(Z)
         self.center.copy_(m @ Z)
         self.atoms.zero_()
-        self.atoms[: len(D)] = D / _deviation(q, D)
+        self.atoms[: len(D)] = (D / _deviation(q, D)).to(self.atoms)
 
     def forward(self, maps: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Returns f (B, 8 K) of maps, in their type.
@@ -106,7 +107,7 @@ class SecondLayer(nn.Module):
 
 def _deviation(q: Tensor, D: Tensor) -> Tensor:
     """Returns the standard deviation of all responses D q of vectors q (n, d), or 1 where there is none."""
-    total, square = (torch.zeros((), dtype=torch.float64, device=q.device) for _ in range(2))
+    total, square = (torch.zeros((), dtype=torch.float64) for _ in range(2))
     for part in q.split(PART):
         r = part @ D.T
         total += r.sum(dtype=torch.float64)

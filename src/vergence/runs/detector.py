@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "RunDetector", "fit", "gap", "usable_levels", "warn"]
 
 FILE = "detector.safetensors"
-FORMAT = 3  # 1 had no dictionary, 2 no relative error
+FORMAT = 4  # 1 had no dictionary, 2 no relative error, 3 no settings of a second layer
 TYPICAL = 5_000  # items that are shown as nearest typical ones
 FOLDS = 5
 LITTLE = 0.8  # of the statistics' rank error, from which an embedding knows little more than they do

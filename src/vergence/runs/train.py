@@ -12,7 +12,7 @@ from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.data.views import Views
 from vergence.encoders.names import is_closed_form, is_refined
-from vergence.encoders.patch_maps import PatchSettings
+from vergence.encoders.patch_maps import PatchSettings, as_recorded
 from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod
 from vergence.runs import fitting
@@ -184,7 +184,7 @@ def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfi
     name, notes = _complete(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=name))
+    return _with_encoder(config, name)
 
 
 def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: Method) -> RunFolder:
@@ -299,23 +299,43 @@ def _resumed(
     config = folder.config
     if not trust_code and not isinstance(source, RunConfig):  # what the caller names has to be the run's: see below
         require_known_code(out, config.model, _named(settings))
+    complete = _completion(folder)
+    config = _with_encoder(config, complete(config.model.encoder))
     before = config.to_dict()
     given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
-    about = folder.metadata
-    complete = partial(_complete, shape=about.shape, n=about.n_train, mirrored=config.views.flip > 0)
-    if isinstance(given.get("encoder"), str) and not config.model.freeze:
-        given = {**given, "encoder": complete(given["encoder"])[0]}
+    if isinstance(given.get("encoder"), str):
+        given = {**given, "encoder": complete(given["encoder"])}
     if recipe is not None:
         asked = dataclasses.asdict(recipes.override(recipes.get(recipe)(config.data.source), **given).model)
-        asked |= {"encoder": complete(asked["encoder"])[0]}
+        asked |= {"encoder": complete(asked["encoder"])}
         given = {**{name: asked[name] for name in ("encoder", "objective", "method")}, **given}
     own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
     _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
     wanted = source if isinstance(source, RunConfig) else recipes.override(config, **given)
-    now = wanted.to_dict()
+    now = _with_encoder(wanted, complete(wanted.model.encoder)).to_dict()
     pairs = {name: (before[part][name], now[part][name]) for part in before for name in before[part] if name != "threads"}
     _refuse_changes({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
+
+
+def _with_encoder(config: RunConfig, encoder: str) -> RunConfig:
+    """Returns a description with another encoder's name."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=encoder))
+
+
+def _completion(folder: RunFolder) -> Callable[[str], str]:
+    """Returns the function that completes the name of an encoder for the data of a run that is resumed.
+
+    Where an older run's own name says nothing of a second layer, no other name adds one unless it says so.
+    """
+    model, about, flip = folder.config.model, folder.metadata, folder.config.views.flip
+
+    def complete(encoder: str) -> str:
+        if model.freeze or model.init is not None or not is_closed_form(encoder):
+            return encoder
+        return _complete(as_recorded(encoder, model.encoder), about.shape, about.n_train, flip > 0)[0]
+
+    return complete
 
 
 def _complete(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> tuple[str, list[str]]:

@@ -1,7 +1,7 @@
 r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient descent: three passes over images, sums that add up.
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images. Second layer, if there is one: 25 patches of windows of each of at
-   most 1,600 images.
+   most 1,600 images, or of more where it has more than 4,000 atoms.
 2. Principal directions V of the features f of at most 3,000 images, with two layers each divided by its length.
 3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their
    products stay. With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components
@@ -52,8 +52,8 @@ Progress = Callable[[int, str], None]  # images, name of the pass
 def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = True) -> tuple[PatchSettings, list[str]]:
     """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on every setting that was reduced.
 
-    A dictionary has at most a tenth as many atoms as there are patches to learn it from, and the features at most n - 1
-    directions, or 2,999. Copies are mirrored only where views are, ``mirrored``.
+    A dictionary has at most a tenth as many atoms as there are patches to learn it from, which for the second layer are 25 of
+    each image, and the features at most n - 1 directions, or 2,999. Copies are mirrored only where views are, ``mirrored``.
 
     Example:
         >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1][1]
@@ -62,9 +62,9 @@ def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = 
     asked = settings = PatchSettings.parse(name, shape)
     if not mirrored:  # copies that are neither moved nor mirrored are equal
         settings = dataclasses.replace(settings, mirror=0, copies=min(settings.copies, settings.stride))
-    positions, windows = math.prod(settings.positions(shape)), PATCHES * min(n, SECOND_FROM)
+    positions = math.prod(settings.positions(shape))
     settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
-    settings = dataclasses.replace(settings, second=min(settings.second, max(2, windows // 10)))
+    settings = dataclasses.replace(settings, second=min(settings.second, max(2, PATCHES * n // 10)))
     settings = dataclasses.replace(settings, directions=min(settings.directions, min(n, DIRECTIONS_FROM) - 1, settings.features))
     settings = dataclasses.replace(settings, dim=min(settings.dim, settings.directions))
     names = ("atoms", "second", "directions", "dim")
@@ -101,8 +101,13 @@ def total_images(n: int, settings: PatchSettings) -> int:
 
 def _passes(settings: PatchSettings) -> list[tuple[int, str, int]]:
     """Returns the passes over some of the images: the step at whose end each is saved, its name, its largest number of images."""
-    second = [(1, "second layer", SECOND_FROM)] if settings.second else []
+    second = [(1, "second layer", _second_from(settings))] if settings.second else []
     return [(1, "dictionary", DICTIONARY_FROM), *second, (2, "directions", DIRECTIONS_FROM)]
+
+
+def _second_from(settings: PatchSettings) -> int:
+    """Returns the largest number of images that the second layer is learned from: ten patches for each of its atoms at least."""
+    return max(SECOND_FROM, -(-10 * settings.second // PATCHES))
 
 
 def fit(
@@ -209,8 +214,8 @@ class _Fit:
         if layer is None:
             return
         generator = torch.Generator().manual_seed(loop.seed_of(self.config.fit.seed, "patches", 1))
-        images = self._images(self._some(SECOND_FROM), "second layer")
-        parts = [layer.patches(self.maps.layers(x)[1]).flatten(0, 1).to(self._half) for x in images]
+        images = self._images(self._some(_second_from(self.settings)), "second layer")
+        parts = [layer.patches(self.maps.layers(x)[1]).flatten(0, 1).to("cpu", self._half) for x in images]
         layer.learn(parts, generator)
 
     def _directions(self) -> tuple[Tensor, Tensor]:

@@ -77,11 +77,11 @@ def principal_directions(
     """Returns the mean (F,) of n features and their first k < n principal directions (F, k), in the type of the features.
 
     The smaller of the two matrices of products is decomposed: of the F features, or of the n images. Of several groups of
-    features, each is divided by its length first, the root of the mean squared distance from the group's mean; directions V are
-    those of the divided features, divided again, so that V^T (f - mean) are the components.
+    features, each is divided by the root mean squared distance from its mean first; the directions V are those of the divided
+    features, divided again, so that V^T (f - mean) are the components.
 
     Args:
-        parts: Features (B, F) in parts; they are centered, and divided, in place.
+        parts: Features (B, F) in parts; they are centered and divided in place.
         k: Number of directions.
         dtype: Type of the sums and products.
         widths: Number of features of each group, where there are several.
@@ -94,22 +94,20 @@ def principal_directions(
     """
     n, width = sum(len(f) for f in parts), parts[0].shape[1]
     mean = torch.stack([f.to(dtype).sum(0) for f in parts]).sum(0) / n
+    gains = _gains(parts, mean, widths) if widths is not None and len(widths) > 1 else None
     for f in parts:
-        f.copy_(f.to(dtype) - mean)
-    gains = _gains(parts, widths, dtype) if widths is not None and len(widths) > 1 else None
-    if gains is not None:
-        for f in parts:
-            f.mul_(gains)
+        centered = f.to(dtype) - mean
+        f.copy_(centered if gains is None else centered * gains)
     V = _of_features(parts, k, dtype) if width <= n else _of_images(parts, k, dtype)
     return mean, V if gains is None else V.mul_(gains[:, None])
 
 
-def _gains(parts: list[Tensor], widths: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Returns one over the length of its group for each centered feature, (F,), in the type of the features."""
-    square = torch.stack([f.to(dtype).square().sum(0) for f in parts]).sum(0) / sum(len(f) for f in parts)
+def _gains(parts: list[Tensor], mean: Tensor, widths: Sequence[int]) -> Tensor:
+    """Returns for each feature one over the root mean squared distance of its group from the mean, (F,); 1 where it is 0."""
+    square = torch.stack([(f.to(mean) - mean).square().sum(0) for f in parts]).sum(0) / sum(len(f) for f in parts)
     lengths = [group.sum().sqrt() for group in square.split(list(widths))]
     gains = [(1 / length if length > 0 else length + 1).expand(n) for length, n in zip(lengths, widths, strict=True)]
-    return torch.cat(gains).to(parts[0].dtype)
+    return torch.cat(gains)
 
 
 def _of_features(parts: list[Tensor], k: int, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,133 @@
+"""Runs whose closed form has two layers: whole runs, networks behind them, older runs, and bad input."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import vergence
+from vergence.encoders.patch_maps import PatchMaps, PatchSettings
+from vergence.evaluation.levels import Levels
+from vergence.runs.scoring import score_items
+from vergence.training import closed_form
+from vergence.training.folder import RunFolder
+
+TWO = "patches:atoms=16,directions=40,dim=16,second=12"
+ONE = TWO.replace("second=12", "second=0")
+QUICK = {"recipe": "patches", "encoder": TWO, "device": "cpu"}
+
+pytestmark = pytest.mark.float32
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Digits of 16 x 16 pixels with labels."""
+    digits = load_digits()
+    large = np.kron(digits.images, np.ones((2, 2))) * (255 / 16)
+    file = tmp_path_factory.mktemp("digits") / "digits.npz"
+    np.savez(file, x=large.astype(np.uint8)[..., None], labels=digits.target)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def run(source, tmp_path_factory):
+    return vergence.train(source, out=tmp_path_factory.mktemp("two") / "run", **QUICK)
+
+
+def test_a_run_evaluates_scores_reports_and_loads(run, source, tmp_path):
+    assert run.folder.metadata.shape == (1, 16, 16)
+    evaluation = vergence.evaluate(run, probes=False)
+    assert evaluation.representations["z"].knn[20].majority > 0.7
+    assert "was computed in closed form from" in vergence.write_report(run.folder.path).read_text()
+    x = next(run.items(source).stream([torch.arange(200)]))[1]
+    loaded = vergence.load(run.folder.path)
+    assert torch.equal(loaded.encode(x), run.encode(x)) and loaded.encode(x).shape == (200, 16)
+    noise = torch.randint(256, (20, 1, 16, 16), dtype=torch.uint8)
+    assert loaded.score(noise).min() > loaded.score(x).quantile(0.9)
+    decisions = score_items(run, run.items(torch.cat([x, noise])), tmp_path / "scores.npz")
+    assert {row["name"] for row in decisions.first} <= {str(i) for i in range(200, 220)} and decisions.flagged >= 20
+
+
+def test_the_level_of_patches_is_that_of_the_first_layer(run):
+    x = torch.randint(256, (5, 1, 16, 16), dtype=torch.uint8)
+    encoder = run.method.encoder[1]
+    alone = PatchMaps(1, PatchSettings.parse(ONE, (1, 16, 16)))
+    alone.set(encoder.maps.filters, encoder.maps.bias)
+    levels = Levels(run.method, (1, 16, 16))
+    f = alone(run.method.encoder[0](x))
+    torch.testing.assert_close(levels(x)["patches"], alone.settings.averaged(f), rtol=0, atol=1e-6)
+    assert levels.widths()["patches"] == 32
+
+
+def test_a_network_stands_behind_both_layers(run, source, tmp_path):
+    steps = {"epochs": 1, "batch_size": 64, "knn_every": 0, "projector": (), "device": "cpu"}
+    name = TWO.replace("patches:", "patches-mlp:")
+    whole = vergence.train(source, out=tmp_path / "whole", recipe="patches_vje", encoder=name, **steps)
+    behind = vergence.train(out=tmp_path / "behind", init=run.folder.path, objective="vje", **steps)
+    for trained in (whole, behind):
+        second = trained.method.encoder[1].closed_form.maps.second
+        assert torch.equal(second.atoms, run.method.encoder[1].maps.second.atoms)
+    x = torch.randint(256, (5, 1, 16, 16), dtype=torch.uint8)
+    assert behind.encode(x).isfinite().all() and not torch.equal(behind.encode(x), run.encode(x))
+
+
+def test_the_progress_counts_every_image_of_every_pass(source, tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(closed_form, "SECOND_FROM", 300)
+    fit = closed_form.fit
+
+    def counting(*args):
+        fit(*args[:-1], lambda images, label: counted.append((label, images)))
+
+    monkeypatch.setattr(closed_form, "fit", counting)
+    run = vergence.train(source, out=tmp_path / "run", **QUICK)
+    settings = PatchSettings.parse(run.folder.config.model.encoder, (1, 16, 16))
+    assert sum(n for _, n in counted) == closed_form.total_images(run.folder.metadata.n_train, settings)
+    assert sum(n for label, n in counted if label == "second layer") == 300
+
+
+def test_a_large_second_layer_reads_more_images():
+    for second, images in ((2048, 1_600), (4_000, 1_600), (4_096, 1_639), (10_000, 4_000)):
+        name = f"patches:second={second}"
+        settings, notes = closed_form.fitted_settings(name, (3, 32, 32), 10_000)
+        assert settings.second == second and not notes
+        passes = closed_form.total_images(10_000, settings)
+        assert passes == 4_000 + images + 3_000 + 20_000
+
+
+def test_an_older_run_without_a_second_layer_resumes_as_what_it_is(source, tmp_path):
+    run = vergence.train(source, out=tmp_path / "run", **{**QUICK, "encoder": ONE}, calibration_share=0.0)
+    whole = (run.folder.path / "model.safetensors").read_bytes()
+    config = json.loads((run.folder.path / "config.json").read_text())
+    old = config["model"]["encoder"].partition(",second=")[0]
+    assert ",atoms=16," in f",{old.partition(':')[2]}" and "second" not in old and ",power=2.5," not in f"{old},"
+    config["model"]["encoder"] = old
+    (run.folder.path / "config.json").write_text(json.dumps(config))
+    maps = run.method.encoder[1].maps
+    state = {"model": {}, "optimizer": {}, "step": 1, "filters": maps.filters, "bias": maps.bias}
+    ways = ({}, {"encoder": old}, {"encoder": ONE}, {"encoder": "patches:atoms=16,directions=40,dim=16"}, {"recipe": "patches"})
+    for way in ways:
+        RunFolder.open(run.folder.path).save_checkpoint({**state, "threads": None})  # of the first pass alone
+        given = {**way, "encoder": way.get("encoder", old)} if "recipe" in way else way
+        vergence.train(source, out=run.folder.path, resume=True, **given)
+        assert (run.folder.path / "model.safetensors").read_bytes() == whole
+    with pytest.raises(ValueError, match="second=12"):
+        vergence.train(source, out=run.folder.path, resume=True, encoder=TWO)
+    x = torch.randint(256, (5, 1, 16, 16), dtype=torch.uint8)
+    assert torch.equal(vergence.load(run.folder.path).encode(x), run.encode(x))
+    same = RunFolder.open(run.folder.path).config
+    assert vergence.train(same, out=run.folder.path, resume=True).folder.config.model.encoder.endswith("second_threshold=0.25")
+
+
+def test_the_oldest_names_have_one_layer():
+    oldest = "patches:atoms=4096,patch=6,stride=1,side=0,threshold=1,pool=2,directions=2048,dim=1024,views=4,ridge=0.003,power=2"
+    settings = PatchSettings.parse(oldest, (3, 32, 32))
+    assert (settings.atoms, settings.second, settings.power) == (4096, 0, 2.0)
+
+
+def test_constant_images_are_refused_in_one_line(tmp_path):
+    np.save(tmp_path / "x.npy", np.full((40, 16, 16), 3, np.uint8))
+    with pytest.raises(ValueError, match="all images are alike; give others"):
+        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", device="cpu", encoder="patches:atoms=1,dim=1,second=2")
