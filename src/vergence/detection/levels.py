@@ -23,7 +23,7 @@ def patch_dictionary(
 
     The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
     has, wherever they are. It takes about as long as a small network. Images whose shorter side has more than 48 pixels
-    are resized to 32. See `vergence.encoders.dictionary`.
+    are resized to 32. See `vergence.encoders.dictionary` and `vergence.encoders.pooling`.
 
     Args:
         batches: Typical images of one size, uint8 or floats in [0, 1], in batches; 100,000 of their patches are used.

@@ -1,4 +1,4 @@
-"""Patch features as a scikit-learn transformer; the mathematics is in `vergence.encoders.dictionary`."""
+"""Patch features of one layer for scikit-learn; see `vergence.encoders.dictionary` and `vergence.encoders.pooling`."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -50,7 +50,7 @@ class FolderLevels(nn.Module):
     """Levels of items that no encoder was trained on: ``pixels`` and ``patches`` of images, ``inputs`` of vectors.
 
     ``pixels`` are `vergence.detection.pixel_statistics`; ``patches`` are responses of images, resized to 32 pixels, to a
-    dictionary of 128 patches of the same folder, averaged over positions (`vergence.encoders.dictionary`). They are plain
+    dictionary of 128 patches of the same folder, averaged over positions (`vergence.encoders.patch_maps`). They are plain
     averages, without the root that encoders take, which would hide images of many and strong edges, such as noise.
 
     Args:

@@ -32,13 +32,13 @@ UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images:
 
 
 def patches(source: str = "cifar10") -> RunConfig:
-    """Whitened patches, a dictionary and linear joint embedding, all in closed form, with the joint Gaussian of the views (GJE).
+    """Two layers of patches and linear joint embedding, all without gradients, with the joint Gaussian of the views (GJE).
 
     Command: ``vergence train cifar10 --recipe patches --limit 10000 --out runs/patches``
     Device and time: two CPU cores; results and times are in ``docs/patches.md``.
 
     It has no epochs and no optimizer. Of the training settings, only ``seed``, ``device``, ``devices``, ``workers`` and
-    ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=512,pool=3``
+    ``checkpoint_seconds`` apply. The encoder's settings follow its name, as in ``--encoder patches:atoms=256,second=1024``
     (`vergence.encoders.patch_maps.PatchSettings`); what a run uses is in its ``config.json``.
 
     Views are the whole image, moved by up to two of 32 pixels (the encoder's ``shift``), mirrored half of the time, with

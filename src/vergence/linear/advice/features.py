@@ -22,7 +22,7 @@ BATCH = 200
 
 
 def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed: int = 0, device: str = "cpu") -> Features:
-    """Returns the map from images (B, C, H, W) in [0, 1] to the features f (B, 8 K) of `vergence.encoders.dictionary`.
+    """Returns the map from images (B, C, H, W) in [0, 1] to features (B, 8 K) of `vergence.encoders.patch_maps`, of one layer.
 
     The dictionary is learned from at most 100,000 patches of at most 4,000 images, evenly spaced in the source.
 
