@@ -632,7 +632,7 @@ def notes_table() -> str:
     return grid(["ledger", "lines", "note"], body)
 
 
-TWO_RATES = "2026-11-23T05"  # from when on the recipe vje_small has two learning rates
+OTHER_SINCE = {"vje": "2026-11-23T05", "patches": "2026-11-23T09"}  # when vje_small got two learning rates, and patches two layers
 DEFAULT = "default 5"  # name of today's default detector in the ledger
 FOREIGN = {  # columns of the tables of out-of-distribution detection
     "cifar10": ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred"),
@@ -754,9 +754,9 @@ def severity_table() -> str:
 
 
 def same_features_table() -> str:
-    """Other packages' detectors beside ours on the same features of seed 0; those of `vje` are of before it had two rates."""
+    """Other packages' detectors beside ours on the same features of seed 0, of the encoders as they were when all of them ran."""
     of = [row for row in rows("out_of_distribution") if row["seed"] == 0]
-    same = [row for row in of if row["encoder"] != "vje" or row.get("date", "") < TWO_RATES]
+    same = [row for row in of if row.get("date", "") < OTHER_SINCE.get(row["encoder"], "9999")]
     return grid(*detection_tables.same_features(same, DEFAULT))
 
 
