@@ -13,6 +13,7 @@ __all__ = ["NeighborDetector"]
 
 NUMBERS = 1 << 24  # entries of a table of distances
 ITERATIONS = 4  # of k-means
+MEMBERS = 10  # items for each center, at most
 
 
 class NeighborDetector(Detector):
@@ -24,7 +25,8 @@ class NeighborDetector(Detector):
         n_neighbors: k, >= 1; at most N - 1 are used.
         max_items: Largest number of items that are kept; None keeps all. Scoring takes time and memory in proportion.
         keep: What is kept where there are more: ``random``, a random part of them with their weights, or ``centers``, the centers
-            of as many clusters (k-means), each with a weight of 1, whose distances depend less on chance.
+            of as many clusters (k-means on at most ten items for each), each with a weight of 1, whose distances depend less
+            on chance.
         metric: ``euclidean``, or ``cosine`` for 1 - cosine; a zero vector has cosine 0 to everything.
         standardize: Whether features are centered and divided by their deviation first.
         random_state: Seed of the part, or of the first centers; the order of the items does not matter.
@@ -75,7 +77,8 @@ class NeighborDetector(Detector):
         if self.max_items is not None and len(X) > self.max_items:
             chance = uniform(X, self.random_state)
             if self.keep == "centers":
-                self.items_ = self._centers(X, w, chance)
+                part = np.argsort(chance, kind="stable")[: MEMBERS * self.max_items]
+                self.items_ = self._centers(X[part], w[part], chance[part])
                 self.weights_ = np.ones(len(self.items_))
                 return
             part = np.argsort(chance, kind="stable")[: self.max_items]
@@ -83,10 +86,9 @@ class NeighborDetector(Detector):
         self.items_, self.weights_ = self._scaled(X).astype(X.dtype), w
 
     def _centers(self, X: np.ndarray, w: np.ndarray, chance: np.ndarray) -> np.ndarray:
-        """Returns the centers of clusters of items; the distinct items with the least random numbers are the first centers."""
-        order = np.argsort(chance, kind="stable")
-        x, w = self._scaled(X[order]).astype(X.dtype), w[order]
-        centers = x[np.unique(chance[order], return_index=True)[1][: self.max_items]]
+        """Returns the centers of clusters of items in the order of their random numbers; the first distinct ones start."""
+        x = self._scaled(X).astype(X.dtype)
+        centers = x[np.unique(chance, return_index=True)[1][: self.max_items]]
         for _ in range(ITERATIONS):
             nearest = _nearest(centers, x, 1)[:, 0]
             members = np.argsort(nearest, kind="stable")
