@@ -82,6 +82,10 @@ def _evaluate_file(command: Evaluate) -> None:
 
     if not command.uncertainty:
         raise ValueError(f"expected a run folder, found {command.run}; for a file of embeddings add --uncertainty")
+    of_runs = {"--no-probes": not command.probes, "--device": command.device != "auto", "--trust-code": command.trust_code}
+    if given := [option for option, used in of_runs.items() if used]:
+        verb, them = ("is", "it") if len(given) == 1 else ("are", "them")
+        raise ValueError(f"{' and '.join(given)} {verb} for run folders, found {command.run}; leave {them} out")
     tested = embeddings.read(command.run)
     reference = None if command.reference is None else embeddings.read(command.reference)
     if tested.unused:
