@@ -632,7 +632,7 @@ def notes_table() -> str:
     return grid(["ledger", "lines", "note"], body)
 
 
-OTHER_SINCE = {"vje": "2026-11-23T05", "patches": "2026-11-23T09"}  # when vje_small got two learning rates, and patches two layers
+OTHER_SINCE = {"vje": "2026-11-23T05", "patches": "2026-11-23T09"}  # when they got two learning rates, and two layers
 DEFAULT = "default 5"  # name of today's default detector in the ledger
 FOREIGN = {  # columns of the tables of out-of-distribution detection
     "cifar10": ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred"),

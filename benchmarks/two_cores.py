@@ -1,6 +1,7 @@
 """kNN and probe accuracy and seconds of the closed-form encoder, beside pixels and their principal components, on two CPU cores.
 
     python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --note "what this measures"
+    python benchmarks/two_cores.py photographs --data-root DATA
     python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --curve
     python benchmarks/two_cores_figure.py                               # draws docs/figures/two_cores.png from the ledger
 
@@ -8,10 +9,14 @@ The first writes one row to ``results/two_cores.jsonl``; ``--curve`` a row for e
 sizes, and the small network trained for several numbers of epochs with each objective, beside its first weights. Points that the
 ledger has are skipped. ``cpu_seconds`` are the processor seconds of all threads in ``seconds``, the whole of ``vergence train``;
 on a busy machine they say more. With ``--choose`` a part of the training images is classified in place of the test images, and
-nothing is written: settings are chosen so.
+nothing is written: settings are chosen so. ``photographs`` are the tiles of ``blood_cells.py``: ordinary ones, and those of white
+cells and platelets, of which the ordinary ones are the most by far; one part's train, and those of other photographs are
+classified.
 """
 
 import argparse
+import csv
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -23,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import ledger
+import numpy as np
 import torch
 
 import vergence
-from vergence.data.config import DataConfig
 from vergence.data.sources import open_data
 from vergence.evaluation import controls, features
 from vergence.evaluation.knn import knn_accuracy
@@ -60,6 +65,19 @@ def pixels(items):
     return controls.pixels(next(items.stream([torch.arange(len(items))]))[1])
 
 
+def tiles(root, file):
+    """Writes tiles of the photographs under a root to a ``.npz`` file; returns how many are for training."""
+    import blood_cells  # the other data sets, and the benchmarks that import this one, do without
+
+    photographs, boxes = blood_cells.blood_cells(root)
+    with boxes.open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    both = {name: blood_cells.tiles(photographs, [row for row in rows if row["split"] == name]) for name in ("val", "test")}
+    (x, y), (other, labels) = both.values()
+    np.savez(file, x_train=x, y_train=y, x_test=other, y_test=labels)
+    return len(x)
+
+
 def knn(train, test, labels):
     """Returns the accuracy of kNN with one vote for each of 30 neighbors, in percent."""
     return round(100 * knn_accuracy(train, labels[0], test, labels[1], ks=(K,))[K]["majority"], 2)
@@ -81,7 +99,7 @@ def parts(args, config):
     data = open_data(config.data)
     if not args.choose:
         return data.train, data.test
-    whole = open_data(DataConfig(source=args.source, root=args.data_root)).train
+    whole = open_data(dataclasses.replace(config.data, limit=None)).train
     used = set(data.train.names)
     rest = torch.tensor([i for i, name in enumerate(whole.names) if name not in used])
     order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(1))
@@ -96,11 +114,11 @@ def curve(epochs=EPOCHS, atoms=ATOMS):
     return dictionaries + [{**network, "epochs": n} for n in epochs for network in NETWORKS.values()]
 
 
-def measure(args, settings):
-    """Trains one run; returns its numbers."""
+def measure(args, source, settings):
+    """Trains one run on a source; returns its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         start, used = time.monotonic(), time.process_time()
-        run = vergence.train(args.source, out=Path(folder) / "run", **{"calibration_share": 0.0, **settings})
+        run = vergence.train(source, out=Path(folder) / "run", **{"calibration_share": 0.0, **settings})
         seconds, cpu, fit_mib = time.monotonic() - start, time.process_time() - used, peak()
         train, test = parts(args, run.folder.config)
         config, passes = run.folder.config, [row["seconds"] for row in run.folder.metrics() if "seconds" in row]
@@ -122,6 +140,7 @@ def measure(args, settings):
         "images_per_second": round(rate),
         "embed_cpu_milliseconds": round(1000 * embed_cpu / n, 2),
         "fit_peak_mib": fit_mib,
+        "largest_class": round(100 * float(test.labels.bincount().max() / len(test)), 2),  # in percent
         "pixels_mib": (x[0].numel() + x[1].numel()) >> 20,
         **accuracies("", *z, labels),
         **{name: value for control, both in others.items() for name, value in accuracies(control, *both, labels).items()},
@@ -152,14 +171,24 @@ def main():
         )
     also = {} if args.encoder is None else {"encoder": args.encoder}
     also |= {"root": args.data_root, "limit": args.limit, "seed": args.seed, "device": "cpu", **ledger.settings(args.set)}
+    with tempfile.TemporaryDirectory() as folder:
+        source = args.source
+        if args.source == "photographs":
+            source = str(Path(folder) / "tiles.npz")
+            also["limit"] = args.limit = min(args.limit, tiles(Path(args.data_root), source))
+        measure_all(args, source, points, also)
+
+
+def measure_all(args, source, points, also):
+    """Adds a row for each point of a source."""
     for point in points:
         recipe, settings = point["recipe"], {name: value for name, value in {**point, **also}.items() if name != "recipe"}
-        describe(args.source, recipe, settings)
+        describe(source, recipe, settings)
         key = {"data": args.source, "limit": args.limit, "point": json.loads(json.dumps(point)) if args.curve else None}
         if args.curve and ledger.holds(args.out, **key, seed=args.seed):
             continue
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # whose memory is this point's
-            measured = apart.submit(measure, args, {"recipe": recipe, **settings}).result()
+            measured = apart.submit(measure, args, source, {"recipe": recipe, **settings}).result()
         values = {**key, "note": args.note, "cores": os.cpu_count(), **measured}
         ledger.add(None if args.choose else args.out, ledger.row(values, seed=args.seed))
 
