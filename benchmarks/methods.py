@@ -269,7 +269,7 @@ def main() -> None:
         a.limit, a.epochs, a.batch_size, a.shown, a.rates, a.steps = 64, 1, 16, 40, SEARCHED[:1], 1
         a.settings |= {"size": 8}
         a.options = {"simsiam": {"options": {"hidden": 8}, "projector": (16, 16)}}
-        a.options["patches"] = {"encoder": "patches:atoms=4,second=16,directions=16,dim=8"}
+        a.options["patches"] = {"encoder": "patches:atoms=4,second=0,directions=16,dim=8"}
     for name in filter(importlib.util.find_spec, SHARED):  # imported once, before the processes fork
         importlib.import_module(name)
     failed = []
