@@ -48,13 +48,13 @@ def means(points: dict[str, list[Row]], what: str) -> list[tuple[float, float]]:
 
 
 def figure(rows: list[Row]) -> Any:
-    """Returns the figure: a panel for each data set and number of images that has more than one line."""
+    """Returns the figure: a panel for each data set and number of images on which networks were measured as well."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = {panel: lines for panel, lines in sorted(groups(rows).items()) if len(lines) > 1}
+    panels = {panel: lines for panel, lines in sorted(groups(rows).items()) if lines.keys() & {*NETWORKS.values()}}
     fig, axes = plt.subplots(1, len(panels), figsize=(0.6 + 5.8 * len(panels), 3.6), squeeze=False, layout="constrained")
     for ax, ((data, limit), lines) in zip(axes[0], panels.items(), strict=True):
         for line, points in sorted(lines.items()):
