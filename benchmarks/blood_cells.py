@@ -83,8 +83,8 @@ def tiles(photographs: Path, rows: list[dict[str, str]]) -> tuple[np.ndarray, np
     return np.stack(x), np.array(y)
 
 
-def parts(root: Path, most: int | None) -> dict[str, np.ndarray]:
-    """Returns ordinary tiles for the training, and all tiles of the other photographs with their labels."""
+def labeled(root: Path, most: int | None = None) -> dict[str, np.ndarray]:
+    """Returns the tiles of at most so many photographs of both parts, with their labels."""
     photographs, boxes = blood_cells(root)
     with boxes.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -92,7 +92,14 @@ def parts(root: Path, most: int | None) -> dict[str, np.ndarray]:
     (x, y), (other, labels) = (
         tiles(photographs, [row for row in rows if row["file"] in names[part]]) for part in ("val", "test")
     )
-    return {"x_train": x[y == ORDINARY], "y_train": y[y == ORDINARY], "x_test": other, "y_test": labels}
+    return {"x_train": x, "y_train": y, "x_test": other, "y_test": labels}
+
+
+def parts(root: Path, most: int | None) -> dict[str, np.ndarray]:
+    """Returns ordinary tiles for the training, and all tiles of the other photographs with their labels."""
+    found = labeled(root, most)
+    ordinary = found["y_train"] == ORDINARY
+    return found | {name: found[name][ordinary] for name in ("x_train", "y_train")}
 
 
 def aurocs(scores: dict[str, np.ndarray], labels: np.ndarray) -> ledger.Row:

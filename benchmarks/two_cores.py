@@ -15,7 +15,6 @@ classified.
 """
 
 import argparse
-import csv
 import dataclasses
 import json
 import multiprocessing
@@ -69,13 +68,9 @@ def tiles(root, file):
     """Writes tiles of the photographs under a root to a ``.npz`` file; returns how many are for training."""
     import blood_cells  # the other data sets, and the benchmarks that import this one, do without
 
-    photographs, boxes = blood_cells.blood_cells(root)
-    with boxes.open(newline="") as opened:
-        rows = list(csv.DictReader(opened))
-    both = {name: blood_cells.tiles(photographs, [row for row in rows if row["split"] == name]) for name in ("val", "test")}
-    (x, y), (other, labels) = both.values()
-    np.savez(file, x_train=x, y_train=y, x_test=other, y_test=labels)
-    return len(x)
+    found = blood_cells.labeled(root)
+    np.savez(file, **found)
+    return len(found["x_train"])
 
 
 def knn(train, test, labels):

@@ -117,8 +117,9 @@ def test_pooled_responses_are_the_roots_of_averaged_parts(dtype, tolerance):
     s, A = torch.randn(3, 8, 4, dtype=dtype), torch.rand(2, 8, dtype=dtype)
     x, weights = s.double(), A.double()
     cubes = torch.stack([(weights @ x.clamp(min=0)).mT, (weights @ (-x).clamp(min=0)).mT], 1)
-    found = pooled(s, A, torch.float32 if dtype == torch.bfloat16 else dtype)
-    assert found.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+    summed = torch.float32 if dtype == torch.bfloat16 else dtype
+    found = pooled(s, A, summed)
+    assert found.dtype == summed
     torch.testing.assert_close(found.double() ** 3, cubes, rtol=tolerance, atol=2 * tolerance)
     assert torch.equal(s.double(), x.abs())  # in place: large maps are not held twice
 

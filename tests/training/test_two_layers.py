@@ -107,11 +107,11 @@ def test_an_older_run_without_a_second_layer_resumes_as_what_it_is(source, tmp_p
     (run.folder.path / "config.json").write_text(json.dumps(config))
     maps = run.method.encoder[1].maps
     state = {"model": {}, "optimizer": {}, "step": 1, "filters": maps.filters, "bias": maps.bias}
-    ways = ({}, {"encoder": old}, {"encoder": ONE}, {"encoder": "patches:atoms=16,directions=40,dim=16"}, {"recipe": "patches"})
+    ways = ({}, {"encoder": old}, {"encoder": ONE}, {"encoder": "patches:atoms=16,directions=40,dim=16"})
+    ways = (*ways, {"recipe": "patches", "encoder": old})
     for way in ways:
         RunFolder.open(run.folder.path).save_checkpoint({**state, "threads": None})  # of the first pass alone
-        given = {**way, "encoder": way.get("encoder", old)} if "recipe" in way else way
-        vergence.train(source, out=run.folder.path, resume=True, **given)
+        vergence.train(source, out=run.folder.path, resume=True, **way)
         assert (run.folder.path / "model.safetensors").read_bytes() == whole
     with pytest.raises(ValueError, match="second=12"):
         vergence.train(source, out=run.folder.path, resume=True, encoder=TWO)

@@ -76,13 +76,12 @@ class NeighborDetector(Detector):
         w = np.ones(len(X)) if w is None else w
         if self.max_items is not None and len(X) > self.max_items:
             chance = uniform(X, self.random_state)
+            part = np.argsort(chance, kind="stable")[: self.max_items * (MEMBERS if self.keep == "centers" else 1)]
+            X, w = X[part], w[part]
             if self.keep == "centers":
-                part = np.argsort(chance, kind="stable")[: MEMBERS * self.max_items]
-                self.items_ = self._centers(X[part], w[part], chance[part])
+                self.items_ = self._centers(X, w, chance[part])
                 self.weights_ = np.ones(len(self.items_))
                 return
-            part = np.argsort(chance, kind="stable")[: self.max_items]
-            X, w = X[part], w[part]
         self.items_, self.weights_ = self._scaled(X).astype(X.dtype), w
 
     def _centers(self, X: np.ndarray, w: np.ndarray, chance: np.ndarray) -> np.ndarray:

@@ -311,8 +311,11 @@ def _resumed(
         given = {**{name: asked[name] for name in ("encoder", "objective", "method")}, **given}
     own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
     _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
-    wanted = source if isinstance(source, RunConfig) else recipes.override(config, **given)
-    now = _with_encoder(wanted, complete(wanted.model.encoder)).to_dict()
+    if isinstance(source, RunConfig):
+        wanted = _with_encoder(source, complete(source.model.encoder))
+    else:
+        wanted = recipes.override(config, **given)
+    now = wanted.to_dict()
     pairs = {name: (before[part][name], now[part][name]) for part in before for name in before[part] if name != "threads"}
     _refuse_changes({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
