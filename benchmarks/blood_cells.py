@@ -22,9 +22,9 @@ from typing import Any
 import ledger
 import numpy as np
 import torch
-from one_class import SIZE, of_pixels, of_run
+from one_class import of_pixels, of_run
 from PIL import Image
-from pretrained import FACTORY, PEERS, blood_cells, weights
+from pretrained import FACTORY, PEERS, SIZE, blood_cells, weights
 from sklearn.metrics import roc_auc_score
 
 import vergence

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from deep_svdd import DeepSvdd
 from out_of_distribution import images, pixel_levels, seeded
-from pretrained import FACTORY, PEERS, weights
+from pretrained import FACTORY, PEERS, SIZE, weights
 from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -55,7 +55,6 @@ from vergence.runs.score import objective_scores
 
 ENCODERS = ("vje", "patches", "pixels", "svdd", "pretrained")
 COMPONENTS = 64  # principal components of the pixels
-SIZE = 96  # side of the images that the ImageNet network sees
 Scores = dict[str, np.ndarray]
 
 

@@ -10,6 +10,7 @@ training images. New to it are CIFAR-100, Omniglot, inverted images, all corrupt
     python benchmarks/out_of_distribution.py --data-root DATA --scratch FOLDER --peers pyod pytorch-ood  # theirs, on the same
     python benchmarks/tables.py                                              # the tables of docs/detection.md
 
+The encoder ``pretrained`` is the ImageNet network of pretrained.py at 96 pixels, frozen; it is not among the default ones.
 With ``--peers``, detectors of other packages are fitted to the embeddings and to the statistics of pixels instead of ours.
 ``FOLDER`` keeps the runs and the features, so that the command continues where it was stopped.
 """
@@ -24,6 +25,7 @@ import detection_peers
 import ledger
 import numpy as np
 import torch
+from pretrained import FACTORY, PEERS, SIZE, weights
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional as F
@@ -31,7 +33,7 @@ from torch.nn import functional as F
 import vergence
 from vergence.data.config import DataConfig
 from vergence.data.items import Items
-from vergence.data.pixels import fit
+from vergence.data.pixels import center_crop, fit
 from vergence.data.sources import open_data
 from vergence.detection import (
     CombinedDetector,
@@ -52,6 +54,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "vje": {"recipe": "vje_small"},
     "gje": {"recipe": "gje_small"},
     "contrastive": {"recipe": "contrastive_small"},
+    "pretrained": {"encoder": FACTORY, "freeze": True, "size": SIZE, "trust_code": True},
 }
 CORRUPTIONS = {  # strengths of the five severities
     "noise": (8, 13, 20, 31, 46),  # deviation, in gray levels
@@ -62,6 +65,7 @@ CORRUPTIONS = {  # strengths of the five severities
     "pixelate": (24, 20, 16, 12, 8),  # pixels that remain per side
     "saturation": (0.6, 0.3, 0.0, 2.0, 3.5),
 }
+CLOSED = ("patches", "pretrained")  # without epochs
 WIDE = 2000  # features of a stage from which it is left out
 WHOLE = ("statistics", "patches", "z")
 VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # levels, and settings that differ from the default's
@@ -191,6 +195,11 @@ def run_folder(a: argparse.Namespace, source: str, name: str, seed: int) -> Path
     return folder
 
 
+def _opened(a: argparse.Namespace, source: str, name: str, seed: int) -> vergence.Run:
+    """Returns an encoder's run from the cache."""
+    return vergence.load(run_folder(a, source, name, seed), device="cpu", trust_code=name == "pretrained")
+
+
 def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
     """Returns the features of a trained encoder; its run is kept in the cache."""
     if name == "untrained":
@@ -202,12 +211,14 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
         return lambda b: stage_features(net, b)
     out = run_folder(a, source, name, seed)
     if not (out / "model.safetensors").exists():
-        short = {"epochs": a.epochs} if a.epochs is not None and name != "patches" else {}
+        short = {"epochs": a.epochs} if a.epochs is not None and name not in CLOSED else {}
+        short |= {"weights": weights()} if name == "pretrained" else {}
         settings = {**ENCODERS[name], **short, "limit": a.limit, "root": a.data_root, "device": "cpu", "seed": seed}
         vergence.train(source, out=out, **settings)
-    run = vergence.load(out, device="cpu")
+    run = _opened(a, source, name, seed)
 
     def levels(b: Tensor) -> dict[str, Tensor]:
+        b = b if run.size is None else center_crop(b, run.size)
         found = {level: f for level, f in stage_features(run.method.encoder, b).items() if f.shape[1] < WIDE}
         if run.has_density:
             u = run.method.projector(found["z"])
@@ -317,7 +328,7 @@ def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
         jobs |= {(" + ".join(levels), how): default_detector(levels, **rule) for how, (levels, rule) in VARIANTS.items()}
         jobs |= {(" + ".join(levels), how): first_default(levels) for how, levels in FIRST.items()}
     if name not in ("pixels", "untrained") and WEIGHED.startswith(a.detectors):
-        error = vergence.load(run_folder(a, source, name, seed), device="cpu").detector().relative_error
+        error = _opened(a, source, name, seed).detector().relative_error
         jobs[" + ".join(WHOLE), WEIGHED] = default_detector(WHOLE, relative_error=error)
     if a.peers:
         level = "statistics" if name == "pixels" else "z"
@@ -337,7 +348,7 @@ def evaluate(a: argparse.Namespace, source: str, name: str, seed: int, parts: di
         row = {**fields, **means(found), "auroc": found, "seconds": round(time.perf_counter() - start, 1)}
         ledger.add(
             a.out,
-            ledger.row(row, seed=seed, peers=tuple(a.peers)),
+            ledger.row(row, seed=seed, peers=(*a.peers, *(PEERS if name == "pretrained" else ()))),
             shown=(*fields, "mean_dev", "mean_foreign", "mean_corrupted", "seconds"),
         )
 

