@@ -23,7 +23,7 @@ from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
 from vergence.linear.solutions import joint_embedding
 from vergence.training import recipes
-from vergence.training.closed_form import DIRECTIONS_FROM, SECOND_FROM, moved
+from vergence.training.closed_form import SECOND_FROM, directions_from, moved
 from vergence.training.moments import ViewSums, principal_directions
 
 POWERS = (1.5, 2.0, 2.5, 3.0)
@@ -42,8 +42,9 @@ def learned(x: Tensor, settings: PatchSettings) -> PatchMaps:
 
 def components(parts: list[Tensor], settings: PatchSettings, widths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Returns components of the training images and of the others, from features of both and of two views, and eigenvalues."""
-    k = min(settings.directions, len(parts[0][:DIRECTIONS_FROM]) - 1, sum(widths))
-    mean, V = principal_directions([parts[0][:DIRECTIONS_FROM].clone()], k, torch.float32, widths)
+    some = parts[0][: directions_from(settings)]
+    k = min(settings.directions, len(some) - 1, sum(widths))
+    mean, V = principal_directions([some.clone()], k, torch.float32, widths)
     x, y, a, b = ((f - mean) @ V for f in parts)
     sums = ViewSums(k, 2)
     sums.add([a.double(), b.double()])

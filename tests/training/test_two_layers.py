@@ -97,6 +97,18 @@ def test_a_large_second_layer_reads_more_images():
         assert passes == 4_000 + images + 3_000 + 20_000
 
 
+def test_more_directions_are_those_of_more_images(source, tmp_path, monkeypatch):
+    for directions, images in ((2048, 3_000), (2_999, 3_998), (4_500, 6_000), (9_999, 10_000)):
+        settings, notes = closed_form.fitted_settings(f"patches:directions={directions}", (3, 32, 32), 10_000)
+        assert settings.directions == directions and not notes
+        assert closed_form.total_images(10_000, settings) == 4_000 + 1_600 + images + 20_000
+    monkeypatch.setattr(closed_form, "DIRECTIONS_FROM", 20)
+    run = vergence.train(source, out=tmp_path / "run", **QUICK)
+    assert PatchSettings.parse(run.folder.config.model.encoder, (1, 16, 16)).directions == 40
+    z = run.encode(source)
+    assert z.std(0).min() > 0 and torch.linalg.matrix_rank(z.double() - z.double().mean(0)) == z.shape[1]
+
+
 def test_an_older_run_without_a_second_layer_resumes_as_what_it_is(source, tmp_path):
     run = vergence.train(source, out=tmp_path / "run", **{**QUICK, "encoder": ONE}, calibration_share=0.0)
     whole = (run.folder.path / "model.safetensors").read_bytes()

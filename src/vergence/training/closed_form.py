@@ -2,7 +2,8 @@ r"""Fits a `PatchEncoder` and a joint Gaussian of its views without gradient des
 
 1. Dictionary: at most 100,000 patches of at most 4,000 images. Second layer, if there is one: 25 patches of windows of each of at
    most 1,600 images, or of more where it has more than 4,000 atoms.
-2. Principal directions V of the features f of at most 3,000 images, with two layers each divided by its length.
+2. Principal directions V of the features f of at most 3,000 images, or of a third more images than directions, with two layers
+   each divided by its length.
 3. Joint embedding: m random views of every image, in blocks of at most 250; only sums of x = V^T (f - mean f) and their
    products stay. With G and S of `vergence.linear.solutions` and S' = S + ridge mean(diag S) I, the components
    G w = omega S' w with the largest omega, each times omega^power, are the embedding.
@@ -40,7 +41,7 @@ from vergence.utils.threads import Threads
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["block_size", "fit", "fitted_settings", "moved", "require_gje", "total_images"]
+__all__ = ["block_size", "directions_from", "fit", "fitted_settings", "moved", "require_gje", "total_images"]
 
 BLOCK = 250  # images at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
@@ -53,7 +54,7 @@ def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = 
     """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on every setting that was reduced.
 
     A dictionary has at most a tenth as many atoms as there are patches to learn it from, which for the second layer are 25 of
-    each image, and the features at most n - 1 directions, or 2,999. Copies are mirrored only where views are, ``mirrored``.
+    each image, and the features at most n - 1 directions. Copies are mirrored only where views are, ``mirrored``.
 
     Example:
         >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1][1]
@@ -65,7 +66,7 @@ def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = 
     positions = math.prod(settings.positions(shape))
     settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
     settings = dataclasses.replace(settings, second=min(settings.second, max(2, PATCHES * n // 10)))
-    settings = dataclasses.replace(settings, directions=min(settings.directions, min(n, DIRECTIONS_FROM) - 1, settings.features))
+    settings = dataclasses.replace(settings, directions=min(settings.directions, n - 1, settings.features))
     settings = dataclasses.replace(settings, dim=min(settings.dim, settings.directions))
     names = ("atoms", "second", "directions", "dim")
     reduced = [(key, getattr(asked, key), getattr(settings, key)) for key in names]
@@ -102,7 +103,17 @@ def total_images(n: int, settings: PatchSettings) -> int:
 def _passes(settings: PatchSettings) -> list[tuple[int, str, int]]:
     """Returns the passes over some of the images: the step at whose end each is saved, its name, its largest number of images."""
     second = [(1, "second layer", _second_from(settings))] if settings.second else []
-    return [(1, "dictionary", DICTIONARY_FROM), *second, (2, "directions", DIRECTIONS_FROM)]
+    return [(1, "dictionary", DICTIONARY_FROM), *second, (2, "directions", directions_from(settings))]
+
+
+def directions_from(settings: PatchSettings) -> int:
+    """Returns the largest number of images that the directions are computed from, a third more than directions at least.
+
+    Example:
+        >>> directions_from(PatchSettings()), directions_from(PatchSettings(directions=4500))
+        (3000, 6000)
+    """
+    return max(DIRECTIONS_FROM, 4 * settings.directions // 3)
 
 
 def _second_from(settings: PatchSettings) -> int:
@@ -220,7 +231,8 @@ class _Fit:
 
     def _directions(self) -> tuple[Tensor, Tensor]:
         """Returns the mean of the features and their principal directions, which are kept in two bytes a number."""
-        parts = [self.maps.responses(x).to(self._half) for x in self._images(self._some(DIRECTIONS_FROM), "directions")]
+        images = self._images(self._some(directions_from(self.settings)), "directions")
+        parts = [self.maps.responses(x).to(self._half) for x in images]
         mean, V = principal_directions(parts, self.settings.directions, self.maps.filters.dtype, self.settings.widths)
         return mean.cpu(), V.cpu()
 
