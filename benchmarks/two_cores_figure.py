@@ -17,7 +17,7 @@ from vergence.encoders.patch_maps import PatchSettings
 
 Row = ledger.Row
 CONTROLS = {"pca_knn30": "PCA of pixels", "pixels_knn30": "pixels", "untrained_knn30": "untrained network"}
-TICKS = (30, 60, 120, 240, 480)  # processor seconds
+TICKS = (30, 60, 120, 240, 480, 960)  # processor seconds
 NETWORKS = {"vje": "network, VJE", "gje": "network, GJE", "contrastive": "network, InfoNCE"}
 
 
