@@ -367,12 +367,13 @@ def main() -> None:
     a = ledger.parse(parser, "out_of_distribution")
     detection_peers.require(*a.peers)
     if a.tiny:
-        a.limit, a.encoders, a.data, a.epochs = 200, ["vje", "untrained"], ["cifar10"], 1
+        slow = a.encoders if a.encoders == ["pretrained"] else []
+        a.limit, a.encoders, a.data, a.epochs = 200, slow or ["vje", "untrained"], ["cifar10"], 1
     a.scratch.mkdir(parents=True, exist_ok=True)
     for source in a.data:
         parts = sets(source, a.data_root, a.limit)
         if a.tiny:
-            parts = {name: x[:100] for name, x in parts.items()}
+            parts = {name: x[: 25 if slow else 100] for name, x in parts.items()}
         pixels = features(a, source, "pixels", 0, parts)
         for seed in a.seeds:
             for name in a.encoders:
