@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from one_class import of_pixels, of_run
 from PIL import Image
-from pretrained import FACTORY, PEERS, SIZE, blood_cells, weights
+from pretrained import PEERS, SIZE, blood_cells, network
 from sklearn.metrics import roc_auc_score
 
 import vergence
@@ -44,7 +44,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "vje": {"recipe": "vje_small", "knn_every": 0},
     "gje": {"recipe": "gje_small", "knn_every": 0},
     "contrastive": {"recipe": "contrastive_small", "knn_every": 0},
-    "pretrained": {"encoder": FACTORY, "freeze": True, "size": SIZE},
+    "pretrained": {"size": SIZE},  # and those of the network
 }
 FRAMES = {ORDINARY: "0.6", WHITE_CELL: "tab:blue", PLATELET: "tab:orange"}
 Box = tuple[str, int, int, int, int]
@@ -127,7 +127,7 @@ def measured(file: Path, folder: Path, encoder: str, seed: int, changes: ledger.
         scores = of_pixels(open_data(DataConfig(source=str(file))), test, seed)
         detector, about = scores["detector without an encoder"], {}
     else:
-        more = {"weights": weights()} if encoder == "pretrained" else {}
+        more = network() if encoder == "pretrained" else {}
         settings = {**ENCODERS[encoder], **more, "seed": seed, "device": "cpu", **changes}
         run = vergence.train(str(file), out=folder / f"{encoder} {seed}", trust_code=True, **settings)
         scores = of_run(run, test, seed, untrained=encoder == "vje")

