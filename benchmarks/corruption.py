@@ -61,7 +61,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {  # paradigm: recipe, and what
     "vicreg": ("vicreg_small", {}),
     "dino": ("dino_small", {}),
     "vje": ("vje_small", {}),
-    "gje": ("gje_small", {"projector": (64,)}),
+    "gje": ("gje_small", {}),
     "masked_autoencoder": ("masked_autoencoder_small", {}),
     "denoising_autoencoder": ("denoising_autoencoder_small", {}),
     "variational_autoencoder": ("variational_autoencoder_small", {}),

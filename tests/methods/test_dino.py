@@ -8,8 +8,8 @@ from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder
 from vergence.methods import dino as module
 from vergence.methods.dino import Dino
-from vergence.training import build
 from vergence.training.config import FitConfig
+from vergence.training.memory import item_bytes, require_memory
 
 SIZES = {"outputs": 6, "hidden": 8, "bottleneck": 5}
 
@@ -17,7 +17,7 @@ SIZES = {"outputs": 6, "hidden": 8, "bottleneck": 5}
 def built(**options):
     torch.manual_seed(1)
     net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).double()
-    method = Dino(net, (1, 8, 8), **SIZES, **{"local_crops": 2, "fixed_prototypes": 0.0, **options}).double()
+    method = Dino(net, (1, 8, 8), **{**SIZES, "local_crops": 2, "fixed_prototypes": 0.0, **options}).double()
     for p in (*method.student.parameters(), *method.head.parameters()):
         p.data += 0.1 * torch.randn_like(p)  # unlike the teacher
     method.kept = method.encoder, method.teacher_head  # those that the check reads, whatever an error puts in their place
@@ -141,7 +141,6 @@ def test_crops_have_the_papers_sizes_and_strengths():
     assert [draw["solarize"].double().mean().item() for draw in draws] == pytest.approx([0, 0.2, 0, 0, 0], abs=0.04)
     plain = built(asymmetric=False, local_crops=0).inputs(ImageViews(ViewConfig(blur=0.0), 8))
     assert len(plain.kinds) == 2 and all(kind.config.blur == 0 for kind in plain.kinds)
-    assert sampler.size(3) == 3 * (2 * 64 + 3 * 16)
 
 
 def test_weights_that_were_loaded_reach_the_student():
@@ -169,10 +168,18 @@ def test_wrong_options_are_refused(options, words):
 
 
 def test_more_small_crops_than_memory_are_refused():
-    method, views = built(local_crops=256), ImageViews(ViewConfig(), 8)
-    build.require_memory(method, views, FitConfig(batch_size=64), 1, torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"expected views of a step that fit into \d+ GiB.*lower local_crops or --batch-size"):
-        build.require_memory(method, views, FitConfig(batch_size=2**20, devices=1), 1_000, torch.device("cpu"))
+    method, views, cpu = built(local_crops=256), ImageViews(ViewConfig(), 8), torch.device("cpu")
+    require_memory(method, views, FitConfig(batch_size=64), (1, 8, 8), cpu)
+    with pytest.raises(ValueError, match=r"expected a step that fits into \d+ GiB.*lower local_crops, --batch-size"):
+        require_memory(method, views, FitConfig(batch_size=2**20, devices=1), (1, 8, 8), cpu)
+
+
+def test_what_a_step_keeps_is_counted_for_each_crop_and_prototype():
+    views, shape = ImageViews(ViewConfig(), 8), (1, 8, 8)
+    few, more, wide = (item_bytes(built(**own), views, shape) for own in ({}, {"local_crops": 64}, {"outputs": 4096}))
+    small = built().local_size
+    assert more > few + 8 * 60 * small**2  # at least the views themselves
+    assert wide > few + 8 * 4000 * (2 + built().local_crops)  # the prototypes' outputs of each crop in float64
 
 
 def test_other_views_are_refused():

@@ -97,6 +97,13 @@ def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
     x[5:20] = (6 + 0.2 * rng.normal(size=(15, 8))) * 10.0 ** np.arange(8)
     found = judged(tmp_path, x.astype(np.float32))
     assert [sorted(group.members.tolist()) for group in found.groups] == [list(range(5, 20))]
+    strangest = np.argsort(-found.score)
+    assert [row["group"] != "" for row in found.first] == [True] + 9 * [False]  # a group counts once
+    assert [row["name"] for row in found.first[1:]] == [str(i) for i in strangest if not found.group[i]][:9]
+    heap = found.groups[0]
+    assert heap.distance > 3
+    said = f"15 items like {heap.medoid} form a group of their own: {heap.distance:.3g} times as far"
+    assert any(line.startswith(said) for line in found.lines())
 
 
 def test_files_of_an_odd_size_or_shape_are_named(tmp_path):

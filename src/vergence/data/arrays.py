@@ -110,7 +110,7 @@ def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
         return _two_parts(arrays, path.name, double)
     key = next((key for key in ARRAY_KEYS if key in arrays), None)
     if key is None:
-        expected = "images (or x, features), x_train and x_test, or context and target"
+        expected = "images (or x, features, embeddings), x_train and x_test, or context and target"
         raise ValueError(f"expected {expected} in {path.name}, found {', '.join(names) or 'nothing'}; rename its arrays")
     items = from_array(arrays[key], path.name, double=double)
     items.labels, classes = _labels(arrays, LABEL_KEYS, len(items), path.name)

@@ -29,7 +29,7 @@ OF_RUN = (
 OF_FOLDER = (
     "Nothing here is known to be ordinary. Each item was scored by fits that had seen neither it nor a copy of it. Its p-value "
     "says how probable its score is if the tail of the less strange items goes on as it begins: a model, not a guarantee. The "
-    "ranking is the surest part; heaps of items that are alike are listed as groups, not one by one."
+    "ranking is the surest part; of a group of items that are alike it shows the strangest alone, and the group stands below."
 )
 
 
@@ -43,7 +43,7 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str) -
         name: Name of the folder.
     """
     place = {one: i for i, one in enumerate(found.names)}
-    order = (-found.score).argsort(kind="stable")[:ODD].tolist()
+    order = found.strangest(ODD).tolist()
     heaps = found.groups[:GROUPS]
     copies = _copies(found, place)
     shown = (
@@ -68,7 +68,8 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str) -
         oddities=[_shown({key: values[i] for key, values in columns.items()}, picture) for i in order],
         groups=[
             Group(
-                f"{heap.size:,} items like {found.names[heap.medoid]} (p = {heap.p_value:.2g}), the most central first",
+                f"{heap.size:,} items like {found.names[heap.medoid]}, {heap.distance:.3g} times as far from the mean as a "
+                f"typical item (p = {heap.p_value:.2g}); the most central first",
                 plain(heap.members[:MEMBERS].tolist()),
             )
             for heap in heaps

@@ -82,8 +82,16 @@ class Judged:
     @property
     def first(self) -> list[dict[str, Any]]:
         """The strangest items, the strangest first: name, score, p-value, level, nearest items and reason."""
-        order = np.argsort(-self.score, kind="stable")[:SHOWN]
-        return [{name: values[i] for name, values in self.columns().items()} for i in order.tolist()]
+        columns = self.columns()
+        return [{name: values[i] for name, values in columns.items()} for i in self.strangest(SHOWN).tolist()]
+
+    def strangest(self, n: int) -> np.ndarray:
+        """Returns the indices of at most n items, the strangest first; of an odd group the strangest member alone."""
+        order = np.argsort(-self.score, kind="stable")
+        group = np.asarray(self.group)[order]
+        kept = group == ""
+        kept[np.unique(group, return_index=True)[1]] = True
+        return np.asarray(order[kept][:n])
 
     def columns(self) -> dict[str, Any]:
         """Returns what is written, by the name of the column."""
@@ -101,7 +109,8 @@ class Judged:
                 f"of the others; look from the most unusual on"
             )
         heaps = [
-            f"{group.size:,} items like {self.names[group.medoid]} form a group of their own (p = {group.p_value:.2g})"
+            f"{group.size:,} items like {self.names[group.medoid]} form a group of their own: {group.distance:.3g} times as far "
+            f"from the mean as a typical item (p = {group.p_value:.2g})"
             for group in self.groups
         ]
         counted = {"copies of other items": copies, "near-duplicates of other items": near}

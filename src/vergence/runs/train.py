@@ -20,6 +20,7 @@ from vergence.runs.run import Run
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder, require_known_code, require_new, run_lock, write_skipped
+from vergence.training.memory import require_memory
 from vergence.training.monitor import online_knn
 from vergence.training.processes import together
 from vergence.training.records import RunMetadata, Weights
@@ -105,7 +106,7 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suited:
     if fit in (_fit, _fit_staged):
         loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
-    build.require_memory(method, views, config.fit, shape[0], fabric.device)
+    require_memory(method, views, config.fit, shape, fabric.device)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = _continued(out, config, metadata, method) if resume else _created(fabric, out, config, metadata, opened, method)

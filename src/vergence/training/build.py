@@ -1,7 +1,6 @@
 """Builds the parts of a run from its description: method, input statistics, views and metadata."""
 
 import inspect
-import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
-from vergence.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.options import current_options
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
@@ -37,7 +36,6 @@ __all__ = [
     "input_shapes",
     "make_views",
     "require_images",
-    "require_memory",
     "require_method",
     "require_packages",
     "statistics",
@@ -99,22 +97,6 @@ def require_images(config: ModelConfig, kind: str) -> None:
     """Raises a ValueError where a method on images is to be trained on data of another kind."""
     if config.method is not None and kind != "image":
         raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
-
-
-def require_memory(method: Method, views: Views | None, config: FitConfig, channels: int, device: torch.device) -> None:
-    """Raises a ValueError where the views of a step alone, in float32, exceed the memory of a process's device."""
-    if views is None:
-        return
-    needed = 4 * method.inputs(views).size(channels) * config.batch_size / (config.devices * config.nodes)
-    if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-    else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise ValueError(
-            f"expected views of a step that fit into {memory / 2**30:.0f} GiB of memory, found {needed / 2**30:.0f} GiB; lower "
-            "local_crops or --batch-size"
-        )
 
 
 def _image_method(config: ModelConfig, encoder: nn.Module, shape: Sequence[int]) -> ImageMethod:

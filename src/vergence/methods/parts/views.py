@@ -29,10 +29,6 @@ class MultiView(abc.ABC):
     def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the tensors, each (B, ...), of items (B, ...) that B sampled parameters (any part of a `draw`) describe."""
 
-    def size(self, channels: int) -> int:
-        """Returns the numbers that the views of an item hold, a lower bound of the memory of a step; 0 by default."""
-        return 0
-
 
 class SeveralViews(MultiView):
     """One view of each kind.
@@ -59,10 +55,6 @@ class SeveralViews(MultiView):
     def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the views."""
         return tuple(views.apply(x, drawn) for views, drawn in zip(self.kinds, draws, strict=True))
-
-    def size(self, channels: int) -> int:
-        """Returns the numbers that the views of an item hold; of views without a size in pixels, 0."""
-        return sum(channels * getattr(views, "size", 0) ** 2 for views in self.kinds)
 
 
 def two_views(views: Views) -> MultiView:

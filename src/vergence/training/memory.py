@@ -1,0 +1,82 @@
+"""Refuses a step that cannot fit into the memory of its device, before anything is computed."""
+
+import copy
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vergence.data.views import Views
+from vergence.methods.core import ImageMethod, Method
+from vergence.training import loop
+from vergence.training.config import FitConfig
+
+__all__ = ["item_bytes", "require_memory"]
+
+
+def require_memory(method: Method, views: Views | None, config: FitConfig, shape: Sequence[int], device: torch.device) -> None:
+    """Raises a ValueError where what a step keeps exceeds the memory of a process's device.
+
+    Args:
+        method: The method.
+        views: Views of the run's strengths; None where nothing is trained on views.
+        config: Batch size, processes and precision.
+        shape: Shape of an item as the encoder sees it.
+        device: The device of this process.
+    """
+    if views is None:
+        return
+    half = "bf16" in str(loop.precision(config, device.type))
+    needed = item_bytes(method, views, shape) / (2 if half else 1) * config.batch_size / (config.devices * config.nodes)
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        what = "local_crops, --batch-size" if hasattr(method, "local_crops") else "--batch-size"
+        raise ValueError(
+            f"expected a step that fits into {memory / 2**30:.0f} GiB of memory, found {needed / 2**30:.0f} GiB of views and of "
+            f"what their gradient needs; lower {what} or the size of the images"
+        )
+
+
+@torch.enable_grad()
+def item_bytes(method: Method, views: Views, shape: Sequence[int]) -> int:
+    """Returns the bytes that a step keeps of each item, in the weights' precision: its views, and what their gradient needs.
+
+    They are counted in a step of a copy of the method on one blank item. The objectives on pairs, whose losses need several
+    items, are left out, so that the number is a lower bound.
+
+    Example:
+        >>> from vergence import methods
+        >>> from vergence.data.config import ViewConfig
+        >>> from vergence.data.views import ImageViews
+        >>> encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+        >>> vae = methods.get("variational_autoencoder")(encoder, (1, 8, 8), latent=2)
+        >>> item_bytes(vae, ImageViews(ViewConfig(), 8), (1, 8, 8)) > 2 * 4 * 64
+        True
+    """
+    if not any(p.requires_grad for p in method.parameters()):
+        return 0
+    own = copy.deepcopy(method).cpu().eval()
+    dtype = next(own.parameters()).dtype
+    weights = {p.untyped_storage().data_ptr() for p in own.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    inputs = own.inputs(views)
+    shown = inputs.apply(torch.zeros(1, *shape, dtype=dtype), inputs.draw(1, torch.Generator().manual_seed(0)))
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        if isinstance(own, ImageMethod):
+            terms = list(own(shown, lambda z: z).values())
+        else:
+            terms = [own.branch("context")(x) for x in shown]
+    seen = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in shown}
+    del terms
+    return sum((kept | seen).values())
