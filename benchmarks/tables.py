@@ -592,8 +592,29 @@ def two_cores_table() -> str:
             used += [f"{max(row['fit_peak_mib'] for row in own):,}"] if own else [""]
             first = ["", "", ""] if name else [data, f"{limit:,}", str(len(seeds))]
             body.append([*first, label, *shares, rank, *used])
+        if (data, limit) == ("cifar10", 10_000):
+            body += beside_two_cores()
     head = ["data", "items", "seeds", "representation", "kNN (30), %", "linear probe, %", "effective rank"]
     return grid([*head, "whole run, processor s", "an image, processor ms", "peak memory, MiB"], body)
+
+
+def beside_two_cores() -> list[list[str]]:
+    """Lines for 10,000 images of CIFAR-10: networks from random weights, behind the closed form, and trained on ImageNet."""
+    networks = {row["objective"]: row for row in rows("two_cores") if row["encoder"] == "small" and row["limit"] == 10_000}
+    body = []
+    for name, row in sorted(networks.items(), key=lambda pair: -pair[1]["knn30"]):
+        numbers = [f"{row['knn30']:.1f}", f"{row['probe']:.1f}", f"{row['effective_rank']:.1f}", f"{row['cpu_seconds']:.0f}"]
+        body.append([*numbers, f"{row['embed_cpu_milliseconds']:.1f}", f"{row['fit_peak_mib']:,}"])
+        body[-1].insert(0, f"small network, `{name}`, {row['epochs']} epochs, one seed")
+    untrained = [f"{row['untrained_knn30']:.1f}", f"{row['untrained_probe']:.1f}"]
+    body.append(["the same network untrained (control)", *untrained, *4 * [""]])
+    behind = {row["recipe"]: row for row in rows("trained") if row["data"] == "cifar10" and row["limit"] == 10_000}
+    for name, row in sorted(behind.items()):
+        numbers = [f"{row['knn30']:.1f}", "", f"{row['effective_rank']:.1f}", f"{row['seconds']:.0f}", "", ""]
+        body.append([f"`{name}`, one seed", *numbers])
+    frozen = [row for row in rows("pretrained") if row["data"] == "cifar10" and row["size"] == 96 and row["train"] == 10_000]
+    body += [["frozen ImageNet network at 96 pixels (control)", f"{row['knn']['z']['30']:.1f}", *5 * [""]] for row in frozen[-1:]]
+    return [["", "", "", *line] for line in body]
 
 
 def pretrained_table() -> str:

@@ -17,6 +17,7 @@ STEPS, BATCH, NOISE = 80, 128, 1.5
 SETTINGS = {
     "barlow_twins": {},
     "byol": {"hidden": 64},
+    "contrastive": {"temperature": 0.2},
     "lejepa": {"slices": 64},
     "moco": {"hidden": 64},
     "simsiam": {"hidden": 16},
@@ -82,5 +83,5 @@ def test_training_dino_beats_the_untrained_encoder(digits):
 
 
 def test_every_published_objective_is_trained():
-    """Those that need lightly or predict in `directions`; the others have their own tests of what they learn."""
-    assert {name for name in objectives.names() if objectives.get(name).package} | {"moco"} == set(SETTINGS)
+    """Those of lightly, MoCo and SimCLR; the others have their own tests of what they learn."""
+    assert {name for name in objectives.names() if objectives.get(name).package} | {"moco", "contrastive"} == set(SETTINGS)

@@ -20,3 +20,12 @@ def test_names_in_square_brackets_are_no_markup(capsys):
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("a [/b] note", "[/x], [red]y", "[bold]z"))
     assert "mean 0.312, CV 0.77 (in the objective's paper about 0.3 and 0.75)" in printed
+
+
+def test_a_collapse_is_named_unless_few_items_were_tested(capsys):
+    record = fixtures.evaluation()
+    record["representations"]["z"]["collapse"]["std"] = 0.01
+    for items, named in ((1000, True), (4, False)):
+        record["protocol"]["test"] = items
+        show_evaluation(Evaluation.from_dict(record))
+        assert ("warning: the embedding collapses" in capsys.readouterr().out) == named

@@ -16,6 +16,9 @@ of arXiv:2603.26799; the conditions and the general form were derived here.
     components="views"    SimCLR (2020): queries are all 2 B views, keys of each the other 2 B - 1
     components="pairs"    CLIP (2021): queries z_a and keys z_b, and the reverse, averaged
 
+The loss is ours: lightly's NTXentLoss has the first form alone, with one variance for all components, and no densities, which
+scores, samples and the conditional need. Where both exist, values and gradients are equal (a test compares them).
+
 Shapes: B pairs, D features, N queries, M keys. Terms: means over queries, in nats.
 """
 

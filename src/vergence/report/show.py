@@ -23,6 +23,7 @@ PREDICTIVE = {  # field of `vergence.training.records.Predictive` -> title
     "gap": "log marginal less ELBO",
     "effective_samples": "effective samples",
 }
+FEWEST = 10  # test items whose spread says that an embedding collapses
 HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 
 
@@ -30,7 +31,8 @@ def show_evaluation(record: Evaluation) -> None:
     """Prints the result of `vergence.evaluate`."""
     show_representations(record)
     trained = record.representations.get("z")
-    if trained is not None and (message := warning(dataclasses.asdict(trained.collapse), trained.dim)):
+    enough = record.protocol.test >= FEWEST
+    if enough and trained is not None and (message := warning(dataclasses.asdict(trained.collapse), trained.dim)):
         print(f"warning: {message}")
     if record.posterior is not None:
         p = record.posterior

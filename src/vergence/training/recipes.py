@@ -131,7 +131,7 @@ def vi_simsiam_small(source: str = "cifar10") -> RunConfig:
     """VI-SimSiam with four 3x3 convolutions, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe vi_simsiam_small --limit 10000 --out runs/vi_simsiam``
-    Device and time: two CPU cores, minutes, as `vje_small`; not measured.
+    Device and time: two CPU cores, minutes, as `vje_small`; a smaller budget is measured in ``docs/methods.md``.
 
     The settings of the paper (arXiv:2203.11437) were not recovered, and these were not tuned for it.
     """
@@ -142,7 +142,7 @@ def vssl_small(source: str = "cifar10") -> RunConfig:
     """VSSL, cosine form, with four 3x3 convolutions and a teacher of momentum 0.99, for CPUs and for a first try.
 
     Command: ``vergence train cifar10 --recipe vssl_small --limit 10000 --out runs/vssl``
-    Device and time: two CPU cores, minutes, as `vje_small` with the teacher's passes; not measured.
+    Device and time: two CPU cores, minutes; a smaller budget is measured in ``docs/methods.md``.
 
     The settings of the paper (arXiv:2504.04318) were not recovered, and these were not tuned for it.
     """
