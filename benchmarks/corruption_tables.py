@@ -24,6 +24,12 @@ PATCHES = {"joint_embedding": "patches, joint embedding", "reconstruction": "pat
 ORDER = (*JOINT, PATCHES["joint_embedding"], *RECONSTRUCTION, PATCHES["reconstruction"], "supervised")
 PAPER_DROPS = {"byol": 12.4, "dino": 10.5, "masked_autoencoder": 25.1}  # ImageNet-100, mean over three corruptions
 PAPER_HELPED = {"contrastive": (67.5, 68.75), "vicreg": (85.0, 85.0), "byol": (60.0, 85.0)}  # CIFAR-10, corrupted and clean test
+MEASURES = {
+    "probe": "probe, corrupted test images",
+    "clean_probe": "probe, clean test images",
+    "knn30": "kNN, corrupted test images",
+    "clean_knn30": "kNN, clean test images",
+}
 SETTING = ("data", "n_train", "corruption", "severity", "strength")
 CLEAR = 0.5  # points; a smaller difference is a tie, as in benchmarks/advice_agreement.py
 ADVICE = {"pixels": "advice on pixels", "patches": "advice on patches"}
@@ -53,10 +59,9 @@ def averaged(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
     groups: dict[tuple, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for (*setting, paradigm, _), row in last.items():
         groups[tuple(setting)][paradigm].append(row)
-    names = ("probe", "clean_probe", "knn30", "clean_knn30")
     return {
         setting: {
-            paradigm: {name: statistics.mean(one[name] for one in some) for name in names}
+            paradigm: {name: statistics.mean(one[name] for one in some) for name in MEASURES}
             | {"seeds": len(some), "n_test": some[0]["n_test"]}
             for paradigm, some in sorted(found.items(), key=lambda pair: ORDER.index(pair[0]))
         }
@@ -147,6 +152,22 @@ def winners(rows: list[Row]) -> dict[str, dict[tuple, str]]:
         if all(name in of for name in PATCHES.values()):
             out["patches"][setting] = winner(*(of[name] for name in PATCHES.values()))
     return out
+
+
+def leads(rows: list[Row]) -> Table:
+    """Returns in how many settings joint embedding is ahead of reconstruction, and by how many points, for every measure."""
+    found = averaged(rows).values()
+    kinds = {"best networks of both kinds": (JOINT, RECONSTRUCTION), "closed forms on patches": [(PATCHES[k],) for k in PATCHES]}
+    body = []
+    for title, sides in kinds.items():
+        whole = [of for of in found if all(any(name in of for name in side) for side in sides)]
+        for i, (measure, words) in enumerate(MEASURES.items() if whole else ()):
+            best = [[max(of[name][measure] for name in side if name in of) for side in sides] for of in whole]
+            lead = sorted(a - b for a, b in best)
+            ahead, mean = sum(x > 0 for x in lead), statistics.mean(lead)
+            values = [f"{ahead} of {len(lead)}", f"{mean:+.1f}", f"{lead[0]:+.1f} to {lead[-1]:+.1f}"]
+            body.append(["" if i else title, words, *values])
+    return ["", "measure", "joint embedding ahead", "mean lead, points", "range"], body
 
 
 def predicted(rows: list[Row]) -> Table:

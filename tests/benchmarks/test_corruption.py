@@ -195,7 +195,7 @@ def advice(pixels, patches, **setting):
 
 
 def test_without_rows_there_are_no_lines():
-    for summary in (ct.accuracies, ct.drops, ct.helped, ct.predicted):
+    for summary in (ct.accuracies, ct.leads, ct.drops, ct.helped, ct.predicted):
         assert summary([])[1] == []
 
 
@@ -233,6 +233,16 @@ def test_aligned_views_help_where_the_best_strength_is_better_than_none():
     assert line[:2] == ["byol", "2"]
     assert line[2].startswith("50 % (") and line[3] == "+2.5" and line[4] == "60 %"
     assert line[5].startswith("100 % (") and line[6] == "+3.5" and line[7] == "85 %"
+
+
+def test_leads_are_of_the_best_network_of_each_kind_and_of_closed_forms():
+    both = {"joint_embedding": row(probe=30.0), "reconstruction": row(probe=40.0)}
+    found = [row("byol", probe=20.0), row("vje", probe=60.0, clean_probe=41.0), row("denoising_autoencoder", probe=50.0)]
+    found += [row("byol", 2, probe=48.0), row("masked_autoencoder", 2, probe=50.0), row("patches", **both), row("dino", 3)]
+    body = ct.leads(found)[1]
+    assert body[0] == ["best networks of both kinds", "probe, corrupted test images", "1 of 2", "+4.0", "-2.0 to +10.0"]
+    assert body[1][2:] == ["0 of 2", "-6.0", "-10.0 to -2.0"], "the best on clean images is chosen there"
+    assert body[4] == ["closed forms on patches", "probe, corrupted test images", "0 of 1", "-10.0", "-10.0 to -10.0"]
 
 
 def test_a_winner_is_clear_by_half_a_point_and_two_standard_errors():
