@@ -4,9 +4,9 @@
     python benchmarks/uncertainty.py --data-root DATA --choose --only "vje, 16 px"  # on training images: nothing is written
     python benchmarks/tables.py                                                     # the tables of docs/uncertainty.md
 
-Encoders: the closed-form recipe `patches` with 256 atoms on 32 pixels, four convolutions on 16 pixels trained for 8 epochs with
-each objective, and the recipe `vje_small` on 32 pixels, all on 10,000 images (`ENCODERS`). Each row has what
-`vergence evaluate --uncertainty` writes on 2,000 test images, and for every uncertainty the AUROC of foreign images
+Encoders: the closed-form recipe `patches` with 256 atoms in one layer and with its defaults, four convolutions on 16 pixels
+trained for 8 epochs with each objective, and the recipe `vje_small` on 32 pixels, all on 10,000 images (`ENCODERS`). Each row has
+what `vergence evaluate --uncertainty` writes on 2,000 test images, and for every uncertainty the AUROC of foreign images
 (`FOREIGN`), 250 of each. With ``--choose`` training images that no run has seen take the place of the test images: the settings
 of the uncertainties were chosen so. Runs that are in ``--runs`` already are used.
 """
@@ -40,6 +40,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "vje, 32 px": {"recipe": "vje_small"},
     "contrastive, 16 px": SMALL | HEAD | {"objective": "contrastive"},
     "gmje, 16 px": SMALL | HEAD | {"objective": "gmje"},
+    "patches, two layers": {"recipe": "patches"},
 }
 FOREIGN = ("fashion_mnist", "mnist", "noise")
 
