@@ -20,27 +20,18 @@ from torch import Tensor, nn
 from vergence.data.views import ImageViews, Views
 from vergence.encoders.networks import width
 from vergence.methods.core import Gather, ImageMethod
+from vergence.methods.parts.crops import local_side, require_crops
 from vergence.methods.parts.heads import PrototypeHead
 from vergence.methods.parts.teachers import cosine, follow, frozen_copy
 from vergence.methods.parts.views import MultiView, SeveralViews
 from vergence.utils.checks import require_count, require_positive, require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["Dino", "local_side"]
+__all__ = ["Dino"]
 
 FIRST: dict[str, Any] = {"blur": 1.0, "solarize": 0.0}
 SECOND: dict[str, Any] = {"blur": 0.1, "solarize": 0.2}
 SMALL: dict[str, Any] = {"blur": 0.5, "solarize": 0.0}
-
-
-def local_side(size: int) -> int:
-    """Returns the side of small crops: 3/7 of the images' (the paper's 96 of 224 pixels), rounded to a multiple of 4.
-
-    Example:
-        >>> local_side(224), local_side(32), local_side(8)
-        (96, 12, 4)
-    """
-    return max(4, 4 * round(size * 3 / 28))
 
 
 class Dino(ImageMethod):
@@ -56,7 +47,7 @@ class Dino(ImageMethod):
         batch_norm: Whether the heads' hidden layers are batch-normalized. Embeddings that are pooled after a ReLU, as those of
             convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
         local_crops: Number of small crops.
-        local_size: Their side in pixels; by default `local_side`.
+        local_size: Their side in pixels; by default `vergence.methods.parts.crops.local_side`.
         local_crop: Range of their area, as shares of the image; that of large crops is the run's ``crop``, (0.4, 1) in the paper.
         asymmetric: Whether the first large crop is always blurred, the second with probability 0.1 and solarized with 0.2, and
             small crops blurred with 0.5, as in the paper; otherwise all crops have the run's strengths.
@@ -103,7 +94,7 @@ class Dino(ImageMethod):
                 raise ValueError(
                     f"expected local_size from 1 to the images' {min(self.shape[1:])} pixels, found {local_size}; change it"
                 )
-            _require_size(encoder, (self.shape[0], self.local_size, self.local_size))
+            require_crops(encoder, (self.shape[0], self.local_size, self.local_size))
         self.student = frozen_copy(encoder).requires_grad_()
         own: dict[str, Any] = {"hidden": hidden, "bottleneck": bottleneck, "batch_norm": batch_norm}
         self.head = PrototypeHead(width(encoder, self.shape), outputs, **own)
@@ -159,13 +150,3 @@ def _loss(outputs: int, temperature: float, teacher_temperature: float, center_m
         raise ValueError("method 'dino' needs lightly: pip install 'vergence[baselines]'") from None
     own = {"warmup_teacher_temp": teacher_temperature, "student_temp": temperature, "center_momentum": center_momentum}
     return DINOLoss(outputs, teacher_temp=teacher_temperature, **own)
-
-
-def _require_size(encoder: nn.Module, shape: tuple[int, ...]) -> None:
-    try:
-        width(encoder, shape)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"expected an encoder that takes crops of {shape[1]} pixels, found one that does not ({str(error).splitlines()[0]}); "
-            "set local_size, local_crops=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"
-        ) from None
