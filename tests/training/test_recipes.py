@@ -198,8 +198,9 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path):
     assert encoder("images", epochs=1, batch_size=8, knn_every=0) == "small"
     assert encoder("small", epochs=1, batch_size=8, precision="fp32") == "small"
     assert recipes.default("image", (1, 6, 6), []) == recipes.default("pairs", (1, 9, 9), []) == "vje_small"
+    assert encoder("vectors", epochs=1, batch_size=8) == "mlp"
     with pytest.raises(ValueError, match="use --encoder mlp"):
-        encoder("vectors")
+        encoder("vectors", encoder="small")
     assert recipes.default("image", (1, 9, 9), [field.name for field in dataclasses.fields(DataConfig)]) == "patches"
     used = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}
     for name in {field.name for part in (FitConfig, ModelConfig) for field in dataclasses.fields(part)}:

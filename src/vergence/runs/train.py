@@ -163,19 +163,18 @@ def _fit_of(model: ModelConfig) -> "Fit":
 
 
 def _suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> RunConfig:
-    """Returns the description that starts from the default recipe for the data."""
+    """Returns the description that starts from the default recipe for the data, with an MLP for vectors."""
     recipe = recipes.default(kind, shape, settings)
     why = recipes.of_networks(settings)
     if kind == "image" and why and set(why) <= {"knn_every", "precision"}:  # others ask for a network
         print(f"note: recipe {recipe}, since {', '.join(why)} is not for patches, the default for images", file=sys.stderr)
-    return config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
+    config = config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
+    images_alone = config.model.encoder == "small" and settings.get("encoder") is None
+    return _with_encoder(config, "mlp") if len(shape) == 1 and images_alone else config
 
 
 def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
-    """Returns the description with every setting of a closed-form encoder, and without an input of images for vectors.
-
-    Prints settings that the data reduces.
-    """
+    """Returns the description with a closed form's settings, saying which were reduced, and no image statistics for vectors."""
     if len(shape) == 1 and config.model.input_mean is not None:
         return dataclasses.replace(config, model=dataclasses.replace(config.model, input_mean=None, input_std=None))
     if not is_closed_form(config.model.encoder) or config.model.freeze or config.model.init is not None:
