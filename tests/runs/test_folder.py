@@ -205,7 +205,7 @@ def test_the_page_shows_what_is_unusual_and_escapes_names(tmp_path):
     page = (tmp_path / "s.csv.html").read_text()
     assert f"Look at {found.flag.sum()} pictures; on average at most a tenth of them will be fine, if the tail" in page
     assert "<b>22" not in page and "&lt;b&gt;220&amp;.png" in page and page.count("data:image/png;base64,") >= 50
-    assert "1 the same as 003.png" in page and "://" not in page.split("<script>")[0]
+    assert "1 copy of 003.png" in page and "://" not in page.split("<script>")[0]
     assert page.index("&lt;b&gt;22") < page.index("nearest ordinary")
     assert page.count("<figure class=flagged>") == found.flag.sum()
 

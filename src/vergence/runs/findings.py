@@ -119,13 +119,13 @@ def _facts(total: int, flagged: int, fdr: float | None, items: Items) -> dict[st
 
 def _copies(found: "Judged", place: Mapping[str, int]) -> list[tuple[str, list[int]]]:
     """Returns a sentence and the members of each group of copies, the largest first."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for kind, names in (("the same as", found.same_as), ("nearly copies of", found.similar_to)):
+    groups: dict[tuple[tuple[str, str], str], list[int]] = {}
+    for kind, names in ((("copy", "copies"), found.same_as), (("near-duplicate", "near-duplicates"), found.similar_to)):
         for i, first in enumerate(names):
             if first:
                 groups.setdefault((kind, first), [place[first]]).append(i)
     largest = sorted(groups.items(), key=lambda group: -len(group[1]))[:GROUPS]
-    return [(f"{len(rows) - 1:,} {kind} {first}", rows[:MEMBERS]) for (kind, first), rows in largest]
+    return [(f"{len(rows) - 1:,} {kind[len(rows) > 2]} of {first}", rows[:MEMBERS]) for (kind, first), rows in largest]
 
 
 def _noun(items: Items) -> str:
