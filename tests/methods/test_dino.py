@@ -177,7 +177,11 @@ def test_more_small_crops_than_memory_are_refused():
 def test_what_a_step_keeps_is_counted_for_each_crop_and_prototype():
     views, shape = ImageViews(ViewConfig(), 8), (1, 8, 8)
     few, more, wide = (item_bytes(built(**own), views, shape) for own in ({}, {"local_crops": 64}, {"outputs": 4096}))
-    small = built().local_size
+    method = built()
+    small, before = method.local_size, {name: value.clone() for name, value in method.state_dict().items()}
+    method.encoder.eval()
+    assert item_bytes(method, views, shape) == few and method.training and not method.encoder.training
+    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
     assert more > few + 8 * 60 * small**2  # at least the views themselves
     assert wide > few + 8 * 4000 * (2 + built().local_crops)  # the prototypes' outputs of each crop in float64
 

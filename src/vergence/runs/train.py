@@ -169,8 +169,8 @@ def _suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str,
     if kind == "image" and why and set(why) <= {"knn_every", "precision"}:  # others ask for a network
         print(f"note: recipe {recipe}, since {', '.join(why)} is not for patches, the default for images", file=sys.stderr)
     config = config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
-    images_alone = config.model.encoder == "small" and settings.get("encoder") is None
-    return _with_encoder(config, "mlp") if len(shape) == 1 and images_alone else config
+    unnamed = config.model.encoder == "small" and settings.get("encoder") is None
+    return _with_encoder(config, "mlp") if len(shape) == 1 and unnamed else config
 
 
 def _fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:

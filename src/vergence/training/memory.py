@@ -45,8 +45,8 @@ def require_memory(method: Method, views: Views | None, config: FitConfig, shape
 def item_bytes(method: Method, views: Views, shape: Sequence[int]) -> int:
     """Returns the bytes that a step keeps of each item, in the weights' precision: its views, and what their gradient needs.
 
-    They are counted in a step of a copy of the method on one blank item. The objectives on pairs, whose losses need several
-    items, are left out, so that the number is a lower bound.
+    They are counted in a forward pass of one blank item, which leaves the method as it was. The objectives on pairs, whose losses
+    need several items, are left out, so that the number is a lower bound.
 
     Example:
         >>> from vergence import methods
@@ -59,8 +59,9 @@ def item_bytes(method: Method, views: Views, shape: Sequence[int]) -> int:
     """
     if not any(p.requires_grad for p in method.parameters()):
         return 0
-    own = copy.deepcopy(method).cpu().eval()
-    dtype = next(own.parameters()).dtype
+    own = copy.deepcopy(method) if isinstance(method, ImageMethod) else method  # the former keep what they see
+    modes = {module: module.training for module in own.modules()}
+    first = next(own.parameters())
     weights = {p.untyped_storage().data_ptr() for p in own.parameters()}
     kept: dict[int, int] = {}
 
@@ -71,12 +72,18 @@ def item_bytes(method: Method, views: Views, shape: Sequence[int]) -> int:
         return t
 
     inputs = own.inputs(views)
-    shown = inputs.apply(torch.zeros(1, *shape, dtype=dtype), inputs.draw(1, torch.Generator().manual_seed(0)))
-    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        if isinstance(own, ImageMethod):
-            terms = list(own(shown, lambda z: z).values())
-        else:
-            terms = [own.branch("context")(x) for x in shown]
+    blank = torch.zeros(1, *shape, dtype=first.dtype, device=first.device)
+    shown = inputs.apply(blank, inputs.draw(1, torch.Generator().manual_seed(0)))
+    try:
+        own.eval()
+        with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            if isinstance(own, ImageMethod):
+                terms = list(own(shown, lambda z: z).values())
+            else:
+                terms = [own.branch("context")(x) for x in shown]
+    finally:
+        for module, training in modes.items():
+            module.training = training
     seen = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in shown}
     del terms
     return sum((kept | seen).values())
