@@ -10,7 +10,7 @@ on pairs have the views of ``vje_small``, methods on images those of their recip
 
 published   the optimizer of the method's paper, with its learning rate per 256 images scaled to the batch; only for methods whose
             optimizer is known and that the library has
-searched    AdamW with the best of three learning rates, by kNN among training images after half of the epochs; test images and
+searched    AdamW with the best of four learning rates, by kNN among training images after half of the epochs; test images and
             their labels serve no choice
 control     no gradient: the network with its first weights, the pixels, 256 of their principal components, and the closed form
             of patches (the recipe ``patches``)
@@ -74,7 +74,7 @@ CONTROLS = {  # encoders that are frozen, or the recipe of a closed form
     "patches": "patches",
 }
 COMPONENTS = 256  # principal components of the pixels, as many as the network has features
-SEARCHED = (5e-4, 2e-3, 8e-3)  # learning rates of AdamW, with a weight decay of 1e-4
+SEARCHED = (1.25e-4, 5e-4, 2e-3, 8e-3)  # learning rates of AdamW, with a weight decay of 1e-4
 SETTINGS = ("control", "searched", "published")
 FOREIGN = ("cifar100", "fashion_mnist", "mnist", "noise")
 SHARED = ("torchvision", "lightning_fabric", "torch._dynamo", "lightly", "timm", "sklearn")
