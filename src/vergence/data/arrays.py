@@ -1,6 +1,5 @@
 """Arrays and NumPy files: read, checked and with their labels."""
 
-import os
 import warnings
 import zipfile
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches
 from vergence.data.loading import rows_in_chunk
+from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 
 __all__ = ["ARRAY_KEYS", "LABEL_KEYS", "NAME_KEYS", "PAIR_KEYS", "channels_first", "checked_names", "from_array", "holds_pairs"]
@@ -167,7 +167,7 @@ def _read_archive(path: Path, keys: Sequence[str]) -> tuple[dict[str, Array], li
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
         for key in (key for key in keys if key in members):
-            if members[key].file_size > _physical_memory():
+            if members[key].file_size > total_memory(torch.device("cpu")):
                 size = f"{members[key].file_size / 2**30:.0f} GiB"
                 raise ValueError(f"{key} needs {size} of memory, more than there is: a .npy file is read from the disk")
             with archive.open(members[key]) as file:
@@ -189,14 +189,6 @@ def holds_pairs(path: Path) -> bool:
             return {f"{key}.npy" for key in PAIR_KEYS} <= set(archive.namelist())
     except DAMAGE:
         return False
-
-
-def _physical_memory() -> int:
-    """Returns the bytes of memory of this machine; a number beyond any file where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62
 
 
 def _pairs(arrays: dict[str, Array], name: str) -> Source:

@@ -1,7 +1,6 @@
 """Refuses a step that cannot fit into the memory of its device, before anything is computed."""
 
 import copy
-import os
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +10,7 @@ from vergence.data.views import Views
 from vergence.methods.core import ImageMethod, Method
 from vergence.training import loop
 from vergence.training.config import FitConfig
+from vergence.utils.devices import total_memory
 
 __all__ = ["item_bytes", "require_memory"]
 
@@ -29,11 +29,7 @@ def require_memory(method: Method, views: Views | None, config: FitConfig, shape
         return
     half = "bf16" in str(loop.precision(config, device.type))
     needed = item_bytes(method, views, shape) / (2 if half else 1) * config.batch_size / (config.devices * config.nodes)
-    if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-    else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
+    if needed > (memory := total_memory(device)):
         what = "local_crops, --batch-size" if hasattr(method, "local_crops") else "--batch-size"
         raise ValueError(
             f"expected a step that fits into {memory / 2**30:.0f} GiB of memory, found {needed / 2**30:.0f} GiB of views and of "
@@ -63,27 +59,27 @@ def item_bytes(method: Method, views: Views, shape: Sequence[int]) -> int:
     modes = {module: module.training for module in own.modules()}
     first = next(own.parameters())
     weights = {p.untyped_storage().data_ptr() for p in own.parameters()}
-    kept: dict[int, int] = {}
+    inputs = own.inputs(views)
+    blank = torch.zeros(1, *shape, dtype=first.dtype, device=first.device)
+    shown = inputs.apply(blank, inputs.draw(1, torch.Generator().manual_seed(0)))
+    kept = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in shown}
 
     def pack(t: Tensor) -> Tensor:
         storage = t.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+            kept[storage.data_ptr()] = storage
         return t
 
-    inputs = own.inputs(views)
-    blank = torch.zeros(1, *shape, dtype=first.dtype, device=first.device)
-    shown = inputs.apply(blank, inputs.draw(1, torch.Generator().manual_seed(0)))
     try:
         own.eval()
         with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             if isinstance(own, ImageMethod):
-                terms = list(own(shown, lambda z: z).values())
+                own(shown, lambda z: z)
             else:
-                terms = [own.branch("context")(x) for x in shown]
+                branch = own.branch("context")
+                for x in shown:
+                    branch(x)
     finally:
         for module, training in modes.items():
             module.training = training
-    seen = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in shown}
-    del terms
-    return sum((kept | seen).values())
+    return sum(storage.nbytes() for storage in kept.values())

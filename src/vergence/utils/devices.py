@@ -1,13 +1,14 @@
-"""Devices by name, and what happens where their memory ends."""
+"""Devices by name, their memory, and what happens where it ends."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 import torch
 
 from vergence.utils.checks import is_out_of_memory
 
-__all__ = ["as_device", "describe_device", "enough_memory"]
+__all__ = ["as_device", "describe_device", "enough_memory", "total_memory"]
 
 
 def as_device(name: str) -> torch.device:
@@ -39,6 +40,21 @@ def describe_device(device: torch.device) -> str:
         True
     """
     return torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+
+
+def total_memory(device: torch.device) -> int:
+    """Returns the bytes of memory of a GPU or, for a CPU, of the machine; 2^62 where the system does not tell.
+
+    Example:
+        >>> total_memory(torch.device("cpu")) > 2**20
+        True
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
 
 
 @contextlib.contextmanager
