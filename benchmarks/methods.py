@@ -2,6 +2,7 @@
 
     python benchmarks/methods.py --data-root DATA                       # 10,000 images, 20 epochs, three seeds
     python benchmarks/methods.py --data-root DATA --seconds 300         # as many epochs as fit into 300 s of one processor
+    python benchmarks/methods.py --data-root DATA --seconds 300 --set size=16 --rates-of 10   # no search: rates of 10 epochs
     python benchmarks/methods.py --data-root DATA --limit 2000 --epochs 5 --seeds 0
 
 A row of ``results/methods.jsonl`` for each method, setting and seed; rows that the ledger has from the same commit are skipped.
@@ -109,19 +110,33 @@ def trained(a: argparse.Namespace, settings: dict[str, Any], folder: Path) -> tu
 
 
 def epochs(a: argparse.Namespace, settings: dict[str, Any], place: Path) -> int:
-    """Returns the epochs of the budget; for one in seconds, after training one and two epochs."""
+    """Returns the epochs of the budget; for one in seconds, by the speed of a run's training loop after an epoch."""
     if a.seconds is None:
         return a.epochs
-    one, two = (trained(a, {**settings, "epochs": n, "seed": 0}, place / f"trial {n}")[1] for n in (1, 2))
-    return max(1, int(a.seconds / max(two - one, 1e-3)))
+    run, _ = trained(a, {**settings, "epochs": 1, "seed": 0}, place / "trial")
+    rate = speed(a, run, open_data(run.folder.config.data), steps=4 * a.steps)
+    return max(1, int(a.seconds * rate / run.folder.metadata.n_train))
+
+
+def earlier_search(a: argparse.Namespace, method: str) -> dict[str, float]:
+    """Returns the newest search in the ledger of a method, among trainings of ``--rates-of`` epochs."""
+    wanted = {"method": method, "setting": "searched", "data": a.data, "epochs": a.rates_of}
+    found = [row["search"] for row in ledger.rows("methods") if wanted.items() <= {k: row[k] for k in wanted}.items()]
+    if not found:
+        raise SystemExit(
+            f"expected a searched row of {method} with {a.rates_of} epochs in the ledger, found none; search without --rates-of"
+        )
+    return found[-1]
 
 
 def searched(a: argparse.Namespace, key: dict[str, Any], settings: dict[str, Any], place: Path) -> dict[str, Any]:
     """Returns AdamW's settings with the learning rate that is best among training images after half of the epochs.
 
-    The search has seed 0 and is that of an earlier row of the same commit and settings, where there is one.
+    The search has seed 0. It is that of an earlier row of the same commit and settings, where there is one, or with
+    ``--rates-of`` that of the ledger's trainings of so many epochs.
     """
     found = next((row["search"] for row in ledger.rows(a.out) if ledger.matches(row, **key)), None) if a.out else None
+    found = earlier_search(a, key["method"]) if found is None and a.rates_of else found
     if found is None:
         found, some = {}, max(1, settings["epochs"] // 2)
         for rate in a.rates:
@@ -139,18 +154,18 @@ def searched(a: argparse.Namespace, key: dict[str, Any], settings: dict[str, Any
     return {"optimizer": "adamw", "weight_decay": 1e-4, "lr": float(max(found, key=found.__getitem__)), "search": found}
 
 
-def speed(a: argparse.Namespace, run: vergence.Run, opened: Data) -> float:
+def speed(a: argparse.Namespace, run: vergence.Run, opened: Data, steps: int) -> float:
     """Returns images per processor second of a run's training loop: views, network, loss, optimizer."""
     config, shape, moments = run.folder.config, run.folder.metadata.shape, build.statistics(opened.train)
     fit = dataclasses.replace(config.fit, epochs=1, warmup_epochs=0.0, checkpoint_seconds=1e9)
     method = build.initial_method(config, shape, None, *moments)
     views = build.make_views(opened, config.views, shape, *moments)
-    for steps in (1, a.steps):  # the first one warms up
-        part = opened.train.subset(torch.arange(steps * fit.batch_size) % len(opened.train))
+    for n in (1, steps):  # the first one warms up
+        part = opened.train.subset(torch.arange(n * fit.batch_size) % len(opened.train))
         start = time.process_time()
         loop.fit(loop.launch(fit), method, part, views, fit, MemoryRecorder(), warn=lambda message: None)
         used = time.process_time() - start
-    return a.steps * fit.batch_size / used
+    return steps * fit.batch_size / used
 
 
 def errors(run: vergence.Run, train: torch.Tensor, test: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
@@ -199,7 +214,7 @@ def one(a: argparse.Namespace, key: dict[str, Any], seed: int, answer: Any) -> N
         opened = open_data(run.folder.config.data)
         run = components(run, opened, COMPONENTS) if method == "pca" else run
         values |= {"seconds": round(seconds, 1), "trained_epochs": settings.get("epochs", 0), "peak_mib": two_cores.peak()}
-        values |= {} if setting == "control" else {"images_per_second": round(speed(a, run, opened), 1)}
+        values |= {} if setting == "control" else {"images_per_second": round(speed(a, run, opened, a.steps), 1)}
         model = run.folder.config.model
         named = ("encoder", "objective", "options", "projector", "projector_norm")
         values |= {name: getattr(model, name) for name in named} | {"precision": run.folder.metadata.precision}
@@ -233,7 +248,7 @@ def typical_and_foreign(a: argparse.Namespace, opened: Data) -> dict[str, torch.
 def rows_to_measure(a: argparse.Namespace) -> Iterator[tuple[dict[str, Any], int]]:
     """Yields the key and the seed of each row: controls first, then whole settings, so that a stop leaves few gaps."""
     shared: dict[str, Any] = {"measurement": "methods", "data": a.data, "n_train": a.limit, "batch_size": a.batch_size}
-    shared |= {"epochs": None if a.seconds else a.epochs, "budget_seconds": a.seconds, "set": a.settings}
+    shared |= {"epochs": None if a.seconds else a.epochs, "budget_seconds": a.seconds, "set": a.settings, "rates_of": a.rates_of}
     for seed, setting in itertools.product(a.seeds, [one for one in SETTINGS if one in a.chosen]):
         for method in a.controls if setting == "control" else a.methods:
             if setting != "published" or METHODS[method] is not None:
@@ -250,6 +265,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seconds", type=float, help="budget of a training in seconds of one processor, instead of --epochs")
+    parser.add_argument(
+        "--rates-of", type=int, metavar="EPOCHS", help="no search: rates that the ledger's runs of EPOCHS epochs chose"
+    )
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--foreign", nargs="*", default=list(FOREIGN), choices=list(FOREIGN))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the runs, in JSON")
