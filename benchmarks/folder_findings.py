@@ -1,12 +1,14 @@
 """Odd groups, duplicates, leaks and plain measurements on real photographs with planted oddities.
 
-python benchmarks/folder_findings.py --data-root DATA [--out results/folder_findings.jsonl]    # about 8 minutes on two cores
+    python benchmarks/folder_findings.py --data-root DATA [--out results/folder_findings.jsonl]    # about 8 minutes on two cores
 
-groups      60 alike items among 3,000 CIFAR-10 photographs (none, digits, clothes, noise): how many of them the reported
-groups hold duplicates  100 photographs of 5,000 saved once more (JPEG at quality 60, 28 pixels and back, shifted by a pixel,
-brighter by a tenth): how many
-            are found, and how many other pairs. The threshold comes from `mild_views`, which are other changes.
+groups      60 alike items among 3,000 CIFAR-10 photographs (none, digits, clothes, noise): how many of them the reported groups
+            hold
+duplicates  100 photographs of 5,000 saved once more (JPEG at quality 60, 28 pixels and back, shifted by a pixel, brighter by a
+            tenth): how many are found, and how many other pairs. The threshold comes from `mild_views`, which are other changes.
 leaks       CIFAR-10's test part against the CIFAR-100 images (`cifar100_subset.npz`), which share one picture
+planted     1,000 photographs and 100 of 5,000 others saved once more, as above, against the 5,000: what
+            ``vergence score FOLDER --leaks-from OTHER`` names
 flags       shares of clean folders that are flagged; of the same images spoiled, how many
 speed       50,000 items of 256 features
 """
@@ -23,6 +25,7 @@ from PIL import Image
 from torch.nn import functional as F
 from torchvision.datasets import CIFAR10, MNIST, FashionMNIST
 
+from vergence.data.items import ArrayItems
 from vergence.detection import (
     exact_duplicates,
     flags,
@@ -34,8 +37,11 @@ from vergence.detection import (
     perceptual_hash,
     similarity_threshold,
 )
+from vergence.runs.leaks import leaked
 
 HEAP = 60
+HOWS = ("JPEG", "resized", "shifted", "brighter")
+PARTS = ("groups", "duplicates", "leaks", "planted", "flags", "speed")
 
 
 def photographs(root: Path, train: bool = True) -> torch.Tensor:
@@ -94,8 +100,7 @@ def duplicates(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
     n, copies = (500, 20) if options.tiny else (5000, 100)
     torch.manual_seed(seed)
     folder = x[torch.randperm(len(x))[:n]]
-    hows = ("JPEG", "resized", "shifted", "brighter")
-    copied = torch.stack([saved_again(folder[i], hows[i % 4]) for i in range(copies)])
+    copied = torch.stack([saved_again(folder[i], HOWS[i % 4]) for i in range(copies)])
     every = torch.cat([folder, copied])
     rule = similarity_threshold(embedding(every), embedding(mild_views(every)))
     alone = near_duplicates(embedding(every), threshold=rule.threshold)
@@ -105,11 +110,26 @@ def duplicates(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
     right = [(i, n + i) in found for i in range(copies)]
     values = {"part": "duplicates", "items": n, "planted": copies, "found": sum(right), "threshold": round(rule.threshold, 4)}
     values |= {"others": len(found) - sum(right), "exact": len(exact), "pairs without hash": len(alone)}
-    values |= {how: sum(right[i::4]) / len(right[i::4]) for i, how in enumerate(hows)}
+    values |= {how: sum(right[i::4]) / len(right[i::4]) for i, how in enumerate(HOWS)}
     ledger.add(options.out, ledger.row(values, seed=seed))
 
 
-def leaked(options: argparse.Namespace) -> None:
+def planted_leaks(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
+    n, new, copies = (500, 100, 20) if options.tiny else (5000, 1000, 100)
+    torch.manual_seed(seed)
+    chosen = x[torch.randperm(len(x))[: n + new]]
+    copied = torch.stack([saved_again(chosen[i], HOWS[i % 4]) for i in range(copies)])
+    start = time.perf_counter()
+    found = leaked(ArrayItems(torch.cat([chosen[n:], copied])), ArrayItems(chosen[:n]))
+    seconds = time.perf_counter() - start
+    right = [found.get(str(new + i)) == str(i) for i in range(copies)]
+    values = {"part": "planted", "items": [n, new + copies], "planted": copies, "found": sum(right)}
+    values |= {"others": len(found) - sum(right), "seconds": round(seconds, 1)}
+    values |= {how: sum(right[i::4]) / len(right[i::4]) for i, how in enumerate(HOWS)}
+    ledger.add(options.out, ledger.row(values, seed=seed))
+
+
+def shared(options: argparse.Namespace) -> None:
     train = photographs(options.data_root, train=False)
     file = options.data_root / "cifar100_subset.npz"
     if not file.exists():
@@ -161,14 +181,19 @@ def speed(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     options = ledger.parse(parser, "folder_findings")
     x = photographs(options.data_root)
+    each = {"groups": groups, "duplicates": duplicates, "planted": planted_leaks}
     for seed in (0,) if options.tiny else (0, 1, 2):
-        groups(options, x, seed)
-        duplicates(options, x, seed)
-    leaked(options)
-    measurements(options, x)
-    speed(options)
+        for part in (name for name in each if name in options.parts):
+            each[part](options, x, seed)
+    if "leaks" in options.parts:
+        shared(options)
+    if "flags" in options.parts:
+        measurements(options, x)
+    if "speed" in options.parts:
+        speed(options)
 
 
 if __name__ == "__main__":

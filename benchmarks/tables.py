@@ -553,11 +553,11 @@ def findings_table() -> str:
         others = f"{statistics.mean(row['members'] - row['found'] for row in found[key]):.0f}"
         body.append([f"odd groups: 60 {kind} among 3,000", f"{mean(key, 'found')} found", f"{others} photographs besides"])
     body.append(["odd groups: photographs alone", f"{mean(('groups', 'none'), 'groups', 1)} groups", ""])
-    key = ("duplicates", None)
-    hows = ("JPEG", "resized", "brighter", "shifted")
-    kinds = ", ".join(f"{how} {100 * statistics.mean(row[how] for row in found[key]):.0f} %" for how in hows)
-    first, last_cell = f"{mean(key, 'found')} found ({kinds})", f"{mean(key, 'others')} other pairs"
-    body.append(["near-duplicates: 100 copies among 5,000", first, last_cell])
+    named = {"duplicates": "near-duplicates: 100 copies among 5,000", "planted": "leaks: 100 copies of 5,000 among 1,000 others"}
+    for key in ((part, None) for part in named):
+        hows = ("JPEG", "resized", "brighter", "shifted")
+        kinds = ", ".join(f"{how} {100 * statistics.mean(row[how] for row in found[key]):.0f} %" for how in hows)
+        body.append([named[key[0]], f"{mean(key, 'found')} found ({kinds})", f"{mean(key, 'others')} other pairs"])
     (leak,) = found["leaks", None]
     body.append(["leaks: CIFAR-10 test in CIFAR-100", f"{leak['count']} pair", ""])
     for (part, what), lines in found.items():

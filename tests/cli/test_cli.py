@@ -51,8 +51,8 @@ OPTIONS = {
     "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops"],
     "Score": [
-        "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "all_scores", "pairs", "data_root",
-        "batch_size", "device", "threads", "trust_code",
+        "run", "images", "out", "fdr", "fpr", "confidence", "calibration", "confirm", "leaks_from", "all_scores", "pairs",
+        "data_root", "batch_size", "device", "threads", "trust_code",
     ],
     "Sample": ["run", "out", "n", "context", "decoder", "decoder_epochs", "seed", "device", "trust_code"],
     "Advise": [
@@ -482,6 +482,12 @@ def test_a_folder_is_judged_by_itself(run, tmp_path):
     found = call("score", folder, "--out", tmp_path / "s.csv")
     assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "the most unusual first" in found.stdout
     assert call("score", run, "--out", tmp_path / "t.npz").returncode == 0
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    found = call("score", folder, "--out", tmp_path / "l.csv", "--leaks-from", other)
+    assert "items that are in the other source, too, or nearly so: 40" in found.stdout, found.stderr
+    refused("score", folder, "--out", tmp_path / "u.csv", "--leaks-from", folder, words="which overlaps it")
+    refused("score", run, folder, "--out", tmp_path / "u.csv", "--leaks-from", other, words="FOLDER alone with --leaks-from")
     refused("score", folder, "--out", tmp_path / "u.csv", "--fpr", "0.01", words="expected RUN IMAGES with --fpr")
     refused("score", tmp_path / "nothing", "--out", tmp_path / "u.csv", words="found no such file or folder")
 

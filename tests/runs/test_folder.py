@@ -12,6 +12,7 @@ from vergence.encoders.dictionary import normalized_patches
 from vergence.runs import folder, judging, robust
 from vergence.runs.folder import score_folder
 from vergence.runs.folder_levels import FolderLevels
+from vergence.runs.leaks import leaked
 from vergence.utils.threads import fixed
 
 pytestmark = pytest.mark.float32
@@ -149,7 +150,7 @@ def test_near_copies_are_named_and_never_fit_each_other(tmp_path, monkeypatch):
         judging, "RobustScores", lambda levels, groups, seed: seen.append(groups) or original(levels, groups, seed)
     )
     x = photographs(200)
-    x[150:160] = (1.05 * x[10:20].float() + 3).clamp(0, 255).byte()
+    x[150:160] = changed(x[10:20])
     x[160] = x[0]
     found = judged(tmp_path, x.numpy())
     named = [found.similar_to[i] == str(i - 140) for i in range(150, 160)]
@@ -208,6 +209,48 @@ def test_the_page_shows_what_is_unusual_and_escapes_names(tmp_path):
     assert "1 copy of 003.png" in page and "://" not in page.split("<script>")[0]
     assert page.index("&lt;b&gt;22") < page.index("nearest ordinary")
     assert page.count("<figure class=flagged>") == found.flag.sum()
+
+
+def changed(images):
+    return (1.05 * images.float() + 3).clamp(0, 255).byte()
+
+
+def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(tmp_path):
+    x = photographs(230).permute(0, 2, 3, 1)
+    for name, pictures in (("train", x[:150]), ("test", torch.cat([x[150:], changed(x[:10]), x[20:22]]))):
+        (tmp_path / name).mkdir()
+        for i, image in enumerate(pictures):
+            Image.fromarray(image.numpy()).save(tmp_path / name / f"{name[0]}{i:03d}.png")
+    found = score_folder(tmp_path / "test", tmp_path / "s.csv", leaks_from=tmp_path / "train", workers=0)
+    leak = dict(zip(found.names, found.leak, strict=True))
+    near = [leak[f"t{i:03d}.png"] == f"t{i - 80:03d}.png" for i in range(80, 90)]
+    assert sum(near) >= 9 and [leak["t090.png"], leak["t091.png"]] == ["t020.png", "t021.png"]
+    total = sum(map(bool, found.leak))
+    assert total == sum(near) + 2, "no other one"
+    assert f"items that are in the other source, too, or nearly so: {total}" in found.lines()
+    page = (tmp_path / "s.csv.html").read_text()
+    assert "t090.png, and t020.png of the other source" in page and page.count("of the other source</h3>") == total
+    header, row = (tmp_path / "s.csv").read_text().splitlines()[::91][:2]
+    assert header.endswith(",leak") and row.endswith(",t020.png")
+    assert score_folder(tmp_path / "test", workers=0).leak == []
+
+
+def test_equal_vectors_of_another_source_are_leaks():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(30, 4)), rng.normal(size=(50, 4))
+    b[7] = a[12]
+    found = score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(torch.from_numpy(b)))
+    assert {name: one for name, one in zip(found.names, found.leak, strict=True) if one} == {"12": "7"}
+    with pytest.raises(ValueError, match="expected two sources of one kind"):
+        score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(photographs(20)))
+
+
+def test_images_of_another_size_or_in_gray_are_compared_too():
+    x = photographs(120, side=48)
+    gray = (x[:8].float() * torch.tensor([0.2989, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True).byte()
+    small = torch.nn.functional.interpolate(x.float(), size=32, mode="bilinear", antialias=True).round().byte()
+    assert leaked(ArrayItems(small[:30]), ArrayItems(x)) == {str(i): str(i) for i in range(30)}
+    assert leaked(ArrayItems(gray), ArrayItems(x)) == {str(i): str(i) for i in range(8)}
 
 
 def test_copies_are_named_and_never_fit_each_other(tmp_path):

@@ -42,6 +42,8 @@ class Score:
     """Ordinary items that calibrate, none of them among IMAGES; any source."""
     confirm: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Text file with the names, one a line, of calibration items (of FOLDER: of any items) that you looked at and found odd."""
+    leaks_from: Annotated[str | None, arg(metavar="DATA", help_behavior_hint="")] = None
+    """Other items, such as those of a training: says which of FOLDER's are copies or near-duplicates of them; any source."""
     all_scores: bool = False
     """Also write the score of each level, and every score of the objective's own."""
     pairs: bool = False
@@ -73,6 +75,8 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     items = run.items(images, root=command.data_root)
     if command.pairs:
         return _of_pairs(command, run, items, confirmed)
+    if command.leaks_from is not None:
+        raise ValueError(f"expected FOLDER alone with --leaks-from, found {command.run} and {images}; leave one out")
     given = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
     settings: dict[str, Any] = {"fdr": command.fdr, "fpr": command.fpr, "confidence": command.confidence}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
@@ -108,7 +112,9 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
         run = load(Path(source), device=command.device, trust_code=command.trust_code)
         source = run.folder.config.data.source
         source = f"{source}:train" if source in BUILT_IN else source
-    found = score_folder(source, command.out, run=run, fdr=command.fdr, confirmed=confirmed, root=command.data_root)
+    found = score_folder(
+        source, command.out, run=run, fdr=command.fdr, confirmed=confirmed, leaks_from=command.leaks_from, root=command.data_root
+    )
     print_written(command.out, len(found.names))
     return found
 

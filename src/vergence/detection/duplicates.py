@@ -18,32 +18,29 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import luma, resize, to_unit
-from vergence.detection.parts.kinds import images_of, labels_of, numeric
+from vergence.detection.parts.kinds import images_of, numeric
 from vergence.detection.parts.search import features_of, nearest_others, similar_pairs
 from vergence.utils.checks import require_at_least, require_count, require_within
 from vergence.utils.files import sha256
 
 __all__ = [
     "Duplicates",
+    "Ints",
     "Similarity",
+    "components",
     "exact_duplicates",
     "grouped",
     "leaks",
     "mild_views",
     "near_duplicates",
-    "near_groups",
     "perceptual_hash",
     "same_files",
     "similarity_threshold",
-    "thumbnails",
 ]
 
 Ints = npt.NDArray[np.int64]
 BITS = 12  # of 64 by which the hashes of near-duplicates may differ
 MOST = 100  # pairs per item, above which a threshold cannot be meant
-SIDE, CELLS = 16, 8  # of a thumbnail in pixels, and of the means by which thumbnails are compared
-SAMPLE = 2000  # thumbnails that a threshold comes from
-LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above both of which they are a kind and no copies
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,13 @@ def grouped(pairs: Any, n: int) -> list[Ints]:
     if len(edges) and not 0 <= edges.min() <= edges.max() < n:
         raise ValueError(f"expected pairs of indices below {n}, found {edges.min()} to {edges.max()}")
     item, inverse = np.unique(edges, return_inverse=True)  # those that are in a pair
-    label = _components(inverse.reshape(-1, 2), len(item))
+    label = components(inverse.reshape(-1, 2), len(item))
     order = np.argsort(label, kind="stable")
     groups = np.split(item[order], np.flatnonzero(np.diff(label[order])) + 1)
     return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
 
 
-def _components(edges: Ints, n: int) -> Ints:
+def components(edges: Ints, n: int) -> Ints:
     """Returns the label (n,) of the connected component of each of n items."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
@@ -285,78 +282,6 @@ def near_duplicates(features: Any, hashes: Any = None, *, threshold: float, bits
         array([[0, 2]])
     """
     return _matches(features_of("features", features), None, (hashes, None), threshold, bits)
-
-
-def thumbnails(images: Any) -> Tensor:
-    """Returns means of at most 16 x 16 cells of images, (N, C, h, w) uint8; see `near_groups`.
-
-    Args:
-        images: (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1].
-    """
-    x = to_unit(images_of(images), torch.float32)
-    small = F.adaptive_avg_pool2d(x, (min(SIDE, x.shape[2]), min(SIDE, x.shape[3])))
-    return (255 * small).round().clamp(0, 255).byte()
-
-
-def near_groups(images: Any, equal: Any = None, *, random_state: int = 0) -> Ints:
-    """Returns a label for each image, which equal images and near-duplicates share: whole groups belong on one side of a split.
-
-    `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean, and by their `perceptual_hash`. The cosine
-    comes from 2,000 of them (`similarity_threshold`). Chains join: where a is like b and b like c, all three have one label. A
-    group of more than a hundredth of the images, and more than 50, is taken for a kind of image, such as a digit, not for copies;
-    its members then share labels with equal images alone.
-
-    Args:
-        images: `thumbnails` (N, C, h, w) of uint8.
-        equal: Labels (N,) that equal images share, such as digests of their contents; by default near-duplicates alone join.
-        random_state: Seed of the sample and its views.
-
-    Returns:
-        (N,) int64, from 0.
-
-    Example:
-        >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-        >>> x[7] = (0.9 * x[3].float() + 10).byte()
-        >>> label = near_groups(x)
-        >>> bool(label[7] == label[3]), len(set(label.tolist()))
-        (True, 49)
-    """
-    require_count(0, random_state=random_state)
-    x = images_of(images)
-    own = np.arange(len(x))
-    if equal is not None:
-        own = np.unique(labels_of("equal", equal, "given", len(x)), return_inverse=True)[1]
-    pairs = _near_thumbnails(x, random_state)
-    first = np.unique(own, return_index=True)[1][own]
-    edges = np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)])
-    label = _components(edges, len(x))
-    size = np.bincount(label)
-    kinds = size > max(LARGEST * len(x), FEW)
-    joined: Ints = np.unique(np.where(kinds[label], len(x) + own, label), return_inverse=True)[1]
-    return joined
-
-
-def _near_thumbnails(x: Tensor, seed: int) -> Ints:
-    """Returns the pairs (P, 2) of near-duplicates among thumbnails; none where they cannot be told apart."""
-    none = np.zeros((0, 2), dtype=np.int64)
-    if len(x) < 3 or min(x.shape[2:]) < 2:
-        return none
-    generator = torch.Generator().manual_seed(seed)
-    part = x[torch.randperm(len(x), generator=generator)[:SAMPLE].to(x.device)]
-    features = _means(x)
-    try:
-        rule = similarity_threshold(_means(part), _means(mild_views(part, generator)))
-        found = near_duplicates(features, perceptual_hash(x), threshold=round(rule.threshold, 6))
-    except ValueError:  # nearly all are equal, or alike
-        return none
-    return found.pairs
-
-
-def _means(x: Tensor) -> Tensor:
-    """Returns 8 x 8 means of thumbnails, (N, C 64), less each image's own mean, in float64."""
-    x = x.double() if x.dtype == torch.uint8 else 255 * x.double()
-    y = F.adaptive_avg_pool2d(x, (min(CELLS, x.shape[2]), min(CELLS, x.shape[3]))).flatten(1)
-    return y - y.mean(1, keepdim=True)
 
 
 def leaks(train: Any, test: Any, hashes: tuple[Any, Any] | None = None, *, threshold: float, bits: int = BITS) -> Duplicates:

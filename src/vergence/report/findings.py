@@ -12,6 +12,7 @@ SECTIONS = {
     "oddities": "The most unusual, the strangest first",
     "groups": "Groups of items that are alike and unlike all others",
     "copies": "Copies and near-duplicates",
+    "leaks": "In the other source, too, or nearly so",
     "meaning": "What the numbers mean",
 }
 
@@ -51,6 +52,7 @@ def write_findings(
     oddities: Sequence[Shown],
     groups: Sequence[Group] | None = None,
     copies: Sequence[Group] | None = None,
+    leaks: Sequence[Group] | None = None,
 ) -> Path:
     """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped.
 
@@ -63,6 +65,7 @@ def write_findings(
         oddities: The most unusual items, the strangest first.
         groups: Odd groups, each with its most central item first; None leaves the section out.
         copies: Groups of copies; None leaves the section out.
+        leaks: Items beside those of another source that are alike; None leaves the section out.
 
     Returns:
         ``path``.
@@ -77,7 +80,7 @@ def write_findings(
         >>> "&lt;7&gt;.png" in page.read_text(), "<7>" in page.read_text()
         (True, False)
     """
-    given = {"groups": groups, "copies": copies}
+    given = {"groups": groups, "copies": copies, "leaks": leaks}
     sections = {key: heading for key, heading in SECTIONS.items() if given.get(key, ()) is not None}
-    values = {"lead": lead, "meaning": meaning, "facts": facts, "oddities": oddities, "groups": groups, "copies": copies}
+    values = {"lead": lead, "meaning": meaning, "facts": facts, "oddities": oddities, **given}
     return write(path, "findings", sections, {}, title=f"Unusual items: {name}", name=name, **values)

@@ -33,7 +33,7 @@ OF_FOLDER = (
 )
 
 
-def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str) -> Path:
+def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str, other: Items | None = None) -> Path:
     """Writes the page of a folder that was judged by itself.
 
     Args:
@@ -41,6 +41,7 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str) -
         found: What was found.
         items: The items, for their pictures.
         name: Name of the folder.
+        other: Items among which leaks were looked for, for their pictures.
     """
     place = {one: i for i, one in enumerate(found.names)}
     order = found.strangest(ODD).tolist()
@@ -75,6 +76,7 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str) -
             for heap in heaps
         ],
         copies=[Group(sentence, plain(rows)) for sentence, rows in copies],
+        leaks=None if other is None else _leaks(found, items, other),
     )
 
 
@@ -126,6 +128,17 @@ def _copies(found: "Judged", place: Mapping[str, int]) -> list[tuple[str, list[i
                 groups.setdefault((kind, first), [place[first]]).append(i)
     largest = sorted(groups.items(), key=lambda group: -len(group[1]))[:GROUPS]
     return [(f"{len(rows) - 1:,} {kind[len(rows) > 2]} of {first}", rows[:MEMBERS]) for (kind, first), rows in largest]
+
+
+def _leaks(found: "Judged", items: Items, other: Items) -> list[Group]:
+    """Returns the items that are in the other source, too, each beside the item there."""
+    pairs = [(name, there) for name, there in zip(found.names, found.leak, strict=True) if there][:GROUPS]
+    mine = _pictures(items, [name for name, _ in pairs])
+    theirs = _pictures(other, [there for _, there in pairs])
+    return [
+        Group(f"{name}, and {there} of the other source", [Shown(name, mine.get(name, "")), Shown(there, theirs.get(there, ""))])
+        for name, there in pairs
+    ]
 
 
 def _noun(items: Items) -> str:

@@ -17,6 +17,8 @@ from vergence.runs.findings import write_folder_page
 from vergence.runs.folder_levels import Described, FolderLevels
 from vergence.runs.identity import of_items, of_module, versions
 from vergence.runs.judging import Judged, Kept, judge
+from vergence.runs.leaks import leaked
+from vergence.runs.scoring import overlap
 from vergence.training.folder import write_skipped
 from vergence.utils.checks import require_within
 from vergence.utils.files import require_table
@@ -38,6 +40,7 @@ def score_folder(
     run: "Run | None" = None,
     fdr: float = 0.1,
     confirmed: list[str] | None = None,
+    leaks_from: str | Path | Items | None = None,
     root: str | None = None,
     seed: int = 0,
     workers: int = 2,
@@ -55,12 +58,15 @@ def score_folder(
         run: Run whose levels are used instead, for instance one that was trained on this folder.
         fdr: False-discovery rate of the flags, in (0, 1), of p-values that are an estimate.
         confirmed: Names of items that are known to be odd, which no fit sees.
+        leaks_from: Other items, such as those of a training, in which copies and near-duplicates of the items are looked for; as
+            ``source``.
         root: Folder of torchvision's data sets.
         seed: Seed of the folds and of the dictionary.
         workers: Processes that decode images.
 
     Raises:
-        ValueError: There are fewer than 20 items, they are all alike, or a file cannot be read or written.
+        ValueError: There are fewer than 20 items, they are all alike, a file cannot be read or written, or the other items are
+            of another kind or among the items.
 
     Example:
         >>> found = score_folder("digits")
@@ -71,20 +77,25 @@ def score_folder(
     if out is not None:
         require_table(Path(out))
     items = source if isinstance(source, Items) else _items(str(source), run, root)
+    other = _other(leaks_from, source, run, root)
     own = FolderLevels(items, seed) if run is None else run.levels()
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
+        leak: dict[str, str] = {}
+        if other is not None:
+            with late_bar("copies", len(items) + len(other)) as advance:
+                leak = leaked(items, other, advance, workers=workers)
         with late_bar("items", len(items)) as advance:
             choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
             found = judge(Described(own), items, advance, kept=kept, sizes=_sizes(source, items), **choices, **settings)
+        found.leak = [] if other is None else [leak.get(name, "") for name in found.names]
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)
         if out is not None:
             found.write(Path(out))
             write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
-            write_folder_page(
-                Path(f"{out}.html"), found, items, name=Path(source).name if isinstance(source, str | Path) else "items"
-            )
+            name = Path(source).name if isinstance(source, str | Path) else "items"
+            write_folder_page(Path(f"{out}.html"), found, items, name=name, other=other)
     return found
 
 
@@ -119,6 +130,15 @@ def _sizes(source: str | Path | Items, items: Items) -> np.ndarray | None:
         except ValueError:  # it cannot be read, which is listed elsewhere
             rows.append(items.shape[1:])
     return np.array(rows)
+
+
+def _other(given: str | Path | Items | None, source: str | Path | Items, run: "Run | None", root: str | None) -> Items | None:
+    """Returns the items among which leaks are looked for; None without any."""
+    if given is None or isinstance(given, Items):
+        return given
+    if not isinstance(source, Items) and overlap(str(given), str(source)):
+        raise ValueError(f"expected other items than those of {source}, found {given}, which overlaps it; name another source")
+    return _items(str(given), run, root)
 
 
 def _items(source: str, run: "Run | None", root: str | None) -> Items:

@@ -58,6 +58,7 @@ class Judged:
         group: Name of the most central item of the odd group that the item belongs to; empty for none.
         same_as: Name of the first item of equal content; empty for items without one.
         similar_to: Name of the first item of which this one is nearly a copy; empty for items without one, and for equal ones.
+        leak: Name of the item of another source that equals this one or nearly so, empty for none; empty list without a source.
         fdr: False-discovery rate of the flags.
         groups: Odd groups: heaps of items that are alike and unlike all others; members are numbers of items.
         notes: What the reader must know.
@@ -75,6 +76,7 @@ class Judged:
     group: list[str]
     same_as: list[str]
     similar_to: list[str]
+    leak: list[str] = field(default_factory=list)
     fdr: float = 0.1
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -97,6 +99,7 @@ class Judged:
         """Returns what is written, by the name of the column."""
         numbers = {name: getattr(self, name) for name in ("score", "p_value", "q_value")}
         texts = {name: getattr(self, name) for name in ("nearest", "reason", "measured", "group", "same_as", "similar_to")}
+        texts |= {"leak": self.leak} if self.leak else {}
         return {"name": self.names, **numbers, "flag": self.flag.astype(np.uint8), "level": self.level.tolist(), **texts}
 
     def lines(self) -> list[str]:
@@ -114,6 +117,7 @@ class Judged:
             for group in self.groups
         ]
         counted = {"copies of other items": copies, "near-duplicates of other items": near}
+        counted["items that are in the other source, too, or nearly so"] = sum(map(bool, self.leak))
         return [found, *heaps, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
 
     def write(self, out: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # calibration items
 
-__all__ = ["read_names", "require_apart", "require_calibration", "score_items"]
+__all__ = ["overlap", "read_names", "require_apart", "require_calibration", "score_items"]
 
 
 def score_items(
@@ -131,10 +131,15 @@ def read_names(file: Path) -> list[str]:
     return [original(line.strip()) for line in lines if line.strip()]
 
 
+def overlap(one: str, other: str) -> bool:
+    """Returns whether two sources are one, or one lies within the other."""
+    a, b = (Path(source).expanduser().resolve() for source in (one, other))
+    return one == other or (a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents))
+
+
 def require_apart(calibration: str, scored: str) -> None:
-    """Raises a ValueError if two sources are one, or one lies within the other."""
-    a, b = (Path(source).expanduser().resolve() for source in (calibration, scored))
-    if calibration == scored or (a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)):
+    """Raises a ValueError if two sources overlap."""
+    if overlap(calibration, scored):
         raise ValueError(
             f"expected calibration items that are not among the scored ones, found {calibration} to overlap {scored}; give "
             f"ordinary items of another folder, or leave --calibration out"
