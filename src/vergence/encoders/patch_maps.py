@@ -20,6 +20,7 @@ from vergence.encoders.dictionary import N_PATCHES, PatchSample, normalized_patc
 from vergence.encoders.pooling import cells, pooled
 from vergence.encoders.second_layer import BELOW, GRID, POOL, SecondLayer
 from vergence.utils.checks import Checked, require_count, require_positive
+from vergence.utils.devices import fast_bfloat16
 from vergence.utils.names import quoted, unknown
 
 __all__ = ["PatchEncoder", "PatchMaps", "PatchSettings", "as_recorded", "sampled_patches"]
@@ -234,13 +235,9 @@ class PatchMaps(nn.Module):
         self.bias.copy_(bias)
 
     def arithmetic(self) -> torch.dtype:
-        """Returns the type of the products: bfloat16 for float32 filters where the hardware supports it."""
+        """Returns the type of the products: bfloat16 for float32 filters where that is faster."""
         own = self.filters.dtype
-        if own != torch.float32:
-            return own
-        cuda = self.filters.device.type == "cuda"
-        fast = torch.cuda.is_bf16_supported() if cuda else torch.cpu._is_avx512_bf16_supported()
-        return torch.bfloat16 if fast else own
+        return torch.bfloat16 if own == torch.float32 and fast_bfloat16(self.filters.device.type) else own
 
     def shrunk(self, x: Tensor) -> Tensor:
         """Returns images resized to the settings' side if both of their sides are larger."""
@@ -270,8 +267,8 @@ class PatchMaps(nn.Module):
     def layers(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the features (B, 2 K pool^2) of the first layer, and its maps (B, 2, K', 36) that the second one reads.
 
-        The threshold and the pooling are fused, a block of atoms of a few images at a time, in bfloat16 where the hardware
-        supports it.
+        The threshold and the pooling are fused, a block of atoms of a few images at a time, in bfloat16 where that is
+        faster.
         """
         s, dtype = self.settings, self.arithmetic()
         x = self.shrunk(x.to(self.filters.dtype))

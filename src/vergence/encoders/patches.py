@@ -42,7 +42,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         stride: Distance of neighboring patches, in pixels.
         size: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
         n_patches: Largest number of patches, sampled at random, that the dictionary is learned from.
-        dtype: ``float32`` (products in bfloat16 where the hardware supports it) or ``float64``.
+        dtype: ``float32`` (products in bfloat16 where that is faster) or ``float64``.
         batch_size: Images at a time.
         random_state: Seed of the sample; None for another one each time.
 

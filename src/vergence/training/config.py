@@ -179,7 +179,7 @@ class FitConfig(Checked):
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
         warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
         clip: Largest gradient norm; ``None`` for no clipping.
-        precision: ``auto`` takes bfloat16 autocast where the hardware has it; ``fp32``, ``bf16``, ``fp64`` force it.
+        precision: ``auto`` takes bfloat16 autocast where that is faster; ``fp32``, ``bf16``, ``fp64`` force it.
         device: ``auto``, ``cpu`` or ``cuda``.
         devices: Processes, one a device.
         nodes: Machines.

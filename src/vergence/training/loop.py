@@ -26,6 +26,7 @@ from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.training.processes import start_others
+from vergence.utils.devices import fast_bfloat16
 from vergence.utils.threads import Threads
 
 if TYPE_CHECKING:
@@ -97,10 +98,9 @@ def _require_address(fabric: "Fabric", nodes: int) -> None:
 
 
 def precision(config: FitConfig, accelerator: str) -> Any:
-    """Returns Fabric's name of the precision; ``auto`` is bfloat16 autocast where the hardware supports bfloat16."""
+    """Returns Fabric's name of the precision; ``auto`` is bfloat16 autocast where that is faster."""
     if config.precision == "auto":
-        fast = torch.cuda.is_bf16_supported() if accelerator == "cuda" else torch.cpu._is_avx512_bf16_supported()
-        return "bf16-mixed" if fast else "32-true"
+        return "bf16-mixed" if fast_bfloat16(accelerator) else "32-true"
     return {"fp32": "32-true", "bf16": "bf16-mixed", "fp64": "64-true"}[config.precision]
 
 
