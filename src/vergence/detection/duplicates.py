@@ -1,14 +1,11 @@
-"""Duplicates: exact ones by bytes or pixels, near ones by perceptual hash and embedding, and leaks between two folders.
+"""Near-duplicates of images by perceptual hash and embedding, or by thumbnails alone, and leaks between two folders.
 
 Shapes: N images, M images of another folder, C channels, H x W pixels, D features, P pairs.
 """
 
-import hashlib
 import math
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,29 +15,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import luma, resize, to_unit
-from vergence.detection.parts.kinds import images_of, numeric
+from vergence.detection.parts.kinds import images_of, labels_of, numeric
 from vergence.detection.parts.search import features_of, nearest_others, similar_pairs
 from vergence.utils.checks import require_at_least, require_count, require_within
-from vergence.utils.files import sha256
 
 __all__ = [
     "Duplicates",
-    "Ints",
     "Similarity",
-    "components",
-    "exact_duplicates",
     "grouped",
     "leaks",
     "mild_views",
     "near_duplicates",
+    "near_groups",
     "perceptual_hash",
-    "same_files",
     "similarity_threshold",
+    "thumbnail_leaks",
+    "thumbnails",
 ]
 
 Ints = npt.NDArray[np.int64]
 BITS = 12  # of 64 by which the hashes of near-duplicates may differ
 MOST = 100  # pairs per item, above which a threshold cannot be meant
+SIDE, CELLS = 16, 8  # of a thumbnail in pixels, and of the means by which thumbnails are compared
+SAMPLE = 2000  # thumbnails that a threshold comes from
+LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above both of which they are a kind and no copies
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,13 @@ def grouped(pairs: Any, n: int) -> list[Ints]:
     if len(edges) and not 0 <= edges.min() <= edges.max() < n:
         raise ValueError(f"expected pairs of indices below {n}, found {edges.min()} to {edges.max()}")
     item, inverse = np.unique(edges, return_inverse=True)  # those that are in a pair
-    label = components(inverse.reshape(-1, 2), len(item))
+    label = _components(inverse.reshape(-1, 2), len(item))
     order = np.argsort(label, kind="stable")
     groups = np.split(item[order], np.flatnonzero(np.diff(label[order])) + 1)
     return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
 
 
-def components(edges: Ints, n: int) -> Ints:
+def _components(edges: Ints, n: int) -> Ints:
     """Returns the label (n,) of the connected component of each of n items."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
@@ -98,59 +96,6 @@ def components(edges: Ints, n: int) -> Ints:
     graph = coo_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
     label: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
     return label
-
-
-def exact_duplicates(images: Any) -> list[Ints]:
-    """Returns the groups of images whose pixels are all equal.
-
-    Args:
-        images: (N, ...), an array or tensor, or a sequence of arrays of any shapes.
-
-    Example:
-        >>> exact_duplicates(np.array([[1, 2], [3, 4], [1, 2]], np.uint8))
-        [array([0, 2])]
-    """
-    if not isinstance(images, Iterable) or not getattr(images, "ndim", 1):
-        raise ValueError(f"expected images, an array, tensor or sequence, found {type(images).__name__}")
-    return _equal(_digest(image) for image in images)
-
-
-def _digest(image: Any) -> bytes:
-    if isinstance(image, Tensor):
-        image = image.detach().cpu()
-        image = (image.view(torch.int16) if image.dtype == torch.bfloat16 else image).numpy()
-    x = np.ascontiguousarray(image)
-    return hashlib.sha256(f"{x.shape}{x.dtype}".encode() + x.tobytes()).digest()
-
-
-def _equal(keys: Iterable[Any]) -> list[Ints]:
-    """Returns the indices of equal keys."""
-    found: dict[Any, list[int]] = {}
-    for i, key in enumerate(keys):
-        found.setdefault(key, []).append(i)
-    return [np.array(group, dtype=np.int64) for group in found.values() if len(group) > 1]
-
-
-def same_files(files: Iterable[str | Path]) -> list[Ints]:
-    """Returns the groups of files with the same bytes; only files of equal size are read.
-
-    Raises:
-        ValueError: A file cannot be read.
-    """
-    if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
-        raise ValueError(f"expected several files, found {files!r}: pass a list of paths")
-    files = list(files)
-    if wrong := [file for file in files if not isinstance(file, str | os.PathLike)]:
-        raise ValueError(f"expected paths of files, found a {type(wrong[0]).__name__}: pass texts or paths")
-    paths = [Path(file) for file in files]
-    try:
-        candidates = _equal(path.stat().st_size for path in paths)
-        found = []
-        for group in candidates:
-            found += [group[same] for same in _equal(sha256(paths[i]) for i in group)]
-    except OSError as error:
-        raise ValueError(f"expected files that can be read, found {error.filename}: {error.strerror}") from error
-    return sorted(found, key=lambda group: int(group[0]))
 
 
 def perceptual_hash(images: Any, *, block: int = 1024) -> Tensor:
@@ -339,3 +284,114 @@ def _differing(a: Any, b: Any, n: int, m: int) -> Callable[[Tensor, Tensor], Ten
     if x.shape != (n, 64) or y.shape != (m, 64):
         raise ValueError(f"expected hashes ({n}, 64) and ({m}, 64), found {tuple(x.shape)} and {tuple(y.shape)}")
     return lambda i, j: (x[i.to(x.device)] != y[j.to(y.device)]).sum(1).to(i.device)
+
+
+def thumbnails(images: Any) -> Tensor:
+    """Returns means of at most 16 x 16 cells of images, (N, C, h, w) uint8; see `near_groups`.
+
+    Args:
+        images: (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1].
+    """
+    x = to_unit(images_of(images), torch.float32)
+    small = F.adaptive_avg_pool2d(x, (min(SIDE, x.shape[2]), min(SIDE, x.shape[3])))
+    return (255 * small).round().clamp(0, 255).byte()
+
+
+def near_groups(images: Any, equal: Any = None, *, random_state: int = 0) -> Ints:
+    """Returns a label for each image, which equal images and near-duplicates share: whole groups belong on one side of a split.
+
+    `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean, and by their `perceptual_hash`. The cosine
+    comes from 2,000 of them (`similarity_threshold`). Chains join: where a is like b and b like c, all three have one label. A
+    group of more than a hundredth of the images, and more than 50, is taken for a kind of image, such as a digit, not for copies;
+    its members then share labels with equal images alone.
+
+    Args:
+        images: `thumbnails` (N, C, h, w) of uint8.
+        equal: Labels (N,) that equal images share, such as digests of their contents; by default near-duplicates alone join.
+        random_state: Seed of the sample and its views.
+
+    Returns:
+        (N,) int64, from 0.
+
+    Example:
+        >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        >>> x[7] = (0.9 * x[3].float() + 10).byte()
+        >>> label = near_groups(x)
+        >>> bool(label[7] == label[3]), len(set(label.tolist()))
+        (True, 49)
+    """
+    require_count(0, random_state=random_state)
+    x = images_of(images)
+    own = np.arange(len(x))
+    if equal is not None:
+        own = np.unique(labels_of("equal", equal, "given", len(x)), return_inverse=True)[1]
+    pairs = _near_thumbnails(x, random_state)
+    first = np.unique(own, return_index=True)[1][own]
+    edges = np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)])
+    label = _components(edges, len(x))
+    size = np.bincount(label)
+    kinds = size > max(LARGEST * len(x), FEW)
+    joined: Ints = np.unique(np.where(kinds[label], len(x) + own, label), return_inverse=True)[1]
+    return joined
+
+
+def thumbnail_leaks(train: Any, test: Any, *, random_state: int = 0) -> Duplicates:
+    """Returns pairs of copies and near-duplicates between the images of two folders, compared as in `near_groups`.
+
+    The cosine comes from 2,000 thumbnails of both folders; where these cannot be told apart, no pair is found.
+
+    Args:
+        train: `thumbnails` (N, C, h, w) of uint8.
+        test: `thumbnails` (M, C, h, w) of uint8.
+        random_state: Seed of the sample and its views.
+
+    Returns:
+        Pairs (index in ``train``, index in ``test``), the most similar first.
+
+    Raises:
+        ValueError: The thumbnails of the two folders differ in shape.
+
+    Example:
+        >>> x = torch.randint(0, 256, (60, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        >>> y = (0.9 * x[50:].float() + 10).byte()
+        >>> thumbnail_leaks(x[:51], y).pairs
+        array([[50,  0]])
+    """
+    require_count(0, random_state=random_state)
+    x, y = images_of(train), images_of(test)
+    if x.shape[1:] != y.shape[1:]:
+        raise ValueError(f"expected thumbnails of one shape, found {tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
+    try:
+        threshold = _threshold(torch.cat([x, y]), random_state)
+        return leaks(_means(x), _means(y), (perceptual_hash(x), perceptual_hash(y)), threshold=threshold)
+    except ValueError:  # nearly all are equal, or alike
+        none = np.zeros(0)
+        return Duplicates(np.zeros((0, 2), dtype=np.int64), none, none.astype(np.int64))
+
+
+def _near_thumbnails(x: Tensor, seed: int) -> Ints:
+    """Returns the pairs (P, 2) of near-duplicates among thumbnails; none where they cannot be told apart."""
+    try:
+        return near_duplicates(_means(x), perceptual_hash(x), threshold=_threshold(x, seed)).pairs
+    except ValueError:  # nearly all are equal, or alike
+        return np.zeros((0, 2), dtype=np.int64)
+
+
+def _threshold(x: Tensor, seed: int) -> float:
+    """Returns the cosine of `_means` from which two thumbnails count as near-duplicates.
+
+    Raises:
+        ValueError: They cannot be told apart.
+    """
+    if len(x) < 3 or min(x.shape[2:]) < 2:
+        raise ValueError(f"expected at least 3 thumbnails of at least 2 pixels a side, found {tuple(x.shape)}")
+    generator = torch.Generator().manual_seed(seed)
+    part = x[torch.randperm(len(x), generator=generator)[:SAMPLE].to(x.device)]
+    return round(similarity_threshold(_means(part), _means(mild_views(part, generator))).threshold, 6)
+
+
+def _means(x: Tensor) -> Tensor:
+    """Returns 8 x 8 means of thumbnails, (N, C 64), less each image's own mean, in float64."""
+    x = x.double() if x.dtype == torch.uint8 else 255 * x.double()
+    y = F.adaptive_avg_pool2d(x, (min(CELLS, x.shape[2]), min(CELLS, x.shape[3]))).flatten(1)
+    return y - y.mean(1, keepdim=True)
