@@ -208,11 +208,19 @@ class Setting:
         return found
 
 
+def plain(net: torch.nn.Module) -> torch.nn.Module:
+    """Returns a network with torch's own classes in place of this library's, so that it can be read without this library."""
+    for module in net.modules():
+        if type(module).__module__.startswith("vergence"):
+            module.__class__ = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch"))
+    return net
+
+
 def trained(name: str, setting: Setting, a: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Returns what one training measures; the program has a process of its own."""
     with tempfile.TemporaryDirectory(dir=a.scratch) as folder:
         place = Path(folder)
-        torch.save(setting.network()[1], a.scratch / "network.pt")
+        torch.save(plain(setting.network()[1]), a.scratch / "network.pt")
         values = setting.values(a, seed, place)
         (place / "settings.json").write_text(json.dumps(values))
         words = [str(PROGRAMS / str(LIBRARIES[name].program)), str(place / "settings.json"), str(place)]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import torch
 from scipy import stats
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from vergence.encoders import networks
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROGRAM = '''"""A program.
@@ -81,6 +84,24 @@ def test_one_number_a_round_is_compared_with_that_of_the_same_round():
     ]
     found = peers.compared(here, there)
     assert found["ratio"] == [2.0, 2.0, 2.0] and found["seconds_ratio"] == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("encoder", peers.ENCODERS)
+def test_the_network_is_read_without_this_library_and_computes_the_same(encoder, tmp_path):
+    torch.manual_seed(0)
+    net = networks.encoder(encoder, (3, 32, 32), torch.zeros(3), torch.ones(3))[1].eval()
+    x = torch.rand(2, 3, 32, 32)
+    expected = net(x)
+    torch.save(peers.plain(net), tmp_path / "network.pt")
+    text = """import sys, torch
+net = torch.load(sys.argv[1], weights_only=False)
+assert not [name for name in sys.modules if name.startswith("vergence")]
+torch.save(net(torch.load(sys.argv[2])), sys.argv[2])"""
+    torch.save(x, tmp_path / "x.pt")
+    words = [sys.executable, "-c", text, tmp_path / "network.pt", tmp_path / "x.pt"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(torch.load(tmp_path / "x.pt"), expected)
 
 
 @pytest.fixture

@@ -80,17 +80,19 @@ def test_schedule_warms_up_and_ends_at_zero():
     assert rates[57] == pytest.approx(expected)
 
 
-def test_lars_is_the_formula_in_loops():
+@pytest.mark.parametrize(("eta", "clip"), [(0.001, False), (0.02, True), (3.0, True)])
+def test_lars_is_the_formula_in_loops(eta, clip):
     torch.manual_seed(0)
     w, b = torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(4))
-    optimizer = LARS([w, b], lr=0.5, momentum=0.9, weight_decay=0.01)
+    optimizer = LARS([w, b], lr=0.5, momentum=0.9, weight_decay=0.01, eta=eta, clip=clip)
     expect_w, expect_b, vw, vb = w.detach().clone(), b.detach().clone(), 0.0, 0.0
     for _ in range(3):
         gw, gb = torch.randn(3, 4), torch.randn(4)
         w.grad, b.grad = gw.clone(), gb.clone()
         optimizer.step()
         g = gw + 0.01 * expect_w
-        g = 0.001 * expect_w.norm() / g.norm() * g
+        rate = eta * float(expect_w.norm() / g.norm())
+        g = (min(rate, 0.5) / 0.5 if clip else rate) * g
         vw, vb = 0.9 * vw + g, 0.9 * vb + gb
         expect_w, expect_b = expect_w - 0.5 * vw, expect_b - 0.5 * vb
     assert torch.allclose(w, expect_w, atol=1e-6) and torch.allclose(b, expect_b, atol=1e-6)

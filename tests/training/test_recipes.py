@@ -75,7 +75,13 @@ def test_an_objective_that_needs_a_head_has_one_without_further_options(name):
 PUBLISHED = {  # optimizer, rate, batch, weight decay, epochs, last width of the head
     "barlow_twins_imagenet": ("lars", 1.6, 2048, 1e-6, 1000, 8192),
     "byol_cifar10": ("lars", 5.0, 256, 1e-6, 1000, 128),
+    "barlow_twins_solo_learn": ("lars", 0.3, 256, 1e-4, 1000, 2048),
     "byol_imagenet": ("lars", 7.2, 4096, 1e-6, 100, 256),
+    "byol_imagenet100": ("lars", 0.45, 256, 1e-6, 500, 256),
+    "byol_solo_learn": ("lars", 1.0, 256, 1e-5, 1000, 256),
+    "contrastive_solo_learn": ("lars", 0.4, 256, 1e-4, 1000, 256),
+    "simsiam_solo_learn": ("sgd", 0.5, 256, 1e-5, 1000, 2048),
+    "vicreg_solo_learn": ("lars", 0.3, 256, 1e-4, 1000, 2048),
     "contrastive_cifar10": ("lars", 5.0, 256, 1e-6, 1000, 256),
     "contrastive_imagenet": ("lars", 4.8, 4096, 1e-6, 100, 128),
     "lejepa_imagenette": ("adamw", 2e-3, 256, 0.05, 800, None),
@@ -95,6 +101,8 @@ def test_published_settings_are_the_published_ones(name):
     assert (fit.optimizer, fit.batch_size, fit.epochs) == (wanted[0], wanted[2], wanted[4])
     assert (fit.lr, fit.weight_decay) == pytest.approx((wanted[1], wanted[3]))
     assert wanted[5] is None or config.model.projector[-1] == wanted[5]
+    larc = name.endswith("_solo_learn") and fit.optimizer == "lars"
+    assert (fit.trust, fit.trust_clip) == ((0.02, True) if larc else (0.001, False))
 
 
 @pytest.mark.parametrize(("name", "schedule"), [("byol", "cosine"), ("moco", "cosine"), ("vssl", "constant")])

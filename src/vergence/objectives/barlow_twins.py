@@ -1,10 +1,10 @@
 r"""Redundancy reduction (Barlow Twins: Zbontar et al., 2021), arXiv:2103.03230.
 
-Loss            sum_d (1 - C_dd)^2 + lambda sum_{d != e} C_de^2                                 (eq. 1)
+Loss            s [sum_d (1 - C_dd)^2 + lambda sum_{d != e} C_de^2],   s = 1 in the paper       (eq. 1)
 Correlation     C_de = 1/B sum_n (z_a - mean)_nd (z_b - mean)_ne / (s_ad s_be),   s^2 = variance over B + 1e-5      (eq. 2)
 
 The loss is lightly's, which is that of the released code; its lambda is 0.0051, the paper's text has 0.005, the default here.
-solo-learn multiplies the loss by 0.1 besides. The method gathers all processes' items, so C is that of the whole batch.
+solo-learn multiplies the loss by s = 0.1 on CIFAR-10. The method gathers all processes' items, so C is that of the whole batch.
 
 Shapes: B pairs, D features. Terms: sums over pairs of features, of means over pairs; no units. The loss defines no density.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from vergence.objectives.core import Objective, require_batch
 from vergence.objectives.parts.information import require_several
 from vergence.objectives.parts.packages import lightly_module
-from vergence.utils.checks import require_at_least
+from vergence.utils.checks import require_at_least, require_positive
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["BarlowTwins"]
@@ -28,6 +28,7 @@ class BarlowTwins(Objective):
     Args:
         dim: Features D of the embeddings.
         redundancy: Weight lambda >= 0 of the correlations of different features.
+        scale: Factor s > 0 of the loss, which matters to an optimizer that does not remove it, such as SGD.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -41,10 +42,11 @@ class BarlowTwins(Objective):
 
     package: ClassVar[str | None] = "lightly"
 
-    def __init__(self, dim: int, *, redundancy: float = 0.005) -> None:
+    def __init__(self, dim: int, *, redundancy: float = 0.005, scale: float = 1.0) -> None:
         super().__init__()
         require_at_least(0, redundancy=redundancy)
-        self.dim, self.redundancy = dim, redundancy
+        require_positive(scale=scale)
+        self.dim, self.redundancy, self.scale = dim, redundancy, scale
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``correlation``, >= 0.
@@ -55,4 +57,4 @@ class BarlowTwins(Objective):
         require_batch(za, zb, self.dim)
         require_several(za)
         loss = lightly_module("barlow_twins", "barlow_twins_loss").BarlowTwinsLoss(self.redundancy)
-        return {"correlation": loss(upcast_half(za), upcast_half(zb))}
+        return {"correlation": self.scale * loss(upcast_half(za), upcast_half(zb))}

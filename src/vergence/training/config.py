@@ -173,6 +173,8 @@ class FitConfig(Checked):
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         betas: AdamW's momenta of the gradient and of its square, in [0, 1); masked autoencoders take (0.9, 0.95).
+        trust: LARS: coefficient eta of the layers' rates (`vergence.training.optimizers.LARS`).
+        trust_clip: LARS: whether a layer's rate is at most ``lr`` (LARC), as in solo-learn.
         lr: Peak learning rate; not rescaled with the batch size.
         encoder_lr: Learning rate of the encoders, as a multiple of ``lr``. Below 1 projector and objective follow the encoder
             faster than it moves; VJE loses fewer directions so (``docs/trained.md``).
@@ -192,20 +194,21 @@ class FitConfig(Checked):
     """
 
     most: typing.ClassVar[dict[str, float]] = {
-        **dict.fromkeys(("epochs", "warmup_epochs", "knn_every", "lr", "encoder_lr", "weight_decay"), 1_000_000),
+        **dict.fromkeys(("epochs", "warmup_epochs", "knn_every", "lr", "trust", "encoder_lr", "weight_decay"), 1_000_000),
         **{"batch_size": 2**20, "devices": 1024, "nodes": 16_384, "workers": 1024, "threads": 1024, "seed": 2**63 - 1},
     }
     least: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "threads"), 1),
-        **dict.fromkeys(
-            ("lr", "encoder_lr", "weight_decay", "warmup_epochs", "clip", "workers", "seed", "knn_every", "checkpoint_seconds"), 0
-        ),
+        **dict.fromkeys(("lr", "trust", "encoder_lr", "weight_decay", "warmup_epochs", "clip"), 0),
+        **dict.fromkeys(("workers", "seed", "knn_every", "checkpoint_seconds"), 0),
     }
 
     epochs: int = 100
     batch_size: int = 256
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     betas: tuple[float, float] = (0.9, 0.999)
+    trust: float = 0.001
+    trust_clip: bool = False
     lr: float = 0.05
     encoder_lr: float = 1.0
     weight_decay: float = 5e-6

@@ -33,10 +33,19 @@ class LARS(torch.optim.SGD):
     """SGD with layer-wise adaptive rates (You et al., 2017), arXiv:1708.03888.
 
     g <- eta |w| / |g + wd w| (g + wd w) for every weight of two or more dimensions; biases and normalization layers
-    take plain SGD without decay. As in the released code of SimCLR and VICReg, eta = 0.001.
+    take plain SGD without decay.
+
+    Args:
+        params: Parameters or groups, as of ``torch.optim.SGD``.
+        eta: Coefficient of the layers' rates; 0.001 in the released code of SimCLR and VICReg.
+        clip: Whether a layer's rate is the smaller one of eta |w| / |g + wd w| and lr, as in solo-learn (LARC), instead of
+            their product.
+        **settings: As of ``torch.optim.SGD``.
     """
 
-    eta = 0.001
+    def __init__(self, params: Any, *, eta: float = 0.001, clip: bool = False, **settings: Any) -> None:
+        super().__init__(params, **settings)
+        self.eta, self.clip = eta, clip
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -48,7 +57,7 @@ class LARS(torch.optim.SGD):
                     w.grad.add_(w, alpha=group["weight_decay"])
                     norm_w, norm_g = w.norm(), w.grad.norm()
                     trust = torch.where((norm_w > 0) & (norm_g > 0), self.eta * norm_w / norm_g, 1.0)
-                    w.grad.mul_(trust)
+                    w.grad.mul_((trust / group["lr"]).clamp(max=1) if self.clip else trust)
             group["weight_decay"] = 0.0
         super().step(closure)
         for group, value in zip(self.param_groups, decay, strict=True):
@@ -102,7 +111,8 @@ def build_optimizer(config: FitConfig, method: nn.Module) -> torch.optim.Optimiz
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
     if config.optimizer == "lars":
-        return LARS(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+        trust: dict[str, Any] = {"eta": config.trust, "clip": config.trust_clip}
+        return LARS(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, **trust)
     return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=True)
 
 

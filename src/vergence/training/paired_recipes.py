@@ -16,6 +16,7 @@ __all__ = [
     "barlow_twins_small",
     "byol_cifar10",
     "byol_imagenet",
+    "byol_imagenet100",
     "byol_small",
     "contrastive_cifar10",
     "contrastive_imagenet",
@@ -61,6 +62,17 @@ def byol_cifar10(source: str = "cifar10") -> RunConfig:
     """
     model = _model("byol", (2048, 128), "batch", {"hidden": 2048}, "resnet18-cifar")
     return _cifar10(source, model, dataclasses.replace(ASYMMETRIC, blur=0.0), lr=5.0)
+
+
+def byol_imagenet100(source: str = "imagenet100") -> RunConfig:
+    """BYOL on ImageNet-100 as in the comparison of arXiv:2505.12477: ResNet-50, LARS 0.45, batch 256, 500 epochs.
+
+    Command: ``vergence train PATH --recipe byol_imagenet100 --devices 2 --out runs/byol_imagenet100``
+    Device and time: two data-center GPUs; not run by us.
+    Paper (arXiv:2505.12477, table 1), on corrupted images: linear probe 66.7 (pixelate, severity 1) to 56.4 (noise, severity 5).
+    """
+    model = _model("byol", (4096, 256), "batch", {"hidden": 4096})
+    return _imagenet(source, model, ASYMMETRIC, epochs=500, batch_size=256, optimizer="lars", lr=0.45, weight_decay=1e-6)
 
 
 def simsiam_imagenet(source: str = "imagenet") -> RunConfig:
