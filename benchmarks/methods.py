@@ -2,7 +2,7 @@
 
     python benchmarks/methods.py --data-root DATA                       # 10,000 images, 20 epochs, three seeds
     python benchmarks/methods.py --data-root DATA --seconds 300         # as many epochs as fit into 300 s of one processor
-    python benchmarks/methods.py --data-root DATA --seconds 300 --set size=16 --rates-of 10   # no search: rates of 10 epochs
+    python benchmarks/methods.py --data-root DATA --seconds 300 --set size=16 --search-share 0.2 --rates 5e-4 2e-3 8e-3
     python benchmarks/methods.py --data-root DATA --limit 2000 --epochs 5 --seeds 0
 
 A row of ``results/methods.jsonl`` for each method, setting and seed; rows that the ledger has from the same commit are skipped.
@@ -11,8 +11,8 @@ on pairs have the views of ``vje_small``, methods on images those of their recip
 
 published   the optimizer of the method's paper, with its learning rate per 256 images scaled to the batch; only for methods whose
             optimizer is known and that the library has
-searched    AdamW with the best of four learning rates, by kNN among training images after half of the epochs; test images and
-            their labels serve no choice
+searched    AdamW with the best of four learning rates, by kNN among training images after half of the epochs, or after
+            ``--search-share`` of them; test images and their labels serve no choice
 control     no gradient: the network with its first weights, the pixels, 256 of their principal components, and the closed form
             of patches (the recipe ``patches``)
 
@@ -118,27 +118,14 @@ def epochs(a: argparse.Namespace, settings: dict[str, Any], place: Path) -> int:
     return max(1, int(a.seconds * rate / run.folder.metadata.n_train))
 
 
-def earlier_search(a: argparse.Namespace, method: str) -> dict[str, float]:
-    """Returns the newest search in the ledger of a method, among trainings of ``--rates-of`` epochs."""
-    wanted = {"method": method, "setting": "searched", "data": a.data, "epochs": a.rates_of}
-    found = [row["search"] for row in ledger.rows("methods") if wanted.items() <= {k: row[k] for k in wanted}.items()]
-    if not found:
-        raise SystemExit(
-            f"expected a searched row of {method} with {a.rates_of} epochs in the ledger, found none; search without --rates-of"
-        )
-    return found[-1]
-
-
 def searched(a: argparse.Namespace, key: dict[str, Any], settings: dict[str, Any], place: Path) -> dict[str, Any]:
-    """Returns AdamW's settings with the learning rate that is best among training images after half of the epochs.
+    """Returns AdamW's settings with the learning rate that is best among training images after a share of the epochs.
 
-    The search has seed 0. It is that of an earlier row of the same commit and settings, where there is one, or with
-    ``--rates-of`` that of the ledger's trainings of so many epochs.
+    The search has seed 0 and is that of an earlier row of the same commit and settings, where there is one.
     """
     found = next((row["search"] for row in ledger.rows(a.out) if ledger.matches(row, **key)), None) if a.out else None
-    found = earlier_search(a, key["method"]) if found is None and a.rates_of else found
     if found is None:
-        found, some = {}, max(1, settings["epochs"] // 2)
+        found, some = {}, max(1, int(a.search_share * settings["epochs"]))
         for rate in a.rates:
             trial = {
                 **settings,
@@ -248,7 +235,8 @@ def typical_and_foreign(a: argparse.Namespace, opened: Data) -> dict[str, torch.
 def rows_to_measure(a: argparse.Namespace) -> Iterator[tuple[dict[str, Any], int]]:
     """Yields the key and the seed of each row: controls first, then whole settings, so that a stop leaves few gaps."""
     shared: dict[str, Any] = {"measurement": "methods", "data": a.data, "n_train": a.limit, "batch_size": a.batch_size}
-    shared |= {"epochs": None if a.seconds else a.epochs, "budget_seconds": a.seconds, "set": a.settings, "rates_of": a.rates_of}
+    shared |= {"epochs": None if a.seconds else a.epochs, "budget_seconds": a.seconds, "set": a.settings}
+    shared |= {"search_share": a.search_share, "rates": a.rates}
     for seed, setting in itertools.product(a.seeds, [one for one in SETTINGS if one in a.chosen]):
         for method in a.controls if setting == "control" else a.methods:
             if setting != "published" or METHODS[method] is not None:
@@ -265,18 +253,16 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seconds", type=float, help="budget of a training in seconds of one processor, instead of --epochs")
-    parser.add_argument(
-        "--rates-of", type=int, metavar="EPOCHS", help="no search: rates that the ledger's runs of EPOCHS epochs chose"
-    )
+    parser.add_argument("--rates", type=float, nargs="+", default=list(SEARCHED), help="learning rates that the search tries")
+    parser.add_argument("--search-share", type=float, default=0.5, help="share of the epochs that the search trains for")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--foreign", nargs="*", default=list(FOREIGN), choices=list(FOREIGN))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the runs, in JSON")
     parser.add_argument("--note", default="", help="written to each row")
     a = ledger.parse(parser, "methods")
-    a.settings, a.shown, a.rates, a.steps, a.controls, a.options = (
+    a.settings, a.shown, a.steps, a.controls, a.options = (
         ledger.settings(a.set),
         SHOWN,
-        SEARCHED,
         STEPS,
         list(CONTROLS),
         {},
@@ -284,7 +270,7 @@ def main() -> None:
     if a.tiny:
         a.methods, a.chosen, a.controls = ["simsiam"], ["searched", "control"], ["pca", "patches"]
         a.seeds, a.foreign = [0], ["noise"]
-        a.limit, a.epochs, a.batch_size, a.shown, a.rates, a.steps = 64, 1, 16, 40, SEARCHED[:1], 1
+        a.limit, a.epochs, a.batch_size, a.shown, a.rates, a.steps = 64, 1, 16, 40, [SEARCHED[0]], 1
         a.settings |= {"size": 8}
         a.options = {"simsiam": {"options": {"hidden": 8}, "projector": (16, 16)}}
         a.options["patches"] = {"encoder": "patches:atoms=4,second=0,directions=16,dim=8"}

@@ -14,7 +14,16 @@ from vergence.data.sources import open_data
 from vergence.evaluation import controls
 from vergence.training import recipes
 
-OPTIONS = {"data": "digits", "limit": 100, "batch_size": 16, "seconds": None, "epochs": 2, "settings": {}, "rates_of": None}
+OPTIONS = {
+    "data": "digits",
+    "limit": 100,
+    "batch_size": 16,
+    "seconds": None,
+    "epochs": 2,
+    "settings": {},
+    "search_share": 0.5,
+    "rates": [1e-3],
+}
 
 
 def options(**changes):
@@ -40,23 +49,12 @@ def test_the_published_rate_is_scaled_to_the_batch():
 def test_a_search_serves_every_seed_of_its_commit(tmp_path):
     """Nothing is trained: there is no folder to train in."""
     key = {"method": "byol", "setting": "searched", "set": {}}
-    a = options(out=tmp_path / "rows.jsonl", rates=(1e-3,))
+    a = options(out=tmp_path / "rows.jsonl")
     search = {"0.0005": 0.2, "0.002": 0.31, "0.008": 0.3}
     ledger.add(a.out, ledger.row({**key, "search": {**search, "0.008": 0.9}}, seed=0) | {"commit": "0123456789ab"})
     ledger.add(a.out, ledger.row({**key, "search": search}, seed=0))
     found = benchmark.searched(a, key, {}, None)
     assert found == {"optimizer": "adamw", "weight_decay": 1e-4, "lr": 0.002, "search": search}
-
-
-def test_a_longer_budget_can_take_the_rates_of_a_shorter_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "RESULTS", tmp_path)
-    row = {"method": "byol", "setting": "searched", "data": "digits", "epochs": 10, "search": {"0.002": 0.3, "0.008": 0.2}}
-    for other in ({}, {"epochs": 20, "search": {"0.0005": 0.9}}, {"search": {"0.002": 0.3, "0.008": 0.4}}):
-        ledger.add(tmp_path / "methods.jsonl", ledger.row(row | other, seed=0))
-    found = benchmark.searched(options(out=None, rates_of=10), {"method": "byol"}, {}, None)
-    assert found["lr"] == 0.008, "of the newest row with 10 epochs"
-    with pytest.raises(SystemExit, match="expected a searched row of byol with 5 epochs"):
-        benchmark.searched(options(out=None, rates_of=5), {"method": "byol"}, {}, None)
 
 
 @pytest.mark.float32
