@@ -24,7 +24,7 @@ NEEDS = {"peers.py": "lightly", "joint.py": "lightly", "methods.py": "lightly", 
 NEEDS |= {"corruption.py run": "lightly"}
 NEEDS |= {"pretrained": "efficientnet_lite_pytorch"}
 NEEDS |= {"held_out_classes": "pyod", "--peers pyod": "pyod", " pytorch-ood": "pytorch_ood"}
-NEEDS |= {"figure_": "matplotlib", " draw": "matplotlib", "--draw": "matplotlib"}
+NEEDS |= {"figure_": "matplotlib", "_figure": "matplotlib", " draw": "matplotlib", "--draw": "matplotlib"}
 LAYOUT = ("FashionMNIST/raw", "MNIST/raw", "cifar-10-batches-py")
 # `vergence bench` has no --tiny: one round of the smallest network on a small batch instead.
 BENCH = {"--encoder": "small", "--rounds": "1", "--batch-size": "8", "--dim": "4", "--size": "8", "--device": "cpu"}
@@ -87,7 +87,7 @@ def test_the_page_has_the_commands_of_every_benchmark():
 def test_every_command_runs(outcomes):
     """One test, so that several test processes do not each run all the commands."""
     assert {command: job["output"] for command, job in outcomes.items() if job["code"] != 0} == {}
-    drawn = (" draw", "--draw", "_figure.py")
+    drawn = (" draw", "--draw", "_figure.py", "_figures.py")
     silent = [command for command, job in outcomes.items() if not any(word in command for word in drawn) and not rows(job)]
     assert silent == [], "no row written"
 
