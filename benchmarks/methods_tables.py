@@ -36,6 +36,11 @@ def auroc(rows: list[Row]) -> str:
     return plus_minus([statistics.mean(row["auroc"].values()) for row in rows], 3)
 
 
+def peak(rows: list[Row]) -> str:
+    """Returns the median peak memory in MiB."""
+    return f"{statistics.median(row['peak_mib'] for row in rows):,.0f}"
+
+
 def where(key: Group) -> str:
     """Returns data and budget in words."""
     data, n, epochs, seconds, size, *_ = key
@@ -55,8 +60,7 @@ def every(rows: list[Row]) -> Table:
             own = of_column(found, name)
             cells.append(own if control else f"{own} ({of_column(found, f'untrained_{name}')})")
         ranked = [plus_minus([row["r_auroc"][u] for row in found], 3) if u in found[0]["r_auroc"] else "" for u in UNCERTAINTIES]
-        peak = f"{statistics.median(row['peak_mib'] for row in found):.0f}"
-        cells += [auroc(found), *ranked, of_column(found, "images_per_second", 0), peak]
+        cells += [auroc(found), *ranked, of_column(found, "images_per_second", 0), peak(found)]
         body.append([where(key), str(len(found)), f"`{method}`", rate, *cells])
     header = ["data, items x epochs", "seeds", "method", "optimizer", "kNN (30), % (untrained)", "probe, % (untrained)"]
     header += ["effective rank (untrained)", "AUROC", "R-AUROC, neighbor spread", "R-AUROC, own entropy"]
@@ -72,7 +76,9 @@ def short(rows: list[Row]) -> Table:
         if key[:5] == last:
             name = f"`{key[-1]}`" + (" (control)" if key[-2] == "control" else "")
             cells = [of_column(found, "knn30"), of_column(found, "probe"), of_column(found, "effective_rank"), auroc(found)]
-            line = [name, *cells, of_column(found, "images_per_second", 0)]
+            cells += [plus_minus([row["r_auroc"][UNCERTAINTIES[0]] for row in found], 3)]
+            line = [name, *cells, of_column(found, "images_per_second", 0), peak(found)]
             body.append((statistics.mean(row["knn30"] for row in found), line))
     best = [line for _, line in sorted(body, key=lambda pair: -pair[0])]
-    return ["method", "kNN (30), %", "linear probe, %", "effective rank", "AUROC, foreign images", "images/s"], best
+    header = ["method", "kNN (30), %", "linear probe, %", "effective rank", "AUROC, foreign images", "R-AUROC, neighbor spread"]
+    return [*header, "images/s", "peak memory, MiB"], best

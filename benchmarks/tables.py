@@ -21,7 +21,7 @@ import methods_tables
 import one_class_tables
 from ledger import ROOT, plus_minus, rows
 
-from vergence import objectives
+from vergence import methods, objectives
 
 CONTROLS = ("untrained", "pixels", "pca")
 BUSY = "busy machine"  # how the note of a row begins whose times are not comparable
@@ -38,17 +38,18 @@ def spread(values: list[float]) -> str:
 
 
 def objectives_table() -> str:
-    """A line for each objective: its title and source from its docstring, and how it was tested."""
+    """A line for each objective and method on images: title and source from its docstring, and how it was tested."""
     trained = {row["config"]["model"]["objective"] for row in rows("training")} | {row["objective"] for row in rows("joint")}
     trained |= {row["method"] for row in rows("methods")}
     body = []
-    for name in objectives.names():
-        first = importlib.import_module(f"vergence.objectives.{name}").__doc__.splitlines()[0]
-        title = re.split(r" \(|:|, arXiv", first)[0].rstrip(".")
-        paper = re.search(r"arXiv:\d{4}\.\d{5}( version \d)?", first)
-        state = "tested, measured on real data" if name in trained else "tested"
-        body.append([f"`{name}`", title, paper[0] if paper else "", state])
-    return grid(["name", "what", "source", "status"], body)
+    for folder, option in ((objectives, "--objective"), (methods, "--method")):
+        for name in folder.names():
+            text = importlib.import_module(f"{folder.__name__}.{name}").__doc__
+            title = re.split(r" \(|:|, arXiv", text.splitlines()[0])[0].rstrip(".")
+            paper = re.search(r"arXiv:\d{4}\.\d{4,5}( version \d)?|ICML\s\d{4}", text)
+            state = "tested, measured on real data" if name in trained else "tested"
+            body.append([f"`{name}`", f"`{option}`", title, " ".join(paper[0].split()), state])
+    return grid(["name", "option", "what", "source", "status"], body)
 
 
 def training_table() -> str:
