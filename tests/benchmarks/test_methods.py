@@ -83,7 +83,7 @@ def test_the_short_table_has_the_best_first_and_the_last_budget_alone():
     rows += [measured("patches", "control", 50.0, images_per_second=None)]
     header, body = methods_tables.short(rows)
     assert [line[0] for line in body] == ["`patches` (control)", "`byol`", "`vje`"]
-    assert body[2][1] == "41.0 ± 1.4" and body[1][4:] == ["0.800", "800"] and body[0][-1] == ""
+    assert body[2][1] == "41.0 ± 1.4" and body[1][4:] == ["0.800", "0.600", "800", "900"] and body[0][-2] == ""
     assert {len(line) for line in body} == {len(header)} and methods_tables.short([])[1] == []
 
 
