@@ -104,7 +104,8 @@ def speed_table() -> str:
         setting = f"{row['encoder']}, {row['size']} px, batch {row['batch_size']}, {row['precision']}"
         body.append([what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`vergence {row['measurement']}`"])
     peers = peer_rows()
-    for row in peers:
+    same = ("method", "encoder", "precision", "device", "peer")
+    for row in {tuple(row[key] for key in same): row for row in sorted(peers, key=trained_images)}.values():
         what = f"training here / with {row['peer']}, `{row['method']}`"
         setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}, {row['precision']}; {timed(row)}"
         body.append([what, setting, bounded(row["ratio"]), "`benchmarks/peers.py`"])
@@ -122,7 +123,13 @@ def speed_table() -> str:
 def peer_rows() -> list[dict]:
     """The last row of ``benchmarks/peers.py`` for each setting and peer; one measured on an idle machine where there is one."""
     found = sorted((row for row in rows("peers") if row["method"]), key=lambda row: not row["note"].startswith(BUSY))
-    return list({tuple(row[key] for key in ("method", "encoder", "precision", "device", "peer")): row for row in found}.values())
+    same = ("method", "encoder", "precision", "epochs", "device", "peer")
+    return list({tuple(row[key] for key in same): row for row in found}.values())
+
+
+def trained_images(row: dict) -> int:
+    """Returns how many images a row's trainings saw."""
+    return row["n_train"] * row["epochs"]
 
 
 def timed(row: dict) -> str:
