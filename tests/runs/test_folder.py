@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 import vergence
 from vergence.data.items import ArrayItems
 from vergence.encoders.dictionary import normalized_patches
-from vergence.runs import folder, judging, robust
+from vergence.runs import folder, judging, leaks, robust
 from vergence.runs.folder import score_folder
 from vergence.runs.folder_levels import FolderLevels
 from vergence.runs.leaks import leaked
@@ -233,6 +233,9 @@ def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(t
     header, row = (tmp_path / "s.csv").read_text().splitlines()[::91][:2]
     assert header.endswith(",leak") and row.endswith(",t020.png")
     assert score_folder(tmp_path / "test", workers=0).leak == []
+    (tmp_path / "train" / "broken.png").write_bytes(b"no picture")
+    again = score_folder(tmp_path / "test", leaks_from=tmp_path / "train", workers=0)
+    assert again.leak == found.leak and "1 of 151 other items cannot be read, and were not compared" in again.notes
 
 
 def test_equal_vectors_of_another_source_are_leaks():
@@ -251,6 +254,17 @@ def test_images_of_another_size_or_in_gray_are_compared_too():
     small = torch.nn.functional.interpolate(x.float(), size=32, mode="bilinear", antialias=True).round().byte()
     assert leaked(ArrayItems(small[:30]), ArrayItems(x)) == {str(i): str(i) for i in range(30)}
     assert leaked(ArrayItems(gray), ArrayItems(x)) == {str(i): str(i) for i in range(8)}
+
+
+def test_many_images_are_compared_for_equality_alone_and_a_note_says_so(monkeypatch):
+    x = photographs(60)
+    other = torch.cat([x[:2], changed(x[2:4])])
+    items = ArrayItems(x)
+    assert leaked(items, ArrayItems(other)) == {str(i): str(i) for i in range(4)}
+    monkeypatch.setattr(leaks, "MOST_COMPARED", 50)
+    found = score_folder(items, leaks_from=ArrayItems(other))
+    assert [name for name, one in zip(found.names, found.leak, strict=True) if one] == ["0", "1"]
+    assert any(note.startswith("leaks: equal items alone are found") for note in found.notes)
 
 
 def test_copies_are_named_and_never_fit_each_other(tmp_path):

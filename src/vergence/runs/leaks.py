@@ -12,7 +12,7 @@ from vergence.detection import thumbnail_leaks, thumbnails
 from vergence.runs.levels import Arrays, streamed
 from vergence.training.calibration import MOST_COMPARED, digests
 
-__all__ = ["leaked"]
+__all__ = ["leaked", "near_compared"]
 
 SMALLEST = 4  # pixels a side of images whose thumbnails are compared
 
@@ -40,8 +40,7 @@ def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings
     """
     if len(items.shape) != len(other.shape) or (len(items.shape) != 3 and items.shape != other.shape):
         raise ValueError(f"expected two sources of one kind, found items of shape {items.shape} and {other.shape}; name another")
-    compared = len(items.shape) == 3 and items.shape[0] in (1, 3) and min(items.shape[1:]) >= SMALLEST
-    compared = compared and max(len(items), len(other)) <= MOST_COMPARED
+    compared = near_compared(items, other)
 
     def columns(x: Tensor) -> Arrays:
         if len(items.shape) == 3 and tuple(x.shape[1:]) != items.shape:
@@ -56,6 +55,12 @@ def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings
     if compared:  # the most similar pair of each item is the first
         pairs = np.concatenate([pairs, thumbnail_leaks(*(torch.from_numpy(one["thumbnail"]) for one in (a, b))).pairs])
     return {items.names[b["index"][j]]: other.names[a["index"][i]] for i, j in reversed(pairs.tolist())}
+
+
+def near_compared(items: Items, other: Items) -> bool:
+    """Returns whether near-duplicates between two sources are looked for, not equal items alone."""
+    images = len(items.shape) == 3 and items.shape[0] in (1, 3) and min(items.shape[1:]) >= SMALLEST
+    return images and max(len(items), len(other)) <= MOST_COMPARED
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
