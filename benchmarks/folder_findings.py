@@ -120,7 +120,7 @@ def planted_leaks(options: argparse.Namespace, x: torch.Tensor, seed: int) -> No
     chosen = x[torch.randperm(len(x))[: n + new]]
     copied = torch.stack([saved_again(chosen[i], HOWS[i % 4]) for i in range(copies)])
     start = time.perf_counter()
-    found = leaked(ArrayItems(torch.cat([chosen[n:], copied])), ArrayItems(chosen[:n]))
+    found = leaked(ArrayItems(torch.cat([chosen[n:], copied])), ArrayItems(chosen[:n])).names
     seconds = time.perf_counter() - start
     right = [found.get(str(new + i)) == str(i) for i in range(copies)]
     values = {"part": "planted", "items": [n, new + copies], "planted": copies, "found": sum(right)}

@@ -485,9 +485,10 @@ def test_a_folder_is_judged_by_itself(run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     found = call("score", folder, "--out", tmp_path / "l.csv", "--leaks-from", other)
-    assert "items that are in the other source, too, or nearly so: 40" in found.stdout, found.stderr
+    assert "copies or near-duplicates of items in the other source: 40" in found.stdout, found.stderr
     refused("score", folder, "--out", tmp_path / "u.csv", "--leaks-from", folder, words="which overlaps it")
     refused("score", run, folder, "--out", tmp_path / "u.csv", "--leaks-from", other, words="FOLDER alone with --leaks-from")
+    refused("score", "digits", "--out", tmp_path / "u.csv", "--leaks-from", "digits:test", words="which overlaps it")
     refused("score", folder, "--out", tmp_path / "u.csv", "--fpr", "0.01", words="expected RUN IMAGES with --fpr")
     refused("score", tmp_path / "nothing", "--out", tmp_path / "u.csv", words="found no such file or folder")
 

@@ -227,7 +227,7 @@ def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(t
     assert sum(near) >= 9 and [leak["t090.png"], leak["t091.png"]] == ["t020.png", "t021.png"]
     total = sum(map(bool, found.leak))
     assert total == sum(near) + 2, "no other one"
-    assert f"items that are in the other source, too, or nearly so: {total}" in found.lines()
+    assert f"copies or near-duplicates of items in the other source: {total}" in found.lines()
     page = (tmp_path / "s.csv.html").read_text()
     assert "t090.png, and t020.png of the other source" in page and page.count("of the other source</h3>") == total
     header, row = (tmp_path / "s.csv").read_text().splitlines()[::91][:2]
@@ -248,23 +248,47 @@ def test_equal_vectors_of_another_source_are_leaks():
         score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(photographs(20)))
 
 
+def same(n):
+    return {str(i): str(i) for i in range(n)}
+
+
 def test_images_of_another_size_or_in_gray_are_compared_too():
     x = photographs(120, side=48)
     gray = (x[:8].float() * torch.tensor([0.2989, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True).byte()
     small = torch.nn.functional.interpolate(x.float(), size=32, mode="bilinear", antialias=True).round().byte()
-    assert leaked(ArrayItems(small[:30]), ArrayItems(x)) == {str(i): str(i) for i in range(30)}
-    assert leaked(ArrayItems(gray), ArrayItems(x)) == {str(i): str(i) for i in range(8)}
+    assert leaked(ArrayItems(small[:30]), ArrayItems(x)).names == same(30)
+    assert leaked(ArrayItems(gray), ArrayItems(x)).names == leaked(ArrayItems(x), ArrayItems(gray)).names == same(8)
+    with pytest.raises(ValueError, match=r"expected two sources of one kind, found items of shape \(2, 48, 48\)"):
+        leaked(ArrayItems(x[:, :2]), ArrayItems(x))
 
 
-def test_many_images_are_compared_for_equality_alone_and_a_note_says_so(monkeypatch):
+@pytest.mark.parametrize("n", [10, 50, 100])
+def test_however_many_items_two_sources_share_they_are_found(n):
+    x, y = photographs(100), photographs(100, seed=9)
+    found = leaked(ArrayItems(torch.cat([changed(x[:n]), y[n:]])), ArrayItems(x)).names
+    assert len(found) >= 0.95 * n and found.items() <= same(n).items()
+    both = leaked(ArrayItems(torch.cat([x[:n], changed(x[:n])])), ArrayItems(x)).names  # equal ones do not hide the others
+    assert len(both) >= 1.95 * n and all(int(mine) % n == int(there) for mine, there in both.items())
+
+
+def test_a_folder_of_one_or_two_pictures_is_compared_with_another():
+    x = photographs(60)
+    assert leaked(ArrayItems(changed(x[5:6])), ArrayItems(x)).names == {"0": "5"}
+    assert leaked(ArrayItems(x), ArrayItems(changed(x[5:7]))).names == {"5": "0", "6": "1"}
+
+
+def test_what_is_not_compared_is_a_note(monkeypatch):
     x = photographs(60)
     other = torch.cat([x[:2], changed(x[2:4])])
     items = ArrayItems(x)
-    assert leaked(items, ArrayItems(other)) == {str(i): str(i) for i in range(4)}
+    assert leaked(items, ArrayItems(other)).names == same(4)
+    black = ArrayItems(torch.zeros(30, 3, 24, 24, dtype=torch.uint8))
+    found = leaked(ArrayItems(torch.ones(30, 3, 24, 24, dtype=torch.uint8)), black)
+    assert found.names == {} and "near-duplicates in both sources were not looked for: expected" in found.notes[0]
     monkeypatch.setattr(leaks, "MOST_COMPARED", 50)
-    found = score_folder(items, leaks_from=ArrayItems(other))
-    assert [name for name, one in zip(found.names, found.leak, strict=True) if one] == ["0", "1"]
-    assert any(note.startswith("leaks: equal items alone are found") for note in found.notes)
+    judged = score_folder(items, leaks_from=ArrayItems(other))
+    assert [name for name, one in zip(judged.names, judged.leak, strict=True) if one] == ["0", "1"]
+    assert any(note.startswith("only equal images were looked for in both sources") for note in judged.notes)
 
 
 def test_copies_are_named_and_never_fit_each_other(tmp_path):

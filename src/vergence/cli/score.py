@@ -69,14 +69,14 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     from vergence.runs.run import load
     from vergence.runs.scoring import require_apart, score_items
 
+    if command.leaks_from is not None:
+        raise ValueError(f"expected FOLDER alone with --leaks-from, found {command.run} and {images}; leave one out")
     if command.calibration is not None:
         require_apart(command.calibration, images)
     run = load(Path(command.run), device=command.device, trust_code=command.trust_code)
     items = run.items(images, root=command.data_root)
     if command.pairs:
         return _of_pairs(command, run, items, confirmed)
-    if command.leaks_from is not None:
-        raise ValueError(f"expected FOLDER alone with --leaks-from, found {command.run} and {images}; leave one out")
     given = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
     settings: dict[str, Any] = {"fdr": command.fdr, "fpr": command.fpr, "confidence": command.confidence}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}

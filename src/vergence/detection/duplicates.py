@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 BITS = 12  # of 64 by which the hashes of near-duplicates may differ
 MOST = 100  # pairs per item, above which a threshold cannot be meant
 SIDE, CELLS = 16, 8  # of a thumbnail in pixels, and of the means by which thumbnails are compared
-SAMPLE = 2000  # thumbnails that a threshold comes from
+SAMPLE, FEWEST = 2000, 3  # thumbnails that a threshold comes from, at most and at least
 LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above both of which they are a kind and no copies
 
 
@@ -195,8 +195,8 @@ def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, devi
         ValueError: The features do not fit, or all are equal.
     """
     x, y = F.normalize(features_of("features", features).double()), F.normalize(features_of("views", views).double())
-    if x.shape != y.shape or len(x) < 3:
-        raise ValueError(f"expected one view of each of at least 3 images, found {tuple(x.shape)} and {tuple(y.shape)}")
+    if x.shape != y.shape or len(x) < FEWEST:
+        raise ValueError(f"expected one view of each of at least {FEWEST} images, found {tuple(x.shape)} and {tuple(y.shape)}")
     require_within("(0, 1)", share=share)
     require_at_least(0, deviations=deviations)
     same = (x - y).square().sum(1) / 2  # 1 - cosine, without cancellation
@@ -338,7 +338,8 @@ def near_groups(images: Any, equal: Any = None, *, random_state: int = 0) -> Int
 def thumbnail_leaks(train: Any, test: Any, *, random_state: int = 0) -> Duplicates:
     """Returns pairs of copies and near-duplicates between the images of two folders, compared as in `near_groups`.
 
-    The cosine comes from 2,000 thumbnails of both folders; where these cannot be told apart, no pair is found.
+    The cosine is the larger one of those that 2,000 thumbnails of each folder give, so that it does not matter how many images
+    the folders share; folders of less than 3 different images give none.
 
     Args:
         train: `thumbnails` (N, C, h, w) of uint8.
@@ -349,7 +350,7 @@ def thumbnail_leaks(train: Any, test: Any, *, random_state: int = 0) -> Duplicat
         Pairs (index in ``train``, index in ``test``), the most similar first.
 
     Raises:
-        ValueError: The thumbnails of the two folders differ in shape.
+        ValueError: The thumbnails of the two folders differ in shape, or cannot be told apart: nearly all are equal, or alike.
 
     Example:
         >>> x = torch.randint(0, 256, (60, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -361,12 +362,15 @@ def thumbnail_leaks(train: Any, test: Any, *, random_state: int = 0) -> Duplicat
     x, y = images_of(train), images_of(test)
     if x.shape[1:] != y.shape[1:]:
         raise ValueError(f"expected thumbnails of one shape, found {tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
-    try:
-        threshold = _threshold(torch.cat([x, y]), random_state)
-        return leaks(_means(x), _means(y), (perceptual_hash(x), perceptual_hash(y)), threshold=threshold)
-    except ValueError:  # nearly all are equal, or alike
-        none = np.zeros(0)
-        return Duplicates(np.zeros((0, 2), dtype=np.int64), none, none.astype(np.int64))
+    several = [one for one in (_different(x), _different(y)) if len(one) >= FEWEST] or [_different(torch.cat([x, y]))]
+    threshold = max(_threshold(one, random_state) for one in several)
+    return leaks(_means(x), _means(y), (perceptual_hash(x), perceptual_hash(y)), threshold=threshold)
+
+
+def _different(x: Tensor) -> Tensor:
+    """Returns the thumbnails without those that equal an earlier one."""
+    first = np.unique(x.flatten(1).cpu().numpy(), axis=0, return_index=True)[1]
+    return x[torch.from_numpy(np.sort(first)).to(x.device)]
 
 
 def _near_thumbnails(x: Tensor, seed: int) -> Ints:
@@ -383,8 +387,8 @@ def _threshold(x: Tensor, seed: int) -> float:
     Raises:
         ValueError: They cannot be told apart.
     """
-    if len(x) < 3 or min(x.shape[2:]) < 2:
-        raise ValueError(f"expected at least 3 thumbnails of at least 2 pixels a side, found {tuple(x.shape)}")
+    if len(x) < FEWEST or min(x.shape[2:]) < 2:
+        raise ValueError(f"expected at least {FEWEST} different thumbnails of at least 2 pixels a side, found {tuple(x.shape)}")
     generator = torch.Generator().manual_seed(seed)
     part = x[torch.randperm(len(x), generator=generator)[:SAMPLE].to(x.device)]
     return round(similarity_threshold(_means(part), _means(mild_views(part, generator))).threshold, 6)

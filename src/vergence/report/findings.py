@@ -12,7 +12,7 @@ SECTIONS = {
     "oddities": "The most unusual, the strangest first",
     "groups": "Groups of items that are alike and unlike all others",
     "copies": "Copies and near-duplicates",
-    "leaks": "In the other source, too, or nearly so",
+    "leaks": "Copies or near-duplicates of items in the other source",
     "meaning": "What the numbers mean",
 }
 

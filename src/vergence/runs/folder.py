@@ -17,9 +17,8 @@ from vergence.runs.findings import write_folder_page
 from vergence.runs.folder_levels import Described, FolderLevels
 from vergence.runs.identity import of_items, of_module, versions
 from vergence.runs.judging import Judged, Kept, judge
-from vergence.runs.leaks import leaked, near_compared
+from vergence.runs.leaks import Leaks, leaked
 from vergence.runs.scoring import overlap
-from vergence.training.calibration import MOST_COMPARED
 from vergence.training.folder import write_skipped
 from vergence.utils.checks import require_within
 from vergence.utils.files import require_table
@@ -82,16 +81,16 @@ def score_folder(
     own = FolderLevels(items, seed) if run is None else run.levels()
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
-        leak: dict[str, str] = {}
+        shared = Leaks({})
         if other is not None:
             with late_bar("copies", len(items) + len(other)) as advance:
-                leak = leaked(items, other, advance, workers=workers)
+                shared = leaked(items, other, advance, workers=workers)
         with late_bar("items", len(items)) as advance:
             choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
             found = judge(Described(own), items, advance, kept=kept, sizes=_sizes(source, items), **choices, **settings)
         if other is not None:
-            found.leak = [leak.get(name, "") for name in found.names]
-            found.notes += _what_was_compared(items, other)
+            found.leak = [shared.names.get(name, "") for name in found.names]
+            found.notes += shared.notes
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)
         if out is not None:
@@ -142,16 +141,6 @@ def _other(given: str | Path | Items | None, source: str | Path | Items, run: "R
     if not isinstance(source, Items) and overlap(str(given), str(source)):
         raise ValueError(f"expected other items than those of {source}, found {given}, which overlaps it; name another source")
     return _items(str(given), run, root)
-
-
-def _what_was_compared(items: Items, other: Items) -> list[str]:
-    """Returns what the reader must know of a search for leaks."""
-    notes = (
-        [f"{len(other.skipped):,} of {len(other):,} other items cannot be read, and were not compared"] if other.skipped else []
-    )
-    if len(items.shape) == 3 and not near_compared(items, other):
-        notes.append(f"leaks: equal items alone are found, of small images or of more than {MOST_COMPARED:,}")
-    return notes
 
 
 def _items(source: str, run: "Run | None", root: str | None) -> Items:

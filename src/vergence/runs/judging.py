@@ -117,7 +117,7 @@ class Judged:
             for group in self.groups
         ]
         counted = {"copies of other items": copies, "near-duplicates of other items": near}
-        counted["items that are in the other source, too, or nearly so"] = sum(map(bool, self.leak))
+        counted["copies or near-duplicates of items in the other source"] = sum(map(bool, self.leak))
         return [found, *heaps, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
 
     def write(self, out: Path) -> None:

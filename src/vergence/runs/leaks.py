@@ -1,5 +1,6 @@
 """Leaks: items of one source that are copies or near-duplicates of items of another, such as test images of training images."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,31 @@ from vergence.detection import thumbnail_leaks, thumbnails
 from vergence.runs.levels import Arrays, streamed
 from vergence.training.calibration import MOST_COMPARED, digests
 
-__all__ = ["leaked", "near_compared"]
+__all__ = ["Leaks", "leaked"]
 
 SMALLEST = 4  # pixels a side of images whose thumbnails are compared
+KINDS = (1, 3)  # channels of images that can be compared with each other
 
 
-def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings: Any) -> dict[str, str]:
-    """Returns the items of which another source has a copy or a near-duplicate: the name there, by the name of the item.
+@dataclass(frozen=True)
+class Leaks:
+    """What two sources share.
 
-    Images of the other source are brought to the shape of the items and compared by thumbnails
-    (`vergence.detection.thumbnail_leaks`). Vectors, images of less than 4 pixels, and sources of more than 100,000 images are
-    searched for equal items alone.
+    Attributes:
+        names: Name in the other source, by the name of the item that equals it or nearly so.
+        notes: What was not compared.
+    """
+
+    names: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings: Any) -> Leaks:
+    """Returns the items of which another source has a copy or a near-duplicate.
+
+    Images of the other source are brought to the shape of the items, both to gray where one is, and compared by thumbnails
+    (`vergence.detection.thumbnail_leaks`). Among vectors, images of less than 4 pixels a side, and sources of more than 100,000
+    images, equal items alone are found.
 
     Args:
         items: Items (N) that may have leaked.
@@ -35,32 +50,54 @@ def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings
 
     Example:
         >>> from vergence.data.items import ArrayItems
-        >>> leaked(ArrayItems(torch.eye(3)[1:]), ArrayItems(torch.eye(3)[:2]))
+        >>> leaked(ArrayItems(torch.eye(3)[1:]), ArrayItems(torch.eye(3)[:2])).names
         {'0': '1'}
     """
-    if len(items.shape) != len(other.shape) or (len(items.shape) != 3 and items.shape != other.shape):
-        raise ValueError(f"expected two sources of one kind, found items of shape {items.shape} and {other.shape}; name another")
-    compared = near_compared(items, other)
+    shape = _common_shape(items.shape, other.shape)
+    images = len(shape) == 3 and shape[0] in KINDS
+    compared = images and min(shape[1:]) >= SMALLEST and max(len(items), len(other)) <= MOST_COMPARED
 
     def columns(x: Tensor) -> Arrays:
-        if len(items.shape) == 3 and tuple(x.shape[1:]) != items.shape:
-            x = fit(x, items.shape)
+        x = fit(x, shape) if tuple(x.shape[1:]) != shape else x
         small = {"thumbnail": thumbnails(x).cpu().numpy()} if compared else {}
         return {"digest": digests(x), **small}
 
     a, b = (streamed(columns, one, torch.arange(len(one)), advance, **settings) for one in (other, items))
+    notes = [f"{len(other.skipped):,} of {len(other):,} other items cannot be read, and were not compared"] * bool(other.skipped)
     if not len(a.get("index", ())) or not len(b.get("index", ())):
-        return {}
+        return Leaks({}, tuple(notes))
     pairs = _equal(a["digest"], b["digest"])
-    if compared:  # the most similar pair of each item is the first
-        pairs = np.concatenate([pairs, thumbnail_leaks(*(torch.from_numpy(one["thumbnail"]) for one in (a, b))).pairs])
-    return {items.names[b["index"][j]]: other.names[a["index"][i]] for i, j in reversed(pairs.tolist())}
+    if compared:
+        near, note = _near(a["thumbnail"], b["thumbnail"], np.setdiff1d(np.arange(len(b["index"])), pairs[:, 1]))
+        pairs, notes = np.concatenate([pairs, near]), [*notes, *note]
+    elif images:
+        notes.append(
+            f"only equal images were looked for in both sources: images are below {SMALLEST} pixels a side, or one source has "
+            f"more than {MOST_COMPARED:,}"
+        )
+    found = {items.names[b["index"][j]]: other.names[a["index"][i]] for i, j in reversed(pairs.tolist())}  # the most similar one
+    return Leaks(found, tuple(notes))
 
 
-def near_compared(items: Items, other: Items) -> bool:
-    """Returns whether near-duplicates between two sources are looked for, not equal items alone."""
-    images = len(items.shape) == 3 and items.shape[0] in (1, 3) and min(items.shape[1:]) >= SMALLEST
-    return images and max(len(items), len(other)) <= MOST_COMPARED
+def _common_shape(mine: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape that items of two sources are compared in: the first one's, gray where one source is."""
+    if len(mine) == len(other) == 3 and mine[0] in KINDS and other[0] in KINDS:
+        return (min(mine[0], other[0]), *mine[1:])
+    if mine != other:
+        raise ValueError(f"expected two sources of one kind, found items of shape {mine} and {other}; name another")
+    return mine
+
+
+def _near(a: np.ndarray, b: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns the pairs (P, 2) of near-duplicates between thumbnails a and those of b that ``rest`` names, and notes."""
+    none: tuple[np.ndarray, list[str]] = np.zeros((0, 2), dtype=np.int64), []
+    if not len(rest):
+        return none
+    try:
+        found = thumbnail_leaks(torch.from_numpy(a), torch.from_numpy(b[rest])).pairs
+    except ValueError as error:
+        return none[0], [f"near-duplicates in both sources were not looked for: {error}"]
+    return np.stack([found[:, 0], rest[found[:, 1]]], 1), []
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:

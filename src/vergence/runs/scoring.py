@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vergence.data.builtin import part_named
 from vergence.data.items import Items
 from vergence.detection import fpr_threshold, label_trim, reportable, select, tail_p_values
 from vergence.runs.detector import RunDetector
@@ -134,6 +135,8 @@ def read_names(file: Path) -> list[str]:
 def overlap(one: str, other: str) -> bool:
     """Returns whether two sources are one, or one lies within the other."""
     a, b = (Path(source).expanduser().resolve() for source in (one, other))
+    if (named := part_named(one)) is not None and named == part_named(other):
+        return True
     return one == other or (a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents))
 
 

@@ -58,7 +58,7 @@ def byol_cifar10(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe byol_cifar10 --out runs/byol_cifar10``
     Device and time: one data-center GPU; not run by us.
-    Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 1.0 with a trust coefficient of 0.02): linear classifier 92.58.
+    Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 1.0 with a trust coefficient of 0.02): online classifier 92.58.
     """
     model = _model("byol", (2048, 128), "batch", {"hidden": 2048}, "resnet18-cifar")
     return _cifar10(source, model, dataclasses.replace(ASYMMETRIC, blur=0.0), lr=5.0)
@@ -91,7 +91,7 @@ def simsiam_cifar10(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe simsiam_cifar10 --out runs/simsiam_cifar10``
     Device and time: one data-center GPU; not run by us.
-    Reference (solo-learn, ResNet-18, 1,000 epochs, its own setting): linear classifier 90.51.
+    Reference (solo-learn, ResNet-18, 1,000 epochs, its own setting): online classifier 90.51.
     """
     model = _model("simsiam", (2048, 2048), "batch_last", {"hidden": 512}, "resnet18-cifar")
     fit = {"epochs": 800, "batch_size": 512, "optimizer": "sgd", "lr": 0.06, "weight_decay": 5e-4, "warmup_epochs": 0}
@@ -114,7 +114,7 @@ def vicreg_cifar10(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe vicreg_cifar10 --out runs/vicreg_cifar10``
     Device and time: one data-center GPU; not run by us.
-    Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 0.3 with a trust coefficient of 0.02): linear classifier 92.07.
+    Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 0.3 with a trust coefficient of 0.02): online classifier 92.07.
     """
     model = _model("vicreg", (2048, 2048, 2048), "batch", {}, "resnet18-cifar")
     return _cifar10(source, model, dataclasses.replace(NO_BLUR, jitter=(0.4, 0.4, 0.2, 0.1), solarize=0.1), lr=5.0)

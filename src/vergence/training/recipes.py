@@ -2,7 +2,7 @@
 
 A recipe is a public function that returns a `RunConfig` and can be called without arguments; most take a data source. Recipes
 are here, in `vergence.training.patches_recipes` (encoders in closed form), in `vergence.training.paired_recipes` (published
-methods on pairs) and `vergence.training.solo_learn_recipes` (the same as in another library), and in
+methods on pairs) and `vergence.training.solo_learn_recipes` (with solo-learn's settings), and in
 `vergence.training.image_recipes` (methods on images). `override` changes single settings.
 """
 

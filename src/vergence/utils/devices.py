@@ -45,8 +45,7 @@ def describe_device(device: torch.device) -> str:
 def fast_bfloat16(kind: str) -> bool:
     """Returns whether a kind of device, ``cpu`` or ``cuda``, computes faster in bfloat16 than in float32.
 
-    A CPU needs matrix tiles for it (AMX). One that has the vector instructions alone was slower with them: 0.71 of the images per
-    second in a ResNet-18's step, 0.83 in that of the small network, 0.79 in responses to patches (one thread, torch 2.15).
+    A CPU needs matrix tiles for it (AMX): one with only the vector instructions was slower in bfloat16 (`docs/decisions.md`).
 
     Example:
         >>> fast_bfloat16("cpu") == torch.cpu._is_amx_tile_supported()
