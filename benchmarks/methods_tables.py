@@ -20,7 +20,8 @@ def grouped(rows: list[Row]) -> dict[Group, list[Row]]:
     """Returns the rows of all seeds by data, items, epochs, seconds, side, setting and method, in the ledger's order."""
     found: dict[Group, dict[int, Row]] = defaultdict(dict)
     for row in rows:
-        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"))
+        searched = row.get("search_share", 0.5)
+        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"), searched)
         found[(*key, row["setting"], row["method"])][row["seed"]] = row
     return {key: list(seeds.values()) for key, seeds in found.items()}
 

@@ -48,7 +48,7 @@ def objectives_table() -> str:
             title = re.split(r" \(|:|, arXiv", text.splitlines()[0])[0].rstrip(".")
             paper = re.search(r"arXiv:\d{4}\.\d{4,5}( version \d)?|ICML\s\d{4}", text)
             state = "tested, measured on real data" if name in trained else "tested"
-            body.append([f"`{name}`", f"`{option}`", title, " ".join(paper[0].split()), state])
+            body.append([f"`{name}`", f"`{option}`", title, " ".join(paper[0].split()) if paper else "", state])
     return grid(["name", "option", "what", "source", "status"], body)
 
 
@@ -123,7 +123,7 @@ def speed_table() -> str:
 def peer_rows() -> list[dict]:
     """The last row of ``benchmarks/peers.py`` for each setting and peer; one measured on an idle machine where there is one."""
     found = sorted((row for row in rows("peers") if row["method"]), key=lambda row: not row["note"].startswith(BUSY))
-    same = ("method", "encoder", "precision", "epochs", "device", "peer")
+    same = ("method", "encoder", "precision", "epochs", "device", "peer")  # more images replace fewer
     return list({tuple(row[key] for key in same): row for row in found}.values())
 
 

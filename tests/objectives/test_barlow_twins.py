@@ -23,6 +23,13 @@ def test_equal_to_lightlys_loss():
     torch.testing.assert_close(total(BarlowTwins(D), *pair()), BarlowTwinsLoss()(*pair()), rtol=1e-12, atol=1e-12)
 
 
+def test_the_scale_is_a_factor_of_the_loss_and_positive():
+    one, tenth = (total(BarlowTwins(D, scale=s), *pair()) for s in (1.0, 0.1))
+    torch.testing.assert_close(tenth, 0.1 * one)
+    with pytest.raises(ValueError, match="scale"):
+        BarlowTwins(D, scale=0.0)
+
+
 def test_scale_and_location_of_a_feature_do_not_matter():
     za, zb = pair(64)
     moved = BarlowTwins(D)(za * torch.tensor([30.0, 5.0, 100.0]) + 7, zb)["correlation"]

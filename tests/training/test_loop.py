@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tests import forked
 
 import vergence
+from vergence.encoders.patch_maps import PatchMaps, PatchSettings
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.vje import VJE
 from vergence.training import loop
@@ -78,6 +79,17 @@ def test_schedule_warms_up_and_ends_at_zero():
     assert rates[110] == pytest.approx(0.05, rel=1e-2) and rates[-1] < 1e-4
     expected = 0.05 * (1 + math.cos(math.pi * (57 - 20) / 180))
     assert rates[57] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_auto_takes_bfloat16_on_a_cpu_with_matrix_tiles_alone(monkeypatch, tiles):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert loop.precision(FitConfig(), "cpu") == ("bf16-mixed" if tiles else "32-true")
+    assert loop.precision(FitConfig(precision="bf16"), "cpu") == "bf16-mixed"
+    maps = PatchMaps(1, PatchSettings(atoms=4)).float()
+    assert maps.arithmetic() == (torch.bfloat16 if tiles else torch.float32)
+    assert maps.double().arithmetic() == torch.float64
 
 
 @pytest.mark.parametrize(("eta", "clip"), [(0.001, False), (0.02, True), (3.0, True)])
