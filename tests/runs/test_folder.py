@@ -319,6 +319,9 @@ def test_a_folder_of_files_is_written_and_what_cannot_be_read_is_listed(tmp_path
     columns = "name,score,p_value,q_value,flag,level,nearest,reason,measured,group,same_as,similar_to"
     assert lines[0] == columns and len(lines) == 63
     assert "broken.png" in (tmp_path / "s.csv.skipped.csv").read_text()
+    (place / "broken.png").unlink()
+    score_folder(place, tmp_path / "s.csv", workers=0)
+    assert not (tmp_path / "s.csv.skipped.csv").exists(), "of an earlier call"
 
 
 def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):

@@ -116,9 +116,7 @@ def write_rows(
             kept.clear()
             raise ValueError(f"none of the {len(items)} items could be read; the first, {listed[0][0]}: {listed[0][1]}")
         items.skipped = [Skipped(*one) for one in listed]
-        listing = out.with_name(f"{out.name}.skipped.csv")
-        listing.unlink(missing_ok=True)  # of an earlier call
-        write_skipped(listing, items.skipped)
+        write_skipped(out.with_name(f"{out.name}.skipped.csv"), items.skipped)
         return kept.rows
 
 

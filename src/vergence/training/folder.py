@@ -297,10 +297,12 @@ def require_writable(path: Path) -> None:
 
 
 def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:
-    """Lists what could not be read; writes nothing where all could be."""
-    if skipped:
-        with open_table(path) as table:
-            table.append({"name": [s.name for s in skipped], "reason": [s.reason for s in skipped]})
+    """Lists what could not be read; where all could be, writes nothing and removes the list of an earlier call."""
+    if not skipped:
+        path.unlink(missing_ok=True)
+        return
+    with open_table(path) as table:
+        table.append({"name": [s.name for s in skipped], "reason": [s.reason for s in skipped]})
 
 
 def _read_skipped(file: Path) -> list[tuple[str, str]]:
