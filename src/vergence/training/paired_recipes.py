@@ -3,6 +3,11 @@
 What the published settings have and these lack: a learning rate of its own for biases and normalization (Barlow Twins) or for the
 predictor (SimSiam), a learning rate that ends above zero (VICReg, Barlow Twins and SwAV: 0.001 of the peak), small crops (SwAV,
 LeJEPA), and views of unlike strengths (BYOL, MoCo v3, Barlow Twins), where each view gets the mean strength here.
+
+Those that end in ``_solo_learn`` are solo-learn's settings on CIFAR-10: ResNet-18, 1,000 epochs, batches of 256. Its LARS has a
+trust coefficient of 0.02, and no layer's rate is above the schedule's (``trust_clip``); where a layer's rate is
+eta |w| / (|g| + wd |w|) there, it is eta |w| / |g + wd w| here. solo-learn trains on all 50,000 images
+(``--calibration-share 0``); its figures are those of an online classifier.
 """
 
 import dataclasses
@@ -14,13 +19,16 @@ from vergence.training.config import FitConfig, ModelConfig, RunConfig
 __all__ = [
     "barlow_twins_imagenet",
     "barlow_twins_small",
+    "barlow_twins_solo_learn",
     "byol_cifar10",
     "byol_imagenet",
     "byol_imagenet100",
     "byol_small",
+    "byol_solo_learn",
     "contrastive_cifar10",
     "contrastive_imagenet",
     "contrastive_small",
+    "contrastive_solo_learn",
     "lejepa_imagenette",
     "lejepa_small",
     "moco_imagenet",
@@ -28,16 +36,21 @@ __all__ = [
     "simsiam_cifar10",
     "simsiam_imagenet",
     "simsiam_small",
+    "simsiam_solo_learn",
     "swav_imagenet",
     "swav_small",
     "vicreg_cifar10",
     "vicreg_imagenet",
     "vicreg_small",
+    "vicreg_solo_learn",
 ]
 
 ASYMMETRIC = ViewConfig(crop=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1), blur=0.55, solarize=0.1)  # means of BYOL's two views
 MOCO = ViewConfig()  # MoCo v2's
 NO_BLUR = ViewConfig(blur=0.0)
+UNLIKE = dataclasses.replace(ASYMMETRIC, blur=0.0)  # the same on CIFAR-10
+SOLARIZED = dataclasses.replace(NO_BLUR, jitter=(0.4, 0.4, 0.2, 0.1), solarize=0.1)  # VICReg's on CIFAR-10
+LARC: dict[str, Any] = {"trust": 0.02, "trust_clip": True}
 SIMCLR = ViewConfig(crop=(0.08, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5)
 
 
@@ -61,7 +74,7 @@ def byol_cifar10(source: str = "cifar10") -> RunConfig:
     Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 1.0 with a trust coefficient of 0.02): online classifier 92.58.
     """
     model = _model("byol", (2048, 128), "batch", {"hidden": 2048}, "resnet18-cifar")
-    return _cifar10(source, model, dataclasses.replace(ASYMMETRIC, blur=0.0), lr=5.0)
+    return _cifar10(source, model, UNLIKE, lr=5.0)
 
 
 def byol_imagenet100(source: str = "imagenet100") -> RunConfig:
@@ -117,7 +130,7 @@ def vicreg_cifar10(source: str = "cifar10") -> RunConfig:
     Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 0.3 with a trust coefficient of 0.02): online classifier 92.07.
     """
     model = _model("vicreg", (2048, 2048, 2048), "batch", {}, "resnet18-cifar")
-    return _cifar10(source, model, dataclasses.replace(NO_BLUR, jitter=(0.4, 0.4, 0.2, 0.1), solarize=0.1), lr=5.0)
+    return _cifar10(source, model, SOLARIZED, lr=5.0)
 
 
 def barlow_twins_imagenet(source: str = "imagenet") -> RunConfig:
@@ -260,6 +273,63 @@ def lejepa_small(source: str = "cifar10") -> RunConfig:
     Device and time: two CPU cores, minutes; measured at a smaller budget in ``docs/methods.md``.
     """
     return _small(source, _model("lejepa", (512, 512, 64), "batch", {"slices": 256}, "small"))
+
+
+def barlow_twins_solo_learn(source: str = "cifar10") -> RunConfig:
+    """Barlow Twins on CIFAR-10 as in solo-learn: three layers of 2048, a tenth of the loss, LARS 0.3.
+
+    Command: ``vergence train cifar10 --recipe barlow_twins_solo_learn --calibration-share 0 --out runs/barlow_twins``
+    Device and time: one data-center GPU; not run by us.
+    Reference (solo-learn): online classifier 92.10.
+    """
+    model = _model("barlow_twins", (2048, 2048, 2048), "batch", {"redundancy": 0.0051, "scale": 0.1}, "resnet18-cifar")
+    return _cifar10(source, model, UNLIKE, **LARC, lr=0.3, weight_decay=1e-4)
+
+
+def byol_solo_learn(source: str = "cifar10") -> RunConfig:
+    """BYOL on CIFAR-10 as in solo-learn: heads of 4096 and 256, momentum from 0.99 to 1, LARS 1.0.
+
+    Command: ``vergence train cifar10 --recipe byol_solo_learn --calibration-share 0 --out runs/byol``
+    Device and time: one data-center GPU; not run by us.
+    Reference (solo-learn): online classifier 92.58.
+    """
+    model = _model("byol", (4096, 256), "batch", {"hidden": 4096}, "resnet18-cifar")
+    return _cifar10(source, model, UNLIKE, **LARC, lr=1.0, weight_decay=1e-5)
+
+
+def contrastive_solo_learn(source: str = "cifar10") -> RunConfig:
+    """SimCLR on CIFAR-10 as in solo-learn: a head of 2048 and 256, temperature 0.2, LARS 0.4.
+
+    Command: ``vergence train cifar10 --recipe contrastive_solo_learn --calibration-share 0 --out runs/contrastive``
+    Device and time: one data-center GPU; not run by us.
+    Reference (solo-learn, whose head has no normalization): online classifier 90.74.
+    """
+    model = _model("contrastive", (2048, 256), "batch", {"temperature": 0.2}, "resnet18-cifar")
+    return _cifar10(source, model, SIMCLR, **LARC, lr=0.4, weight_decay=1e-4)
+
+
+def simsiam_solo_learn(source: str = "cifar10") -> RunConfig:
+    """SimSiam on CIFAR-10 as in solo-learn: three layers of 2048, a predictor of 512, SGD 0.5.
+
+    Command: ``vergence train cifar10 --recipe simsiam_solo_learn --calibration-share 0 --out runs/simsiam``
+    Device and time: one data-center GPU; not run by us.
+    Reference (solo-learn, with the predictor's learning rate kept constant): online classifier 90.51.
+    """
+    views = ViewConfig(crop=(0.08, 1.0), blur=0.5)
+    model = _model("simsiam", (2048, 2048, 2048), "batch_last", {"hidden": 512}, "resnet18-cifar")
+    return _cifar10(source, model, views, optimizer="sgd", lr=0.5, weight_decay=1e-5)
+
+
+def vicreg_solo_learn(source: str = "cifar10") -> RunConfig:
+    """VICReg on CIFAR-10 as in solo-learn: three layers of 2048, weights 25, 25, 1, LARS 0.3.
+
+    Command: ``vergence train cifar10 --recipe vicreg_solo_learn --calibration-share 0 --out runs/vicreg``
+    Device and time: one data-center GPU; not run by us.
+    Reference (solo-learn): online classifier 92.07. It adds the variances' terms of the two views, which are averaged here: the
+    weight is 50 for that reason.
+    """
+    model = _model("vicreg", (2048, 2048, 2048), "batch", {"variance": 50.0}, "resnet18-cifar")
+    return _cifar10(source, model, SOLARIZED, **LARC, lr=0.3, weight_decay=1e-4)
 
 
 def _model(

@@ -2,8 +2,7 @@
 
 A recipe is a public function that returns a `RunConfig` and can be called without arguments; most take a data source. Recipes
 are here, in `vergence.training.patches_recipes` (encoders in closed form), in `vergence.training.paired_recipes` (published
-methods on pairs) and `vergence.training.solo_learn_recipes` (with solo-learn's settings), and in
-`vergence.training.image_recipes` (methods on images). `override` changes single settings.
+methods on pairs), and in `vergence.training.image_recipes` (methods on images). `override` changes single settings.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.names import is_closed_form, is_refined
-from vergence.training import image_recipes, paired_recipes, patches_recipes, solo_learn_recipes
+from vergence.training import image_recipes, paired_recipes, patches_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
@@ -45,7 +44,7 @@ __all__ = [
 
 DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
 HEAD = (256, 32)  # widths of the projector before a Gaussian or a mixture of pairs
-FILES = (patches_recipes, paired_recipes, solo_learn_recipes, image_recipes)
+FILES = (patches_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 NO_BLUR = ViewConfig(blur=0.0)
