@@ -81,14 +81,11 @@ def score_folder(
     own = FolderLevels(items, seed) if run is None else run.levels()
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
-        shared = Leaks({})
-        if other is not None:
-            with late_bar("copies", len(items) + len(other)) as advance:
-                shared = leaked(items, other, advance, workers=workers)
+        shared = None if other is None else _shared(items, other, workers)
         with late_bar("items", len(items)) as advance:
             choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
             found = judge(Described(own), items, advance, kept=kept, sizes=_sizes(source, items), **choices, **settings)
-        if other is not None:
+        if shared is not None:
             found.leak = [shared.names.get(name, "") for name in found.names]
             found.notes += shared.notes
         for note in found.notes:
@@ -141,6 +138,12 @@ def _other(given: str | Path | Items | None, source: str | Path | Items, run: "R
     if not isinstance(source, Items) and overlap(str(given), str(source)):
         raise ValueError(f"expected other items than those of {source}, found {given}, which overlaps it; name another source")
     return _items(str(given), run, root)
+
+
+def _shared(items: Items, other: Items, workers: int) -> Leaks:
+    """Returns what two sources share, with a bar."""
+    with late_bar("copies", len(items) + len(other)) as advance:
+        return leaked(items, other, advance, workers=workers)
 
 
 def _items(source: str, run: "Run | None", root: str | None) -> Items:

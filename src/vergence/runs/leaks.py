@@ -90,13 +90,13 @@ def _common_shape(mine: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, .
 
 def _near(a: np.ndarray, b: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Returns the pairs (P, 2) of near-duplicates between thumbnails a and those of b that ``rest`` names, and notes."""
-    none: tuple[np.ndarray, list[str]] = np.zeros((0, 2), dtype=np.int64), []
+    none = np.zeros((0, 2), dtype=np.int64)
     if not len(rest):
-        return none
+        return none, []
     try:
         found = thumbnail_leaks(torch.from_numpy(a), torch.from_numpy(b[rest])).pairs
     except ValueError as error:
-        return none[0], [f"near-duplicates in both sources were not looked for: {error}"]
+        return none, [f"near-duplicates in both sources were not looked for: {error}"]
     return np.stack([found[:, 0], rest[found[:, 1]]], 1), []
 
 
