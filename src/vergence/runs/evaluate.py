@@ -17,6 +17,7 @@ from vergence.data.sources import Data, open_data
 from vergence.encoders.networks import Standardize
 from vergence.encoders.refined import RefinedEncoder
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
+from vergence.runs import distilled
 from vergence.runs.rows import parts
 from vergence.runs.run import Run
 from vergence.runs.uncertainty import measure
@@ -147,10 +148,10 @@ class _Pixels(nn.Module):
 
 
 def closed_form_encoder(run: Run) -> nn.Module | None:
-    """Returns the closed form that a run's encoder refines, on its input statistics; None where it refines none."""
+    """Returns the closed form that a run's encoder refines or learned to predict, on its input statistics; None for none."""
     refined = next((m for m in run.method.encoder.modules() if isinstance(m, RefinedEncoder)), None)
     standardize = next(m for m in run.method.encoder.modules() if isinstance(m, Standardize))
-    return None if refined is None else nn.Sequential(standardize, refined.closed_form)
+    return distilled.encoder_of(run.folder) if refined is None else nn.Sequential(standardize, refined.closed_form)
 
 
 def untrained_encoder(run: Run) -> nn.Module:

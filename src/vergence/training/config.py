@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.encoders.names import is_factory
+from vergence.encoders.names import is_closed_form, is_factory, is_refined
 from vergence.utils.checks import Checked
 from vergence.utils.names import quoted
 
@@ -59,6 +59,8 @@ class ModelConfig(Checked):
             the first where both views are of one shape; where they are not, a second one of the same name is built, or
             ``mlp`` where that name cannot take the shape. Without a projector, a second encoder of another width is followed
             by a linear map to the first one's.
+        distill: Closed form, ``patches`` or with settings as in ``patches:atoms=256``, whose embedding the encoder learns to
+            predict before the objective's epochs (`vergence.training.distillation`); none by default.
         pretrained: Whether the first encoder, ``timm:NAME``, starts from timm's weights of that name.
         weights: File of weights that the first encoder starts from, ``.safetensors`` or a PyTorch file; none by default.
         init: Folder of a run whose weights the model starts from; none by default.
@@ -77,6 +79,7 @@ class ModelConfig(Checked):
     teacher: float | bool | None = None
     teacher_schedule: Literal["constant", "cosine"] | None = None
     target_encoder: str | None = None
+    distill: str | None = None
     pretrained: bool = False
     weights: str | None = None
     init: str | None = None
@@ -101,6 +104,13 @@ class ModelConfig(Checked):
             _require_nothing_to_train(self)
         if self.method is not None:
             _require_method_alone(self)
+        if self.distill is not None:
+            _require_student(self)
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether an optimizer takes steps: of every encoder, but for a frozen one and one in closed form alone."""
+        return not self.freeze and (not is_closed_form(self.encoder) or is_refined(self.encoder))
 
     @property
     def outside(self) -> tuple[str, ...]:
@@ -132,6 +142,19 @@ def _require_method_alone(model: ModelConfig) -> None:
         raise ValueError(
             f"expected no {' or '.join(found)} with method '{model.method}', which has its own; leave one of them out"
         )
+
+
+def _require_student(model: ModelConfig) -> None:
+    """Raises a ValueError unless one encoder, which is trained, can learn to predict a closed form."""
+    if not is_closed_form(str(model.distill)) or is_refined(str(model.distill)):
+        raise ValueError(
+            f"expected distill to be 'patches', or with settings as in 'patches:atoms=256', found {quoted(str(model.distill))}"
+        )
+    beside = {"freeze": model.freeze, f"method '{model.method}'": model.method is not None}
+    beside |= {f"encoder '{model.encoder}'": is_closed_form(model.encoder), "target_encoder": model.target_encoder is not None}
+    found = [name for name, given in beside.items() if given]
+    if found:
+        raise ValueError(f"expected one network with an objective for distill, found {' and '.join(found)}; leave distill out")
 
 
 def _require_nothing_to_train(model: ModelConfig) -> None:
@@ -170,6 +193,7 @@ class FitConfig(Checked):
 
     Attributes:
         epochs: Passes over the training items.
+        distill_epochs: Passes before those, in which the encoder learns to predict the closed form ``distill``.
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         betas: AdamW's momenta of the gradient and of its square, in [0, 1); masked autoencoders take (0.9, 0.95).
@@ -194,16 +218,19 @@ class FitConfig(Checked):
     """
 
     most: typing.ClassVar[dict[str, float]] = {
-        **dict.fromkeys(("epochs", "warmup_epochs", "knn_every", "lr", "trust", "encoder_lr", "weight_decay"), 1_000_000),
+        **dict.fromkeys(
+            ("epochs", "distill_epochs", "warmup_epochs", "knn_every", "lr", "trust", "encoder_lr", "weight_decay"), 1_000_000
+        ),
         **{"batch_size": 2**20, "devices": 1024, "nodes": 16_384, "workers": 1024, "threads": 1024, "seed": 2**63 - 1},
     }
     least: typing.ClassVar[dict[str, float]] = {
-        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "threads"), 1),
+        **dict.fromkeys(("epochs", "distill_epochs", "batch_size", "devices", "nodes", "threads"), 1),
         **dict.fromkeys(("lr", "trust", "encoder_lr", "weight_decay", "warmup_epochs", "clip"), 0),
         **dict.fromkeys(("workers", "seed", "knn_every", "checkpoint_seconds"), 0),
     }
 
     epochs: int = 100
+    distill_epochs: int = 10
     batch_size: int = 256
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     betas: tuple[float, float] = (0.9, 0.999)

@@ -41,6 +41,7 @@ FORMAT = 2
 COUNTED = ("count", "collapsed")  # of a checkpoint's metrics
 CHECKPOINT, MODEL, CHECKSUMS = "checkpoints/last.pt", "model.safetensors", "checksums.json"
 INITIAL = "initial.safetensors"
+CLOSED_FORM = "closed_form"  # folder of the run that a run's encoder learns to predict
 State = dict[str, Any]
 
 
@@ -281,8 +282,8 @@ def run_lock(path: Path) -> Iterator[None]:
 
 
 def require_new(path: Path) -> None:
-    """Raises a ValueError if a folder holds a run with a checkpoint or a model."""
-    if any((path / name).exists() for name in (CHECKPOINT, MODEL)):
+    """Raises a ValueError if a folder holds a run with a checkpoint, a model or the closed form that comes before."""
+    if any((path / name).exists() for name in (CHECKPOINT, MODEL, CLOSED_FORM)):
         raise ValueError(f"{path} already holds a run: continue it with --resume, or choose another --out")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.names import is_closed_form, is_refined
-from vergence.training import image_recipes, paired_recipes, patches_recipes
+from vergence.training import distilled_recipes, image_recipes, paired_recipes, patches_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
@@ -44,7 +44,7 @@ __all__ = [
 
 DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
 HEAD = (256, 32)  # widths of the projector before a Gaussian or a mixture of pairs
-FILES = (patches_recipes, paired_recipes, image_recipes)
+FILES = (patches_recipes, distilled_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 NO_BLUR = ViewConfig(blur=0.0)
@@ -239,6 +239,8 @@ def suggested(settings: Mapping[str, Any]) -> str:
     encoder = str(settings.get("encoder") or "")
     if settings.get("method") is not None:
         return of_method(settings["method"])
+    if settings.get("distill") is not None and (own := f"distilled_{settings.get('objective') or 'vje'}") in names():
+        return own
     if not is_closed_form(encoder) or settings.get("init") is not None:
         small = f"{settings.get('objective') or 'vje'}_small"
         return small if small in names() else NEUTRAL
@@ -280,9 +282,8 @@ def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
         >>> unused(get("patches")(), ["lr", "seed"]), unused(vje_small(), ["lr"])
         (['lr'], [])
     """
-    model, fit = config.model, {field.name for field in dataclasses.fields(FitConfig)} - {"precision", "batch_size"}
-    without_steps = model.freeze or (is_closed_form(model.encoder) and not is_refined(model.encoder))
-    return [name for name in of_networks(settings) if without_steps and name in fit]
+    fit = {field.name for field in dataclasses.fields(FitConfig)} - {"precision", "batch_size"}
+    return [name for name in of_networks(settings) if not config.model.takes_steps and name in fit]
 
 
 def names() -> list[str]:

@@ -1,7 +1,7 @@
-"""Training in two stages: a closed form first, and a network behind it with an objective, in one run folder.
+"""Training in two stages, in one run folder: a closed form, and a network behind it with an objective.
 
 The first stage's checkpoints hold its sums; those of the second the whole model, as every training's. A run that was killed
-continues in the stage of its last checkpoint.
+continues in the stage of its last checkpoint. See `vergence.training.distillation` for another first stage.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,18 @@ from vergence.data.items import Items
 from vergence.data.views import Views
 from vergence.encoders.names import is_refined
 from vergence.encoders.patch_maps import PatchEncoder
+from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import closed_form
-from vergence.training.config import ModelConfig, RunConfig
-from vergence.training.metrics import Recorder
+from vergence.training.config import FitConfig, ModelConfig, RunConfig
+from vergence.training.metrics import Recorder, State
 from vergence.training.optimizers import build_optimizer
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["FirstStage", "fit_first", "is_fitted", "require_one_encoder"]
+__all__ = ["FirstStage", "finish_first", "fit_first", "is_fitted", "require_one_encoder"]
 
 
 class FirstStage:
@@ -33,9 +34,15 @@ class FirstStage:
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self.log = recorder.log
-        self.save_checkpoint = recorder.save_checkpoint
-        self.load_checkpoint = recorder.load_checkpoint
+        self.recorder, self.log = recorder, recorder.log
+
+    def save_checkpoint(self, state: State) -> None:
+        """Replaces the last checkpoint."""
+        self.recorder.save_checkpoint(state)
+
+    def load_checkpoint(self) -> State | None:
+        """Returns the last checkpoint; None where there is none."""
+        return self.recorder.load_checkpoint()
 
     def append(self, row: dict[str, Any]) -> None:
         """Drops the row: metrics count the second stage's steps."""
@@ -74,14 +81,18 @@ def fit_first(
 ) -> None:
     """Fits the closed form inside a method's encoder, and saves the checkpoint that the second stage starts from.
 
-    See `closed_form.fit` for the arguments. A teacher gets a copy of the student.
+    See `closed_form.fit` for the arguments.
     """
     encoder = next(m for m in method.encoder.modules() if isinstance(m, PatchEncoder))
     shared = PairedMethod(nn.Sequential(encoder), GJE(encoder.settings.dim))
     closed_form.fit(fabric, shared, items, views, config, size, FirstStage(recorder), progress)
-    if method.teacher is not None:
-        method.teacher.load_state_dict(method.branch("context").state_dict())
+    finish_first(fabric, method, config.fit, recorder)
+
+
+def finish_first(fabric: "Fabric", method: Method, config: FitConfig, recorder: Recorder) -> None:
+    """Gives a teacher a copy of the student, and saves the checkpoint that the second stage starts from."""
+    method.reset_teacher()
     if fabric.is_global_zero:
-        optimizer = build_optimizer(config.fit, method)
+        optimizer = build_optimizer(config, method)
         recorder.save_checkpoint({"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": 0})
     fabric.barrier()

@@ -85,7 +85,7 @@ def from_run(run: Path, config: RunConfig, *, source: str | None, root: str | No
         source: Data of the new run; the other one's by default.
         root: Folder of torchvision's data sets; the other run's by default.
     """
-    model = dataclasses.replace(config.model, pretrained=False, weights=None, init=str(run))
+    model = dataclasses.replace(config.model, pretrained=False, weights=None, init=str(run), distill=None)
     data = config.data
     if source is not None and source != data.source:
         data = type(data)(source=source, root=data.root, size=data.size)
@@ -150,8 +150,8 @@ def _below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _of_model(model: ModelConfig) -> ModelConfig:
-    """Returns what decides the tensors of a model: its description without the source of its weights."""
-    return dataclasses.replace(model, pretrained=False, weights=None, init=None)
+    """Returns what decides the tensors of a model: its description without the source of its weights and a first stage."""
+    return dataclasses.replace(model, pretrained=False, weights=None, init=None, distill=None)
 
 
 def hint(encoder: str, weights: Weights) -> str:

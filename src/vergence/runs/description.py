@@ -1,0 +1,172 @@
+"""The description of a run: from data, a recipe or another run and the settings that are given, or of a run that is resumed."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vergence.data.sources import Data
+from vergence.encoders.names import is_closed_form, is_refined
+from vergence.encoders.patch_maps import as_recorded
+from vergence.training import closed_form, recipes, start
+from vergence.training.config import RunConfig
+from vergence.training.folder import RunFolder, require_known_code
+from vergence.utils.files import as_path
+
+__all__ = ["describe", "fitted", "resumed", "suited"]
+
+
+def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool = False) -> RunConfig:
+    """Returns the run description of a source, a recipe or another run (``init``), and changed settings.
+
+    Raises:
+        ValueError: There is no source, a setting is unknown, or the other run names code that is not trusted.
+    """
+    settings = _completed(settings)
+    if settings.get("init") is not None and not isinstance(source, RunConfig):
+        return _from_run(None if source is None else str(source), recipe, settings, trust_code)
+    if source is None or source == "":
+        raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(str(source))
+    return recipes.override(base, **settings)
+
+
+def _completed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings with those that a frozen encoder, a method or an objective excludes."""
+    if settings.get("freeze") or settings.get("method") is not None:
+        settings = {"objective": "none", "projector": (), "target_encoder": None, "teacher": None, **settings}
+        return {"options": {}, "method": None, **settings}
+    return {"method": None, **settings} if settings.get("objective", "none") != "none" else settings
+
+
+def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], trust_code: bool) -> RunConfig:
+    """Returns the description of a run that starts from another one's weights: that one's, with the settings that are given."""
+    if recipe is not None:
+        raise ValueError(f"expected either a recipe or --init, found recipe '{recipe}' and --init; leave one out")
+    path = as_path(settings["init"], "init")
+    other = RunFolder.open(path, trust_code=True).config  # opening imports nothing
+    if not trust_code:
+        require_known_code(path, other.model, _named(settings))
+    if other.model.freeze and (settings.get("objective", "none") != "none" or settings.get("method") is not None):
+        settings = {"freeze": False, **settings}
+    if is_closed_form(other.model.encoder) and not is_refined(other.model.encoder):
+        other, settings = _behind(other, settings)
+    base = start.from_run(path, other, source=source, root=settings.get("root"))
+    return recipes.override(base, **{**settings, "init": settings["init"]})
+
+
+def _behind(other: RunConfig, settings: dict[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
+    """Returns the description of a run behind another one's closed form, and the settings, if these ask for an objective."""
+    if settings.get("objective", "none") == "none" and not is_refined(str(settings.get("encoder") or "")):
+        return other, settings
+    encoder = other.model.encoder.replace("patches", "patches-mlp", 1)
+    asked = {"objective": settings.get("objective"), "encoder": encoder}
+    recipe = recipes.get(recipes.suggested(asked))(other.data.source)
+    model = dataclasses.replace(recipe.model, encoder=encoder)
+    settings = {name: value for name, value in settings.items() if name not in ("encoder", "freeze")}
+    return dataclasses.replace(recipe, data=other.data, views=other.views, model=model), settings
+
+
+def _named(settings: dict[str, Any]) -> list[Any]:
+    """Returns the names of code that the caller gives, who trusts it."""
+    return [settings.get(name) for name in ("objective", "encoder", "target_encoder")]
+
+
+def resumed(
+    out: Path, source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool
+) -> RunConfig:
+    """Returns the description of the run in a folder; the number of threads may be another now.
+
+    Raises:
+        ValueError: There is no run, it names code that is not trusted, or a setting that is given differs from the run's.
+    """
+    folder = RunFolder.open(out, trust_code=True)  # opening imports nothing
+    config = folder.config
+    if not trust_code and not isinstance(source, RunConfig):  # what the caller names has to be the run's: see below
+        require_known_code(out, config.model, _named(settings))
+    complete = _completion(folder)
+    config = _with_encoder(config, complete(config.model.encoder))
+    before = config.to_dict()
+    given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
+    if isinstance(given.get("encoder"), str):
+        given = {**given, "encoder": complete(given["encoder"])}
+    if recipe is not None:
+        asked = dataclasses.asdict(recipes.override(recipes.get(recipe)(config.data.source), **given).model)
+        asked |= {"encoder": complete(asked["encoder"])}
+        given = {**{name: asked[name] for name in ("encoder", "objective", "method")}, **given}
+    own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
+    _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
+    if isinstance(source, RunConfig):
+        wanted = _with_encoder(source, complete(source.model.encoder))
+    else:
+        wanted = recipes.override(config, **given)
+    now = wanted.to_dict()
+    pairs = {name: (before[part][name], now[part][name]) for part in before for name in before[part] if name != "threads"}
+    _refuse_changes({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
+    return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
+
+
+def suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> RunConfig:
+    """Returns the description that starts from the default recipe for the data, with an MLP for vectors."""
+    recipe = recipes.default(kind, shape, settings)
+    why = recipes.of_networks(settings)
+    if kind == "image" and why and set(why) <= {"knn_every", "precision"}:  # others ask for a network
+        print(f"note: recipe {recipe}, since {', '.join(why)} is not for patches, the default for images", file=sys.stderr)
+    config = config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
+    unnamed = config.model.encoder == "small" and settings.get("encoder") is None
+    return _with_encoder(config, "mlp") if len(shape) == 1 and unnamed else config
+
+
+def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
+    """Returns the description with a closed form's settings, saying which were reduced, and no image statistics for vectors."""
+    if len(shape) == 1 and config.model.input_mean is not None:
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, input_mean=None, input_std=None))
+    if config.model.distill is not None:  # what it cannot be is known before a folder is written
+        _complete(config.model.distill, shape, len(opened.train), config.views.flip > 0)
+    if not is_closed_form(config.model.encoder) or config.model.freeze or config.model.init is not None:
+        return config
+    if opened.kind != "image":
+        raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
+    name, notes = _complete(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    return _with_encoder(config, name)
+
+
+def _with_encoder(config: RunConfig, encoder: str) -> RunConfig:
+    """Returns a description with another encoder's name."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=encoder))
+
+
+def _completion(folder: RunFolder) -> Callable[[str], str]:
+    """Returns the function that completes the name of an encoder for the data of a run that is resumed.
+
+    Where an older run's own name says nothing of a second layer, no other name adds one unless it says so.
+    """
+    model, about, flip = folder.config.model, folder.metadata, folder.config.views.flip
+
+    def complete(encoder: str) -> str:
+        if model.freeze or model.init is not None or not is_closed_form(encoder):
+            return encoder
+        return _complete(as_recorded(encoder, model.encoder), about.shape, about.n_train, flip > 0)[0]
+
+    return complete
+
+
+def _complete(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> tuple[str, list[str]]:
+    """Returns the name of an encoder that is fitted in closed form, with every setting for n images, and notes on reduced ones.
+
+    Another encoder's name is returned as it is.
+    """
+    if not is_closed_form(encoder) or len(shape) == 1:
+        return encoder, []
+    settings, notes = closed_form.fitted_settings(encoder, shape, n, mirrored)
+    return encoder.partition(":")[0] + ":" + settings.name.partition(":")[2], notes
+
+
+def _refuse_changes(changed: dict[str, tuple[Any, Any]]) -> None:
+    """Raises a ValueError if there are settings of another value now than before."""
+    if changed:
+        words = "; ".join(f"{name} was {before!r}, now {now!r}" for name, (before, now) in changed.items())
+        raise ValueError(f"--resume keeps a run's own settings: {words}; leave them out, or start another run")

@@ -1,0 +1,185 @@
+r"""A stage before the objective's: a network learns to predict the embedding that a closed form has of each item.
+
+    loss = mean over items of 1 - cos(A E(tau(x)) + a, c(x)),
+
+where c(x) is the closed form's embedding of the whole item, tau(x) one view of it, E the encoder, and A, a a linear head that
+the objective does not see. The closed form reads each item once; a step costs one view and one pass of the network. The term is
+G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network" (arXiv:1503.02531); there the targets are
+probabilities of classes, here they are embeddings, and there are no labels.
+
+Checkpoints of this stage have no model of the objective's, as those of a closed form (`vergence.training.staged`), so that a run
+that was killed continues in the stage of its last one.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vergence.data.items import Array, ArrayItems, Items
+from vergence.data.views import Views
+from vergence.encoders.networks import width
+from vergence.methods.core import Gather, ImageMethod, Method, mean_over
+from vergence.methods.parts.views import Draws, MultiView
+from vergence.training import loop
+from vergence.training.config import FitConfig
+from vergence.training.metrics import Progress, Recorder, State
+from vergence.training.staged import FirstStage, finish_first
+from vergence.utils.linalg import upcast_half
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["Distillation", "ItemsWithTargets", "fit"]
+
+
+class ItemsWithTargets(Items):
+    """Items, each with a row of an array that is read beside it.
+
+    Args:
+        items: The items.
+        targets: (N, D) float32, in memory or on disk.
+
+    Example:
+        >>> import numpy as np
+        >>> items = ItemsWithTargets(ArrayItems(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)), np.eye(3, dtype=np.float32))
+        >>> index, (x, target) = next(items.stream([torch.tensor([2, 0])]))
+        >>> target.tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+
+    def __init__(self, items: Items, targets: Array) -> None:
+        self.items, self.targets = items, targets
+        self.shape, self.dtype, self.labels = items.shape, items.dtype, items.labels
+        self.names, self.skipped = items.names, items.skipped
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, tuple[Any, Tensor]]]:
+        """Yields (index, (items, targets)) for each index tensor; see `Items.stream`."""
+        for index, x in self.items.stream(batches, workers):
+            yield index, (x, torch.from_numpy(self.targets[index.cpu().numpy()]))
+
+    def subset(self, index: Tensor) -> "ItemsWithTargets":
+        """Returns the items of an index with their targets, which are copied; see `Items.subset`."""
+        return ItemsWithTargets(self.items.subset(index), self.targets[index.cpu().numpy()])
+
+
+class Distillation(ImageMethod):
+    """An encoder and a linear head that predict an embedding of the item from a view of it.
+
+    Args:
+        encoder: See `vergence.methods.core.ImageMethod`.
+        shape: Shape (C, H, W) of the images.
+        dim: Width D of the embedding.
+
+    Example:
+        >>> from vergence.encoders.networks import encoder
+        >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
+        >>> terms = Distillation(net, (1, 8, 8), dim=5)((torch.rand(2, 1, 8, 8), torch.rand(2, 5)), gather=lambda z: z)
+        >>> list(terms), 0 <= terms["distance"].item() <= 2
+        (['distance'], True)
+    """
+
+    def __init__(self, encoder: nn.Module, shape: tuple[int, ...], dim: int) -> None:
+        super().__init__(encoder, shape)
+        self.head = nn.Linear(width(encoder, shape), dim)
+
+    def inputs(self, views: Views) -> MultiView:
+        """Returns a view of each item, and its target."""
+        return _ViewWithTarget(views)
+
+    def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
+        """Returns the cosine distance between the prediction from a view (B, ...) and the target (B, D), in [0, 2]."""
+        x, c = views
+        z = self.encoder(x)
+        self.observe(z, gather)
+        return {"distance": mean_over(1 - F.cosine_similarity(upcast_half(self.head(z)), c), gather)}
+
+
+class _ViewWithTarget(MultiView):
+    """A view of each item, and its target as it is."""
+
+    def __init__(self, views: Views) -> None:
+        self.views = views
+
+    def draw(self, n: int, generator: torch.Generator) -> Draws:
+        """Returns the parameters of the views."""
+        return (self.views.draw(n, generator),)
+
+    def apply(self, x: Any, draws: Draws) -> tuple[Tensor, ...]:
+        """Returns the views of items with targets, and the targets."""
+        items, targets = x
+        return self.views.apply(items, draws[0]), targets
+
+
+class _OwnCheckpoints(FirstStage):
+    """A recorder whose checkpoints are kept apart from those of the objective's stage; a line says how far each epoch came."""
+
+    def save_checkpoint(self, state: State) -> None:
+        """Replaces the last checkpoint."""
+        self.recorder.save_checkpoint({"model": {}, "optimizer": {}, "step": state["step"], "distillation": state})
+
+    def load_checkpoint(self) -> State | None:
+        """Returns the last checkpoint of this stage; None where there is none."""
+        state = self.recorder.load_checkpoint()
+        return None if state is None else state["distillation"]
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Logs the row that ends an epoch."""
+        if "effective_rank" in row:
+            words = f"cosine distance {row['distance']:.4f}, effective rank {row['effective_rank']:.1f}"
+            self.log(f"distillation, epoch {row['epoch']:g}: {words}")
+
+
+def fit(
+    fabric: "Fabric",
+    method: Method,
+    items: Items,
+    targets: Array,
+    views: Views,
+    config: FitConfig,
+    recorder: Recorder,
+    *,
+    shape: tuple[int, ...],
+    progress: Progress | None = None,
+) -> None:
+    """Trains a method's encoder to predict targets, and saves the checkpoint that the objective's stage starts from.
+
+    The encoder has the full learning rate here, whatever ``config.encoder_lr`` says.
+
+    Args:
+        fabric: The engine that `vergence.training.loop.launch` returned.
+        method: Method of the objective, whose encoder is trained in place.
+        items: Training images.
+        targets: (N, D) float32, the embedding of each.
+        views: Random views.
+        config: Settings, of which ``distill_epochs`` counts the epochs.
+        recorder: Keeps checkpoints and lines.
+        shape: Shape (C, H, W) of the images as the encoder sees them.
+        progress: Called after every step.
+
+    Raises:
+        vergence.training.loop.Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.
+        ValueError: The loss is not finite, or the embedding collapsed under ``strict``.
+    """
+    own = dataclasses.replace(config, epochs=config.distill_epochs, encoder_lr=1.0, knn_every=0)
+    student = _student(method, shape, targets.shape[1], config.seed)
+    on_device = items.to(fabric.device) if isinstance(items, ArrayItems) else items
+    both = ItemsWithTargets(on_device, targets)
+    loop.fit(fabric, student, both, views, own, _OwnCheckpoints(recorder), progress=progress)
+    method.encoder.load_state_dict(student.encoder.state_dict())
+    finish_first(fabric, method, config, recorder)
+
+
+def _student(method: Method, shape: tuple[int, ...], dim: int, seed: int) -> Distillation:
+    """Returns a copy of the encoder with a head, whose first weights are a function of the seed alone."""
+    encoder = copy.deepcopy(method.encoder)  # several processes wrap and change what they train
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(loop.seed_of(seed, "initialise", 1))
+        return Distillation(encoder, shape, dim).to(memory_format=torch.channels_last)
