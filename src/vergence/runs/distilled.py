@@ -45,7 +45,7 @@ def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> Run
 
 
 def closed_form(fabric: Any, opened: Data, folder: RunFolder) -> tuple[Method, Data, RunFolder, Views | None]:
-    """Returns what fits the closed form of a run: its method, the run's data, its own folder, new or to be continued, and views."""
+    """Returns what fits the closed form of a run: its method, the data, its own folder, new or to be continued, and views."""
     path, shape = folder.path / CLOSED_FORM, folder.metadata.shape
     known = (path / "config.json").exists()
     fabric.barrier()  # every process has looked before one writes
