@@ -96,8 +96,8 @@ def _fit_distilled(fabric: Any, method: Method, opened: Data, folder: RunFolder,
         _fit_closed_form(fabric, *first)
         targets = distilled.targets(fabric, first[0], opened.train, first[2])
         with _steps("distillation", config.distill_epochs, len(opened.train), config, shown=fabric.is_global_zero) as progress:
-            own = {"shape": shape, "progress": progress}
-            distillation.fit(fabric, method, opened.train, targets, views, config, folder, **own)
+            items = opened.train
+            distillation.fit(fabric, method, items, targets, views, config, folder, shape=shape, progress=progress)
         distilled.forget(fabric, first[2])
     _fit(fabric, method, opened, folder, views)
 
