@@ -28,11 +28,13 @@ SETTINGS = (
         "objective",
         "method",
         "encoder",
+        "distill",
         "pretrained",
         "weights",
         "init",
         "freeze",
         "epochs",
+        "distill_epochs",
         "batch_size",
         "optimizer",
         "lr",
@@ -53,6 +55,7 @@ METAVARS = {
     "init": "RUN",
 }
 DEFAULTS = {
+    "distill": "",
     "keep_classes": "",
     "weights": "",
     "init": "",

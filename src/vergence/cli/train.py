@@ -87,7 +87,8 @@ def _done(run: "Run") -> str:
         if is_closed_form(model.encoder):
             behind = f", then with {model.objective} behind it" if is_refined(model.encoder) else ""
             return f"trained {run.folder.path} in closed form{behind}"
-        return f"trained {run.folder.path}{' from random weights' if weights else ''}"
+        first = ", after learning to predict a closed form" if model.distill is not None else ""
+        return f"trained {run.folder.path}{' from random weights' if weights else ''}{first}"
     return f"trained {run.folder.path} from {weights.in_words()}"
 
 

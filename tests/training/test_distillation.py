@@ -1,0 +1,179 @@
+"""A network that learns to predict a closed form's embedding: the loss, targets by item, resuming in each stage, bad input."""
+
+import dataclasses
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from tests import forked
+
+import vergence
+from vergence.data.items import ArrayItems
+from vergence.encoders import networks
+from vergence.runs import distilled
+from vergence.runs.train import describe
+from vergence.training import closed_form, distillation, loop, recipes
+from vergence.training.config import ModelConfig
+
+TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
+QUICK = {"recipe": "distilled_vje", "distill": TINY, "device": "cpu", "limit": 600, "batch_size": 64, "knn_every": 0}
+QUICK |= {"distill_epochs": 2, "epochs": 1, "calibration_share": 0.0, "precision": "fp32"}
+
+
+def alone(z):
+    return z
+
+
+def student(dim):
+    return distillation.Distillation(networks.encoder("small", (1, 8, 8), torch.zeros(1), torch.ones(1)), (1, 8, 8), dim)
+
+
+def test_the_loss_is_the_mean_cosine_distance_of_the_prediction():
+    method = student(5)
+    x, c = torch.rand(6, 1, 8, 8), torch.randn(6, 5)
+    found = method((x, c), gather=alone)["distance"].item()
+    p = method.head(method.encoder(x)).tolist()
+    expected = 0.0
+    for row, target in zip(p, c.tolist(), strict=True):
+        dot, lengths = (sum(a * b for a, b in zip(one, other, strict=True)) for one, other in ((row, target), (row, row)))
+        expected += (1 - dot / math.sqrt(lengths * sum(b * b for b in target))) / 6
+    assert found == pytest.approx(expected, abs=1e-12) and 0 < found < 2
+
+
+def test_a_longer_target_changes_neither_loss_nor_gradient():
+    method, x, c = student(5).eval(), torch.rand(6, 1, 8, 8), torch.randn(6, 5)
+    gradients = []
+    for scale in (1.0, 7.0):
+        method.zero_grad()
+        method((x, scale * c), gather=alone)["distance"].backward()
+        gradients.append([p.grad.clone() for p in method.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+    assert all(g.abs().sum() > 0 for g in gradients[0])
+
+
+def test_each_item_has_its_own_target():
+    items = ArrayItems(torch.arange(12, dtype=torch.uint8).view(12, 1, 1, 1).expand(12, 1, 8, 8))
+    both = distillation.ItemsWithTargets(items, np.arange(12, dtype=np.float32)[:, None])
+    index = torch.tensor([7, 2, 11])
+    for found, (x, target) in (next(both.stream([index])), next(both.subset(index).stream([torch.arange(3)]))):
+        assert x[:, 0, 0, 0].tolist() == target[:, 0].tolist() == [7, 2, 11] and len(found) == 3
+    views = student(1).inputs(vergence.data.views.ImageViews(vergence.data.config.ViewConfig(), 8))
+    x = next(both.stream([index]))[1]
+    assert views.apply(x, views.draw(3, torch.Generator()))[1] is x[1]
+
+
+@pytest.mark.float32
+def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
+    settings = {**QUICK, "limit": None, "distill_epochs": 8, "encoder_lr": 0.0, "weight_decay": 0.0}
+    run = vergence.train("digits", out=tmp_path / "run", **settings)
+    own = vergence.load(tmp_path / "run" / "closed_form")
+    alone = {"recipe": "patches", "encoder": TINY, "device": "cpu", "calibration_share": 0.0}
+    closed = vergence.train("digits", out=tmp_path / "closed", **alone)
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    assert torch.equal(own.encode(x), closed.encode(x))
+    assert own.folder.config.model == closed.folder.config.model and not (tmp_path / "run/closed_form/embedding.npy").exists()
+    lines = [line for line in (tmp_path / "run/log.txt").read_text().splitlines() if line.startswith("distillation, epoch")]
+    distances = [float(line.split("cosine distance ")[1].split(",")[0]) for line in lines]
+    assert len(distances) == 8 and distances[-1] < 0.6 * distances[0]
+    train = run.folder.config.data
+    images = vergence.data.sources.open_data(train).train
+    z, c = run.encode(images), torch.nn.functional.normalize(own.encode(images), dim=1)
+    predicted = torch.linalg.lstsq(torch.cat([z, torch.ones(len(z), 1)], 1), c).solution
+    error = (torch.cat([z, torch.ones(len(z), 1)], 1) @ predicted - c).square().sum() / (c - c.mean(0)).square().sum()
+    assert error < 0.3
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("stage", ["views", "embedding", "distillation", "steps"])
+def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage):
+    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
+    owner, name = {"views": (closed_form._Fit, "_stop"), "embedding": (distilled, "_write")}.get(stage, (loop, "_agreed"))
+    at, calls, original = {"views": 8, "embedding": 1, "distillation": 11, "steps": 22}[stage], [], getattr(owner, name)
+
+    def stop_once(*arguments):
+        calls.append(0)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGINT if stage == "embedding" else signal.SIGTERM)
+        return original(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises((loop.Interrupted, KeyboardInterrupt)):
+        patch.setattr(owner, name, stop_once)
+        vergence.train("digits", out=tmp_path / "run", **QUICK)
+    with pytest.raises(ValueError, match="already holds a run"):
+        vergence.train("digits", out=tmp_path / "run", **QUICK)
+    resumed = vergence.train(out=tmp_path / "run", resume=True)
+    files = [run.folder.path / "model.safetensors" for run in (whole, resumed)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    rows = [[(row["step"], row["loss"]) for row in run.folder.metrics()] for run in (whole, resumed)]
+    assert rows[0] == rows[1] and rows[0][-1][0] == 9
+    assert resumed.folder.path.joinpath("log.txt").read_text().count("distillation, epoch") == 2
+
+
+@pytest.mark.float32
+def test_two_processes_train_what_one_trains(tmp_path):
+    command = ["train", "digits", "--recipe", "distilled_contrastive", "--distill", TINY, "--device", "cpu"]
+    command += ["--limit", "300", "--batch-size", "64", "--epochs", "1", "--distill-epochs", "2", "--precision", "fp64"]
+    for n in (1, 2):
+        forked.run(*command, "--devices", n, "--out", tmp_path / str(n), check=True)
+    one, two = vergence.load(tmp_path / "1"), vergence.load(tmp_path / "2")
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.float32
+def test_a_run_evaluates_beside_its_closed_form_and_starts_another(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", **{**QUICK, "limit": None, "distill_epochs": 6})
+    record = vergence.evaluate(run, probes=False)
+    knn = {name: record.representations[name].knn[20].majority for name in ("z", "closed_form", "untrained")}
+    assert knn["z"] > 0.8 and knn["z"] > knn["closed_form"] - 0.05
+    other = vergence.train(out=tmp_path / "other", init=tmp_path / "run", epochs=1, lr=0.0)
+    assert other.folder.config.model.distill is None and not (tmp_path / "other/closed_form").exists()
+    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    assert torch.equal(other.method.encoder[1][0].weight, run.method.encoder[1][0].weight) and len(run.score(x)) == 5
+    (tmp_path / "run/closed_form").rename(tmp_path / "away")
+    assert "closed_form" not in vergence.evaluate(vergence.load(tmp_path / "run"), probes=False).representations
+
+
+def test_settings_choose_the_recipe_of_the_objective():
+    for objective in (None, "gje", "contrastive"):
+        config = describe("cifar10", None, {"distill": "patches", **({"objective": objective} if objective else {})})
+        assert config == recipes.get(f"distilled_{objective or 'vje'}")("cifar10")
+    other = describe("cifar10", None, {"distill": "patches:atoms=8", "objective": "byol"})
+    small = recipes.get("byol_small")("cifar10")
+    assert other.model == dataclasses.replace(small.model, distill="patches:atoms=8")
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"distill": "resnet18"}, "expected distill to be 'patches', or with settings as in 'patches:atoms=256', found 'resnet18'"),
+        ({"distill": "patches-mlp"}, "expected distill to be 'patches'"),
+        ({"distill": "patches", "encoder": "patches"}, "found encoder 'patches'; leave distill out"),
+        ({"distill": "patches", "target_encoder": "small"}, "found target_encoder; leave distill out"),
+        ({"distill": "patches", "freeze": True, "objective": "none"}, "found freeze; leave distill out"),
+        ({"distill": "patches", "method": "dino", "objective": "none"}, "found method 'dino'; leave distill out"),
+    ],
+)
+def test_a_description_that_cannot_be_trained_is_refused(settings, match):
+    with pytest.raises(ValueError, match=match):
+        ModelConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("x", "settings", "match"),
+    [
+        (np.zeros((40, 3), np.float32), {"distill": "patches"}, "expected images for --distill, found vector data"),
+        (np.zeros((40, 9, 9), np.uint8), {"distill": "patches:patch=12"}, "expected"),
+        (np.zeros((40, 9, 9), np.uint8), {"batch_size": 64}, "expected a batch of at most the 32 training items"),
+        (np.zeros((40, 9, 9), np.uint8), {"distill": "patches:leaves=3"}, "leaves"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tmp_path, x, settings, match):
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(ValueError, match=match) as caught:
+        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **{**QUICK, "limit": None, "batch_size": 16, **settings})
+    assert "\n" not in str(caught.value) and not (tmp_path / "run" / "config.json").exists()
