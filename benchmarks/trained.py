@@ -1,4 +1,4 @@
-"""kNN accuracy of recipes with a network behind the closed form of patches, beside the closed form itself.
+"""Accuracy of recipes with a network that follows the closed form of patches, beside the closed form itself.
 
     python benchmarks/trained.py cifar10 --data-root DATA --limit 10000 --recipes patches_vje patches_contrastive
 
@@ -46,28 +46,33 @@ def encode(encoder, x, run):
 def measure(args, recipe, settings):
     """Trains one run; returns its numbers beside those of its control."""
     with tempfile.TemporaryDirectory() as folder:
-        start = time.monotonic()
+        start, used = time.monotonic(), time.process_time()
         run = vergence.train(args.source, recipe=recipe, out=Path(folder) / "run", **settings)
-        seconds = time.monotonic() - start
+        seconds, cpu, fit_mib = time.monotonic() - start, time.process_time() - used, two_cores.peak()
         parts = two_cores.parts(args, run.folder.config)
         labels = [part.labels for part in parts]
         closed_form = closed_form_encoder(run)
         name = "untrained" if closed_form is None else "closed_form"
         encoder = untrained_encoder(run) if closed_form is None else closed_form
-        z, c = (
-            [features.collect(net.eval(), part, size=run.size, device=run.device)[0] for part in parts]
-            for net in (run.method.encoder, encoder)
-        )
+        used = time.process_time()
+        z = [features.collect(run.method.encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
+        embed_cpu = (time.process_time() - used) / sum(map(len, parts))
+        c = [features.collect(encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
         first = [duplicates(net, run, parts[0]) for net in (run.method.encoder, encoder)]
         config = run.folder.config
     return {
         "recipe": recipe,
         "encoder": config.model.encoder,
+        "distill": config.model.distill,
+        "distill_epochs": None if config.model.distill is None else config.fit.distill_epochs,
         "objective": config.model.objective,
         "epochs": config.fit.epochs,
         "encoder_lr": config.fit.encoder_lr,
         "seconds": round(seconds, 1),
-        "knn30": two_cores.knn(*z, labels),
+        "cpu_seconds": round(cpu, 1),
+        "embed_cpu_milliseconds": round(1000 * embed_cpu, 2),
+        "fit_peak_mib": fit_mib,
+        **two_cores.accuracies("", *z, labels),
         "control": name,
         "control_knn30": two_cores.knn(*c, labels),
         "effective_rank": round(float(effective_rank(z[1])), 1),

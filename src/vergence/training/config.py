@@ -230,7 +230,7 @@ class FitConfig(Checked):
     }
 
     epochs: int = 100
-    distill_epochs: int = 10
+    distill_epochs: int = 15
     batch_size: int = 256
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     betas: tuple[float, float] = (0.9, 0.999)

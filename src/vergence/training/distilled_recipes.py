@@ -94,7 +94,6 @@ def _distilled(behind: RunConfig) -> RunConfig:
     """Returns the settings that these recipes share, from those of the same objective behind the closed form."""
     fit = FitConfig(
         epochs=2,
-        distill_epochs=15,
         warmup_epochs=0.2,
         batch_size=64,
         optimizer="adamw",
