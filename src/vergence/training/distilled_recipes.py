@@ -98,7 +98,7 @@ def _distilled(behind: RunConfig) -> RunConfig:
         batch_size=64,
         optimizer="adamw",
         lr=2e-3,
-        encoder_lr=0.03,
+        encoder_lr=0.003,
         weight_decay=1e-4,
         clip=5.0,
         knn_every=1,
