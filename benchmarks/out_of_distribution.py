@@ -10,7 +10,8 @@ training images. New to it are CIFAR-100, Omniglot, inverted images, all corrupt
     python benchmarks/out_of_distribution.py --data-root DATA --scratch FOLDER --peers pyod pytorch-ood  # theirs, on the same
     python benchmarks/tables.py                                              # the tables of docs/detection.md
 
-The encoder ``pretrained`` is the ImageNet network of pretrained.py at 96 pixels, frozen; it is not among the default ones.
+The encoder ``pretrained`` is the ImageNet network of pretrained.py at 96 pixels, frozen, and ``distilled`` the small network that
+learned the closed form; they are not among the default ones.
 With ``--peers``, detectors of other packages are fitted to the embeddings and to the statistics of pixels instead of ours.
 ``FOLDER`` keeps the runs and the features, so that the command continues where it was stopped.
 """
@@ -54,6 +55,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "vje": {"recipe": "vje_small"},
     "gje": {"recipe": "gje_small"},
     "contrastive": {"recipe": "contrastive_small"},
+    "distilled": {"recipe": "distilled_vje"},
     "pretrained": {"size": SIZE},  # and those of the network
 }
 CORRUPTIONS = {  # strengths of the five severities
