@@ -608,7 +608,8 @@ def two_cores_table() -> str:
 
 def beside_two_cores() -> list[list[str]]:
     """Lines for 10,000 images of CIFAR-10: networks from random weights, after the closed form, and trained on ImageNet."""
-    networks = {row["objective"]: row for row in rows("two_cores") if row["encoder"] == "small" and row["limit"] == 10_000}
+    small = [row for row in rows("two_cores") if row["encoder"] == "small" and row["limit"] == 10_000]
+    networks = {row["objective"]: row for row in small if not row.get("distill")}
     body = []
     for name, row in sorted(networks.items(), key=lambda pair: -pair[1]["knn30"]):
         numbers = [f"{row['knn30']:.1f}", f"{row['probe']:.1f}", f"{row['effective_rank']:.1f}", f"{row['cpu_seconds']:.0f}"]

@@ -6,12 +6,12 @@
     python benchmarks/two_cores_figure.py                               # draws docs/figures/two_cores.png from the ledger
 
 The first writes one row to ``results/two_cores.jsonl``; ``--curve`` a row for each point of the figure: dictionaries of several
-sizes, and the small network trained for several numbers of epochs with each objective, beside its first weights. Points that the
-ledger has are skipped. ``cpu_seconds`` are the processor seconds of all threads in ``seconds``, the whole of ``vergence train``;
-on a busy machine they say more. With ``--choose`` a part of the training images is classified in place of the test images, and
-nothing is written: settings are chosen so. ``photographs`` are the tiles of ``blood_cells.py``: ordinary ones, and those of white
-cells and platelets, of which the ordinary ones are the most by far; one part's train, and those of other photographs are
-classified.
+sizes, and the small network trained for several numbers of epochs with each objective, beside its first weights, or with VJE
+after as many epochs in which it learned the closed form. Points that the ledger has are skipped. ``cpu_seconds`` are the
+processor seconds of all threads in ``seconds``, the whole of ``vergence train``; on a busy machine they say more. With
+``--choose`` a part of the training images is classified in place of the test images, and nothing is written: settings are
+chosen so. ``photographs`` are the tiles of ``blood_cells.py``: ordinary ones, and those of white cells and platelets, of which
+the ordinary ones are the most by far; one part's train, and those of other photographs are classified.
 """
 
 import argparse
@@ -48,6 +48,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "gje": {"recipe": "gje_small"},
     "contrastive": {"recipe": "contrastive_small", "batch_size": 64},
 }
+
+
+DISTILLED = "distilled_vje"  # with as many epochs of the stage before its objective
 
 
 def arguments(parser):
@@ -106,7 +109,8 @@ def curve(epochs=EPOCHS, atoms=ATOMS):
     sizes = [{"atoms": min(n, 512), "second": n, "directions": min(2048, 4 * n), "dim": min(512, 2 * n)} for n in atoms]
     names = ["patches:" + ",".join(f"{key}={value}" for key, value in size.items()) for size in sizes]
     dictionaries = [{"recipe": "patches", "encoder": name} for name in names]
-    return dictionaries + [{**network, "epochs": n} for n in epochs for network in NETWORKS.values()]
+    trained = [{**network, "epochs": n} for n in epochs for network in NETWORKS.values()]
+    return dictionaries + trained + [{"recipe": DISTILLED, "distill_epochs": n} for n in epochs]
 
 
 def measure(args, source, settings):
@@ -128,6 +132,7 @@ def measure(args, source, settings):
     return {
         "encoder": config.model.encoder,
         "objective": config.model.objective,
+        "distill": config.model.distill,
         "epochs": config.fit.epochs,
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu, 1),

@@ -19,6 +19,7 @@ Row = ledger.Row
 CONTROLS = {"pca_knn30": "PCA of pixels", "pixels_knn30": "pixels", "untrained_knn30": "untrained network"}
 TICKS = (30, 60, 120, 240, 480, 960)  # processor seconds
 NETWORKS = {"vje": "network, VJE", "gje": "network, GJE", "contrastive": "network, InfoNCE"}
+DISTILLED = "network that learns the closed form, VJE"
 
 
 def groups(rows: list[Row]) -> dict[tuple[str, int], dict[str, dict[str, list[Row]]]]:
@@ -29,6 +30,8 @@ def groups(rows: list[Row]) -> dict[tuple[str, int], dict[str, dict[str, list[Ro
             continue  # older code, of other speed
         closed = row["encoder"].startswith("patches:")
         line, point = ("patches, closed form", row["encoder"]) if closed else (NETWORKS[row["objective"]], str(row["epochs"]))
+        if row.get("distill"):
+            line, point = DISTILLED, str(row["point"]["distill_epochs"])
         if closed:
             settings = PatchSettings.parse(point, (3, 32, 32))
             line += ", two layers" if settings.second else f", one layer, stride {settings.stride}"
