@@ -48,8 +48,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "gje": {"recipe": "gje_small"},
     "contrastive": {"recipe": "contrastive_small", "batch_size": 64},
 }
-
-
 DISTILLED = "distilled_vje"  # with as many epochs of the stage before its objective
 
 
