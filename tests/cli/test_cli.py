@@ -44,9 +44,10 @@ QUICK = [
 OPTIONS = {
     "Demo": ["out", "seed"],
     "Train": [
-        "data", "out", "resume", "trust_code", "recipe", "set", "objective", "method", "encoder", "distill", "pretrained", "weights",
-        "init", "freeze", "epochs", "distill_epochs", "batch_size", "optimizer", "lr", "size", "limit", "keep_classes", "calibration_share", "seed",
-        "precision", "device", "devices", "threads", "data_root", "download", "strict",
+        "data", "out", "resume", "trust_code", "recipe", "set", "objective", "method", "encoder", "distill",
+        "pretrained", "weights", "init", "freeze", "epochs", "distill_epochs", "batch_size", "optimizer", "lr", "size",
+        "limit", "keep_classes", "calibration_share", "seed", "precision", "device", "devices", "threads", "data_root",
+        "download", "strict",
     ],
     "Evaluate": ["run", "probes", "uncertainty", "reference", "device", "threads", "trust_code"],
     "Embed": ["run", "images", "out", "data_root", "batch_size", "device", "threads", "trust_code", "crops"],

@@ -14,6 +14,7 @@ import vergence
 from vergence.data.items import ArrayItems
 from vergence.encoders import networks
 from vergence.runs import distilled
+from vergence.runs.evaluate import closed_form_encoder
 from vergence.runs.train import describe
 from vergence.training import closed_form, distillation, loop, recipes
 from vergence.training.config import ModelConfig
@@ -91,7 +92,7 @@ def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
 @pytest.mark.parametrize("stage", ["views", "embedding", "distillation", "steps"])
 def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage):
     whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
-    owner, name = {"views": (closed_form._Fit, "_stop"), "embedding": (distilled, "_write")}.get(stage, (loop, "_agreed"))
+    owner, name = {"views": (closed_form._Fit, "_stop"), "embedding": (distilled, "_fill")}.get(stage, (loop, "_agreed"))
     at, calls, original = {"views": 8, "embedding": 1, "distillation": 11, "steps": 22}[stage], [], getattr(owner, name)
 
     def stop_once(*arguments):
@@ -130,6 +131,7 @@ def test_a_run_evaluates_beside_its_closed_form_and_starts_another(tmp_path):
     record = vergence.evaluate(run, probes=False)
     knn = {name: record.representations[name].knn[20].majority for name in ("z", "closed_form", "untrained")}
     assert knn["z"] > 0.8 and knn["z"] > knn["closed_form"] - 0.05
+    assert "after 6 epochs in which it learned to predict a closed form" in vergence.write_report(tmp_path / "run").read_text()
     other = vergence.train(out=tmp_path / "other", init=tmp_path / "run", epochs=1, lr=0.0)
     assert other.folder.config.model.distill is None and not (tmp_path / "other/closed_form").exists()
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
@@ -138,19 +140,91 @@ def test_a_run_evaluates_beside_its_closed_form_and_starts_another(tmp_path):
     assert "closed_form" not in vergence.evaluate(vergence.load(tmp_path / "run"), probes=False).representations
 
 
+def stopped(monkeypatch, out, owner, name, **settings):
+    """Trains a run that ends with an error where a function is called."""
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, name, stop)
+        vergence.train("digits", out=out, **{**QUICK, **settings})
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("change", ["cut", "empty", "short", "left"])
+def test_embeddings_that_are_not_whole_are_computed_again_and_none_stay(tmp_path, monkeypatch, change):
+    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
+    at = (distilled, "forget") if change == "left" else (distillation, "fit")
+    stopped(monkeypatch, tmp_path / "run", *at)
+    file = tmp_path / "run/closed_form/embedding.npy"
+    rows, content = np.load(file), file.read_bytes()
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    if change == "short":
+        np.save(file, rows[:10])
+    elif change != "left":
+        file.write_bytes(content[: 0 if change == "empty" else -100])
+    resumed = vergence.train(out=tmp_path / "run", resume=True)
+    files = [run.folder.path / "model.safetensors" for run in (whole, resumed)]
+    assert files[0].read_bytes() == files[1].read_bytes() and not file.exists()
+
+
+@pytest.mark.float32
+def test_the_closed_form_shares_the_runs_items_and_what_its_views_forbid(tmp_path, capsys):
+    settings = {**QUICK, "limit": 300, "calibration_share": 0.2, "flip": 0.0, "threads": 1}
+    run = vergence.train("digits", out=tmp_path / "run", **settings)
+    assert capsys.readouterr().err.count("note: closed form: directions reduced") == 0
+    own = vergence.load(tmp_path / "run/closed_form")
+    split = [(r.folder.metadata.n_train, r.folder.metadata.n_calibration) for r in (run, own)]
+    assert split == [(240, 60)] * 2 and own.folder.config.views.flip == 0 and own.folder.config.fit.threads == 1
+    assert vergence.train(out=tmp_path / "run/closed_form", resume=True).score(torch.zeros(2, 1, 8, 8)).shape == (2,)
+    mirrored = vergence.train("digits", out=tmp_path / "other", **{**settings, "flip": 0.5})
+    assert mirrored.folder.config.views.flip == 0.5, "of the network"
+    assert vergence.load(tmp_path / "other/closed_form").folder.config.views.flip == 0, "digits have no mirror images"
+
+
+@pytest.mark.float32
+def test_a_closed_form_that_failed_can_be_repeated_with_other_settings(tmp_path):
+    np.save(tmp_path / "x.npy", np.full((64, 9, 9), 7, np.uint8))
+    settings = {**QUICK, "limit": None, "batch_size": 16}
+    for distill in (TINY, TINY.replace("atoms=16", "atoms=8")):
+        with pytest.raises(ValueError, match="distinct patches"):
+            vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **{**settings, "distill": distill})
+        assert vergence.training.folder.RunFolder.open(tmp_path / "run").config.model.distill == distill
+
+
+@pytest.mark.float32
+def test_the_control_is_on_the_device_of_the_run(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    moved = vergence.runs.run.Run(run.folder, run.method.to("meta"), torch.device("meta"))
+    assert {x.device.type for x in closed_form_encoder(moved).state_dict().values()} == {"meta"}
+
+
+def test_the_objective_moves_a_distilled_network_little_in_every_recipe():
+    for settings in ({"objective": "byol"}, {"objective": "vje"}, {"objective": "gje", "encoder": "resnet18"}):
+        assert describe("cifar10", None, {"distill": "patches", **settings}).fit.encoder_lr == 0.003
+    assert describe("cifar10", "byol_small", {"distill": "patches", "encoder_lr": 0.5}).fit.encoder_lr == 0.5
+    assert describe("cifar10", "byol_small", {}).fit.encoder_lr == 1
+    with pytest.raises(ValueError, match="expected --distill with --distill-epochs; add --distill patches"):
+        describe("cifar10", None, {"distill_epochs": 3})
+
+
 def test_settings_choose_the_recipe_of_the_objective():
     for objective in (None, "gje", "contrastive"):
         config = describe("cifar10", None, {"distill": "patches", **({"objective": objective} if objective else {})})
         assert config == recipes.get(f"distilled_{objective or 'vje'}")("cifar10")
     other = describe("cifar10", None, {"distill": "patches:atoms=8", "objective": "byol"})
     small = recipes.get("byol_small")("cifar10")
-    assert other.model == dataclasses.replace(small.model, distill="patches:atoms=8")
+    assert other.model == dataclasses.replace(small.model, distill="patches:atoms=8") and other.views == small.views
 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"distill": "resnet18"}, "expected distill to be 'patches', or with settings as in 'patches:atoms=256', found 'resnet18'"),
+        (
+            {"distill": "resnet18"},
+            "expected distill to be 'patches', or with settings as in 'patches:atoms=256', found 'resnet18'",
+        ),
         ({"distill": "patches-mlp"}, "expected distill to be 'patches'"),
         ({"distill": "patches", "encoder": "patches"}, "found encoder 'patches'; leave distill out"),
         ({"distill": "patches", "target_encoder": "small"}, "found target_encoder; leave distill out"),

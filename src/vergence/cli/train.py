@@ -81,15 +81,15 @@ def train(command: Any) -> None:
 def _done(run: "Run") -> str:
     """Returns what was written and which weights it started from, in words."""
     weights, model = run.folder.metadata.weights, run.folder.config.model
+    first = ", after learning to predict a closed form" if model.distill is not None else ""
     if model.freeze:
         return f"wrote {run.folder.path}, frozen"
     if weights is None or weights.source == "random":
         if is_closed_form(model.encoder):
             behind = f", then with {model.objective} behind it" if is_refined(model.encoder) else ""
             return f"trained {run.folder.path} in closed form{behind}"
-        first = ", after learning to predict a closed form" if model.distill is not None else ""
         return f"trained {run.folder.path}{' from random weights' if weights else ''}{first}"
-    return f"trained {run.folder.path} from {weights.in_words()}"
+    return f"trained {run.folder.path} from {weights.in_words()}{first}"
 
 
 def demo(command: Demo) -> None:

@@ -137,6 +137,7 @@ def _lead(run: RunFiles) -> dict[str, Any]:
         "n_train": metadata.get("n_train"),
         "noun": (metadata.get("kind") or "item").removesuffix("s") + "s",
         "epochs": fit.get("epochs", "–"),
+        "distilled": fit.get("distill_epochs", "–") if model.get("distill") else None,
         "frozen": model.get("freeze") is True,
         "closed_form": closed_form,
         "weights": None if closed_form else run.weights,
@@ -163,6 +164,9 @@ def _facts(run: RunFiles) -> dict[str, Any]:
         "Method" if model.get("method") else "Objective": model.get("method") or model.get("objective"),
         "Encoder": " → ".join(model[key] for key in ("encoder", "target_encoder") if model.get(key)),
         "Starts from weights": start,
+        "Learned before the objective": f"{model['distill']}, {fit.get('distill_epochs', '–')} epochs"
+        if model.get("distill")
+        else None,
         "Epochs, seed": f"{'none' if untrained else fit.get('epochs', '–')}, {fit.get('seed', '–')}",
         "Device": ", ".join(metadata[key] for key in ("device", "precision") if metadata.get(key)),
         "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), metadata.get("commit")) if v),

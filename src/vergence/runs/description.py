@@ -14,7 +14,7 @@ from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils.files import as_path
 
-__all__ = ["describe", "fitted", "resumed", "suited"]
+__all__ = ["completed", "describe", "fitted", "resumed", "suited"]
 
 
 def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool = False) -> RunConfig:
@@ -29,7 +29,10 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
     if source is None or source == "":
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
     base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(str(source))
-    return recipes.override(base, **settings)
+    config = recipes.override(base, **settings)
+    if config.model.distill is None and "distill_epochs" in settings:
+        raise ValueError("expected --distill with --distill-epochs; add --distill patches, or leave both out")
+    return config
 
 
 def _completed(settings: dict[str, Any]) -> dict[str, Any]:
@@ -37,6 +40,8 @@ def _completed(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("freeze") or settings.get("method") is not None:
         settings = {"objective": "none", "projector": (), "target_encoder": None, "teacher": None, **settings}
         return {"options": {}, "method": None, **settings}
+    if settings.get("distill") is not None:
+        settings = {"encoder_lr": recipes.AFTER_DISTILLATION, **settings}
     return {"method": None, **settings} if settings.get("objective", "none") != "none" else settings
 
 
@@ -94,7 +99,7 @@ def resumed(
     if recipe is not None:
         asked = dataclasses.asdict(recipes.override(recipes.get(recipe)(config.data.source), **given).model)
         asked |= {"encoder": complete(asked["encoder"])}
-        given = {**{name: asked[name] for name in ("encoder", "objective", "method")}, **given}
+        given = {**{name: asked[name] for name in ("encoder", "objective", "method", "distill")}, **given}
     own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
     _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
     if isinstance(source, RunConfig):
@@ -123,12 +128,12 @@ def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig
     if len(shape) == 1 and config.model.input_mean is not None:
         return dataclasses.replace(config, model=dataclasses.replace(config.model, input_mean=None, input_std=None))
     if config.model.distill is not None:  # what it cannot be is known before a folder is written
-        _complete(config.model.distill, shape, len(opened.train), config.views.flip > 0)
+        completed(config.model.distill, shape, len(opened.train), config.views.flip > 0)
     if not is_closed_form(config.model.encoder) or config.model.freeze or config.model.init is not None:
         return config
     if opened.kind != "image":
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
-    name, notes = _complete(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
+    name, notes = completed(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     return _with_encoder(config, name)
@@ -149,12 +154,12 @@ def _completion(folder: RunFolder) -> Callable[[str], str]:
     def complete(encoder: str) -> str:
         if model.freeze or model.init is not None or not is_closed_form(encoder):
             return encoder
-        return _complete(as_recorded(encoder, model.encoder), about.shape, about.n_train, flip > 0)[0]
+        return completed(as_recorded(encoder, model.encoder), about.shape, about.n_train, flip > 0)[0]
 
     return complete
 
 
-def _complete(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> tuple[str, list[str]]:
+def completed(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> tuple[str, list[str]]:
     """Returns the name of an encoder that is fitted in closed form, with every setting for n images, and notes on reduced ones.
 
     Another encoder's name is returned as it is.

@@ -4,10 +4,12 @@ It is fitted first and stays there; the embeddings of the training items lie bes
 """
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,85 +19,117 @@ from vergence.data.views import Views
 from vergence.encoders.patch_maps import PatchSettings
 from vergence.evaluation import features
 from vergence.methods.core import Method
-from vergence.runs.description import fitted
+from vergence.runs.description import completed
 from vergence.runs.run import untrained_method
 from vergence.training import build, recipes
 from vergence.training.config import RunConfig
-from vergence.training.folder import CLOSED_FORM, RunFolder
+from vergence.training.folder import CLOSED_FORM, RunFolder, holds_run, write_skipped
 from vergence.training.records import Weights
-from vergence.utils.files import explained, replacing
+from vergence.utils.files import explained
 from vergence.utils.terminal import bar
+from vergence.utils.threads import fixed
 
 __all__ = ["closed_form", "encoder_of", "forget", "targets"]
 
-EMBEDDING = "embedding.npy"
-SHARED = ("seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads")  # settings of both fits
-
-
-def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
-    """Returns the description of the closed form that a run's encoder learns to predict, with all of its settings.
-
-    Raises:
-        ValueError: The images are too small for it.
-    """
-    base = recipes.get("patches")(config.data.source)
-    fit = dataclasses.replace(base.fit, **{name: getattr(config.fit, name) for name in SHARED})
-    model = dataclasses.replace(base.model, encoder=str(config.model.distill))
-    return fitted(dataclasses.replace(base, data=config.data, model=model, fit=fit), opened, shape)
+EMBEDDING, ROWS = "embedding.npy", 4096  # rows that are written at a time
+SHARED = ("batch_size", "seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads")  # settings of both fits
 
 
 def closed_form(fabric: Any, opened: Data, folder: RunFolder) -> tuple[Method, Data, RunFolder, Views | None]:
     """Returns what fits the closed form of a run: its method, the data, its own folder, new or to be continued, and views."""
     path, shape = folder.path / CLOSED_FORM, folder.metadata.shape
-    known = (path / "config.json").exists()
+    known = holds_run(path)
     fabric.barrier()  # every process has looked before one writes
     mean, std = build.statistics(opened.train)
     if known:
         own = RunFolder.open(path)
+        own.config = _sharing(own.config, folder.config)
         method = build.initial_method(own.config, shape, None, mean, std)
     else:
         config = _description(folder.config, opened, shape)
         method = build.initial_method(config, shape, None, mean, std)
-        metadata = build.describe(config, opened, shape, None, method, Weights(source="random"), fabric)
-        own = RunFolder(path, config, metadata)
+        own = RunFolder(path, config, build.describe(config, opened, shape, None, method, Weights(source="random"), fabric))
         if fabric.is_global_zero:
-            own = RunFolder.create(path, config, metadata)
+            own = RunFolder.create(path, config, own.metadata)
+            write_skipped(path / "skipped.csv", opened.skipped)
         fabric.barrier()
     return method, opened, own, build.make_views(opened, own.config.views, shape, mean, std)
 
 
+def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
+    """Returns the description of the closed form that a run's encoder learns to predict, with all of its settings."""
+    base = recipes.get("patches")(config.data.source)
+    views = dataclasses.replace(base.views, flip=min(base.views.flip, config.views.flip))
+    name, notes = completed(str(config.model.distill), shape, len(opened.train), views.flip > 0)
+    for note in notes:
+        print(f"note: closed form: {note}", file=sys.stderr)
+    model = dataclasses.replace(base.model, encoder=name)
+    return _sharing(dataclasses.replace(base, data=config.data, views=views, model=model), config)
+
+
+def _sharing(own: RunConfig, config: RunConfig) -> RunConfig:
+    """Returns the closed form's description with the settings that it shares with the run's."""
+    return dataclasses.replace(own, fit=dataclasses.replace(own.fit, **{name: getattr(config.fit, name) for name in SHARED}))
+
+
 def targets(fabric: Any, method: Method, items: Items, own: RunFolder) -> Array:
-    """Returns the closed form's embeddings (N, D) of the items, of unit length, on disk; the first process computes them once."""
-    file = own.path / EMBEDDING
-    known = file.exists()
+    """Returns the closed form's embeddings (N, D) of the items, of unit length, on disk; they are computed once."""
+    file, shape = own.path / EMBEDDING, (len(items), PatchSettings.parse(own.config.model.encoder, own.metadata.shape).dim)
+    known = _holds(file, shape)
     fabric.barrier()
-    if not known and fabric.is_global_zero:
-        _write(file, method.encoder, items, own, fabric.device)
-    fabric.barrier()
+    if not known:
+        part = file.with_name(f".{EMBEDDING}.part")
+        if fabric.is_global_zero:
+            with explained(part, "free space, then go on with --resume"):
+                _reserve(part, shape)
+        fabric.barrier()
+        with fixed(own.config.fit.threads):
+            _fill(fabric, part, method.encoder, items, own)
+        fabric.barrier()
+        if fabric.is_global_zero:
+            part.replace(file)
+        fabric.barrier()
     found: Array = np.load(file, mmap_mode="r")
     return found
 
 
-def _write(file: Path, encoder: nn.Module, items: Items, own: RunFolder, device: Any) -> None:
-    """Writes the embeddings in the items' order, with a progress bar; those of items that cannot be read are zero."""
-    dim = PatchSettings.parse(own.config.model.encoder, own.metadata.shape).dim
-    size, workers = own.metadata.crop_size(), own.config.fit.workers
-    with explained(file, "free space, then go on with --resume"), replacing(file) as part:
-        rows = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(len(items), dim))
-        with bar("embedding", len(items), "images") as advance:
-            for index, z in features.stream(encoder.eval(), items, size=size, device=device, workers=workers):
-                rows[index.cpu().numpy()] = F.normalize(z.float(), dim=1).cpu().numpy()
-                advance(len(index))
-        rows.flush()
+def _holds(file: Path, shape: tuple[int, int]) -> bool:
+    """Returns whether a file is a whole array of float32 of a shape."""
+    try:
+        found = np.load(file, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return False
+    return bool(found.shape == shape and found.dtype == np.float32)
 
 
-def forget(fabric: Any, own: RunFolder) -> None:
-    """Removes the embeddings, which have been learned."""
+def _reserve(file: Path, shape: tuple[int, int]) -> None:
+    """Writes an array of zeros, so that a full disk is an error now and not while its pages are set."""
+    with file.open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for start in range(0, shape[0], ROWS):
+            out.write(bytes(4 * shape[1] * min(ROWS, shape[0] - start)))
+
+
+def _fill(fabric: Any, file: Path, encoder: nn.Module, items: Items, own: RunFolder) -> None:
+    """Sets this process's part of the embeddings, with a progress bar; those of items that cannot be read stay zero."""
+    bounds = [len(items) * rank // fabric.world_size for rank in (fabric.global_rank, fabric.global_rank + 1)]
+    mine = torch.arange(*bounds)
+    rows = np.load(file, mmap_mode="r+")[slice(*bounds)]
+    settings = {"size": own.metadata.crop_size(), "device": fabric.device, "workers": own.config.fit.workers}
+    with bar("embedding", len(items), "images") as advance:
+        for index, z in features.stream(encoder.eval(), items.subset(mine), **settings):
+            rows[index.cpu().numpy()] = F.normalize(z.float(), dim=1).cpu().numpy()
+            advance(len(index) * fabric.world_size)
+    rows.flush()
+
+
+def forget(fabric: Any, folder: RunFolder) -> None:
+    """Removes the embeddings of a run's training items, which have been learned."""
     if fabric.is_global_zero:
-        (own.path / EMBEDDING).unlink(missing_ok=True)
+        (folder.path / CLOSED_FORM / EMBEDDING).unlink(missing_ok=True)
 
 
-def encoder_of(folder: RunFolder) -> nn.Module | None:
+def encoder_of(folder: RunFolder, device: torch.device) -> nn.Module | None:
     """Returns the closed form that a run's encoder learned to predict, on its input statistics; None where there is none."""
     path = folder.path / CLOSED_FORM
     if folder.config.model.distill is None or not (path / "model.safetensors").exists():
@@ -103,4 +137,4 @@ def encoder_of(folder: RunFolder) -> nn.Module | None:
     own = RunFolder.open(path)
     method = untrained_method(own)
     method.load_state_dict(own.load_model())
-    return method.encoder
+    return method.encoder.to(device)

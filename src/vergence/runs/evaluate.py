@@ -151,7 +151,7 @@ def closed_form_encoder(run: Run) -> nn.Module | None:
     """Returns the closed form that a run's encoder refines or learned to predict, on its input statistics; None for none."""
     refined = next((m for m in run.method.encoder.modules() if isinstance(m, RefinedEncoder)), None)
     standardize = next(m for m in run.method.encoder.modules() if isinstance(m, Standardize))
-    return distilled.encoder_of(run.folder) if refined is None else nn.Sequential(standardize, refined.closed_form)
+    return distilled.encoder_of(run.folder, run.device) if refined is None else nn.Sequential(standardize, refined.closed_form)
 
 
 def untrained_encoder(run: Run) -> nn.Module:

@@ -98,7 +98,7 @@ def _fit_distilled(fabric: Any, method: Method, opened: Data, folder: RunFolder,
         with _steps("distillation", config.distill_epochs, len(opened.train), config, shown=fabric.is_global_zero) as progress:
             items = opened.train
             distillation.fit(fabric, method, items, targets, views, config, folder, shape=shape, progress=progress)
-        distilled.forget(fabric, first[2])
+    distilled.forget(fabric, folder)
     _fit(fabric, method, opened, folder, views)
 
 

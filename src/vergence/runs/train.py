@@ -128,7 +128,8 @@ def _note_settings(config: RunConfig, settings: dict[str, Any]) -> None:
     if without := recipes.unused(config, settings):
         print(f"note: without effect, since no steps are trained: {', '.join(without)}", file=sys.stderr)
     elif "lr" in settings and "encoder_lr" not in settings and (ratio := config.fit.encoder_lr) != 1:
-        rates = f"{ratio:g} times {config.fit.lr:g}, as in the recipe"
+        after = ", after distillation" if config.model.distill is not None else ""
+        rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
         print(f"note: the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates", file=sys.stderr)
 
 

@@ -96,7 +96,7 @@ def require_method(config: ModelConfig) -> None:
 def require_images(config: ModelConfig, kind: str) -> None:
     """Raises a ValueError where a method on images, or a first stage in closed form, is to be trained on data of another kind."""
     if config.distill is not None and kind != "image":
-        raise ValueError(f"expected images for --distill, found {kind} data; leave --distill out")
+        raise ValueError(f"expected images for --distill, found {kind} data; leave it out, or choose another recipe")
     if config.method is not None and kind != "image":
         raise ValueError(f"expected images for method '{config.method}', found {kind} data; choose an --objective")
 

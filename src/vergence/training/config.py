@@ -154,7 +154,10 @@ def _require_student(model: ModelConfig) -> None:
     beside |= {f"encoder '{model.encoder}'": is_closed_form(model.encoder), "target_encoder": model.target_encoder is not None}
     found = [name for name, given in beside.items() if given]
     if found:
-        raise ValueError(f"expected one network with an objective for distill, found {' and '.join(found)}; leave distill out")
+        raise ValueError(
+            f"expected one network with an objective for distill, found {' and '.join(found)}; leave distill out, or choose "
+            "another recipe"
+        )
 
 
 def _require_nothing_to_train(model: ModelConfig) -> None:

@@ -18,6 +18,9 @@ __all__ = [
 ]
 
 
+ENCODER_LR = 0.003  # of the objective's rate: more costs neighbors (docs/trained.md)
+
+
 def distilled_contrastive(source: str = "cifar10") -> RunConfig:
     """InfoNCE of a small network that learned to predict the embedding of `patches` before.
 
@@ -98,7 +101,7 @@ def _distilled(behind: RunConfig) -> RunConfig:
         batch_size=64,
         optimizer="adamw",
         lr=2e-3,
-        encoder_lr=0.003,
+        encoder_lr=ENCODER_LR,
         weight_decay=1e-4,
         clip=5.0,
         knn_every=1,

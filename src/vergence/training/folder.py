@@ -35,7 +35,16 @@ if TYPE_CHECKING:
 
     from vergence.data.items import Skipped
 
-__all__ = ["FORMAT", "RunFolder", "require_known_code", "require_new", "require_writable", "run_lock", "write_skipped"]
+__all__ = [
+    "FORMAT",
+    "RunFolder",
+    "holds_run",
+    "require_known_code",
+    "require_new",
+    "require_writable",
+    "run_lock",
+    "write_skipped",
+]
 
 FORMAT = 2
 COUNTED = ("count", "collapsed")  # of a checkpoint's metrics
@@ -282,9 +291,14 @@ def run_lock(path: Path) -> Iterator[None]:
 
 
 def require_new(path: Path) -> None:
-    """Raises a ValueError if a folder holds a run with a checkpoint, a model or the closed form that comes before."""
-    if any((path / name).exists() for name in (CHECKPOINT, MODEL, CLOSED_FORM)):
+    """Raises a ValueError if a folder holds a run with a checkpoint or a model, or the closed form of one that has."""
+    if holds_run(path) or holds_run(path / CLOSED_FORM):
         raise ValueError(f"{path} already holds a run: continue it with --resume, or choose another --out")
+
+
+def holds_run(path: Path) -> bool:
+    """Returns whether a folder holds a run with a checkpoint or a model."""
+    return any((path / name).exists() for name in (CHECKPOINT, MODEL))
 
 
 def require_writable(path: Path) -> None:
