@@ -2,10 +2,10 @@ r"""A stage before the objective's: a network learns to predict the embedding th
 
     loss = mean over items of 1 - cos(A E(tau(x)) + a, c(x)),
 
-where c(x) is the closed form's embedding of the item without augmentation, tau(x) one view of it, E the encoder, and A, a a linear head that
-the objective does not see. The closed form reads each item once; a step costs one view and one pass of the network. The term is
-G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network" (arXiv:1503.02531); there the targets are
-probabilities of classes, here they are embeddings, and there are no labels.
+where c(x) is the closed form's embedding of the item without augmentation, tau(x) one view of it, E the encoder, and A, a a
+linear head that the objective does not see. The embeddings are computed once; a step costs one view and one pass of the
+network. The term is G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network" (arXiv:1503.02531); there
+the targets are probabilities of classes, here they are embeddings, and there are no labels.
 
 Checkpoints of this stage have no model of the objective's, as those of a closed form (`vergence.training.staged`), so that a run
 that was killed continues in the stage of its last one.
