@@ -4,7 +4,7 @@ import dataclasses
 
 from vergence.data.config import ViewConfig
 from vergence.training import patches_recipes
-from vergence.training.config import FitConfig, RunConfig
+from vergence.training.config import RunConfig
 
 __all__ = [
     "distilled_contrastive",
@@ -95,17 +95,7 @@ def distilled_vje(source: str = "cifar10") -> RunConfig:
 
 def _distilled(behind: RunConfig) -> RunConfig:
     """Returns the settings that these recipes share, from those of the same objective behind the closed form."""
-    fit = FitConfig(
-        epochs=2,
-        warmup_epochs=0.2,
-        batch_size=64,
-        optimizer="adamw",
-        lr=2e-3,
-        encoder_lr=ENCODER_LR,
-        weight_decay=1e-4,
-        clip=5.0,
-        knn_every=1,
-    )
+    fit = dataclasses.replace(behind.fit, batch_size=64, encoder_lr=ENCODER_LR)
     views = ViewConfig(crop=(0.5, 1.0), flip=behind.views.flip, jitter=(0.4, 0.4, 0.2, 0.1), grayscale=0.1, blur=0.0)
     model = dataclasses.replace(behind.model, encoder="small", distill="patches")
     return dataclasses.replace(behind, views=views, model=model, fit=fit)
