@@ -200,6 +200,18 @@ def test_the_control_is_on_the_device_of_the_run(tmp_path):
     assert {x.device.type for x in closed_form_encoder(moved).state_dict().values()} == {"meta"}
 
 
+@pytest.mark.float32
+def test_few_items_are_learned_in_more_epochs_which_are_recorded(tmp_path, monkeypatch):
+    assert [distillation.epochs_for(n, 64) for n in (10, 128, 800, 9_984, 1_000_000)] == [2340, 1170, 195, 15, 15]
+    monkeypatch.setattr(distillation, "EPOCHS", 1)
+    monkeypatch.setattr(distillation, "STEPS", 11)
+    run = vergence.train("digits", out=tmp_path / "run", **{**QUICK, "limit": 300, "distill_epochs": None})
+    assert run.folder.config.fit.distill_epochs == 3, "of four steps"
+    assert vergence.load(tmp_path / "run").folder.config.fit.distill_epochs == 3
+    assert (tmp_path / "run/log.txt").read_text().count("distillation, epoch") == 3
+    assert describe("digits", "vje_small", {}).fit.distill_epochs is None
+
+
 def test_the_objective_moves_a_distilled_network_little_in_every_recipe():
     for settings in ({"objective": "byol"}, {"objective": "vje"}, {"objective": "gje", "encoder": "resnet18"}):
         assert describe("cifar10", None, {"distill": "patches", **settings}).fit.encoder_lr == 0.003

@@ -9,7 +9,7 @@ from typing import Any
 from vergence.data.sources import Data
 from vergence.encoders.names import is_closed_form, is_refined
 from vergence.encoders.patch_maps import as_recorded
-from vergence.training import closed_form, recipes, start
+from vergence.training import closed_form, distillation, recipes, start
 from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils.files import as_path
@@ -129,6 +129,9 @@ def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig
         return dataclasses.replace(config, model=dataclasses.replace(config.model, input_mean=None, input_std=None))
     if config.model.distill is not None:  # what it cannot be is known before a folder is written
         completed(config.model.distill, shape, len(opened.train), config.views.flip > 0)
+        if config.fit.distill_epochs is None:
+            epochs = distillation.epochs_for(len(opened.train), config.fit.batch_size)
+            config = dataclasses.replace(config, fit=dataclasses.replace(config.fit, distill_epochs=epochs))
     if not is_closed_form(config.model.encoder) or config.model.freeze or config.model.init is not None:
         return config
     if opened.kind != "image":

@@ -95,7 +95,8 @@ def _fit_distilled(fabric: Any, method: Method, opened: Data, folder: RunFolder,
         first = distilled.closed_form(fabric, opened, folder)
         _fit_closed_form(fabric, *first)
         targets = distilled.targets(fabric, first[0], opened.train, first[2])
-        with _steps("distillation", config.distill_epochs, len(opened.train), config, shown=fabric.is_global_zero) as progress:
+        epochs = config.distill_epochs or 0  # which `description.fitted` has set
+        with _steps("distillation", epochs, len(opened.train), config, shown=fabric.is_global_zero) as progress:
             items = opened.train
             distillation.fit(fabric, method, items, targets, views, config, folder, shape=shape, progress=progress)
     distilled.forget(fabric, folder)

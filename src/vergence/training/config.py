@@ -196,7 +196,8 @@ class FitConfig(Checked):
 
     Attributes:
         epochs: Passes over the training items.
-        distill_epochs: Passes before those, in which the encoder learns to predict the closed form ``distill``.
+        distill_epochs: Passes before those, in which the encoder learns to predict the closed form ``distill``; ``None`` for 15,
+            or for as many as 2,340 steps take where there are few items (`vergence.training.distillation.epochs_for`).
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         betas: AdamW's momenta of the gradient and of its square, in [0, 1); masked autoencoders take (0.9, 0.95).
@@ -233,7 +234,7 @@ class FitConfig(Checked):
     }
 
     epochs: int = 100
-    distill_epochs: int = 15
+    distill_epochs: int | None = None
     batch_size: int = 256
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     betas: tuple[float, float] = (0.9, 0.999)

@@ -34,7 +34,19 @@ from vergence.utils.linalg import upcast_half
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Distillation", "ItemsWithTargets", "fit"]
+__all__ = ["Distillation", "ItemsWithTargets", "epochs_for", "fit"]
+
+EPOCHS, STEPS = 15, 2_340  # at least: few images need many passes (docs/trained.md)
+
+
+def epochs_for(n: int, batch_size: int) -> int:
+    """Returns the passes over n items in which a network learns a closed form: 15, and as many as 2,340 steps take.
+
+    Example:
+        >>> epochs_for(50_000, 64), epochs_for(10_000, 64), epochs_for(800, 64)
+        (15, 15, 195)
+    """
+    return max(EPOCHS, -(-STEPS // max(1, n // batch_size)))
 
 
 class ItemsWithTargets(Items):
@@ -159,7 +171,7 @@ def fit(
         items: Training images.
         targets: (N, D) float32, the embedding of each.
         views: Random views.
-        config: Settings, of which ``distill_epochs`` counts the epochs.
+        config: Settings, of which ``distill_epochs``, which is not None here, counts the epochs.
         recorder: Keeps checkpoints and lines.
         shape: Shape (C, H, W) of the images as the encoder sees them.
         progress: Called after every step.
@@ -168,6 +180,7 @@ def fit(
         vergence.training.loop.Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.
         ValueError: The loss is not finite, or the embedding collapsed under ``strict``.
     """
+    assert config.distill_epochs is not None, "see `epochs_for`"
     own = dataclasses.replace(config, epochs=config.distill_epochs, encoder_lr=1.0, knn_every=0)
     student = _student(method, shape, targets.shape[1], config.seed)
     on_device = items.to(fabric.device) if isinstance(items, ArrayItems) else items
