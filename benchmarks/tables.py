@@ -24,6 +24,7 @@ from ledger import ROOT, plus_minus, rows
 from vergence import methods, objectives
 
 CONTROLS = ("untrained", "pixels", "pca")
+COSTS = {"cpu_seconds": 0, "embed_cpu_milliseconds": 2}  # and their digits
 BUSY = "busy machine"  # how the note of a row begins whose times are not comparable
 
 
@@ -639,6 +640,33 @@ def beside_two_cores() -> list[list[str]]:
     return [["", "", "", *line] for line in body]
 
 
+def distilled_table() -> str:
+    """A line for each data set, number of images and recipe of networks that learned a closed form; the last row of each seed."""
+    found = defaultdict(dict)
+    for row in rows("trained"):
+        if row.get("distill"):
+            found[row["data"], row["limit"], row["recipe"]][row["seed"]] = row
+    body = []
+    for (data, limit, recipe), seeds in sorted(found.items(), key=lambda pair: (*pair[0][:2], -pair[1][0]["knn30"])):
+        own = list(seeds.values())
+        shares = [spread([row[kind] / 100 for row in own]) for kind in ("knn30", "probe", "control_knn30", "effective_rank")]
+        copies = statistics.median(row["duplicates_of_40"] for row in own)
+        costs = [f"{statistics.median(row[kind] for row in own):.{digits}f}" for kind, digits in COSTS.items()]
+        body.append([data, f"{limit:,}", f"`{recipe}`", str(len(own)), *shares, f"{copies:.0f} of 40", *costs])
+    head = [
+        "data",
+        "items",
+        "recipe",
+        "seeds",
+        "kNN (30), %",
+        "linear probe, %",
+        "closed form, kNN",
+        "effective rank",
+        "duplicates",
+    ]
+    return grid([*head, "whole run, processor s", "an image, processor ms"], body)
+
+
 def pretrained_table() -> str:
     """A line for each data set and size of images: kNN on frozen ImageNet features and on controls, the newest row."""
     body = []
@@ -850,6 +878,7 @@ PAGES = {
         "samples": samples_table,
     },
     ROOT / "docs" / "methods.md": {"methods": functools.partial(summary, methods_tables, "every"), "peers": peers_table},
+    ROOT / "docs" / "trained.md": {"distilled": distilled_table},
     ROOT / "docs" / "encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
     ROOT / "docs" / "advice.md": {
         "agreement": agreement_table,
