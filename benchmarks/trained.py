@@ -93,8 +93,10 @@ def main():
     args = ledger.parse(parser, "trained")
     also = ledger.settings(args.set)
     if args.tiny:
-        args.limit, args.recipes = 200, ["patches_gje"]
-        also["encoder"] = "patches-mlp:atoms=16,directions=32,dim=16,views=2"
+        args.limit, small = 200, "atoms=16,second=16,directions=32,dim=16,views=2"
+        args.recipes = args.recipes[:1]
+        distilled = {"distill": f"patches:{small}", "distill_epochs": 1}
+        also |= distilled if args.recipes[0].startswith("distilled") else {"encoder": f"patches-mlp:{small}"}
     settings = {"root": args.data_root, "limit": args.limit, "seed": args.seed, "device": "cpu", **also}
     for recipe in args.recipes:
         describe(args.source, recipe, settings)
