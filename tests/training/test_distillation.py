@@ -98,7 +98,9 @@ def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage)
     def stop_once(*arguments):
         calls.append(0)
         if len(calls) == at:
-            os.kill(os.getpid(), signal.SIGINT if stage == "embedding" else signal.SIGTERM)
+            if stage == "embedding":
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)
         return original(*arguments)
 
     with monkeypatch.context() as patch, pytest.raises((loop.Interrupted, KeyboardInterrupt)):

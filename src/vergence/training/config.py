@@ -196,8 +196,8 @@ class FitConfig(Checked):
 
     Attributes:
         epochs: Passes over the training items.
-        distill_epochs: Passes before those, in which the encoder learns to predict the closed form ``distill``; ``None`` for 15,
-            or for as many as 2,340 steps take where there are few items (`vergence.training.distillation.epochs_for`).
+        distill_epochs: Passes before those, in which the encoder learns to predict the closed form ``distill``. ``None`` stands
+            for 15, and where there are few items for as many as 2,340 steps take.
         batch_size: Pairs in a step, of all processes together.
         optimizer: ``sgd`` (momentum 0.9), ``adamw`` or ``lars``.
         betas: AdamW's momenta of the gradient and of its square, in [0, 1); masked autoencoders take (0.9, 0.95).
