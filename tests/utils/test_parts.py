@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from vergence.utils import parts
 from vergence.utils.files import HOST
 from vergence.utils.parts import open_parts
 
@@ -229,3 +230,29 @@ def test_derived_columns_are_computed_when_all_rows_are_there_also_after_a_stop(
             assert found["rank"].max() == 1.0 and found["rank"].min() == 0.1
     else:
         assert out.read_text().splitlines()[0] == "rank,name,value" and len(out.read_text().splitlines()) == 11
+
+
+def test_a_part_that_was_written_and_not_yet_counted_is_kept(tmp_path, monkeypatch):
+    out, calls, kind = tmp_path / "o.csv", [], parts._Part
+
+    def interrupted(*arguments):
+        calls.append(0)
+        if len(calls) == 1:
+            raise SystemExit(143)
+        return kind(*arguments)
+
+    def rows(table):
+        for start in range(table.done, 4, 2):
+            table.append({"x": np.arange(start, start + 2)}, 2)
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(SystemExit),
+        open_parts(out, {"n": 4}, every=2) as table,
+    ):
+        patch.setattr(parts, "_Part", interrupted)
+        rows(table)
+    with open_parts(out, {"n": 4}, every=2) as table:
+        assert table.done == 2
+        rows(table)
+    assert out.read_text().split() == ["x", "0", "1", "2", "3"]

@@ -110,7 +110,7 @@ def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
                     yield parts
                     parts.clear()
                 finally:
-                    if not parts.done:
+                    if not parts.done and not _finished(folder):  # a signal may come between a part's file and its count
                         parts.clear()
         finally:
             with contextlib.suppress(OSError):  # not empty: parts are kept
