@@ -8,6 +8,8 @@ import argparse
 import json
 import statistics
 import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,14 @@ def rows(file: Path | str) -> list[Row]:
     """Returns the rows of a file, or of the ledger of a name, oldest first; none where there is no file."""
     file = RESULTS / f"{file}.jsonl" if isinstance(file, str) else file
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def by_setting(found: Iterable[Row], setting: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    """Returns rows by their setting, one for each seed: the last row of a seed that was run twice."""
+    groups: dict[Any, dict[Any, Row]] = defaultdict(dict)
+    for one in found:
+        groups[setting(one)][one["seed"]] = one
+    return {key: list(seeds.values()) for key, seeds in groups.items()}
 
 
 def plus_minus(values: list[float], digits: int) -> str:

@@ -5,10 +5,9 @@ more than once, the last row counts. Values are means over seeds, with the stand
 """
 
 import statistics
-from collections import defaultdict
 from typing import Any
 
-from ledger import plus_minus
+from ledger import by_setting, plus_minus
 
 Row = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
@@ -18,12 +17,13 @@ UNCERTAINTIES = ("neighbor spread", "posterior entropy")
 
 def grouped(rows: list[Row]) -> dict[Group, list[Row]]:
     """Returns the rows of all seeds by data, items, epochs, seconds, side, setting and method, in the ledger's order."""
-    found: dict[Group, dict[int, Row]] = defaultdict(dict)
-    for row in rows:
+
+    def key(row: Row) -> Group:
         searched = row.get("search_share", 0.5)
-        key = (row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"), searched)
-        found[(*key, row["setting"], row["method"])][row["seed"]] = row
-    return {key: list(seeds.values()) for key, seeds in found.items()}
+        budget = row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"), searched
+        return (*budget, row["setting"], row["method"])
+
+    return by_setting(rows, key)
 
 
 def of_column(rows: list[Row], name: str, digits: int = 1) -> str:

@@ -19,7 +19,7 @@ import corruption_tables
 import detection_tables
 import methods_tables
 import one_class_tables
-from ledger import ROOT, plus_minus, rows
+from ledger import ROOT, by_setting, plus_minus, rows
 
 from vergence import methods, objectives
 
@@ -55,20 +55,13 @@ def objectives_table() -> str:
 
 def training_table() -> str:
     """A line for each setting and representation: mean and standard deviation over seeds."""
-    groups = defaultdict(list)
-    for row in rows("training"):
+
+    def setting(row: dict) -> tuple:
         config = row["config"]
-        key = (
-            row["data"],
-            row["recipe"],
-            row["n_train"],
-            config["fit"]["epochs"],
-            json.dumps(config["data"].get("keep_classes")),
-        )
-        groups[key].append(row)
+        return row["data"], row["recipe"], row["n_train"], config["fit"]["epochs"], json.dumps(config["data"].get("keep_classes"))
+
     body = []
-    for (data, recipe, n, epochs, _), group in groups.items():
-        group = list({row["seed"]: row for row in group}.values())  # the last row of a seed that was run twice
+    for (data, recipe, n, epochs, _), group in by_setting(rows("training"), setting).items():
         for name in ("z", "mu", *CONTROLS):
             found = [row["representations"][name] for row in group]
             if found[0]["knn30"] is None:
@@ -218,10 +211,7 @@ def features_table() -> str:
 
 def uncertainty_rows() -> dict[str, list[dict]]:
     """Returns the rows of ``benchmarks/uncertainty.py`` by encoder, one for each seed: the last one."""
-    groups: dict[str, dict] = defaultdict(dict)
-    for row in rows("uncertainty"):
-        groups[row["encoder"]][row["seed"]] = row
-    return {encoder: list(of_seed.values()) for encoder, of_seed in groups.items()}
+    return by_setting(rows("uncertainty"), lambda row: row["encoder"])
 
 
 def uncertainty_table(what: str) -> str:
@@ -341,20 +331,16 @@ def linear_table() -> str:
 
 def branches_table(data: str) -> str:
     """A line for each model on a set of ``benchmarks/branches.py``: mean and standard deviation over seeds, and the truth."""
-    groups = defaultdict(dict)
-    for row in rows("branches"):
-        if row["data"] == data and "model" in row:
-            groups[row["model"]][row["seed"]] = row  # the last row of a seed that was run twice
-    shares = next(iter(groups.values()), {0: {"on_branch": None}})
-    known = next(iter(shares.values()))["on_branch"] is not None
+    groups = by_setting([row for row in rows("branches") if row["data"] == data and "model" in row], lambda row: row["model"])
+    known = any(row["on_branch"] is not None for found in groups.values() for row in found)
     body = []
     for model, found in groups.items():
-        cells = [plus_minus([row[key] for row in found.values()], 2) for key in ("nll",)]
-        cells += [plus_minus([100 * row[key] for row in found.values()], 0) for key in ("on_branch", "covered") if known]
-        cells += [plus_minus([100 * row["inside_90"] for row in found.values()], 0)]
-        cells += [plus_minus([row["pit_ks"] for row in found.values()], 3)]
-        body.append([model, *cells, f"{statistics.median(row['seconds'] for row in found.values()):.2g}"])
-    truths = [row["truth"] for row in next(iter(groups.values()), {}).values() if row["truth"] is not None]
+        cells = [plus_minus([row[key] for row in found], 2) for key in ("nll",)]
+        cells += [plus_minus([100 * row[key] for row in found], 0) for key in ("on_branch", "covered") if known]
+        cells += [plus_minus([100 * row["inside_90"] for row in found], 0)]
+        cells += [plus_minus([row["pit_ks"] for row in found], 3)]
+        body.append([model, *cells, f"{statistics.median(row['seconds'] for row in found):.2g}"])
+    truths = [row["truth"] for row in next(iter(groups.values()), []) if row["truth"] is not None]
     head = ["model", "NLL", *(["on a branch, %", "covered, %"] if known else []), "inside 90 %, %", "PIT", "seconds"]
     if truths:
         body.append(["**the truth**", plus_minus(truths, 2), *[""] * (len(head) - 2)])
@@ -363,15 +349,12 @@ def branches_table(data: str) -> str:
 
 def samples_table() -> str:
     """A line for each sampler on a set of ``benchmarks/branches.py``."""
-    groups = defaultdict(dict)
-    for row in rows("branches"):
-        if "sampler" in row:
-            groups[row["data"], row["sampler"]][row["seed"]] = row
+    groups = by_setting([row for row in rows("branches") if "sampler" in row], lambda row: (row["data"], row["sampler"]))
     body = []
     for (data, sampler), found in groups.items():
         keys = {"mmd": 4, "sliced_wasserstein": 3, "precision": 2, "recall": 2, "coverage": 2}
-        cells = [plus_minus([row[key] for row in found.values()], digits) for key, digits in keys.items()]
-        on = [100 * row["on_branch"] for row in found.values() if "on_branch" in row]
+        cells = [plus_minus([row[key] for row in found], digits) for key, digits in keys.items()]
+        on = [100 * row["on_branch"] for row in found if "on_branch" in row]
         body.append([data, sampler, *cells, plus_minus(on, 0) if on else ""])
     return grid(["data", "density", "MMD²", "sliced Wasserstein", "precision", "recall", "coverage", "on a branch, %"], body)
 
@@ -401,11 +384,8 @@ def mixtures_table() -> str:
 
 def newest(name: str, **wanted: str) -> dict[str, list[dict]]:
     """Returns a ledger's rows by setting, one for each seed; the last row of a seed that was run twice."""
-    groups: dict[str, dict] = defaultdict(dict)
-    for row in rows(name):
-        if all(row[key] == value for key, value in wanted.items()):
-            groups[row["setting"].replace("learnt", "learned")][row["seed"]] = row
-    return {setting: list(of_seed.values()) for setting, of_seed in groups.items()}
+    found = [row for row in rows(name) if all(row[key] == value for key, value in wanted.items())]
+    return by_setting(found, lambda row: row["setting"].replace("learnt", "learned"))
 
 
 def trap_table(what: str) -> str:
@@ -586,15 +566,12 @@ def two_cores_table() -> str:
     """
     defaults = [row for row in rows("two_cores") if not {"--encoder", "--set", "--curve"} & set(row.get("command", "").split())]
     newest = {(row["data"], row["limit"]): row["encoder"] for row in defaults}
-    runs = defaultdict(dict)  # the last row of each seed
-    for row in rows("two_cores"):
-        if row["encoder"] == newest[row["data"], row["limit"]]:
-            runs[row["data"], row["limit"]][row["seed"]] = row
+    shown = [row for row in rows("two_cores") if row["encoder"] == newest.get((row["data"], row["limit"]))]
     body = []
-    for (data, limit), seeds in sorted(runs.items()):
+    for (data, limit), seeds in sorted(by_setting(shown, lambda row: (row["data"], row["limit"])).items()):
         for name, label in (("", "**patches**"), ("pixels_", "pixels (control)"), ("pca_", "pca (control)")):
-            shares = [spread([row[f"{name}{kind}"] / 100 for row in seeds.values()]) for kind in ("knn30", "probe")]
-            own = [] if name else list(seeds.values())
+            shares = [spread([row[f"{name}{kind}"] / 100 for row in seeds]) for kind in ("knn30", "probe")]
+            own = [] if name else seeds
             rank = spread([row["effective_rank"] / 100 for row in own]) if own else ""
             used = [f"{statistics.median(row['cpu_seconds'] for row in own):.0f}"] if own else [""]
             used += [f"{statistics.median(row['embed_cpu_milliseconds'] for row in own):.1f}"] if own else [""]
@@ -609,8 +586,8 @@ def two_cores_table() -> str:
 
 def beside_two_cores() -> list[list[str]]:
     """Lines for 10,000 images of CIFAR-10: networks from random weights, after the closed form, and trained on ImageNet."""
-    small = [row for row in rows("two_cores") if row["encoder"] == "small" and row["limit"] == 10_000]
-    networks = {row["objective"]: row for row in small if not row.get("distill")}
+    of = [row for row in rows("two_cores") if (row["data"], row["limit"], row["encoder"]) == ("cifar10", 10_000, "small")]
+    networks = {row["objective"]: row for row in of if not row.get("distill")}
     body = []
     for name, row in sorted(networks.items(), key=lambda pair: -pair[1]["knn30"]):
         numbers = [f"{row['knn30']:.1f}", f"{row['probe']:.1f}", f"{row['effective_rank']:.1f}", f"{row['cpu_seconds']:.0f}"]
@@ -619,21 +596,14 @@ def beside_two_cores() -> list[list[str]]:
     for row in list(networks.values())[:1]:
         untrained = [f"{row['untrained_knn30']:.1f}", f"{row['untrained_probe']:.1f}"]
         body.append(["the same network untrained (control)", *untrained, *4 * [""]])
-    behind = defaultdict(dict)  # the last row of each seed
-    for row in rows("trained"):
-        if row["data"] == "cifar10" and row["limit"] == 10_000:
-            behind[row["recipe"]][row["seed"]] = row
-    for name, seeds in sorted(behind.items()):
-        own = list(seeds.values())
+    behind = [row for row in rows("trained") if (row["data"], row["limit"]) == ("cifar10", 10_000)]
+    for name, own in sorted(by_setting(behind, lambda row: row["recipe"]).items()):
         shares = [
             spread([row[kind] / 100 for row in own]) if kind in own[-1] else "" for kind in ("knn30", "probe", "effective_rank")
         ]
         last = own[-1]
-        costs = [
-            f"{last.get('cpu_seconds', last['seconds']):.0f}",
-            *([f"{last['embed_cpu_milliseconds']:.1f}"] if "probe" in last else [""]),
-        ]
-        costs.append(f"{last['fit_peak_mib']:,}" if "probe" in last else "")
+        costs = [f"{last.get('cpu_seconds', last['seconds']):.0f}"]  # older rows were timed by the wall clock
+        costs += [f"{last['embed_cpu_milliseconds']:.1f}", f"{last['fit_peak_mib']:,}"] if "probe" in last else ["", ""]
         body.append([f"`{name}`, {'one seed' if len(own) == 1 else f'{len(own)} seeds'}", *shares, *costs])
     frozen = [row for row in rows("pretrained") if row["data"] == "cifar10" and row["size"] == 96 and row["train"] == 10_000]
     body += [["frozen ImageNet network at 96 pixels (control)", f"{row['knn']['z']['30']:.1f}", *5 * [""]] for row in frozen[-1:]]
@@ -642,29 +612,16 @@ def beside_two_cores() -> list[list[str]]:
 
 def distilled_table() -> str:
     """A line for each data set, number of images and recipe of networks that learned a closed form; the last row of each seed."""
-    found = defaultdict(dict)
-    for row in rows("trained"):
-        if row.get("distill"):
-            found[row["data"], row["limit"], row["recipe"]][row["seed"]] = row
+    learned = [row for row in rows("trained") if row.get("distill")]
+    found = by_setting(learned, lambda row: (row["data"], row["limit"], row["recipe"]))
     body = []
-    for (data, limit, recipe), seeds in sorted(found.items(), key=lambda pair: (*pair[0][:2], -pair[1][0]["knn30"])):
-        own = list(seeds.values())
+    for (data, limit, recipe), own in sorted(found.items(), key=lambda pair: (*pair[0][:2], -pair[1][0]["knn30"])):
         shares = [spread([row[kind] / 100 for row in own]) for kind in ("knn30", "probe", "control_knn30", "effective_rank")]
         copies = statistics.median(row["duplicates_of_40"] for row in own)
         costs = [f"{statistics.median(row[kind] for row in own):.{digits}f}" for kind, digits in COSTS.items()]
         body.append([data, f"{limit:,}", f"`{recipe}`", str(len(own)), *shares, f"{copies:.0f} of 40", *costs])
-    head = [
-        "data",
-        "items",
-        "recipe",
-        "seeds",
-        "kNN (30), %",
-        "linear probe, %",
-        "closed form, kNN",
-        "effective rank",
-        "duplicates",
-    ]
-    return grid([*head, "whole run, processor s", "an image, processor ms"], body)
+    head = ["data", "items", "recipe", "seeds", "kNN (30), %", "linear probe, %", "closed form, kNN", "effective rank"]
+    return grid([*head, "duplicates", "whole run, processor s", "an image, processor ms"], body)
 
 
 def pretrained_table() -> str:

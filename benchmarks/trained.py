@@ -16,7 +16,6 @@ import torch
 import two_cores
 from torch.nn import functional
 
-import vergence
 from vergence.data.arrays import from_array
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.evaluation import features
@@ -46,9 +45,7 @@ def encode(encoder, x, run):
 def measure(args, recipe, settings):
     """Trains one run; returns its numbers beside those of its control."""
     with tempfile.TemporaryDirectory() as folder:
-        start, used = time.monotonic(), time.process_time()
-        run = vergence.train(args.source, recipe=recipe, out=Path(folder) / "run", **settings)
-        seconds, cpu, fit_mib = time.monotonic() - start, time.process_time() - used, two_cores.peak()
+        run, costs = two_cores.trained(args.source, recipe=recipe, out=Path(folder) / "run", **settings)
         parts = two_cores.parts(args, run.folder.config)
         labels = [part.labels for part in parts]
         closed_form = closed_form_encoder(run)
@@ -68,10 +65,8 @@ def measure(args, recipe, settings):
         "objective": config.model.objective,
         "epochs": config.fit.epochs,
         "encoder_lr": config.fit.encoder_lr,
-        "seconds": round(seconds, 1),
-        "cpu_seconds": round(cpu, 1),
+        **costs,
         "embed_cpu_milliseconds": round(1000 * embed_cpu, 2),
-        "fit_peak_mib": fit_mib,
         **two_cores.accuracies("", *z, labels),
         "control": name,
         "control_knn30": two_cores.knn(*c, labels),

@@ -3,11 +3,13 @@
     python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --note "what this measures"
     python benchmarks/two_cores.py photographs --data-root DATA
     python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --curve
+    python benchmarks/two_cores.py cifar10 --data-root DATA --limit 10000 --curve distilled_vje
     python benchmarks/two_cores_figure.py                               # draws docs/figures/two_cores.png from the ledger
 
-The first writes one row to ``results/two_cores.jsonl``; ``--curve`` a row for each point of the figure: dictionaries of several
-sizes, and the small network trained for several numbers of epochs with each objective, beside its first weights, or with VJE
-after as many epochs in which it learned the closed form. Points that the ledger has are skipped. ``cpu_seconds`` are the
+The first writes one row to ``results/two_cores.jsonl``; ``--curve`` a row for each point of the figure, or for those of the
+recipes that are named: dictionaries of several sizes, and the small network trained for several numbers of epochs with each
+objective, beside its first weights, or with VJE after as many epochs in which it learned the closed form. Points that the
+ledger has from this commit are skipped. ``cpu_seconds`` are the
 processor seconds of all threads in ``seconds``, the whole of ``vergence train``; on a busy machine they say more. With
 ``--choose`` a part of the training images is classified in place of the test images, and nothing is written: settings are
 chosen so. ``photographs`` are the tiles of ``blood_cells.py``: ordinary ones, and those of white cells and platelets, of which
@@ -16,7 +18,6 @@ the ordinary ones are the most by far; one part's train, and those of other phot
 
 import argparse
 import dataclasses
-import json
 import multiprocessing
 import os
 import resource
@@ -111,12 +112,18 @@ def curve(epochs=EPOCHS, atoms=ATOMS):
     return dictionaries + trained + [{"recipe": DISTILLED, "distill_epochs": n} for n in epochs]
 
 
+def trained(source, **settings):
+    """Returns a run that is trained now, and its seconds, processor seconds and largest memory in MiB."""
+    start, used = time.monotonic(), time.process_time()
+    run = vergence.train(source, **settings)
+    seconds = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - used}
+    return run, {**{name: round(value, 1) for name, value in seconds.items()}, "fit_peak_mib": peak()}
+
+
 def measure(args, source, settings):
     """Trains one run on a source; returns its numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        start, used = time.monotonic(), time.process_time()
-        run = vergence.train(source, out=Path(folder) / "run", **{"calibration_share": 0.0, **settings})
-        seconds, cpu, fit_mib = time.monotonic() - start, time.process_time() - used, peak()
+        run, costs = trained(source, out=Path(folder) / "run", **{"calibration_share": 0.0, **settings})
         train, test = parts(args, run.folder.config)
         config, passes = run.folder.config, [row["seconds"] for row in run.folder.metrics() if "seconds" in row]
         start, used = time.monotonic(), time.process_time()
@@ -132,12 +139,10 @@ def measure(args, source, settings):
         "objective": config.model.objective,
         "distill": config.model.distill,
         "epochs": config.fit.epochs,
-        "seconds": round(seconds, 1),
-        "cpu_seconds": round(cpu, 1),
+        **costs,
         "seconds_after_each_pass": passes,  # of the closed form
         "images_per_second": round(rate),
         "embed_cpu_milliseconds": round(1000 * embed_cpu / n, 2),
-        "fit_peak_mib": fit_mib,
         "largest_class": round(100 * float(test.labels.bincount().max() / len(test)), 2),  # in percent
         "pixels_mib": (x[0].numel() + x[1].numel()) >> 20,
         **accuracies("", *z, labels),
@@ -157,16 +162,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     arguments(parser)
     parser.add_argument("--encoder", help="another encoder than that of the recipe patches")
-    parser.add_argument("--curve", action="store_true", help="every point of the figure, in place of the recipe patches")
+    every = sorted({point["recipe"] for point in curve()})
+    help_curve = "points of the figure, of every recipe or of these, in place of the recipe patches"
+    parser.add_argument("--curve", nargs="*", choices=every, metavar="RECIPE", help=help_curve)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--note", default="")
     args = ledger.parse(parser, "two_cores")
-    points = curve() if args.curve else [{"recipe": "patches"}]
+    points = [{"recipe": "patches"}]
+    if args.curve is not None:
+        points = [point for point in curve() if not args.curve or point["recipe"] in args.curve]
     if args.tiny:
-        args.limit, small = 200, "patches:atoms=16,second=16,directions=32,dim=16,views=2"
-        points = (
-            [*curve((1,), ())[:1], {"recipe": "patches", "encoder": small}] if args.curve else [{**points[0], "encoder": small}]
-        )
+        args.limit, small = 200, {"recipe": "patches", "encoder": "patches:atoms=16,second=16,directions=32,dim=16,views=2"}
+        points = [small] if args.curve is None else [*curve((1,), ())[:1], small]
     also = {} if args.encoder is None else {"encoder": args.encoder}
     also |= {"root": args.data_root, "limit": args.limit, "seed": args.seed, "device": "cpu", **ledger.settings(args.set)}
     with tempfile.TemporaryDirectory() as folder:
@@ -182,8 +189,8 @@ def measure_all(args, source, points, also):
     for point in points:
         recipe, settings = point["recipe"], {name: value for name, value in {**point, **also}.items() if name != "recipe"}
         describe(source, recipe, settings)
-        key = {"data": args.source, "limit": args.limit, "point": json.loads(json.dumps(point)) if args.curve else None}
-        if args.curve and ledger.holds(args.out, **key, seed=args.seed):
+        key = {"data": args.source, "limit": args.limit, "point": None if args.curve is None else point}
+        if args.curve is not None and ledger.holds(args.out, **key, seed=args.seed):
             continue
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # whose memory is this point's
             measured = apart.submit(measure, args, source, {"recipe": recipe, **settings}).result()
