@@ -24,6 +24,7 @@ __all__ = [
     "Source",
     "at",
     "batches",
+    "contexts",
     "pick",
     "release_pages",
 ]
@@ -249,6 +250,12 @@ class Source:
     note: str = ""
     size: int | None = None
     columns: tuple[str, ...] = ()
+
+
+def contexts(batch: Any) -> Tensor:
+    """Returns what the first encoder sees of a batch: of pairs the contexts, of items with targets the items."""
+    found: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
+    return found
 
 
 def batches(n: int, size: int) -> Iterator[Tensor]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from vergence.utils.names import unknown
 
-__all__ = ["is_closed_form", "is_factory", "is_refined", "timm_settings"]
+__all__ = ["is_closed_form", "is_factory", "is_only_closed_form", "is_refined", "timm_settings"]
 
 FLAGS = {"True": True, "true": True, "False": False, "false": False}
 TIMM: dict[str, int | dict[str, Any]] = {  # settings of timm's transformers: the largest number, or the words that are known
@@ -21,6 +21,16 @@ def is_closed_form(name: str) -> bool:
 def is_refined(name: str) -> bool:
     """Returns whether an encoder has a network behind its closed form: ``patches-mlp``, or with settings."""
     return name.partition(":")[0] == "patches-mlp"
+
+
+def is_only_closed_form(name: str) -> bool:
+    """Returns whether an encoder is fitted in closed form and has no network behind it: ``patches``, or with settings.
+
+    Example:
+        >>> [is_only_closed_form(name) for name in ("patches:atoms=8", "patches-mlp", "small")]
+        [True, False, False]
+    """
+    return is_closed_form(name) and not is_refined(name)
 
 
 def is_factory(encoder: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vergence.data.items import Items, batches
+from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import center_crop
 from vergence.utils.threads import Threads
 
@@ -43,18 +43,12 @@ def stream(
         return function(x)
 
     def part(unit: tuple[Tensor, Any]) -> T:
-        x = _context(unit[1])
+        x = contexts(unit[1])
         return outcome(x[: max(1, len(x) // 4)])
 
     with torch.inference_mode(), Threads(device=device) as threads:
         for index, x in threads.over(items.stream(batches(len(items), batch_size), workers=workers), trial=part):
-            yield index, outcome(_context(x))
-
-
-def _context(x: Any) -> Tensor:
-    """Returns a batch, of pairs their contexts."""
-    context: Tensor = x[0] if isinstance(x, (tuple, list)) else x
-    return context
+            yield index, outcome(contexts(x))
 
 
 def collect(

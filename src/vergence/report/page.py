@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vergence.encoders.names import is_closed_form, is_refined
+from vergence.encoders.names import is_closed_form, is_only_closed_form
 from vergence.evaluation.parts.symptoms import warning
 from vergence.report.charts import Figure, curve
 from vergence.report.comparison import Comparison, detections, representations, uncertainties
@@ -128,7 +128,7 @@ def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
 def _lead(run: RunFiles) -> dict[str, Any]:
     metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     kept = run.config["data"].get("keep_classes")
-    closed_form = _only_closed_form(model)
+    closed_form = is_only_closed_form(str(model.get("encoder")))
     return {
         "encoder": model.get("encoder") or "?",
         "objective": model.get("method") or model.get("objective") or "?",
@@ -145,16 +145,10 @@ def _lead(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def _only_closed_form(model: Mapping[str, Any]) -> bool:
-    """Returns whether nothing was trained by an optimizer behind a closed form."""
-    encoder = str(model.get("encoder"))
-    return is_closed_form(encoder) and not is_refined(encoder)
-
-
 def _facts(run: RunFiles) -> dict[str, Any]:
     metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     start = "none: a closed form" if is_closed_form(str(model.get("encoder"))) and not model.get("freeze") else run.weights
-    untrained = model.get("freeze") is True or _only_closed_form(model)
+    untrained = model.get("freeze") is True or is_only_closed_form(str(model.get("encoder")))
     return {
         "Data": run.config["data"].get("source"),
         "Training items": count(metadata.get("n_train")),

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from vergence.data.sources import Data
-from vergence.encoders.names import is_closed_form, is_refined
+from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
 from vergence.encoders.patch_maps import as_recorded
 from vergence.training import closed_form, distillation, recipes, start
 from vergence.training.config import RunConfig
+from vergence.training.distilled_recipes import ENCODER_LR
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils.files import as_path
 
@@ -21,7 +22,7 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
     """Returns the run description of a source, a recipe or another run (``init``), and changed settings.
 
     Raises:
-        ValueError: There is no source, a setting is unknown, or the other run names code that is not trusted.
+        ValueError: No source is given, a setting is unknown, or the other run names code that is not trusted.
     """
     settings = _completed(settings)
     if settings.get("init") is not None and not isinstance(source, RunConfig):
@@ -41,7 +42,7 @@ def _completed(settings: dict[str, Any]) -> dict[str, Any]:
         settings = {"objective": "none", "projector": (), "target_encoder": None, "teacher": None, **settings}
         return {"options": {}, "method": None, **settings}
     if settings.get("distill") is not None:
-        settings = {"encoder_lr": recipes.AFTER_DISTILLATION, **settings}
+        settings = {"encoder_lr": ENCODER_LR, **settings}
     return {"method": None, **settings} if settings.get("objective", "none") != "none" else settings
 
 
@@ -55,7 +56,7 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
         require_known_code(path, other.model, _named(settings))
     if other.model.freeze and (settings.get("objective", "none") != "none" or settings.get("method") is not None):
         settings = {"freeze": False, **settings}
-    if is_closed_form(other.model.encoder) and not is_refined(other.model.encoder):
+    if is_only_closed_form(other.model.encoder):
         other, settings = _behind(other, settings)
     base = start.from_run(path, other, source=source, root=settings.get("root"))
     return recipes.override(base, **{**settings, "init": settings["init"]})
@@ -84,7 +85,7 @@ def resumed(
     """Returns the description of the run in a folder; the number of threads may be another now.
 
     Raises:
-        ValueError: There is no run, it names code that is not trusted, or a setting that is given differs from the run's.
+        ValueError: The folder holds no run, it names code that is not trusted, or a setting that is given differs from the run's.
     """
     folder = RunFolder.open(out, trust_code=True)  # opening imports nothing
     config = folder.config

@@ -19,11 +19,12 @@ from vergence.data.views import Views
 from vergence.encoders.patch_maps import PatchSettings
 from vergence.evaluation import features
 from vergence.methods.core import Method
+from vergence.runs import run
 from vergence.runs.description import completed
-from vergence.runs.run import untrained_method
+from vergence.runs.started import continued, created
 from vergence.training import build, recipes
 from vergence.training.config import RunConfig
-from vergence.training.folder import CLOSED_FORM, RunFolder, holds_run, write_skipped
+from vergence.training.folder import CLOSED_FORM, RunFolder, holds_run
 from vergence.training.records import Weights
 from vergence.utils.files import explained
 from vergence.utils.terminal import bar
@@ -41,18 +42,10 @@ def closed_form(fabric: Any, opened: Data, folder: RunFolder) -> tuple[Method, D
     known = holds_run(path)
     fabric.barrier()  # every process has looked before one writes
     mean, std = build.statistics(opened.train)
-    if known:
-        own = RunFolder.open(path)
-        own.config = _sharing(own.config, folder.config)
-        method = build.initial_method(own.config, shape, None, mean, std)
-    else:
-        config = _description(folder.config, opened, shape)
-        method = build.initial_method(config, shape, None, mean, std)
-        own = RunFolder(path, config, build.describe(config, opened, shape, None, method, Weights(source="random"), fabric))
-        if fabric.is_global_zero:
-            own = RunFolder.create(path, config, own.metadata)
-            write_skipped(path / "skipped.csv", opened.skipped)
-        fabric.barrier()
+    config = _sharing(RunFolder.open(path).config if known else _description(folder.config, opened, shape), folder.config)
+    method = build.initial_method(config, shape, None, mean, std)
+    metadata = build.describe(config, opened, shape, None, method, Weights(source="random"), fabric)
+    own = continued(path, config, metadata, method) if known else created(fabric, path, config, metadata, opened, method)
     return method, opened, own, build.make_views(opened, own.config.views, shape, mean, std)
 
 
@@ -64,7 +57,7 @@ def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> Run
     for note in notes:
         print(f"note: closed form: {note}", file=sys.stderr)
     model = dataclasses.replace(base.model, encoder=name)
-    return _sharing(dataclasses.replace(base, data=config.data, views=views, model=model), config)
+    return dataclasses.replace(base, data=config.data, views=views, model=model)
 
 
 def _sharing(own: RunConfig, config: RunConfig) -> RunConfig:
@@ -134,7 +127,4 @@ def encoder_of(folder: RunFolder, device: torch.device) -> nn.Module | None:
     path = folder.path / CLOSED_FORM
     if folder.config.model.distill is None or not (path / "model.safetensors").exists():
         return None
-    own = RunFolder.open(path)
-    method = untrained_method(own)
-    method.load_state_dict(own.load_model())
-    return method.encoder.to(device)
+    return run.load(path, device="cpu").method.encoder.to(device)

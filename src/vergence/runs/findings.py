@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vergence.data.items import Items, batches
+from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import to_bytes
 from vergence.detection import look_at
 from vergence.report.charts import thumbnail
@@ -154,7 +154,7 @@ def _pictures(items: Items, names: Sequence[str]) -> dict[str, str]:
     part = items.subset(index)
     found: dict[str, str] = {}
     for rows, x in part.stream(batches(len(part), 64)):
-        given = x[0] if isinstance(x, tuple | list) else x
+        given = contexts(x)
         images = (given if given.dtype == torch.uint8 else to_bytes(given)).cpu().numpy()
         found |= {part.names[row]: thumbnail(images, j, SIDE) for j, row in enumerate(rows.tolist())}
     return found

@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.data.items import Items, PairItems, batches
+from vergence.data.items import Items, PairItems, batches, contexts
 from vergence.data.pixels import center_crop, resize, to_unit
 from vergence.data.sources import open_data
 from vergence.encoders.decoder import Decoder
@@ -141,8 +141,7 @@ def _pictures(items: Items, index: Iterable[Tensor], run: Run, side: Side = "tar
     """Yields (index, pictures (B, C, H, W) in [0, 1]) on the run's device, cropped as for the side's encoder."""
     size = run.where(side)["size"]
     for i, x in items.stream(iter(index), workers=run.folder.config.fit.workers):
-        x = x[0] if isinstance(x, tuple | list) else x
-        x = x if size is None else center_crop(x, size)
+        x = contexts(x) if size is None else center_crop(contexts(x), size)
         yield i, to_unit(x, torch.float32).to(run.device)
 
 

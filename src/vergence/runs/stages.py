@@ -1,6 +1,7 @@
 """The stages of a training with their progress bars: an encoder as it comes, a closed form, steps, or one after another."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,10 +96,11 @@ def _fit_distilled(fabric: Any, method: Method, opened: Data, folder: RunFolder,
         first = distilled.closed_form(fabric, opened, folder)
         _fit_closed_form(fabric, *first)
         targets = distilled.targets(fabric, first[0], opened.train, first[2])
-        epochs = config.distill_epochs or 0  # which `description.fitted` has set
+        epochs = config.distill_epochs
+        assert epochs is not None, "see `description.fitted`"
         with _steps("distillation", epochs, len(opened.train), config, shown=fabric.is_global_zero) as progress:
-            items = opened.train
-            distillation.fit(fabric, method, items, targets, views, config, folder, shape=shape, progress=progress)
+            learn = functools.partial(distillation.fit, epochs=epochs, shape=shape, progress=progress)
+            learn(fabric, method, opened.train, targets, views, config, folder)
     distilled.forget(fabric, folder)
     _fit(fabric, method, opened, folder, views)
 

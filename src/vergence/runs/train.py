@@ -14,12 +14,12 @@ from vergence.runs import fitting
 from vergence.runs.description import describe, fitted, resumed, suited
 from vergence.runs.run import Run
 from vergence.runs.stages import fit_of
+from vergence.runs.started import continued, created
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
 from vergence.training.config import RunConfig
-from vergence.training.folder import RunFolder, require_new, run_lock, write_skipped
+from vergence.training.folder import RunFolder, require_new, run_lock
 from vergence.training.memory import require_memory
 from vergence.training.processes import together
-from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
 
@@ -103,7 +103,7 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "
     require_memory(method, views, config.fit, shape, fabric.device)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
-        folder = _continued(out, config, metadata, method) if resume else _created(fabric, out, config, metadata, opened, method)
+        folder = continued(out, config, metadata, method) if resume else created(fabric, out, config, metadata, opened, method)
         fit_of(config.model)(fabric, method, opened, folder, views)
         _detect(fabric, method, opened, folder)
     return Run(folder, method, fabric.device)
@@ -146,50 +146,6 @@ def _require_usable(config: RunConfig) -> None:
         build.require_packages(config.model)
         staged.require_one_encoder(config.model)
         loop.require_shareable(config.fit)
-
-
-def _created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: Method) -> RunFolder:
-    """Returns a new run folder, which the first process writes, and says which weights the run starts from."""
-    folder = RunFolder(out, config, metadata)
-    if fabric.is_global_zero:
-        folder = RunFolder.create(out, config, metadata)
-        write_skipped(out / "skipped.csv", opened.skipped)
-        assert metadata.weights is not None, "of a new run"
-        _say_weights(folder, metadata.weights)
-        if metadata.weights.source not in ("random", "none") and not config.model.freeze:
-            folder.save_initial(method.state_dict())
-    fabric.barrier()
-    return folder
-
-
-def _say_weights(folder: RunFolder, weights: Weights) -> None:
-    """Prints and logs which weights a run starts from, unless they are random ones and its encoder's name suggests no others."""
-    hint = start.hint(folder.config.model.encoder, weights)
-    if weights.source != "random" or hint:
-        words = f"weights: {weights.in_words()}{hint}"
-        print(words, file=sys.stderr)
-        folder.log(words)
-
-
-def _continued(out: Path, config: RunConfig, now: RunMetadata, method: Method) -> RunFolder:
-    """Returns the folder of a run that is resumed, as `resumed` describes it; sets the weights that the run started from.
-
-    Raises:
-        ValueError: The data has changed since the run started, or the run did not come to keep the weights that it started from.
-    """
-    folder = RunFolder.open(out, trust_code=True)  # `resumed` has asked
-    for name in ("n_train", "n_calibration", "shape", "target_shape"):
-        before, found = getattr(folder.metadata, name), getattr(now, name)
-        if before != found:
-            raise ValueError(f"expected the data that the run started with, found {name} {found} instead of {before}; restore it")
-    folder.config = config
-    weights = folder.metadata.weights
-    if weights is not None and weights.source not in ("random", "none") and not config.model.freeze:
-        state = folder.load_initial()
-        if state is None:
-            raise ValueError(f"{out} was stopped before it kept the weights that it starts from; start it again without --resume")
-        method.load_state_dict(state)
-    return folder
 
 
 def _require_apart(out: Path, source: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.encoders.names import is_closed_form, is_factory, is_refined
+from vergence.encoders.names import is_closed_form, is_factory, is_only_closed_form
 from vergence.utils.checks import Checked
 from vergence.utils.names import quoted
 
@@ -110,7 +110,7 @@ class ModelConfig(Checked):
     @property
     def takes_steps(self) -> bool:
         """Whether an optimizer takes steps: of every encoder, but for a frozen one and one in closed form alone."""
-        return not self.freeze and (not is_closed_form(self.encoder) or is_refined(self.encoder))
+        return not self.freeze and not is_only_closed_form(self.encoder)
 
     @property
     def outside(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def _require_method_alone(model: ModelConfig) -> None:
 
 def _require_student(model: ModelConfig) -> None:
     """Raises a ValueError unless one encoder, which is trained, can learn to predict a closed form."""
-    if not is_closed_form(str(model.distill)) or is_refined(str(model.distill)):
+    if not is_only_closed_form(str(model.distill)):
         raise ValueError(
             f"expected distill to be 'patches', or with settings as in 'patches:atoms=256', found {quoted(str(model.distill))}"
         )

@@ -4,8 +4,8 @@ r"""A stage before the objective's: a network learns to predict the embedding th
 
 where c(x) is the closed form's embedding of the item without augmentation, tau(x) one view of it, E the encoder, and A, a a
 linear head that the objective does not see. The embeddings are computed once; a step costs one view and one pass of the
-network. The term is G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network" (arXiv:1503.02531); there
-the targets are probabilities of classes, here they are embeddings, and there are no labels.
+network. The term is from G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network" (arXiv:1503.02531),
+where a network learns probabilities of classes; here it learns embeddings, without labels.
 
 Checkpoints of this stage have no model of the objective's, as those of a closed form (`vergence.training.staged`), so that a run
 that was killed continues in the stage of its last one.
@@ -158,6 +158,7 @@ def fit(
     config: FitConfig,
     recorder: Recorder,
     *,
+    epochs: int,
     shape: tuple[int, ...],
     progress: Progress | None = None,
 ) -> None:
@@ -171,8 +172,9 @@ def fit(
         items: Training images.
         targets: (N, D) float32, the embedding of each.
         views: Random views.
-        config: Settings, of which ``distill_epochs``, which is not None here, counts the epochs.
+        config: Settings of the steps, but for ``epochs``.
         recorder: Keeps checkpoints and lines.
+        epochs: Passes over the items; see `epochs_for`.
         shape: Shape (C, H, W) of the images as the encoder sees them.
         progress: Called after every step.
 
@@ -180,8 +182,7 @@ def fit(
         vergence.training.loop.Interrupted: SIGINT or SIGTERM came; a checkpoint was saved.
         ValueError: The loss is not finite, or the embedding collapsed under ``strict``.
     """
-    assert config.distill_epochs is not None, "see `epochs_for`"
-    own = dataclasses.replace(config, epochs=config.distill_epochs, encoder_lr=1.0, knn_every=0)
+    own = dataclasses.replace(config, epochs=epochs, encoder_lr=1.0, knn_every=0)
     student = _student(method, shape, targets.shape[1], config.seed)
     on_device = items.to(fabric.device) if isinstance(items, ArrayItems) else items
     both = ItemsWithTargets(on_device, targets)

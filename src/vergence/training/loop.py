@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vergence.data.items import ArrayItems, Items, PairItems
+from vergence.data.items import ArrayItems, Items, PairItems, contexts
 from vergence.data.views import Views
 from vergence.methods.core import Method
 from vergence.training.batchnorm import with_global_batch_norm
@@ -251,16 +251,10 @@ def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabri
         return tuple(x)
     inputs = method.inputs(views)
     generator = torch.Generator().manual_seed(seed_of(config.seed, "views", step))
-    n = len(_inputs(x))
+    n = len(contexts(x))
     part = slice(fabric.global_rank * n, (fabric.global_rank + 1) * n)
     draws = inputs.draw(config.batch_size, generator)
     return inputs.apply(x, tuple({name: draw[part] for name, draw in drawn.items()} for drawn in draws))
-
-
-def _inputs(x: Any) -> Tensor:
-    """Returns what an encoder sees of a batch: of pairs the contexts, of items with targets the items."""
-    inputs: Tensor = x[0] if isinstance(x, tuple | list) else x
-    return inputs
 
 
 def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callable[[Any], None]:
@@ -268,7 +262,7 @@ def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callabl
 
     def work(x: Any) -> None:
         generator = torch.Generator().manual_seed(0)
-        part = _inputs(x)[:TRIAL] if views is None else views(_inputs(x)[:TRIAL], generator)
+        part = contexts(x)[:TRIAL] if views is None else views(contexts(x)[:TRIAL], generator)
         network = copy.deepcopy(encoder).requires_grad_()  # that of a teacher has no gradient
         with fabric.autocast():
             z = network(part.to(next(network.parameters()).dtype))

@@ -44,7 +44,6 @@ __all__ = [
 
 DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
 HEAD = (256, 32)  # widths of the projector before a Gaussian or a mixture of pairs
-AFTER_DISTILLATION = distilled_recipes.ENCODER_LR
 FILES = (patches_recipes, distilled_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
