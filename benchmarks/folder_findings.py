@@ -6,6 +6,9 @@ groups      60 alike items among 3,000 CIFAR-10 photographs (none, digits, cloth
             hold
 duplicates  100 photographs of 5,000 saved once more (JPEG at quality 60, 28 pixels and back, shifted by a pixel, brighter by a
             tenth): how many are found, and how many other pairs. The threshold comes from `mild_views`, which are other changes.
+bursts      3,000 images: photographs and 1, 4, 9 or 19 changed copies of each (`mild_views`), as the frames of a film: how many
+            photographs share their label of `near_groups` with all of their copies, and how many images share it with another
+            photograph or its copies
 leaks       CIFAR-10's test part against the CIFAR-100 images (`cifar100_subset.npz`), which share one picture
 planted     1,000 photographs and 100 of 5,000 others saved once more, as above, against the 5,000: what
             ``vergence score FOLDER --leaks-from OTHER`` names
@@ -33,15 +36,17 @@ from vergence.detection import (
     measure,
     mild_views,
     near_duplicates,
+    near_groups,
     odd_groups,
     perceptual_hash,
     similarity_threshold,
+    thumbnails,
 )
 from vergence.runs.leaks import leaked
 
 HEAP = 60
 HOWS = ("JPEG", "resized", "shifted", "brighter")
-PARTS = ("groups", "duplicates", "leaks", "planted", "flags", "speed")
+PARTS = ("groups", "duplicates", "bursts", "leaks", "planted", "flags", "speed")
 
 
 def photographs(root: Path, train: bool = True) -> torch.Tensor:
@@ -114,6 +119,20 @@ def duplicates(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
     ledger.add(options.out, ledger.row(values, seed=seed))
 
 
+def bursts(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
+    for size in (2, 5, 10, 20):
+        n = (600 if options.tiny else 3000) // size
+        generator = torch.Generator().manual_seed(seed)
+        chosen = x[torch.randperm(len(x), generator=generator)[:n]]
+        copies = [thumbnails(mild_views(chosen, generator)) for _ in range(size - 1)]
+        label = near_groups(torch.cat([thumbnails(chosen), *copies])).reshape(size, n)
+        whole = (label == label[:1]).all(0)
+        owners = {name: set(np.nonzero(label == name)[1]) for name in np.unique(label)}
+        mixed = sum(len(owners[name]) > 1 for name in label.ravel())
+        values = {"part": "bursts", "mixed": mixed, "kind": size, "items": size * n, "photographs": n, "found": int(whole.sum())}
+        ledger.add(options.out, ledger.row(values, seed=seed))
+
+
 def planted_leaks(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
     n, new, copies = (500, 100, 20) if options.tiny else (5000, 1000, 100)
     torch.manual_seed(seed)
@@ -184,7 +203,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     options = ledger.parse(parser, "folder_findings")
     x = photographs(options.data_root)
-    each = {"groups": groups, "duplicates": duplicates, "planted": planted_leaks}
+    each = {"groups": groups, "duplicates": duplicates, "bursts": bursts, "planted": planted_leaks}
     for seed in (0,) if options.tiny else (0, 1, 2):
         for part in (name for name in each if name in options.parts):
             each[part](options, x, seed)

@@ -547,6 +547,12 @@ def findings_table() -> str:
         hows = ("JPEG", "resized", "brighter", "shifted")
         kinds = ", ".join(f"{how} {100 * statistics.mean(row[how] for row in found[key]):.0f} %" for how in hows)
         body.append([named[key[0]], f"{mean(key, 'found')} found ({kinds})", f"{mean(key, 'others')} other pairs"])
+    for (part, size), lines in found.items():
+        if part == "bursts":
+            share = statistics.mean(row["found"] / row["photographs"] for row in lines)
+            mixed = statistics.mean(row["mixed"] / row["items"] for row in lines)
+            what = f"copies: {lines[-1]['photographs']:,} photographs, {size - 1} of each"
+            body.append([what, f"{100 * share:.0f} % with all of their own", f"{100 * mixed:.1f} % of images with another's"])
     (leak,) = found["leaks", None]
     body.append(["leaks: CIFAR-10 test in CIFAR-100", f"{leak['count']} pair", ""])
     for (part, what), lines in found.items():

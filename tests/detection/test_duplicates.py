@@ -1,5 +1,7 @@
 """Planted duplicates are found, different images are not, and nothing of the order of N x N is held."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -80,6 +82,21 @@ def test_near_duplicates_are_found_with_their_own_threshold():
     assert "count as near-duplicates" in str(threshold)
     duplicated = similarity_threshold(z, embed(mild_views(x, torch.Generator().manual_seed(2))))
     assert duplicated.threshold == pytest.approx(threshold.threshold, abs=0.01)  # a tenth of duplicates hardly moves it
+
+
+@pytest.mark.parametrize(("n", "copies"), [(30, 2), (40, 7), (100, 11)])
+def test_copies_of_every_image_hardly_move_the_threshold_and_are_one_group(n, copies):
+    x = pictures(n)
+    generator = torch.Generator().manual_seed(1)
+    every = torch.cat([x.float() / 255, *(mild_views(x, generator) for _ in range(copies))])
+    alone = similarity_threshold(embed(x), embed(mild_views(x, generator)))
+    among = similarity_threshold(embed(every), embed(mild_views(every, generator)))
+    assert among.found > 0.9 and math.log((1 - among.threshold) / (1 - alone.threshold)) == pytest.approx(0, abs=0.3)
+    assert among.different < among.threshold
+    label = near_groups(thumbnails(every)).reshape(copies + 1, n)
+    assert (label == label[:1]).all(0).mean() > 0.9 and len(np.unique(label)) >= n
+    twice = torch.cat([x, x])
+    assert similarity_threshold(embed(twice), embed(mild_views(twice, generator))).found > 0.9
 
 
 def test_the_hash_removes_what_only_the_embedding_confuses():
