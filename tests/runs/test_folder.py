@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 import vergence
 from vergence.data.items import ArrayItems
+from vergence.detection import mild_views
 from vergence.encoders.dictionary import normalized_patches
 from vergence.runs import folder, judging, leaks, robust
 from vergence.runs.folder import score_folder
@@ -105,6 +106,18 @@ def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
     assert heap.distance > 3
     said = f"15 items like {heap.medoid} form a group of their own: {heap.distance:.3g} times as far"
     assert any(line.startswith(said) for line in found.lines())
+
+
+def test_copies_of_every_photograph_are_near_duplicates_and_no_groups_but_join_that_of_their_kind(tmp_path):
+    several = [mild_views(photographs(100), torch.Generator().manual_seed(i)) for i in range(5)]
+    typical = torch.cat([photographs(100), *((255 * x).round().byte() for x in several)])
+    heap = (0.02 * photographs(20, seed=5)[:1].float() + drawings(20) * 0.9).byte()
+    x = torch.cat([typical, heap, heap[:1]]).numpy()
+    found = judged(tmp_path, x)
+    members = {i for group in found.groups for i in group.members.tolist()}
+    assert sum(name != "" for name in found.similar_to[100:600]) >= 450
+    assert {600, 620} <= members and len(members & set(range(600, 621))) >= 18 and len(members) <= 23
+    assert roc_auc_score(np.arange(len(x)) >= 600, found.score) > 0.99
 
 
 def test_files_of_an_odd_size_or_shape_are_named(tmp_path):

@@ -3,7 +3,7 @@
 Shapes: N items, L levels.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ __all__ = ["Judged", "Kept", "judge"]
 SHOWN, WRITTEN = 10, 4096  # oddities that are printed; rows that are written at a time
 TYPICAL, NEAREST = 5_000, 3
 FEWEST_TAIL = FEWEST_GROUPED = 100  # items
+LARGEST_GROUP = 0.05  # share of the items in an odd group, at most
 
 
 @dataclass
@@ -188,7 +189,8 @@ def judge(
     if (held := len(found.index)) < (n := len(order)):
         notes.append(f"odd groups are not looked for, and near-duplicates only among {held:,} of {n:,} items: more are not held")
     p = _p_values(robust.total, score)
-    q, groups, same = q_values(p), _groups(described.get("thumbnail", vectors), order), _first_of(marks[order], names)
+    groups = _groups(described.get("thumbnail", vectors), alike, order)
+    q, same = q_values(p), _first_of(marks[order], names)
     return Judged(
         names=names,
         score=score,
@@ -335,12 +337,25 @@ def _p_values(typical: np.ndarray, score: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(Tail(typical).log_probability(score)))
 
 
-def _groups(x: np.ndarray | None, order: np.ndarray) -> list[Group]:
-    """Returns the odd groups of images, by their thumbnails, or of vectors; none for few items, or more than are held."""
-    if x is None or len(x) < FEWEST_GROUPED or len(x) < len(order) or not x.size or not np.ptp(x):
+def _groups(x: np.ndarray | None, alike: np.ndarray, order: np.ndarray) -> list[Group]:
+    """Returns the odd groups of images, by their thumbnails, or of vectors; none for few items, or more than are held.
+
+    Near-duplicates count as one item, so that they alone are no group, and are members of the same one.
+    """
+    if x is None or len(x) < len(order):
         return []
-    found: list[Group] = odd_groups(x[order])
-    return found
+    first, label = np.unique(alike[order], return_index=True, return_inverse=True)[1:]
+    chosen = np.sort(first)
+    if len(chosen) < FEWEST_GROUPED or not x.size or not np.ptp(x[order][chosen]):
+        return []
+    largest = min(0.5, LARGEST_GROUP * len(x) / len(chosen))  # of what is searched
+    found: list[Group] = odd_groups(x[order][chosen], largest=largest)
+    return [replace(group, members=_with_copies(chosen[group.members], label)) for group in found]
+
+
+def _with_copies(members: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Returns items and all others that share a label with one of them, those of the first item first."""
+    return np.concatenate([[i, *np.setdiff1d(np.flatnonzero(label == label[i]), [i])] for i in members.tolist()])
 
 
 def _of_one_unit(x: np.ndarray) -> np.ndarray:
