@@ -306,19 +306,8 @@ def test_outputs_that_cannot_be_written(run, tmp_path):
 
 
 def test_a_full_disk_stops_training_with_one_line_and_keeps_the_checkpoint(tmp_path):
-    arguments = [
-        "train",
-        "digits",
-        "--out",
-        str(tmp_path / "run"),
-        "--epochs",
-        "3",
-        "--device",
-        "cpu",
-        "--precision",
-        "fp32",
-    ]
-    arguments += ["--set", "knn_every=0", "--set", "checkpoint_seconds=0"]
+    arguments = ["train", "digits", "--recipe", "vje_small", "--out", str(tmp_path / "run"), "--epochs", "3"]
+    arguments += ["--device", "cpu", "--precision", "fp32", "--set", "knn_every=0", "--set", "checkpoint_seconds=0"]
     code = f"""
 import resource, vergence.training.folder, vergence.cli.commands
 save, count = vergence.training.folder.RunFolder.save_checkpoint, [0]

@@ -193,7 +193,7 @@ def test_unknown_settings_are_refused(name, words):
 
 
 @pytest.mark.float32
-def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path):
+def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
     x = np.random.default_rng(0).integers(0, 256, (40, 9, 9), dtype=np.uint8)
     for name, part in {"images": x, "small": x[:, :6, :6], "vectors": x[:, 0].astype(np.float32)}.items():
         np.save(tmp_path / f"{name}.npy", part)
@@ -203,10 +203,16 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path):
         return vergence.train(tmp_path / f"{name}.npy", out=out, device="cpu", **settings).folder.config.model.encoder
 
     assert encoder("images", seed=3, limit=20).startswith("patches:")
+    assert "random weights" not in capsys.readouterr().err
     assert encoder("images", epochs=1, batch_size=8, knn_every=0) == "small"
+    assert "note: the network starts from random weights; --recipe patches_vje trains behind" in capsys.readouterr().err
+    assert encoder("images", epochs=1, batch_size=8, objective="simsiam", strict=False) == "small"
+    assert "--recipe patches_simsiam trains behind" in capsys.readouterr().err
+    assert encoder("images", epochs=1, batch_size=8, encoder="small", seed=1, limit=30) == "small"
     assert encoder("small", epochs=1, batch_size=8, precision="fp32") == "small"
     assert recipes.default("image", (1, 6, 6), []) == recipes.default("pairs", (1, 9, 9), []) == "vje_small"
     assert encoder("vectors", epochs=1, batch_size=8) == "mlp"
+    assert "random weights" not in capsys.readouterr().err
     with pytest.raises(ValueError, match="use --encoder mlp"):
         encoder("vectors", encoder="small")
     assert recipes.default("image", (1, 9, 9), [field.name for field in dataclasses.fields(DataConfig)]) == "patches"

@@ -10,12 +10,12 @@ from vergence.data.sources import Data
 from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
 from vergence.encoders.patch_maps import as_recorded
 from vergence.training import closed_form, distillation, recipes, start
-from vergence.training.config import RunConfig
+from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.distilled_recipes import ENCODER_LR
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils.files import as_path
 
-__all__ = ["completed", "describe", "fitted", "resumed", "suited"]
+__all__ = ["completed", "describe", "fitted", "note_closed_form", "resumed", "suited"]
 
 
 def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool = False) -> RunConfig:
@@ -122,6 +122,15 @@ def suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, 
     config = config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
     unnamed = config.model.encoder == "small" and settings.get("encoder") is None
     return _with_encoder(config, "mlp") if len(shape) == 1 and unnamed else config
+
+
+def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> None:
+    """Prints which recipe has the same objective behind the closed form, where an unnamed network starts from random weights."""
+    behind, unnamed = f"patches_{model.objective}", model.encoder == "small" and settings.get("encoder") is None
+    patches = recipes.default(kind, shape, []) == "patches" and behind in recipes.names()
+    if unnamed and patches and model.distill is None and not model.starts_from_weights:
+        ahead = f"--recipe {behind} trains behind the closed form, whose neighbors were better on all data measured"
+        print(f"note: the network starts from random weights; {ahead} (docs/trained.md)", file=sys.stderr)
 
 
 def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:

@@ -189,8 +189,7 @@ def judge(
     if (held := len(found.index)) < (n := len(order)):
         notes.append(f"odd groups are not looked for, and near-duplicates only among {held:,} of {n:,} items: more are not held")
     p = _p_values(robust.total, score)
-    groups = _groups(described.get("thumbnail", vectors), alike, order)
-    q, same = q_values(p), _first_of(marks[order], names)
+    q, groups = q_values(p), _groups(described.get("thumbnail", vectors), alike, order)
     return Judged(
         names=names,
         score=score,
@@ -202,7 +201,7 @@ def judge(
         reason=_reasons(robust, each, found, described, order, p <= fdr),
         measured=_measured(described, order),
         group=_memberships(groups, names),
-        same_as=same,
+        same_as=(same := _first_of(marks[order], names)),
         similar_to=["" if equal else near for equal, near in zip(same, _near(alike, names, order), strict=True)],
         fdr=fdr,
         groups=groups,

@@ -11,7 +11,7 @@ from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.methods.core import Method
 from vergence.runs import fitting
-from vergence.runs.description import describe, fitted, resumed, suited
+from vergence.runs.description import describe, fitted, note_closed_form, resumed, suited
 from vergence.runs.run import Run
 from vergence.runs.stages import fit_of
 from vergence.runs.started import continued, created
@@ -79,12 +79,12 @@ def train(
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
             pass
-    suit = partial(suited, config, source, settings)
+    suit = None if resume or recipe or isinstance(source, RunConfig) else partial(suited, config, source, settings)
     with together(out) if several else nullcontext(), enough_memory("lower size, batch_size or the network's widths"):
-        return _train(out, config, resume, trust_code, None if resume or recipe or isinstance(source, RunConfig) else suit)
+        return _train(out, config, resume, trust_code, suit, settings)
 
 
-def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "Suit | None") -> "Run":
+def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "Suit | None", settings: dict[str, Any]) -> "Run":
     """Trains as `train` does; ``suit`` returns the description for the kind and shape of the data where no recipe is named."""
     several = config.fit.devices * config.fit.nodes > 1
     fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
@@ -104,6 +104,8 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = continued(out, config, metadata, method) if resume else created(fabric, out, config, metadata, opened, method)
+        if suit and fabric.is_global_zero:
+            note_closed_form(config.model, settings, opened.kind, shape)
         fit_of(config.model)(fabric, method, opened, folder, views)
         _detect(fabric, method, opened, folder)
     return Run(folder, method, fabric.device)
