@@ -29,3 +29,24 @@ def test_a_collapse_is_named_unless_few_items_were_tested(capsys):
         record["protocol"]["test"] = items
         show_evaluation(Evaluation.from_dict(record))
         assert ("warning: the embedding collapses" in capsys.readouterr().out) == named
+
+
+def test_the_model_and_its_best_control_are_compared_in_words(capsys):
+    record = fixtures.evaluation()
+    parts = record["representations"]
+    own, control = parts["z"], next(one for one in parts.values() if one["kind"] == "control")
+    for one in parts.values():
+        one["knn"]["30"]["majority"], one["probe"]["accuracy"] = 0.5, 0.6
+    record["protocol"]["test"] = 100
+    show_evaluation(Evaluation.from_dict(record))
+    assert "z is at least level with every control by kNN 30 and linear probe" in capsys.readouterr().out
+    control["knn"]["30"]["majority"], own["probe"]["accuracy"] = 0.52, 0.7
+    show_evaluation(Evaluation.from_dict(record))
+    printed = capsys.readouterr().out
+    name = next(name for name, one in parts.items() if one is control)
+    assert f"a control is better than z by kNN 30: {name}, 0.520 (standard error 0.050)" in printed
+    assert "z is at least level with every control by linear probe" in printed
+    for one in parts.values():
+        one["knn"] = one["probe"] = None
+    show_evaluation(Evaluation.from_dict(record))
+    assert "z is at least level with every control by kNN" not in capsys.readouterr().out

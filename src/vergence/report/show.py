@@ -1,10 +1,12 @@
 """Evaluations and advice as tables in the terminal: every number beside its controls."""
 
 import dataclasses
+import math
 from typing import Any
 
 from vergence.evaluation.parts.errors import auroc_error
 from vergence.evaluation.parts.symptoms import warning
+from vergence.report.comparison import representations
 from vergence.report.reference import reference
 from vergence.training.records import Anomaly, Evaluation, Uncertainty
 from vergence.utils.terminal import table
@@ -30,6 +32,7 @@ HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 def show_evaluation(record: Evaluation) -> None:
     """Prints the result of `vergence.evaluate`."""
     show_representations(record)
+    _say_who_is_ahead(record)
     trained = record.representations.get("z")
     enough = record.protocol.test >= FEWEST
     if enough and trained is not None and (message := warning(dataclasses.asdict(trained.collapse), trained.dim)):
@@ -53,6 +56,24 @@ def show_representations(record: Evaluation) -> None:
         rows.append([_label(name, r.kind), r.dim, *near, probe, r.collapse.effective_rank])
     title = f"{record.protocol.bank} training items, {record.protocol.test} test items; {record.protocol.note}"
     table(title, ["representation", "D", "kNN 1", "kNN 30", "linear probe", "effective rank"], rows)
+
+
+def _say_who_is_ahead(record: Evaluation) -> None:
+    """Prints by which accuracies a control is better than the model, or that none is."""
+    found = representations(record.to_dict())
+    level: dict[str, list[str]] = {}
+    for title, name in {"k = 30, majority": "kNN 30", "linear probe": "linear probe"}.items():
+        model, control = found.rivals(title) if title in found.columns else (None, None)
+        if model is None or control is None:
+            continue
+        own, other = (found.columns[title][one] for one in (model, control))
+        if other > own:
+            error = math.sqrt(own * (1 - own) / record.protocol.test)
+            print(f"a control is better than {model} by {name}: {control}, {other:.3f} (standard error {error:.3f})")
+        else:
+            level.setdefault(model, []).append(name)
+    for model, names in level.items():
+        print(f"{model} is at least level with every control by {' and '.join(names)}")
 
 
 def show_anomalies(anomaly: Anomaly) -> None:
