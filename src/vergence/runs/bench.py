@@ -18,17 +18,20 @@ from vergence import objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
+from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
 from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
+from vergence.runs import fitting
 from vergence.runs.detector import fit as fit_detector
 from vergence.runs.embed import write_embeddings
 from vergence.runs.levels import collected
 from vergence.runs.score import Decisions, write_scores
-from vergence.training import build, loop
+from vergence.training import build, closed_form, loop, patches_recipes
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.checks import require_choice
 from vergence.utils.devices import describe_device
+from vergence.utils.names import quoted
 from vergence.utils.terminal import bar, table
 from vergence.utils.threads import fixed
 from vergence.utils.version import environment
@@ -36,6 +39,7 @@ from vergence.utils.version import environment
 __all__ = ["bench"]
 
 ROUND_SECONDS = 6.0  # length of one round of the bare step, about
+FITTED = 3_000  # images that a closed form is fitted to, more than its directions
 Measurement = Callable[[], float]  # one round: images per second, or seconds
 
 
@@ -56,7 +60,8 @@ def bench(
 
     ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
     (views, objective, optimizer, metrics). ``embed``: forward pass, against `write_embeddings` to a ``.npz``. ``score``: forward
-    pass, against `write_scores` to a ``.npz`` with a fitted detector, on a CPU by the time of its processors.
+    pass, against `write_scores` to a ``.npz`` with a fitted detector, on a CPU by the time of its processors. A closed form,
+    ``encoder="patches"``, which takes no steps, is for ``embed`` and ``score``; for ``score`` it is fitted to noise first.
     ``objective``: cost of an objective in a step (loss, gradient and update on random embeddings; twice the loss where it has
     a teacher, whose own forward passes are left out), as a share of the encoder's step on the same batch; ``objective="all"``
     measures every one.
@@ -77,9 +82,12 @@ def bench(
         The row.
 
     Raises:
-        ValueError: ``what`` or a name is unknown, or the device is not available.
+        ValueError: ``what`` or a name is unknown, ``what`` needs steps that the encoder does not take, or the device is not
+            available.
     """
     require_choice("what", what, ("step", "embed", "score", "objective"))
+    if is_closed_form(encoder):
+        objective = _require_no_steps(what, encoder, objective)
     settings = {"optimizer": "sgd", "precision": precision, "device": device, "knn_every": 0, "checkpoint_seconds": 1e9}
     fit = FitConfig(epochs=1, batch_size=batch_size, **settings)  # type: ignore[arg-type]
     fabric = loop.launch(fit)
@@ -92,6 +100,16 @@ def bench(
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
     return row
+
+
+def _require_no_steps(what: str, encoder: str, objective: str) -> str:
+    """Returns the objective of a closed form; raises a ValueError where steps would be measured, or a network is behind it."""
+    if what in ("step", "objective") or is_refined(encoder):
+        raise ValueError(
+            f"expected a network for bench {what}, found encoder {quoted(encoder)}; choose another --encoder, or measure "
+            "embed or score of patches"
+        )
+    return "gje"
 
 
 def _ratio_row(what: str, model: ModelConfig, size: int, rounds: int, fit: FitConfig, fabric: Any) -> dict[str, Any]:
@@ -166,15 +184,22 @@ def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
 
 
 def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[Measurement, Measurement]:
-    """Returns the rates of the bare forward pass and of writing scores, with a detector that was fitted to 2,000 images."""
+    """Returns the rates of the bare forward pass and of writing scores, with a run's levels and a detector of 2,000 images."""
     images = _images(fit.batch_size, size)
     on_device = images.to(fabric.device).contiguous(memory_format=torch.channels_last)
-    method = _method(model, size).to(fabric.device).eval()
-    levels = Levels(method, (3, size, size))
-    settings = {"size": size, "device": fabric.device, "batch_size": fit.batch_size}
     parts = [ArrayItems(_images(n, size)) for n in (2000, 500)]
+    method = _method(model, size).to(fabric.device).eval()
+    if is_only_closed_form(model.encoder):  # without weights it has constant embeddings, which a detector leaves out
+        config = patches_recipes.patches()
+        items, views = ArrayItems(_images(FITTED, size)), ImageViews(config.views, size)
+        closed_form.fit(fabric, method, items, views, config, size, MemoryRecorder())
+    levels = Levels(method, (3, size, size))
+    if levels.patches is None:
+        levels.maps = fitting.dictionary(parts[0], size, fit.workers)
+        levels.to(fabric.device)
+    settings = {"size": size, "device": fabric.device, "batch_size": fit.batch_size}
     training, held_out = ((collected(levels, part, **settings), part.names) for part in parts)
-    found = fit_detector(*training, held_out)
+    found = fit_detector(*training, held_out, levels.maps)
     clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
 
     @torch.inference_mode()

@@ -24,7 +24,7 @@ from vergence.training.folder import RunFolder
 from vergence.utils.terminal import late_bar
 from vergence.utils.threads import fixed
 
-__all__ = ["calibration_items", "fit_and_save", "loaded_or_fitted", "training_items"]
+__all__ = ["calibration_items", "dictionary", "fit_and_save", "loaded_or_fitted", "training_items"]
 
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
 DICTIONARY_FROM = 4_000  # images
@@ -67,7 +67,7 @@ def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.devic
     with late_bar("detector", total) as advance:
         levels = Levels(method, folder.metadata.shape)
         if levels.pixels and levels.patches is None:
-            levels.maps = _dictionary(opened.train, settings["size"], settings["workers"])
+            levels.maps = dictionary(opened.train, settings["size"], settings["workers"])
             levels.to(device)
 
         def read(items: Items) -> tuple[Found, Any]:
@@ -83,8 +83,14 @@ def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.devic
     return found
 
 
-def _dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
-    """Returns a dictionary of patches of some images; None where they are smaller than a patch, or too much alike."""
+def dictionary(items: Items, size: int | None, workers: int) -> PatchMaps | None:
+    """Returns a dictionary of patches of some images; None where they are smaller than a patch, or too much alike.
+
+    Args:
+        items: Images, or pairs, of which the contexts are read.
+        size: Side of the central crop that is read, in pixels; None for whole images.
+        workers: Processes that decode images that do not fit into memory.
+    """
     part = (items.context if isinstance(items, PairItems) else items).subset(sample(len(items), DICTIONARY_FROM).sort().values)
     stream = part.stream(batches(len(part), closed_form.block_size(part.shape)), workers=workers)
     images = (x if size is None else center_crop(x, size) for _, x in stream if len(x))
