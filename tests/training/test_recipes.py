@@ -205,9 +205,14 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
     assert encoder("images", seed=3, limit=20).startswith("patches:")
     assert "random weights" not in capsys.readouterr().err
     assert encoder("images", epochs=1, batch_size=8, knn_every=0) == "small"
-    assert "note: the network starts from random weights; --recipe patches_vje trains behind" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (
+        "note: the network starts from random weights; --recipe distilled_vje lets this network learn the closed form first, "
+        in said
+    )
+    assert "--recipe patches_vje trains behind the closed form; neighbors were better so" in said
     assert encoder("images", epochs=1, batch_size=8, objective="simsiam", strict=False) == "small"
-    assert "--recipe patches_simsiam trains behind" in capsys.readouterr().err
+    assert "weights; --recipe patches_simsiam trains behind" in capsys.readouterr().err
     assert encoder("images", epochs=1, batch_size=8, encoder="small", seed=1, limit=30) == "small"
     assert encoder("small", epochs=1, batch_size=8, precision="fp32") == "small"
     assert recipes.default("image", (1, 6, 6), []) == recipes.default("pairs", (1, 9, 9), []) == "vje_small"

@@ -125,12 +125,14 @@ def suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, 
 
 
 def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> None:
-    """Prints which recipe has the same objective behind the closed form, where an unnamed network starts from random weights."""
-    behind, unnamed = f"patches_{model.objective}", model.encoder == "small" and settings.get("encoder") is None
-    patches = recipes.default(kind, shape, []) == "patches" and behind in recipes.names()
-    if unnamed and patches and model.distill is None and not model.starts_from_weights:
-        ahead = f"--recipe {behind} trains behind the closed form, whose neighbors were better on all data measured"
-        print(f"note: the network starts from random weights; {ahead} (docs/trained.md)", file=sys.stderr)
+    """Prints which recipes start the same objective from the closed form, where an unnamed network starts from random weights."""
+    unnamed = model.encoder == "small" and settings.get("encoder") is None
+    starts = {"distilled": "lets this network learn the closed form first", "patches": "trains behind the closed form"}
+    words = {f"{start}_{model.objective}": does for start, does in starts.items()}
+    known = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
+    if unnamed and known and recipes.default(kind, shape, []) == "patches" and not (model.distill or model.starts_from_weights):
+        better = f"{', '.join(known)}; neighbors were better so on all data measured (docs/trained.md)"
+        print(f"note: the network starts from random weights; {better}", file=sys.stderr)
 
 
 def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
