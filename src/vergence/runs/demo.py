@@ -4,6 +4,7 @@ Scikit-learn's digits are photographed twice each at 16 pixels, each time with a
 noise. Pixels suffer from that; what two photographs of one digit share is the digit. One class is held out as the anomaly.
 """
 
+import math
 import shutil
 import time
 from pathlib import Path
@@ -102,15 +103,20 @@ def lessons(record: Evaluation) -> list[str]:
     control = max((n for n in scores if scores[n].kind == "control"), key=lambda name: scores[name].auroc)
     ours = scores["detector"].auroc
     error = auroc_error(ours, record.anomaly.n_anomalies, record.anomaly.n_inliers)
+    apart = math.sqrt(accuracy["z"] * (1 - accuracy["z"]) / record.protocol.test)
     return [
-        f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best])} the best control: a majority vote of "
-        f"the 30 nearest neighbors classifies {accuracy['z']:.1%} of the test digits correctly; on {best} {accuracy[best]:.1%}.",
-        f"2. The run's detector finds the unseen digit {_compared(ours, scores[control].auroc)} the best control: "
+        f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best], apart)} the best control: a majority vote "
+        f"of the 30 nearest neighbors classifies {accuracy['z']:.1%} ± {apart:.1%} of the test digits correctly; on {best} "
+        f"{accuracy[best]:.1%} (± is the standard error of {record.protocol.test} digits).",
+        f"2. The run's detector finds the unseen digit {_compared(ours, scores[control].auroc, error)} the best control: "
         f"AUROC {ours:.3f} ± {error:.3f}, {control} {scores[control].auroc:.3f} (0.5 is chance; ± is the standard error of "
         f"{record.anomaly.n_anomalies} photographs of it).",
         "3. Next: your own images with `vergence train FOLDER --out runs/mine`, or `vergence train --help`.",
     ]
 
 
-def _compared(ours: float, theirs: float) -> str:
-    return "better than" if ours > theirs else "no better than"
+def _compared(ours: float, theirs: float, error: float) -> str:
+    """Returns which of two values is larger, in words, where the standard error of the first tells them apart."""
+    if abs(ours - theirs) <= error:
+        return "about as well as"
+    return "better than" if ours > theirs else "less well than"
