@@ -43,6 +43,20 @@ def test_weighted_rules_equal_scipys_and_loops():
         np.testing.assert_allclose(rule(log_p, np.ones(3)), rule(log_p))
 
 
+def test_the_ranked_least_p_has_the_order_of_the_least_p_and_no_ties():
+    """Items that no level finds rare, such as most new ones where an embedding has few items, are ranked by the others."""
+    p, w = np.random.default_rng(0).uniform(1e-3, 1, size=(200, 3)), np.array([1.0, 0.15, 0.05])
+    p[:100, 0] = 1.0  # more typical at the first level than every calibration item
+    plain, ranked = (COMBINE[rule](np.log(p), w) for rule in ("least", "least_ranked"))
+    assert len(np.unique(plain)) < 150 and len(np.unique(ranked)) == 200
+    assert (np.diff(plain[np.argsort(ranked)]) > -1e-5).all()
+    np.testing.assert_allclose(ranked, plain, atol=1e-5)
+    tied = plain == 0
+    np.testing.assert_array_equal(np.argsort(ranked[tied]), np.argsort(-np.log(p[tied]).mean(1)))
+    none = COMBINE["least_ranked"](np.zeros((1, 3)))
+    assert none == 0 and not np.signbit(none)
+
+
 @pytest.mark.parametrize("rule", ["fisher", "stouffer", "least"])
 def test_a_level_of_small_weight_decides_only_where_it_is_much_rarer(rule):
     """Of two levels b has a weight of 0.1: an item that is as rare there ranks lower, and one that is far rarer ranks higher."""

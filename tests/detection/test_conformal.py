@@ -159,7 +159,7 @@ def test_power_is_what_the_formula_says():
 
 def test_the_numbers_in_a_sentence():
     assert str(reportable(500, 1000)).startswith(
-        "with 500 calibration items, fewer than 20 oddities among 1,000 cannot be reported at 0.1"
+        "with 500 calibration items, fewer than 20 oddities among 1,000 items cannot be reported at 0.1"
     )
     assert "no oddity among 1,000" in str(reportable(8, 1000)) and "a single oddity" in str(reportable(9999, 1000))
 

@@ -12,13 +12,14 @@ def test_levels_are_named_from_the_rarest_on_and_no_rarer_than_can_be_known():
     found = explain(["pixels", "patches", "z"], p, 1000)
     assert found[0] == "patches rarer than 1 in 1,000; z 1 in 500"
     assert found[1] == "z, patches rarer than 1 in 1,000" or found[1] == "patches, z rarer than 1 in 1,000"
-    assert found[2] == "patches 1 in 5" and found[3] == "pixels rarer than 1 in 1,000"
+    assert found[2] == "" and found[3] == "pixels rarer than 1 in 1,000"
+    assert explain(["pixels", "patches"], [[0.09, 0.2], [0.101, 0.2]], 1000) == ["pixels 1 in 10", ""]
     assert explain(["z"], np.zeros((0, 1)), 10) == []
 
 
 def test_words_follow_the_levels():
     assert explain(["z"], [[0.5], [0.001]], 2000, [["dark", "low sharpness"], []]) == [
-        "z 1 in 2; dark; low sharpness",
+        "dark; low sharpness",
         "z 1 in 1,000",
     ]
     with pytest.raises(ValueError, match=r"expected p-values \(M, 2\)"):
@@ -35,6 +36,7 @@ def test_measurements_that_few_items_have():
         (),
         ("high brightness", "low sharpness"),
     ]
+    assert extremes({"darkest": [0.1, 0.9]}, {"darkest": light}) == [("very dark parts",), ("no dark parts",)]
 
 
 def test_features_far_from_the_median_whatever_their_unit_and_constant_ones_never():

@@ -87,7 +87,7 @@ def test_few_effective_items_are_reported():
         weighted_p_values(r.normal(size=300), [1.0], np.exp(3 * r.normal(size=300)), [1.0])
 
 
-@pytest.mark.parametrize("statistic", ["fisher", "ks"])
+@pytest.mark.parametrize("statistic", ["fisher", "ks", "ks_greater"])
 @pytest.mark.parametrize(("n", "m"), [(50, 200), (500, 100)])
 def test_drift_has_its_level_and_notices_a_shift(statistic, n, m):
     r = rng()
@@ -95,6 +95,18 @@ def test_drift_has_its_level_and_notices_a_shift(statistic, n, m):
     assert abs((none <= 0.1).mean() - 0.1) <= 3 * (0.09 / 250) ** 0.5
     some = [drift(p_values(r.normal(size=n), r.normal(size=m) + 0.7), n, statistic=statistic).p_value for _ in range(20)]
     assert np.median(some) < 0.01
+
+
+def test_equal_scores_and_a_batch_that_is_too_typical_are_no_drift_towards_strange_items():
+    """Scores with a floor, which half of the items have, as those of embeddings of few items: their p-values are too large."""
+    r = np.random.default_rng(0)
+    floored = [np.maximum(r.normal(size=105), 0) for _ in range(100)]
+    found = {
+        how: [drift(p_values(x[:48], x[48:]), 48, statistic=how).p_value < 0.01 for x in floored] for how in ("ks", "ks_greater")
+    }
+    assert np.mean(found["ks"]) > 0.9 and np.mean(found["ks_greater"]) <= 0.01
+    typical = p_values(r.normal(size=500), 0.2 * r.normal(size=500) - 1)
+    assert drift(typical, 500, statistic="ks").p_value < 0.01 < drift(typical, 500, statistic="ks_greater").p_value
 
 
 def test_the_usual_table_would_report_drift_far_too_often():

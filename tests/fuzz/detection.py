@@ -123,7 +123,12 @@ CONFORMAL = {
     "needed_for_fpr": {"fpr": FDR, "confidence": CONFIDENCE},
     "weighted_p_values": SHIFTED,
     "weighted_select": SHIFTED,
-    "drift": {"p_values": LEVELS, "n_calibration": _plain(N, 1000), "statistic": _plain("fisher", "ks"), "random_state": SEED},
+    "drift": {
+        "p_values": LEVELS,
+        "n_calibration": _plain(N, 1000),
+        "statistic": _plain("fisher", "ks", "ks_greater"),
+        "random_state": SEED,
+    },
     "serial": {"scores": SCORES},
     "training_gap": {"training": SCORES, "held_out": NEW},
     "to_label": {"calibration": SCORES, "budget": _plain(1, 3)},
@@ -230,7 +235,7 @@ DETECTORS = {
         "metric": ["euclidean", "cosine"],
     },
     "CombinedDetector": {
-        "combine": ["least", "fisher", "cauchy", "stouffer"],
+        "combine": ["least", "least_ranked", "fisher", "cauchy", "stouffer"],
         "weights": [None],
         "calibration": [0.2, 0.0],
         "columns": [None],

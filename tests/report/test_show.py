@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from vergence.report.show import show_evaluation
+from vergence.report.show import _filled, show_evaluation
 from vergence.training.records import Evaluation
 
 _SPEC = importlib.util.spec_from_file_location("fixtures_report", Path(__file__).with_name("fixtures_report.py"))
@@ -50,3 +50,10 @@ def test_the_model_and_its_best_control_are_compared_in_words(capsys):
         one["knn"] = one["probe"] = None
     show_evaluation(Evaluation.from_dict(record))
     assert "z is at least level with every control by kNN" not in capsys.readouterr().out
+
+
+def test_columns_without_numbers_are_left_out():
+    assert _filled(["name", "kNN", "rank"], [["z", None, 1.0], ["pca", None, None]]) == (
+        ["name", "rank"],
+        [["z", 1.0], ["pca", None]],
+    )

@@ -1,5 +1,7 @@
 """A folder judged by itself: planted oddities come first, scattered or in a heap; clean folders stay quiet; copies are named."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -106,6 +108,8 @@ def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
     assert heap.distance > 3
     said = f"15 items like {heap.medoid} form a group of their own: {heap.distance:.3g} times as far"
     assert any(line.startswith(said) for line in found.lines())
+    near = found.about(dataclasses.replace(heap, distance=0.507))
+    assert near.startswith(f"15 items like {heap.medoid} are nearly the same, and no farther from the mean than a typical item")
 
 
 def test_copies_of_every_photograph_are_near_duplicates_and_no_groups_but_join_that_of_their_kind(tmp_path):

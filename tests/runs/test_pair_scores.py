@@ -70,7 +70,7 @@ def test_the_command_goes_on_after_a_stop_with_the_same_bytes(run, tmp_path, mon
     monkeypatch.setattr(pair_runs, "pair_scores", pair_scores)
     score(Score(out=tmp_path / "s.csv", **command))
     assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-    assert "continuing behind 4096 items" in capsys.readouterr().err
+    assert "continuing after 4096 items" in capsys.readouterr().err
 
 
 def test_pairs_of_the_training_are_not_judged(run, tmp_path):
@@ -87,6 +87,21 @@ def test_targets_of_another_width_are_refused(run, tmp_path, width):
     source = saved(tmp_path / "p.npz", context, target[:, :width])
     with pytest.raises(ValueError, match=rf"expected items of shape \(3,\), as the model was trained on, found \({width},\) in"):
         score_pairs(run, run.items(source), tmp_path / "s.csv")
+
+
+def test_without_the_option_a_line_says_that_targets_are_not_judged(run, tmp_path, capsys):
+    source = saved(tmp_path / "p.npz", *drawn(40, 1))
+    for pairs, said in ((False, True), (True, False)):
+        score(Score(run=str(run.folder.path), images=source, out=tmp_path / f"{pairs}.csv", pairs=pairs, device="cpu"))
+        line = "note: of these pairs the contexts alone are judged; --pairs judges each target given its context"
+        assert (line in capsys.readouterr().err) is said
+
+
+def test_a_run_without_a_conditional_density_says_what_to_train(tmp_path):
+    source = saved(tmp_path / "p.npz", *drawn(300, 0))
+    other = vergence.train(source, out=tmp_path / "run", objective="vje", **{**QUICK, "epochs": 1})
+    with pytest.raises(ValueError, match=r"found objective 'vje', which has none; train again with --objective gje"):
+        score_pairs(other, other.items(source), tmp_path / "s.csv")
 
 
 def test_errors(run, tmp_path):

@@ -72,7 +72,7 @@ def test_a_command_that_is_killed_goes_on_and_writes_the_same_bytes(folder, tmp_
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode in (-number, 128 + number) and not out.exists() and (parts / "manifest.json").exists()
-    assert "continuing behind" in forked.run(*command, check=True).stderr
+    assert "continuing after" in forked.run(*command, check=True).stderr
     forked.run(*command[:-1], whole, check=True)
     assert out.read_bytes() == whole.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".html") == [out.name, whole.name]
@@ -105,7 +105,7 @@ def test_a_folder_with_unreadable_files_goes_on(folder, tmp_path, monkeypatch, c
     monkeypatch.setattr(type(run.method.encoder), "forward", forward)
     assert not out.exists() and not out.with_name("o.csv.skipped.csv").exists()
     assert run.write_embeddings(photos, out, batch_size=4, workers=2) == 55
-    assert "continuing behind" in capsys.readouterr().err
+    assert "continuing after" in capsys.readouterr().err
     assert out.read_bytes() == whole.read_bytes()
     listings = [(tmp_path / f"{name}.csv.skipped.csv").read_text() for name in ("o", "whole")]
     assert listings[0] == listings[1] and listings[0].count("\n") == 7

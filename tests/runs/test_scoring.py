@@ -63,7 +63,8 @@ def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
     np.testing.assert_allclose(found["q_value"], q_values(found["p_value"]), rtol=1e-12)
     assert (found["flag"] == select(found["p_value"], 0.3)).all()
     unusual = found["p_value"] <= 0.3
-    assert all(found["reason"][unusual]) and not any(found["reason"][~unusual])
+    assert all(found["reason"][found["p_value"] <= 0.02]) and not any(found["reason"][~unusual])
+    assert all(found["nearest"][unusual]) and not any(found["nearest"][~unusual])
     assert set(found["level"]) <= set(run.detector().detector.levels_) and not found["seen"].any()
 
 
@@ -120,7 +121,9 @@ def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
     new = next(run.items("digits").stream([torch.arange(300)]))[1]
     assert not any("as a whole" in line for line in scored(run, new, tmp_path / "a.npz")[0].lines())
     decisions = scored(run, 255 - new, tmp_path / "b.npz")[0]
-    assert any(line.startswith("warning: the items as a whole are unlike the calibration items") for line in decisions.lines())
+    assert any(
+        line.startswith("warning: the items as a whole are stranger than the calibration items") for line in decisions.lines()
+    )
 
 
 def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tmp_path, capsys):
@@ -176,7 +179,7 @@ def test_one_item_and_what_the_numbers_allow(run, tmp_path, capsys):
     assert decisions.flagged == 1 == found["flag"].sum() and "look at 1 item;" in decisions.lines()[0]
     capsys.readouterr()
     scored(run, "digits", tmp_path / "s.npz")
-    assert "with 287 calibration items, fewer than 13 oddities among 359 cannot be reported" in capsys.readouterr().err
+    assert "with 287 calibration items, fewer than 13 oddities among 359 items cannot be reported" in capsys.readouterr().err
 
 
 def test_levels_that_are_too_wide_for_a_covariance_are_left_out():
@@ -231,7 +234,7 @@ def test_a_detector_of_an_earlier_version_still_scores(run, tmp_path):
     found = run.detector()
     kept = {name: found.detector.detectors_[name] for name in ("pixels", "z")}
     old = copy.deepcopy(found)
-    old.detector.set_params(detectors={name: GaussianDetector() for name in kept}, weights=None)
+    old.detector.set_params(detectors={name: GaussianDetector() for name in kept}, weights=None, combine="least")
     old.detector.levels_, old.detector.detectors_ = list(kept), kept
     old.detector.tails_ = {name: found.detector.tails_[name] for name in kept}
     old.dictionary = None
@@ -348,7 +351,7 @@ def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
     capsys.readouterr()
     assert run.write_scores(noise(), tmp_path / "s.csv") == 20
     said = capsys.readouterr().err
-    assert "warning: the embedding collapses" in said and "recognizes other views of an item little better than" in said
+    assert "warning: the embedding collapses" in said and "recognizes other views of an item no better than" in said
     assert run.detector().relative_error > 0.8 and run.detector().detector.weights["pixels"] > 1
 
 
@@ -445,6 +448,26 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
         np.testing.assert_allclose(found["q_value"], q_values(p), rtol=1e-12)
         assert (found["flag"] == select(p, 0.4)).all() and decisions.flagged == found["flag"].sum()
         assert [row["name"] for row in decisions.first] == np.argsort(-s)[:10].astype(str).tolist()
+
+
+@pytest.mark.parametrize(
+    ("n", "rank", "words"),
+    [
+        (48, 1, "none of 57 items is flagged at 0.1: with 48 calibration items, fewer than 12 oddities among 57 items cannot"),
+        (
+            4,
+            1,
+            "none of 57 items is flagged at 0.1: with 4 calibration items, no oddity among 57 items can be reported at 0.1; 569",
+        ),
+        (999, 9, "none of 57 items is flagged at 0.1: the smallest q-value is 0.26, of 2 items; the order is still"),
+    ],
+)
+def test_why_none_is_flagged(n, rank, words):
+    decisions, p = Decisions(n), np.full(57, 1.0)
+    p[:2] = rank / (n + 1)
+    rows = {"name": np.arange(57).astype(str), "score": 1 - p, "p_value": p, "seen": np.zeros(57, dtype=np.uint8)}
+    decisions.see({**rows, **{name: np.full(57, "") for name in ("level", "nearest", "reason")}})
+    assert decisions.lines()[0].startswith(words)
 
 
 def test_the_detector_records_which_model_it_is_of(run):

@@ -60,7 +60,7 @@ def test_a_stopped_job_goes_on_and_writes_the_same_bytes(tmp_path, ending, capsy
     assert whole.read_bytes() == stopped.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == [stopped.name, whole.name]
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 3 and said[-1] == f"{stopped}: continuing behind 48 items, kept in .{stopped.name}.parts"
+    assert len(said) == 3 and said[-1] == f"{stopped}: continuing after 48 items, kept in .{stopped.name}.parts"
 
 
 def test_nothing_is_left_of_a_job_that_stopped_before_its_first_part(tmp_path):

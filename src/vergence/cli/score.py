@@ -1,5 +1,6 @@
 """``vergence score``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,7 +82,7 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     settings: dict[str, Any] = {"fdr": command.fdr, "fpr": command.fpr, "confidence": command.confidence}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
     found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
-    print_written(command.out, found.total)
+    print_written(command.out, found.total + found.seen)
     return found
 
 
@@ -93,7 +94,7 @@ def _of_pairs(command: Score, run: "Run", items: "Items", confirmed: list[str] |
     if given := [name for name, used in wrong.items() if used]:
         raise ValueError(f"expected --pairs without {given[0]}, found both; leave one out")
     found = score_pairs(run, items, command.out, fdr=command.fdr, batch_size=command.batch_size)
-    print_written(command.out, found.total)
+    print_written(command.out, found.total + found.seen)
     return found
 
 
@@ -120,13 +121,14 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
 
 
 def _show(found: "Decisions | Judged") -> None:
-    """Prints the strangest items and what to do with them."""
+    """Prints the strangest items and what to do with them; without a column that is empty."""
     from vergence.utils.terminal import table
 
-    rows = [
-        [row["name"], f"{row['score']:.1f}", f"{row['p_value']:.2g}", str(row["level"]), row["nearest"].partition("; ")[0]]
-        for row in found.first
-    ]
-    table("the most unusual first", ["name", "score", "p", "level", "nearest typical item"], rows)
+    columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", found.near: "nearest"}
+    shown: dict[str, Callable[[Any], str]] = {"score": "{:.1f}".format, "p_value": "{:.2g}".format}
+    shown["nearest"] = lambda names: str(names).partition("; ")[0]
+    kept = {title: name for title, name in columns.items() if any(str(row[name]) for row in found.first)}
+    rows = [[shown.get(name, str)(row[name]) for name in kept.values()] for row in found.first]
+    table("the most unusual first", list(kept), rows)
     for line in found.lines():
         print(line)

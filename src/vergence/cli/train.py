@@ -73,7 +73,9 @@ def train(command: Any) -> None:
         sys.exit(128 + stop.signum)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         trust = " --trust-code" if run.folder.config.model.needs_import else ""
-        print(f"{_done(run)}; next: vergence evaluate {shlex.quote(str(run.folder.path))}{trust}")
+        folder = shlex.quote(str(run.folder.path))
+        print(f"{_done(run)}; {_data(run)}")
+        print(f"next: vergence evaluate {folder}{trust}, or what is unusual: vergence score {folder}{trust} --out scores.csv")
         if run.collapse is not None:
             print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
 
@@ -90,6 +92,16 @@ def _done(run: "Run") -> str:
             return f"trained {run.folder.path} in closed form{behind}"
         return f"trained {run.folder.path}{' from random weights' if weights else ''}{first}"
     return f"trained {run.folder.path} from {weights.in_words()}{first}"
+
+
+def _data(run: "Run") -> str:
+    """Returns how the data was split and read, in words."""
+    about = run.folder.metadata
+    calibrate = f"{about.n_calibration:,} to calibrate, " if about.n_calibration else ""
+    found = f"{about.n_train:,} items to train, {calibrate}{about.n_test:,} to test"
+    sides = [len(about.read_shape) == 3, about.read_shape != about.shape]
+    found += f", images seen at {about.shape[1]} x {about.shape[2]} pixels" if all(sides) else ""
+    return found + (f"; {run.folder.path / 'skipped.csv'} lists {about.skipped:,} that cannot be read" if about.skipped else "")
 
 
 def demo(command: Demo) -> None:

@@ -19,6 +19,7 @@ from vergence.utils.checks import require_at_least, require_choice, require_posi
 __all__ = ["COMBINE", "CombinedDetector", "default_detector"]
 
 
+TIE = 1e-6  # nats for each nat
 Weights = np.ndarray | float  # of the levels, (L,) or one for all
 
 
@@ -44,8 +45,22 @@ def least(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
     return np.asarray(-(log_p - np.log(w)).min(-1))
 
 
+def least_ranked(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
+    """Returns `least`, and TIE times the mean of -log p over the last axis, which ranks items that no level finds rare.
+
+    Such items are those with the largest p at a level of the largest weight, which for embeddings of few items are most new ones.
+    """
+    return np.asarray(least(log_p, w) - TIE * log_p.mean(-1) + 0.0)  # not -0
+
+
 Rule = Callable[[np.ndarray, Weights], np.ndarray]
-COMBINE: dict[str, Rule] = {"fisher": fisher, "stouffer": stouffer, "cauchy": cauchy, "least": least}
+COMBINE: dict[str, Rule] = {
+    "fisher": fisher,
+    "stouffer": stouffer,
+    "cauchy": cauchy,
+    "least": least,
+    "least_ranked": least_ranked,
+}
 
 
 class CombinedDetector(Detector):
@@ -61,7 +76,7 @@ class CombinedDetector(Detector):
         detectors: Detectors by the name of their level, levels without a detector are not used; or one detector that is cloned
             for every level; None for `SubspaceDetector`.
         columns: Columns of each level in a matrix, slices or lists of indices; None makes the matrix one level, ``features``.
-        combine: ``fisher``, ``stouffer``, ``cauchy`` or ``least``.
+        combine: ``fisher``, ``stouffer``, ``cauchy``, ``least``, or ``least_ranked``, which is ``least`` but without ties.
         weights: Weights of levels by their names, > 0, of which only the ratios matter; 1 for the others. A level of small weight
             decides only where it is much rarer than the others.
         calibration: Share of the items, in [0, 1), that is not fitted to but calibrates the levels; 0 calibrates on the items
@@ -293,7 +308,7 @@ def default_detector(
     weights = None if contaminated or beside == used else {name: scale * BESIDE[name] for name in beside}
     if not detectors:  # one matrix
         detectors = gaussian(trim=trim) if contaminated else _of_table()
-    return CombinedDetector(detectors, **{"combine": "least", "weights": weights, **settings})
+    return CombinedDetector(detectors, **{"combine": "least_ranked", "weights": weights, **settings})
 
 
 def _odds(r: float) -> float:

@@ -338,13 +338,14 @@ class Reportable:
         given = f"with {self.n_calibration:,} calibration items"
         if self.fewest > self.n_items:
             needed = needed_calibration(self.n_items, 1, self.fdr)
-            return f"{given}, no oddity among {self.n_items:,} can be reported at {self.fdr:g}: {needed:,} are needed for one"
+            many = f"{needed:,} calibration items are needed to report one"
+            return f"{given}, no oddity among {self.n_items:,} items can be reported at {self.fdr:g}; {many}"
         if self.fewest == 1:
-            return f"{given}, a single oddity among {self.n_items:,} can be reported at {self.fdr:g}"
+            return f"{given}, a single oddity among {self.n_items:,} items can be reported at {self.fdr:g}"
         needed = needed_calibration(self.n_items, 1, self.fdr)
         return (
-            f"{given}, fewer than {self.fewest:,} oddities among {self.n_items:,} cannot be reported at {self.fdr:g}; "
-            f"{needed:,} are needed to report a single one"
+            f"{given}, fewer than {self.fewest:,} oddities among {self.n_items:,} items cannot be reported at {self.fdr:g}; "
+            f"{needed:,} calibration items are needed to report a single one"
         )
 
 
@@ -358,8 +359,8 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable
 
     Example:
         >>> print(reportable(500, 1000, fdr=0.1))
-        with 500 calibration items, fewer than 20 oddities among 1,000 cannot be reported at 0.1; 9,999 are needed to report a
-        single one
+        with 500 calibration items, fewer than 20 oddities among 1,000 items cannot be reported at 0.1; 9,999 calibration items
+        are needed to report a single one
     """
     require_count(1, n_calibration=n_calibration, n_items=n_items)
     require_within("(0, 1)", fdr=fdr)

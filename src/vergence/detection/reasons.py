@@ -17,9 +17,20 @@ __all__ = ["explain", "extremes", "look_at", "outlying_features"]
 
 Floats = npt.NDArray[np.float64]
 RARE = 0.01  # share of typical items, below which a level is part of a reason
+RARE_ALONE = 0.1  # the same of a level that is the whole reason
 EXTREME = 0.005  # the same of a measurement
 FAR = 4.0  # robust standard deviations of a feature
 NAMED = 2  # measurements and features that a reason names
+WORDS = {  # of `vergence.detection.measurements.Measured`, by name and whether the value is low
+    ("brightest", True): "no bright parts",
+    ("brightest", False): "very bright parts",
+    ("darkest", True): "very dark parts",
+    ("darkest", False): "no dark parts",
+    ("information", True): "few shades",
+    ("information", False): "many shades",
+    ("color", True): "weak colors",
+    ("color", False): "strong colors",
+}
 SHARES = {0.1: "a tenth", 0.2: "a fifth", 0.25: "a quarter", 0.5: "half"}
 
 
@@ -27,7 +38,7 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
     """Returns why each item is unusual: the levels at which it is rare, the rarest first, then words about it.
 
     A level counts as rare where at most one in 100 typical items is as unusual; of an item that is rare at none, the rarest is
-    named. Of n typical items nothing rarer than 1 in n can be seen, so that the reason does not say more.
+    named if at most one in 10 is. Of n typical items nothing rarer than 1 in n can be seen, so that the reason does not say more.
 
     Args:
         levels: Names of the levels (L,).
@@ -41,6 +52,8 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
     Example:
         >>> explain(["pixels", "z"], [[0.0001, 0.004], [0.3, 0.02]], 500, [["dark"], []])
         ['pixels rarer than 1 in 500; z 1 in 200; dark', 'z 1 in 50']
+        >>> explain(["pixels", "z"], [[0.4, 0.5]], 500)
+        ['']
     """
     require_count(1, n=n)
     p = numeric("p_values", p_values).double().cpu().numpy()
@@ -50,7 +63,8 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
 
 
 def _rare(levels: Sequence[str], p: Floats, n: int) -> list[str]:
-    order = [i for i in np.argsort(p, kind="stable").tolist() if p[i] < RARE] or [int(p.argmin())]
+    order = [i for i in np.argsort(p, kind="stable").tolist() if p[i] < RARE] or np.flatnonzero(p == p.min())[:1].tolist()
+    order = [i for i in order if p[i] <= RARE_ALONE]
     beyond = ", ".join(str(levels[i]) for i in order if p[i] < 1 / n)
     within = [f"{levels[i]} 1 in {float(f'{1 / p[i]:.1g}'):,.0f}" for i in order if p[i] >= 1 / n]
     return [f"{beyond} rarer than 1 in {n:,}", *within] if beyond else within
@@ -77,7 +91,7 @@ def extremes(measurements: Mapping[str, Any], typical: Mapping[str, Any]) -> lis
         above = 1 - np.searchsorted(usual, v, side="left") / len(usual)
         found = found or [[] for _ in v]
         for shares, b, a in zip(found, below.tolist(), above.tolist(), strict=True):
-            shares.append((min(b, a), f"{'low' if b < a else 'high'} {name}"))
+            shares.append((min(b, a), WORDS.get((name, b < a), f"{'low' if b < a else 'high'} {name}")))
     return [tuple(word for share, word in sorted(shares)[:NAMED] if share <= EXTREME) for shares in found]
 
 

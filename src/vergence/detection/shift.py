@@ -231,20 +231,24 @@ def shift_weights(
 
 
 def drift(
-    p_values: Values, n_calibration: int, *, statistic: Literal["fisher", "ks"] = "fisher", random_state: Seed = 0
+    p_values: Values,
+    n_calibration: int,
+    *,
+    statistic: Literal["fisher", "ks", "ks_greater"] = "fisher",
+    random_state: Seed = 0,
 ) -> Drift:
     r"""Returns whether a batch as a whole is unlike the calibration items, though perhaps no single item is unusual.
 
     ``fisher`` is the mean of -log p, large if many items are strange; ``ks`` is the largest difference between the p-values'
-    distribution function and the uniform one, which also notices a batch that is too typical or too alike. Both are computed
-    at the ranks of a grid and compared with samples of their law for n calibration items and m typical ones, whose p-values
-    are not
-    independent: the usual tables reject far too often where m is not much smaller than n.
+    distribution function and the uniform one, which also notices a batch that is too typical or too alike; ``ks_greater`` is the
+    largest excess of the former alone, large if many items are strange. All are computed at the ranks of a grid and compared with
+    samples of their law for n calibration items and m typical ones, whose p-values are not independent: the usual tables reject
+    far too often where m is not much smaller than n.
 
     Args:
-        p_values: (m,) of `p_values`; for ``ks`` with ``ties="random"`` if scores have ties.
+        p_values: (m,) of `p_values`; for ``ks`` with ``ties="random"`` if scores have ties, which the others need not.
         n_calibration: Calibration items n.
-        statistic: ``fisher`` or ``ks``.
+        statistic: ``fisher``, ``ks`` or ``ks_greater``.
         random_state: Seed of the samples.
 
     Example:
@@ -252,7 +256,7 @@ def drift(
         >>> print(drift(1 - 0.8 * r.random(200) ** 0.5, 1000, statistic="ks"))
         200 items as a whole differ from the calibration items (p = 0.0005): what is typical may have changed
     """
-    require_choice("statistic", statistic, ("fisher", "ks"))
+    require_choice("statistic", statistic, ("fisher", "ks", "ks_greater"))
     require_count(1, EXACT, n_calibration=n_calibration)
     p = as_values("p_values", p_values).cpu().numpy()
     n, m = n_calibration, len(p)
@@ -274,8 +278,9 @@ def _statistic(
     counts: npt.NDArray[np.int64], n: int, m: int, ranks: npt.NDArray[np.int64], statistic: str
 ) -> npt.NDArray[np.float64]:
     """Returns the statistic of each row of counts at the ranks, (S, G)."""
-    if statistic == "ks":
-        return np.asarray(np.abs(counts / m - ranks / (n + 1)).max(1))
+    if statistic.startswith("ks"):
+        excess = counts / m - ranks / (n + 1)
+        return np.asarray((np.abs(excess) if statistic == "ks" else np.maximum(excess, 0.0)).max(1))
     cells = np.diff(counts, axis=1, prepend=0, append=m)
     return np.asarray(cells @ -np.log(np.append(ranks, n + 1) / (n + 1)) / m)
 

@@ -55,7 +55,15 @@ def show_representations(record: Evaluation) -> None:
         probe = None if r.probe is None else r.probe.accuracy
         rows.append([_label(name, r.kind), r.dim, *near, probe, r.collapse.effective_rank])
     title = f"{record.protocol.bank} training items, {record.protocol.test} test items; {record.protocol.note}"
-    table(title, ["representation", "D", "kNN 1", "kNN 30", "linear probe", "effective rank"], rows)
+    table(title, *_filled(["representation", "D", "kNN 1", "kNN 30", "linear probe", "effective rank"], rows))
+    if all(r.knn is None and r.probe is None for r in record.representations.values()):
+        print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")
+
+
+def _filled(header: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns header and rows without the columns that are empty."""
+    kept = [i for i in range(len(header)) if any(row[i] is not None for row in rows)]
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _say_who_is_ahead(record: Evaluation) -> None:
@@ -112,7 +120,7 @@ def show_uncertainty(record: Uncertainty) -> None:
         words += "; scrambled: AUROC of images without content. An uncertainty that does one need not do the other"
     else:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    table(f"uncertainty of {record.items} test items{right}{crops}", columns, rows)
+    table(f"uncertainty of {record.items} test items{right}{crops}", *_filled(columns, rows))
     print(f"{words}.")
     graded = {name: s for name, s in record.scores.items() if s.strengths}
     kinds = list(dict.fromkeys(how for s in graded.values() for how in s.strengths))
@@ -122,7 +130,16 @@ def show_uncertainty(record: Uncertainty) -> None:
     if record.predictive is not None:
         p = record.predictive
         found = {key: getattr(p, key) for key in PREDICTIVE if getattr(p, key) is not None}
-        print(f"p(z_b | z_a) on {p.pairs} held-out pairs: " + ", ".join(f"{PREDICTIVE[k]} {v:.3g}" for k, v in found.items()))
+        shown = [f"{PREDICTIVE[key]} {value:.3g}{_wanted(key)}" for key, value in found.items()]
+        print(f"p(z_b | z_a) on {p.pairs} held-out pairs: {', '.join(shown)}")
+
+
+def _wanted(key: str) -> str:
+    """Returns the value of a measure of calibration where the density is right; an empty text for other measures."""
+    share = key.rpartition("_")[2]
+    return (
+        f" (right: 0.{share.rstrip('0')})" if key.startswith(("inside_", "region_")) else " (right: 0)" if key == "pit_ks" else ""
+    )
 
 
 def show_advice(advice: dict[str, Any]) -> None:

@@ -266,9 +266,10 @@ def fit(
     if message := collapse.warning(collapse.collapse(torch.from_numpy(z)), dim=z.shape[1]):
         notes.append(message)
     if relative_error is not None and relative_error >= LITTLE:
+        better = "little better than" if relative_error < 1 else "no better than"
         notes.append(
-            "the embedding recognizes other views of an item little better than statistics of its pixels do (rank error "
-            f"{relative_error:.2f} of theirs), so that these decide; more items or a longer training may help"
+            f"the embedding recognizes other views of an item {better} statistics of its pixels do (its rank error is "
+            f"{relative_error:.2f} times theirs), so that these decide; more items or a longer training may help"
         )
     usual = np.argsort(own, kind="stable")[: max(1, len(z) * 9 // 10)]
     shown = np.sort(usual[sample(len(usual), TYPICAL).numpy()])

@@ -22,6 +22,7 @@ from vergence.runs.rows import parts
 from vergence.runs.run import Run
 from vergence.runs.uncertainty import measure
 from vergence.training import build
+from vergence.training.calibration import digests
 from vergence.training.records import (
     Accuracy,
     Anomaly,
@@ -83,6 +84,9 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
             advance(1, label=f"evaluate {name}")
             representations[name] = _representation(name, opened, train[name], test[name], kept, probes)
     detected = _detected(run, opened.test)
+    if (known := _known(run, opened.test)).any():
+        equal = f"{int(known.sum()):,} of {len(known):,} test items equal items that the run was fitted to or calibrated on"
+        print(f"note: {equal}, which makes accuracies too high; the page shows no scores of these", file=sys.stderr)
     record = Evaluation(
         protocol=_protocol(run, opened, kept, time.monotonic() - started),
         representations=representations,
@@ -91,7 +95,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
         uncertainty=measure(run, opened, train["z"], test["z"], labeled=probes) if uncertainty else None,
     )
     run.folder.write_json("evaluation.json", record.to_dict())
-    _write_examples(run, opened.test, test, detected)
+    _write_examples(run, opened.test, test, None if detected is None else detected.masked_fill(known, torch.nan))
     if kept is None and opened.train.labels is not None and config.data.keep_classes is None:
         raise ValueError(
             f"expected at least 2 labeled classes for a probe, found {len(opened.classes)}: put each class into a folder of its "
@@ -242,6 +246,16 @@ def _detected(run: Run, items: Items) -> Tensor | None:
     except ValueError as error:
         print(f"note: no detector: {error}", file=sys.stderr)
         return None
+
+
+def _known(run: Run, items: Items) -> Tensor:
+    """Returns which items equal one that the run was fitted to or calibrated on, (N,) bool; none where that is not recorded."""
+    try:
+        seen = run.detector().seen
+    except ValueError:  # `_detected` has said why there is no detector
+        return torch.zeros(len(items), dtype=torch.bool)
+    found = [torch.from_numpy(np.isin(marks, seen)) for _, marks in features.stream(digests, items, size=run.size)]
+    return torch.cat(found)
 
 
 def _anomalies(run: Run, opened: Data, train: Features, test: Features, detected: Tensor | None) -> Anomaly | None:

@@ -66,11 +66,10 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str, o
         lead=lead,
         meaning=[OF_FOLDER, SCORES],
         facts=_facts(len(found.names), n, found.fdr, items) | {"Odd groups": str(len(found.groups))},
-        oddities=[_shown({key: values[i] for key, values in columns.items()}, picture) for i in order],
+        oddities=[_shown({key: values[i] for key, values in columns.items()}, picture, found.near) for i in order],
         groups=[
             Group(
-                f"{heap.size:,} items like {found.names[heap.medoid]}, {heap.distance:.3g} times as far from the mean as a "
-                f"typical item (p = {heap.p_value:.2g}); the most central first",
+                f"{found.about(heap)}; the most central first",
                 plain(heap.members[:MEMBERS].tolist()),
             )
             for heap in heaps
@@ -95,16 +94,16 @@ def write_run_page(path: Path, decisions: "Decisions", items: Items, *, name: st
     if decisions.flagged and decisions.certificate is None:
         lead[0] = f"{look_at(decisions.flagged, decisions.fdr, _noun(items))}."
     flags = decisions.columns_of(rows)
-    oddities = [_shown({**row, **flag}, picture) for row, flag in zip(rows, flags, strict=True)]
+    oddities = [_shown({**row, **flag}, picture, decisions.near) for row, flag in zip(rows, flags, strict=True)]
     facts = _facts(decisions.total, decisions.flagged, None if decisions.certificate else decisions.fdr, items)
     facts |= {"Calibration items": f"{decisions.n:,}"}
     return write_findings(path, name=name, lead=lead, meaning=[OF_RUN, SCORES], facts=facts, oddities=oddities)
 
 
-def _shown(row: Mapping[str, Any], picture: Mapping[str, str]) -> Shown:
+def _shown(row: Mapping[str, Any], picture: Mapping[str, str], near: str) -> Shown:
     lines = [f"score {row['score']:.3g}, p = {row['p_value']:.2g}", str(row["reason"] or f"level {row['level']}")]
     lines += [str(row["measured"])] if row.get("measured") else []
-    lines += [f"nearest ordinary: {str(row['nearest']).split('; ')[0]}"] if row.get("nearest") else []
+    lines += [f"{near}: {str(row['nearest']).split('; ')[0]}"] if row.get("nearest") else []
     lines += [f"in the group of {row['group']}"] if row.get("group") else []
     return Shown(str(row["name"]), picture.get(str(row["name"]), ""), tuple(lines), bool(row["flag"]))
 

@@ -5,7 +5,7 @@ Shapes: N items, L levels.
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -82,6 +82,8 @@ class Judged:
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    near: ClassVar[str] = "nearest ordinary item"
+
     @property
     def first(self) -> list[dict[str, Any]]:
         """The strangest items, the strangest first: name, score, p-value, level, nearest items and reason."""
@@ -108,18 +110,25 @@ class Judged:
         n, copies, near = int(self.flag.sum()), sum(map(bool, self.same_as)), sum(map(bool, self.similar_to))
         found = f"{look_at(n, self.fdr)}, if the tail of the others goes on as it begins"
         if not n:
-            found = (
-                f"none of the {len(self.names):,} items is flagged: without a reference, odd ones cannot be told from the tail "
-                f"of the others; look from the most unusual on"
+            least = (
+                f"none of {len(self.names):,} items is flagged at {self.fdr:g}: the smallest q-value is {self.q_value.min():.2g}"
             )
-        heaps = [
-            f"{group.size:,} items like {self.names[group.medoid]} form a group of their own: {group.distance:.3g} times as far "
-            f"from the mean as a typical item (p = {group.p_value:.2g})"
-            for group in self.groups
-        ]
+            why = "without a reference, odd items cannot be told from the tail of the others"
+            found = f"{least}, as {why}; the order is still the one to look in"
+        heaps = [self.about(group) for group in self.groups]
         counted = {"copies of other items": copies, "near-duplicates of other items": near}
         counted["copies or near-duplicates of items in the other source"] = sum(map(bool, self.leak))
         return [found, *heaps, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
+
+    def about(self, group: Group) -> str:
+        """Returns what an odd group is, in a sentence."""
+        name, p = self.names[group.medoid], f"p = {group.p_value:.2g}"
+        if group.distance < 1:
+            return f"{group.size:,} items like {name} are nearly the same, and no farther from the mean than a typical item ({p})"
+        return (
+            f"{group.size:,} items like {name} form a group of their own: {group.distance:.3g} times as far from the mean as a "
+            f"typical item ({p})"
+        )
 
     def write(self, out: Path) -> None:
         """Writes a ``.npz``, ``.csv`` or ``.parquet`` file, a row an item."""

@@ -12,6 +12,7 @@ from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import with_shape
 from vergence.detection import p_values, reportable, surprise
+from vergence.objectives.core import ConditionalObjective
 from vergence.runs.findings import write_run_page
 from vergence.runs.fitting import calibration_items, training_items
 from vergence.runs.identity import of_array, of_items, of_module, versions
@@ -52,6 +53,11 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
     require_table(out)
     require_within("(0, 1)", fdr=fdr)
     given = _pairs(run, pairs)
+    if not isinstance(run.method.objective, ConditionalObjective):
+        raise ValueError(
+            f"expected a run with p(target | context) for --pairs, found objective '{run.folder.config.model.objective}', which "
+            "has none; train again with --objective gje, or with gmje where a context has several answers"
+        )
     held_out = calibration_items(run.folder)
     if held_out is None or len(held_out) < FEWEST:
         found = 0 if held_out is None else len(held_out)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items
-from vergence.detection import drift, explain, look_at, p_values
+from vergence.detection import drift, explain, look_at, p_values, reportable
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
@@ -89,6 +89,7 @@ class Decisions:
     seen: int = 0
     strangest: list[dict[str, Any]] = field(default_factory=list)
 
+    near: ClassVar[str] = "nearest training item"
     needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", *TEXTS, "seen")
     names: ClassVar[Sequence[str]] = ("q_value", "flag")
     order: ClassVar[Sequence[str]] = ("name", "score", "p_value", "q_value", "flag", *TEXTS, "seen")
@@ -133,24 +134,31 @@ class Decisions:
         elif self.flagged:
             found = look_at(self.flagged, self.fdr)
         else:
-            found = f"nothing is flagged: of {_items(self.total)}, no set can be reported at {self.fdr:g}"
+            found = f"none of {_items(self.total)} is flagged at {self.fdr:g}: {self._why_none()}" if self.total else ""
         known = f"warning: {_items(self.seen)} not judged, as the run was fitted to or calibrated on equal ones"
         advice = "; to judge a run's own data by itself, leave DATA out: vergence score RUN --out FILE"
         lines = [found] if self.total or not self.seen else []
         return [*lines, *self._changed(), *([known + advice] if self.seen else [])]
 
+    def _why_none(self) -> str:
+        """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
+        if self._counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
+            return str(reportable(self.n, self.total, self.fdr))
+        q = self._q_values()
+        least = float(q[self._counts > 0].min())
+        many = int(self._counts[q <= least].sum())
+        return f"the smallest q-value is {least:.2g}, of {_items(many)}; the order is still the one to look in"
+
     def _changed(self) -> list[str]:
-        """Returns a line where the bulk of the items is unlike the calibration items."""
+        """Returns a line where the bulk of the items is stranger than the calibration items."""
         if self.total < FEW or self.n > EXACT:
             return []
         p = np.repeat(np.arange(self.n + 2) / (self.n + 1), self._counts)
-        found = drift(p, self.n, statistic="ks")
+        found = drift(p, self.n, statistic="ks_greater")  # equal scores make p-values too large, never too small
         if found.statistic < CHANGED or found.p_value > CERTAIN:
             return []
-        words = "what is ordinary has changed, or many are odd"
-        return [
-            f"warning: the items as a whole are unlike the calibration items, {found.statistic:.0%} of them at least: {words}"
-        ]
+        words = f"{found.statistic:.0%} of them at least: what is ordinary has changed, or many are odd"
+        return [f"warning: the items as a whole are stranger than the calibration items, {words}"]
 
     def _rank(self, p: np.ndarray) -> np.ndarray:
         return np.asarray(np.rint(p * (self.n + 1)), dtype=np.int64)

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vergence.data.builtin import part_named
-from vergence.data.items import Items
+from vergence.data.items import Items, PairItems
 from vergence.detection import fpr_threshold, label_trim, reportable, select, tail_p_values
 from vergence.runs.detector import RunDetector
 from vergence.runs.findings import write_run_page
@@ -82,7 +83,7 @@ def score_items(
     require_calibration(found.calibration)
     certificate = None if fpr is None else fpr_threshold(found.calibration, fpr, confidence)
     decisions = Decisions(len(found.calibration), fdr, certificate)
-    for note in [*_before(run, found, len(items), decisions), *_odd_ones(found)]:
+    for note in [*_before(run, found, items, decisions), *_odd_ones(found)]:
         print(note, file=sys.stderr)
     digest = hashlib.sha256(found.content()).hexdigest()
     job = {"job": "score", "model": of_module(run.method), "detector": digest, "fdr": fdr, "fpr": fpr or 0.0}
@@ -163,7 +164,9 @@ def require_calibration(scores: np.ndarray) -> None:
 def _odd_ones(found: RunDetector) -> list[str]:
     """Returns a line where calibration items look odd themselves, by the tail of the others."""
     try:
-        n = int(select(tail_p_values(found.calibration), fdr=0.1).sum())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
+            n = int(select(tail_p_values(found.calibration), fdr=0.1).sum())
     except ValueError:  # too few, or without a tail
         return []
     order = np.argsort(-found.calibration, kind="stable")
@@ -172,9 +175,11 @@ def _odd_ones(found: RunDetector) -> list[str]:
     return [f"{hides} {first}: a file that names those that are odd, one a line, goes to --confirm"] if n else []
 
 
-def _before(run: "Run", found: RunDetector, n: int, decisions: Decisions) -> list[str]:
+def _before(run: "Run", found: RunDetector, items: Items, decisions: Decisions) -> list[str]:
     """Returns what is to be known before the work starts."""
     lines = [f"warning: {note}" for note in found.notes]
+    if isinstance(items, PairItems) and run.folder.metadata.kind == "pairs":
+        lines.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
     if not found.held_out:
         gap = "" if found.gap is None else f"; of test items {found.gap:.1%} have p <= 0.05 instead of 5 %"
         lines.append(
@@ -187,5 +192,6 @@ def _before(run: "Run", found: RunDetector, n: int, decisions: Decisions) -> lis
             f"warning: {n_top:,} of {len(found.calibration):,} calibration items share the largest score, so that few items can "
             "be reported; give items that differ with --calibration DATA"
         )
-    allowed = reportable(len(found.calibration), n, decisions.fdr) if decisions.certificate is None else decisions.certificate
+    n = len(found.calibration)
+    allowed = reportable(n, len(items), decisions.fdr) if decisions.certificate is None else decisions.certificate
     return [*lines, f"note: {allowed}"]

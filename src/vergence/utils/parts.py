@@ -225,7 +225,7 @@ class Parts:
             parts = _finished(self.folder)
             if parts:
                 items = sum(part.items for part in parts)
-                print(f"{self.out}: continuing behind {items} items, kept in {self.folder.name}", file=sys.stderr)
+                print(f"{self.out}: continuing after {items} items, kept in {self.folder.name}", file=sys.stderr)
             return parts
         self._parts = []
         if any(FILE.fullmatch(file.name) for file in self.folder.iterdir()):
