@@ -61,7 +61,7 @@ OPTIONS = {
         "features", "components", "draws", "size", "limit", "set", "seed", "data_root", "download", "device",
         "threads",
     ],
-    "Density": ["do"],
+    "Density": ["density"],
     "DensityFit": ["pairs", "model", "out", "target", "holdout", "set", "seed", "device", "threads"],
     "DensityPredict": ["model", "source", "out", "level"],
     "DensitySample": ["model", "source", "out", "n", "seed"],

@@ -1,5 +1,7 @@
 """The command line. It loads torch only when a command runs, reports an error in one line, and then exits with 2."""
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from typing import Any
 import tyro
 
 from vergence.cli import advise, bench, density, options, sample, score, train, use
+from vergence.cli.refusals import in_one_line
 from vergence.utils.checks import is_out_of_memory
 from vergence.utils.version import __version__
 
@@ -38,12 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         _require_no_empty(arguments)
-        command = tyro.extras.subcommand_cli_from_dict(
-            {kind.__name__.lower(): kind for kind in RUN},
-            prog="vergence",
-            description="Probabilistic joint-embedding learning. --version prints the version.",
-            args=arguments,
-        )
+        command = _parsed(arguments)
         options.check(command)
         with _threads(command):
             RUN[type(command)](command)
@@ -54,12 +52,31 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         _stop(f"not enough memory ({error}); choose smaller numbers, for instance of --n or --batch-size")
     except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _parsed(arguments: list[str]) -> Any:
+    """Returns the command of some arguments; of wrong ones the parser's message, in one line, is an error."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.extras.subcommand_cli_from_dict(
+                {kind.__name__.lower(): kind for kind in RUN},
+                prog="vergence",
+                description="Probabilistic joint-embedding learning. --version prints the version.",
+                args=arguments,
+            )
+    except SystemExit as stop:
+        if stop.code == 2 and said.getvalue():
+            raise ValueError(in_one_line(said.getvalue(), arguments)) from None
+        print(said.getvalue(), end="", file=sys.stderr)
+        raise
 
 
 def _threads(command: Any) -> AbstractContextManager[None]:
     """Returns a context with the number of threads that a command was given."""
-    number = getattr(getattr(command, "do", command), "threads", None)
+    number = getattr(getattr(command, "density", command), "threads", None)
     if number is None:
         return nullcontext()
     from vergence.utils.threads import fixed

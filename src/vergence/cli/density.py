@@ -75,7 +75,7 @@ class DensityScore(_Use):
 class Density:
     """Fit a conditional density p(target | context), predict, sample and score with it."""
 
-    do: OmitSubcommandPrefixes[
+    density: OmitSubcommandPrefixes[
         Annotated[DensityFit, subcommand("fit", prefix_name=False)]
         | Annotated[DensityPredict, subcommand("predict", prefix_name=False)]
         | Annotated[DensitySample, subcommand("sample", prefix_name=False)]
@@ -85,8 +85,8 @@ class Density:
 
 def run(command: Density) -> None:
     """Runs ``vergence density``."""
-    options.check(command.do)
-    RUN[type(command.do)](command.do)
+    options.check(command.density)
+    RUN[type(command.density)](command.density)
 
 
 def _fit(command: DensityFit) -> None:
@@ -100,9 +100,19 @@ def _fit(command: DensityFit) -> None:
     print(f"{result['model']}: {result['train']} pairs in {result['seconds']:.1f} s")
     if result["scores"]:
         rows = [[name, *scores.values()] for name, scores in result["scores"].items()]
-        head = ["", *next(iter(result["scores"].values()))]
+        titles = {"log_density": "log-density", "error": "standard error"}
+        head = ["", *(titles.get(name, name) for name in next(iter(result["scores"].values())))]
         table(f"{result['test']} pairs held out; log-density in nats, larger is better", head, rows)
+        print(_who_is_ahead(result["scores"]))
     print(f"wrote {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
+
+
+def _who_is_ahead(scores: dict[str, dict[str, float]]) -> str:
+    """Returns by how much the model's held-out log-density is above or below that of its best control, in words."""
+    own, best = scores["model"], max((name for name in scores if name != "model"), key=lambda name: scores[name]["log_density"])
+    ahead = own["log_density"] - scores[best]["log_density"]
+    found = f"{abs(ahead):.2f} nats a pair {'above' if ahead >= 0 else 'below'} {best}"
+    return f"the model's log-density is {found} (standard error {own['error']:.2f}); of a right density 50 and 90 % lie inside"
 
 
 def _load(command: _Use) -> tuple[Any, list[str], list[str]]:

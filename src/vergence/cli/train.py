@@ -74,14 +74,14 @@ def train(command: Any) -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         trust = " --trust-code" if run.folder.config.model.needs_import else ""
         folder = shlex.quote(str(run.folder.path))
-        print(f"{_done(run)}; {_data(run)}")
+        print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")
         print(f"next: vergence evaluate {folder}{trust}, or what is unusual: vergence score {folder}{trust} --out scores.csv")
         if run.collapse is not None:
             print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
 
 
-def _done(run: "Run") -> str:
-    """Returns what was written and which weights it started from, in words."""
+def _done(run: "Run", verb: str) -> str:
+    """Returns what was done or written and which weights it started from, in words."""
     weights, model = run.folder.metadata.weights, run.folder.config.model
     first = ", after learning to predict a closed form" if model.distill is not None else ""
     if model.freeze:
@@ -89,9 +89,9 @@ def _done(run: "Run") -> str:
     if weights is None or weights.source == "random":
         if is_closed_form(model.encoder):
             behind = f", then with {model.objective} behind it" if is_refined(model.encoder) else ""
-            return f"trained {run.folder.path} in closed form{behind}"
-        return f"trained {run.folder.path}{' from random weights' if weights else ''}{first}"
-    return f"trained {run.folder.path} from {weights.in_words()}{first}"
+            return f"{verb} {run.folder.path} in closed form{behind}"
+        return f"{verb} {run.folder.path}{' from random weights' if weights else ''}{first}"
+    return f"{verb} {run.folder.path} from {weights.in_words()}{first}"
 
 
 def _data(run: "Run") -> str:

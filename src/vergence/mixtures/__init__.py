@@ -79,6 +79,11 @@ def load(path: str | Path) -> Any:
     return get(read_model(path)[0]["class"]).load(path)
 
 
+def __dir__() -> list[str]:
+    """Returns the public names, with the classes of the models."""
+    return sorted([*__all__, *_classes()])
+
+
 def __getattr__(name: str) -> Any:
     """Imports a model's file when its class is first used."""
     if name in _classes():

@@ -60,7 +60,8 @@ def _same(at: ComponentRow, facts: Facts) -> str:
 def _spectral(verdict: str, interval: Interval, facts: Facts, at: ComponentRow) -> str:
     reason = "all labels are the same" if facts.kinds < 2 else f"{facts.labeled} labels are too few"
     few = f" ({reason})" if facts.labeled else ""
-    overlap = f"their {at.k} components overlap by {at.overlap:.0%} ({interval[0]:.0%} to {interval[1]:.0%}, 95 %)"
+    share = f"{at.overlap:.0%} ({interval[0]:.0%} to {interval[1]:.0%}, 95 %)"
+    overlap = f"the {at.k} components of joint embedding and those of reconstruction overlap by {share}"
     if verdict == "joint_embedding":
         return (
             f"Probably joint embedding, judged without labels{few}: {overlap}. Reconstruction would use its components for "
@@ -82,7 +83,7 @@ def _augmentation(rows: Sequence[OperationRow], k: int) -> str:
     if not parts:
         return f"{strength}."
     most = min(parts, key=lambda row: row.unchanged)
-    return f"{strength}. '{most.operation}' matters most: without it {1 - most.unchanged:.0%} of the code would be different."
+    return f"{strength}. '{most.operation}' matters most: without it {1 - most.unchanged:.0%} of the representation would differ."
 
 
 def _contributions(parts: Sequence[OperationRow]) -> str:

@@ -1,0 +1,55 @@
+"""What the command line's parser says of wrong arguments, in one line: what was expected, what was found, what to do."""
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["in_one_line"]
+
+FRAME = ("╭", "╰", "+")  # starts of a box's first line, which has its title, and of its last; the plus without Unicode
+KINDS = {"float": "a number", "int": "a whole number"}  # by the type's name
+WRONG_VALUE = re.compile(r"Error parsing (\S+): .*?(could not convert string to float|invalid literal for int).*: '(.*?)'")
+WRONG_CHOICE = re.compile(r"invalid choice '(.*?)' for argument '(\S+)'\. Expected one of \((.*?),?\)")
+UNKNOWN = re.compile(r"Unrecognized options: (.*?)(?: Perhaps you meant: (--\S+).*| Available subcommands: (.*))?$")
+NO_VALUE = re.compile(r"Missing value for argument '(\S+)'")
+COMMANDS = re.compile(r"Expected one of \{(.*?)\}")
+MISSING = re.compile(r"Missing from (.*?): (\S+)")
+
+
+def in_one_line(text: str, arguments: Sequence[str]) -> str:
+    """Returns the parser's message about wrong arguments in one line.
+
+    Args:
+        text: The message, a box of several lines.
+        arguments: The arguments, the first of which names the command.
+
+    Example:
+        >>> in_one_line("│ Error parsing --fdr: could not convert string to float: 'a' │", ["score", "x", "--fdr", "a"])
+        "expected a number for --fdr, found 'a'; vergence score --help lists the options"
+    """
+    inner = (line.strip("│| ") for line in text.splitlines() if not line.startswith(FRAME))
+    said = " ".join(line for line in inner if line.strip("─-"))
+    said = re.sub(r"\s+", " ", said.partition("For full helptext")[0]).strip()
+    words = [word for word in arguments[: 2 if arguments[:1] == ["density"] else 1] if re.fullmatch(r"[a-z]+", word)]
+    if found := COMMANDS.search(said):
+        return f"expected a command behind {' '.join(['vergence', *words])}, found none: there are {found[1]}"
+    found = UNKNOWN.search(said)
+    if found is not None and found[3]:
+        return f"expected a command, found {found[1].partition(',')[0]!r}: there are {found[3]}"
+    return f"{_what(said)}; {' '.join(['vergence', *words])} --help lists the options"
+
+
+def _what(said: str) -> str:
+    """Returns what is wrong, from the parser's message in one line."""
+    if found := WRONG_VALUE.search(said):
+        return f"expected {KINDS['float' if 'float' in found[2] else 'int']} for {found[1]}, found {found[3]!r}"
+    if found := WRONG_CHOICE.search(said):
+        names = sorted(name for name in re.findall(r"'(.*?)'", found[3]) if name != "None")
+        return f"expected {found[2]} to be {', '.join(names[:-1])} or {names[-1]}, found {found[1]!r}"
+    if found := NO_VALUE.search(said):
+        return f"expected a value behind {found[1]}, found none"
+    if found := MISSING.search(said):
+        return f"expected {found[2]} for {found[1]}, found none"
+    if found := UNKNOWN.search(said):
+        like = f" (did you mean {found[2]}?)" if found[2] else ""
+        return f"found unknown arguments: {found[1].replace(',', '')}{like}"
+    return said

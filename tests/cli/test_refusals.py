@@ -1,0 +1,44 @@
+"""Wrong arguments are one line that says what was expected, what was found and what to do, and the exit code 2."""
+
+import pytest
+
+from vergence.cli.commands import main
+from vergence.cli.refusals import in_one_line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train x --lr abc --out y", "expected a number for --lr, found 'abc'; vergence train --help lists the options"),
+        ("train x --epochs 1.5 --out y", "expected a whole number for --epochs, found '1.5'; vergence train --help"),
+        ("score x --fdr a --out y.csv", "expected a number for --fdr, found 'a'; vergence score --help"),
+        ("train x --device foo --out y", "expected --device to be auto, cpu or cuda, found 'foo'; vergence train --help"),
+        ("train x --lr", "expected a value behind --lr, found none; vergence train --help"),
+        ("train x --batchsize 4 --out y", "found unknown arguments: --batchsize 4 (did you mean --batch-size?)"),
+        ("train x --epochs 3 4 --out y", "found unknown arguments: 4; vergence train --help"),
+        ("scor x", "expected a command, found 'scor': there are demo, train,"),
+        ("evaluate", "expected RUN for vergence evaluate, found none; vergence evaluate --help"),
+        ("density fit", "expected PAIRS for vergence density fit, found none; vergence density fit --help"),
+        ("density", "expected a command behind vergence density, found none: there are fit, predict"),
+        ("", "expected a command behind vergence, found none: there are demo, train,"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments.split())
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.err.startswith(f"error: {words}") and said.err.count("\n") == 1 and not said.out
+
+
+def test_what_is_not_known_is_said_as_the_parser_says_it():
+    assert in_one_line("╭─ A title ─╮\n│ Something new   │\n│ is wrong. │\n╰───╯", ["train"]) == (
+        "Something new is wrong.; vergence train --help lists the options"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["density", "fit", "--help"]])
+def test_help_is_printed_as_before(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    said = capsys.readouterr()
+    assert not stop.value.code and "usage: vergence" in said.out and "do options" not in said.out and not said.err
