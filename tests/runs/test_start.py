@@ -310,7 +310,7 @@ def test_a_strangers_run_with_an_encoder_of_its_own_is_imported_only_when_truste
         ({"encoder": TINY, "freeze": True, "devices": 2}, "expected one device with --freeze"),
         ({"encoder": TINY, "input_mean": (0.5,)}, "expected input_mean and input_std"),
         ({"encoder": TINY, "input_mean": (0.5,), "input_std": (0.0,)}, "input_std > 0"),
-        ({"encoder": "small", "objective": "none"}, "found 'none'"),
+        ({"encoder": "small", "objective": "none"}, "with --objective none, found neither"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path, monkeypatch, settings, words):

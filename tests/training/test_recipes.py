@@ -218,6 +218,10 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
     assert recipes.default("image", (1, 6, 6), []) == recipes.default("pairs", (1, 9, 9), []) == "vje_small"
     assert encoder("vectors", epochs=1, batch_size=8) == "mlp"
     assert "random weights" not in capsys.readouterr().err
+    with pytest.raises(ValueError, match="expected an encoder 'patches' with recipe 'patches', found 'small'; leave"):
+        encoder("images", recipe="patches", encoder="small")
+    with pytest.raises(ValueError, match="expected --freeze or --method with --objective none, found neither"):
+        encoder("images", objective="none", epochs=1, batch_size=8, seed=1, limit=30, lr=1e-3)
     with pytest.raises(ValueError, match="use --encoder mlp"):
         encoder("vectors", encoder="small")
     assert recipes.default("image", (1, 9, 9), [field.name for field in dataclasses.fields(DataConfig)]) == "patches"

@@ -93,7 +93,7 @@ class Examples:
             {
                 "picture": thumbnail(self.arrays.get("thumbnail"), i),
                 "caption": self.captions[i],
-                "label": self._label(i),
+                "label": self._label(i) if label[i] >= 0 else str(self.arrays["name"][i]),
                 "score": float(self.arrays["score"][i]),
                 "held_out": self._held_out(i),
                 "query": i == query,

@@ -31,6 +31,10 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
     base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(str(source))
     config = recipes.override(base, **settings)
+    other = is_closed_form(base.model.encoder) and not is_closed_form(config.model.encoder)
+    if recipe is not None and other and not config.model.freeze:
+        found = f"found '{config.model.encoder}'; leave --recipe or --encoder out"
+        raise ValueError(f"expected an encoder 'patches' with recipe '{recipe}', {found}")
     if config.model.distill is None and "distill_epochs" in settings:
         raise ValueError("expected --distill with --distill-epochs; add --distill patches, or leave both out")
     return config

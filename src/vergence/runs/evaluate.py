@@ -107,6 +107,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
 def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Protocol:
     config = run.folder.config
     used = "encoder as it came" if config.model.freeze else "last epoch"
+    kept_back = f"; {n:,} training items calibrate" if (n := run.folder.metadata.n_calibration) else ""
     return Protocol(
         bank=len(opened.train),
         test=len(opened.test),
@@ -114,7 +115,7 @@ def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Prot
         seed=config.fit.seed,
         objective=config.model.method or config.model.objective,
         seconds=round(seconds, 1),
-        note=f"{opened.note}; {'no accuracies: fewer than two labeled classes' if kept is None else used}",
+        note=f"{opened.note}{kept_back}; {'no accuracies: fewer than two labeled classes' if kept is None else used}",
     )
 
 

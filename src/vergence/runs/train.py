@@ -145,6 +145,8 @@ def _require_usable(config: RunConfig) -> None:
     elif not config.model.takes_steps:
         closed_form.require_gje(config)
     else:
+        if config.model.objective == "none" and config.model.method is None:
+            raise ValueError("expected --freeze or --method with --objective none, found neither; add one, or name an objective")
         build.require_packages(config.model)
         staged.require_one_encoder(config.model)
         loop.require_shareable(config.fit)
