@@ -148,3 +148,16 @@ def test_memory_of_embed_does_not_grow_with_the_number_of_images(run, tmp_path):
         found = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True)
         peaks.append(int(found.stdout))
     assert peaks[1] - peaks[0] < 25_000, f"kilobytes: {peaks}; holding the rows would take 43,000 more"
+
+
+def test_test_items_that_equal_training_items_are_named_and_have_no_score_on_the_page(tmp_path, capsys):
+    x = np.random.default_rng(0).integers(0, 256, (120, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x_train=x[:100], x_test=np.concatenate([x[:7], x[100:]]))
+    settings = {"epochs": 1, "batch_size": 16, "knn_every": 0, "device": "cpu", "precision": "fp32"}
+    run = vergence.train(tmp_path / "x.npz", out=tmp_path / "run", recipe="vje_small", **settings)
+    capsys.readouterr()
+    vergence.evaluate(run, probes=False)
+    said = capsys.readouterr().err
+    assert "note: 7 of 27 test items equal items that the run was fitted to or calibrated on; the page shows no scores" in said
+    scores = np.load(tmp_path / "run" / "examples.npz")["score"]
+    assert np.isnan(scores[:7]).all() and np.isfinite(scores[7:]).all()

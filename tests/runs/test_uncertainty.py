@@ -84,7 +84,7 @@ def test_the_record_is_written_read_shown_and_reported(run, record, capsys):
     assert stored["uncertainty"]["scores"]["kNN distance"]["r_auroc"] == record.uncertainty.scores["kNN distance"].r_auroc
     show_evaluation(record)
     shown = capsys.readouterr().out
-    assert "R-AUROC" in shown and "need not do the other" in shown and "probe entropy (control, labels)" in shown
+    assert "R-AUROC" in shown and "need not find images without content" in shown and "probe entropy (control, labels)" in shown
     text = write_report(run.folder.path).read_text()
     assert "Does the uncertainty mean anything?" in text and "errors (R-AUROC)" in text and "neighbor spread" in text
 

@@ -25,6 +25,12 @@ PREDICTIVE = {  # field of `vergence.training.records.Predictive` -> title
     "gap": "log marginal less ELBO",
     "effective_samples": "effective samples",
 }
+MEANINGS = {  # of the columns of uncertainties
+    "R-AUROC": "R-AUROC: ranks items whose nearest other item has another class",
+    "equalized": "equalized: the same with neighbors in directions of more equal variance",
+    "AURC": "AURC: mean error of what is kept, as the least certain items are left out one by one; smaller is better",
+    "scrambled": "scrambled: AUROC of images without content",
+}
 FEWEST = 10  # test items whose spread says that an embedding collapses
 HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 
@@ -115,13 +121,11 @@ def show_uncertainty(record: Uncertainty) -> None:
         [_label(name, s.kind, s.labels), s.r_auroc, s.r_auroc_equalized, s.aurc, s.scrambled] for name, s in record.scores.items()
     ]
     columns = ["uncertainty", "R-AUROC", "equalized", "AURC", "scrambled"]
-    words = "R-AUROC: ranks items whose nearest other item has another class"
-    if any(s.scrambled is not None for s in record.scores.values()):
-        words += "; scrambled: AUROC of images without content. An uncertainty that does one need not do the other"
-    else:
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    table(f"uncertainty of {record.items} test items{right}{crops}", *_filled(columns, rows))
-    print(f"{words}.")
+    columns, rows = _filled(columns, rows)
+    table(f"uncertainty of {record.items} test items{right}{crops}", columns, rows)
+    print(f"{'; '.join(MEANINGS[name] for name in columns if name in MEANINGS)}.")
+    if {"R-AUROC", "scrambled"} <= set(columns):
+        print("An uncertainty that ranks errors need not find images without content, nor the reverse.")
     graded = {name: s for name, s in record.scores.items() if s.strengths}
     kinds = list(dict.fromkeys(how for s in graded.values() for how in s.strengths))
     if graded:

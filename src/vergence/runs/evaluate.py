@@ -86,7 +86,8 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
     detected = _detected(run, opened.test)
     if (known := _known(run, opened.test)).any():
         equal = f"{int(known.sum()):,} of {len(known):,} test items equal items that the run was fitted to or calibrated on"
-        print(f"note: {equal}, which makes accuracies too high; the page shows no scores of these", file=sys.stderr)
+        high = "" if kept is None else ", which makes accuracies too high"
+        print(f"note: {equal}{high}; the page shows no scores of these", file=sys.stderr)
     record = Evaluation(
         protocol=_protocol(run, opened, kept, time.monotonic() - started),
         representations=representations,
