@@ -94,13 +94,17 @@ class Examples:
                 "picture": thumbnail(self.arrays.get("thumbnail"), i),
                 "caption": self.captions[i],
                 "label": self._label(i) if label[i] >= 0 else str(self.arrays["name"][i]),
-                "score": float(self.arrays["score"][i]),
+                "score": self._score(i),
                 "held_out": self._held_out(i),
                 "query": i == query,
                 "other": query is not None and bool(label[i] != label[query]),
             }
             for i in index
         ]
+
+    def _score(self, i: int) -> float:
+        """Returns an item's score; of items that no level finds rare 0, since no more can be read from it."""
+        return round(float(self.arrays["score"][i]), 4) + 0.0
 
     def _held_out(self, i: int) -> bool:
         return "anomalous" in self.arrays and bool(self.arrays["anomalous"][i])
@@ -111,4 +115,4 @@ class Examples:
 
     def _caption(self, i: int) -> str:
         held_out = ", held out as an anomaly" * self._held_out(i)
-        return f"{self.arrays['name'][i]}: {self._label(i)}, score {number(float(self.arrays['score'][i]))}{held_out}"
+        return f"{self.arrays['name'][i]}: {self._label(i)}, score {number(self._score(i))}{held_out}"

@@ -125,12 +125,17 @@ def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
     return [] if message is None else [f"The training ended, but {message}."]
 
 
+def _short(encoder: str) -> str:
+    """Returns an encoder's name without a closed form's settings, which stand below."""
+    return encoder.partition(":")[0] if is_closed_form(encoder) else encoder
+
+
 def _lead(run: RunFiles) -> dict[str, Any]:
     metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
     kept = run.config["data"].get("keep_classes")
     closed_form = is_only_closed_form(str(model.get("encoder")))
     return {
-        "encoder": model.get("encoder") or "?",
+        "encoder": _short(model.get("encoder") or "?"),
         "objective": model.get("method") or model.get("objective") or "?",
         "method": model.get("method"),
         "parameters": metadata.get("parameters"),
@@ -152,11 +157,12 @@ def _facts(run: RunFiles) -> dict[str, Any]:
     return {
         "Data": run.config["data"].get("source"),
         "Training items": count(metadata.get("n_train")),
+        "Calibration items": count(metadata["n_calibration"]) if metadata.get("n_calibration") else None,
         "Test items": count(metadata.get("n_test")),
         "Test part": metadata.get("note"),
         "Item": " → ".join(" × ".join(map(str, metadata[key])) for key in ("shape", "target_shape") if metadata.get(key)),
         "Method" if model.get("method") else "Objective": model.get("method") or model.get("objective"),
-        "Encoder": " → ".join(model[key] for key in ("encoder", "target_encoder") if model.get(key)),
+        "Encoder": " → ".join(_short(model[key]) for key in ("encoder", "target_encoder") if model.get(key)),
         "Starts from weights": start,
         "Learned before the objective": f"{model['distill']}, {fit.get('distill_epochs', '–')} epochs"
         if model.get("distill")
