@@ -97,6 +97,16 @@ def test_without_the_option_a_line_says_that_targets_are_not_judged(run, tmp_pat
         assert (line in capsys.readouterr().err) is said
 
 
+def test_pairs_have_a_conditional_density_by_default(tmp_path):
+    source = saved(tmp_path / "pairs.npz", *drawn(300, 0))
+    run = vergence.train(source, out=tmp_path / "run", epochs=1, device="cpu", precision="fp32", knn_every=0)
+    model = run.folder.config.model
+    assert (model.objective, model.encoder, model.projector) == ("gmje", "mlp", (256, 32))
+    assert score_pairs(run, run.items(saved(tmp_path / "p.npz", *drawn(40, 1))), tmp_path / "s.csv").total == 40
+    other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
+    assert other.folder.config.model.objective == "vje" and not other.folder.config.model.projector
+
+
 def test_a_run_without_a_conditional_density_says_what_to_train(tmp_path):
     source = saved(tmp_path / "p.npz", *drawn(300, 0))
     other = vergence.train(source, out=tmp_path / "run", objective="vje", **{**QUICK, "epochs": 1})

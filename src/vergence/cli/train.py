@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Demo", "Train", "demo", "train"]
 
-RECIPE = "(default: patches for images, NAME_small with --objective NAME, else vje_small)"
+RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --objective NAME, else vje_small)"
 
 
 @dataclass(kw_only=True)

@@ -42,9 +42,9 @@ def train(
             be left out when resuming.
         out: Run folder.
         recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`). By default ``patches`` for
-            images; ``vje_small`` for other data, for images that are too small, and where a setting of networks or optimizers is
-            given, which a closed form does not have (`vergence.training.recipes.default`); with ``method="NAME"`` the recipe
-            ``NAME_small``.
+            images and ``gmje_small`` for pairs; ``vje_small`` for other data, for images that are too small, and where a setting
+            of networks or optimizers is given, which a closed form does not have (`vergence.training.recipes.default`); with
+            ``method="NAME"`` the recipe ``NAME_small``.
         resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
         trust_code: Whether a run that is resumed, or that weights come from, may name an objective ``package.module:Class`` or an
             encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.

@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
+PAIRED = "gmje_small"  # for pairs: it has p(target | context), with several answers
 HEAD = (256, 32)  # widths of the projector before a Gaussian or a mixture of pairs
 FILES = (patches_recipes, distilled_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
@@ -249,21 +250,27 @@ def suggested(settings: Mapping[str, Any]) -> str:
 
 
 def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
-    """Returns the name of the recipe for data where none is named: ``patches`` for images, and ``vje_small`` otherwise.
+    """Returns the name of the recipe for data where none is named: ``patches`` for images, and ``gmje_small`` for pairs.
 
-    On held-out training images no recipe for two CPU cores was clearly better than ``patches``; see ``docs/trained.md``.
+    Other data have ``vje_small``. On held-out training images no recipe for two CPU cores was clearly better than ``patches``:
+    ``docs/trained.md``. Of pairs people ask for p(target | context), which GMJE has and VJE has not:
+    ``docs/joint_embeddings.md``.
 
     Args:
         kind: Kind of the data, ``image``, ``vector`` or ``pairs``.
         shape: Shape of an item as the encoder sees it.
         settings: Names of the settings that are given. With one that only networks and optimizers have, such as ``epochs``,
             or ``encoder``, the recipe is ``vje_small``; so for images that are smaller than the pooled patches. What an
-            objective asks for comes first (`suggested`).
+            objective, a method or another run's weights ask for comes first (`suggested`).
 
     Example:
         >>> default("image", (3, 32, 32), ["seed"]), default("image", (3, 32, 32), ["epochs"]), default("vector", (5,), [])
         ('patches', 'vje_small', 'vje_small')
+        >>> default("pairs", (5,), ["epochs"]), default("pairs", (5,), ["objective"])
+        ('gmje_small', 'vje_small')
     """
+    if kind == "pairs" and not {"objective", "method", "freeze", "init", "distill"} & set(settings):
+        return PAIRED
     if kind != "image" or of_networks(settings) or min(shape[1:]) < SMALLEST:
         return DEFAULT
     return "patches"
