@@ -616,6 +616,9 @@ def beside_two_cores() -> list[list[str]]:
     return [["", "", "", *line] for line in body]
 
 
+RANKED = ("knn30", "probe", "effective_rank")
+
+
 def distilled_table() -> str:
     """A line for each data set, number of images and recipe of networks that learned a closed form; the last row of each seed."""
     learned = [row for row in rows("trained") if row.get("distill")]
@@ -628,6 +631,36 @@ def distilled_table() -> str:
         body.append([data, f"{limit:,}", f"`{recipe}`", str(len(own)), *shares, f"{copies:.0f} of 40", *costs])
     head = ["data", "items", "recipe", "seeds", "kNN (30), %", "linear probe, %", "closed form, kNN", "effective rank"]
     return grid([*head, "duplicates", "whole run, processor s", "an image, processor ms"], body)
+
+
+def from_random_table() -> str:
+    """A line for each variant of networks from random weights, columns for the objectives: means over seeds."""
+    found = by_setting(rows("from_random"), lambda row: (row["variant"], row["objective"]))
+    names = list(dict.fromkeys(objective for _, objective in found))
+    body = []
+    for variant in dict.fromkeys(variant for variant, _ in found):
+        own = [found.get((variant, objective), []) for objective in names]
+        epochs = str(own[0][0]["trained_epochs"])
+        seconds = statistics.median(row["cpu_seconds"] for group in own for row in group)
+        cells = [" / ".join(plus_minus([row[kind] for row in group], 1) for kind in RANKED) if group else "" for group in own]
+        body.append([f"`{variant}`", epochs, f"{seconds:.0f}", *cells])
+    return grid(["variant", "epochs", "processor s", *(f"`{name}`: kNN / probe / effective rank" for name in names)], body)
+
+
+def pairs_recipes_table() -> str:
+    """A line for each recipe: kNN of the demo, and the AUROC of mismatched pairs of each set; means over seeds."""
+    found = by_setting(rows("pairs_recipes"), lambda row: (row["set"], row["pairs"], row["recipe"]))
+    sets = list(dict.fromkeys((name, n) for name, n, _ in found))
+    body = []
+    for recipe in dict.fromkeys(recipe for _, _, recipe in found):
+        demo = found[("demo", None, recipe)]
+        cells = [plus_minus([row["knn30"]["z"] for row in demo], 1), plus_minus([row["detector_auroc"] for row in demo], 3)]
+        for name, n in sets:
+            values = [row["auroc"] for row in found.get((name, n, recipe), []) if row["auroc"] is not None]
+            cells.append(plus_minus(values, 3) if values else "")
+        body.append([f"`{recipe}`", str(len(demo)), *cells])
+    of_sets = [name if n is None else f"{name}, {n:,} pairs" for name, n in sets]
+    return grid(["recipe", "seeds", "demo: kNN (30), %", "demo: AUROC of the unseen digit", *of_sets], body)
 
 
 def pretrained_table() -> str:
@@ -809,6 +842,7 @@ PAGES = {
         **{f"answers-{data}": functools.partial(answers_table, data) for data in ("mnist", "fashion_mnist", "cifar10")},
         **{f"components-{data}": functools.partial(components_table, data) for data in ("fashion_mnist", "cifar10")},
         "cost": cost_table,
+        "pairs-recipes": pairs_recipes_table,
     },
     ROOT / "benchmarks" / "README.md": {"notes": notes_table},
     ROOT / "docs" / "detection.md": {
@@ -844,7 +878,7 @@ PAGES = {
         "samples": samples_table,
     },
     ROOT / "docs" / "methods.md": {"methods": functools.partial(summary, methods_tables, "every"), "peers": peers_table},
-    ROOT / "docs" / "trained.md": {"distilled": distilled_table},
+    ROOT / "docs" / "trained.md": {"distilled": distilled_table, "from-random": from_random_table},
     ROOT / "docs" / "encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
     ROOT / "docs" / "advice.md": {
         "agreement": agreement_table,

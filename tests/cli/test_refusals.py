@@ -13,14 +13,14 @@ from vergence.cli.refusals import in_one_line
         ("train x --epochs 1.5 --out y", "expected a whole number for --epochs, found '1.5'; vergence train --help"),
         ("score x --fdr a --out y.csv", "expected a number for --fdr, found 'a'; vergence score --help"),
         ("train x --device foo --out y", "expected --device to be auto, cpu or cuda, found 'foo'; vergence train --help"),
-        ("train x --lr", "expected a value behind --lr, found none; vergence train --help"),
+        ("train x --lr", "expected a value after --lr, found none; vergence train --help"),
         ("train x --batchsize 4 --out y", "found unknown arguments: --batchsize 4 (did you mean --batch-size?)"),
         ("train x --epochs 3 4 --out y", "found unknown arguments: 4; vergence train --help"),
         ("scor x", "expected a command, found 'scor': there are demo, train,"),
         ("evaluate", "expected RUN for vergence evaluate, found none; vergence evaluate --help"),
         ("density fit", "expected PAIRS for vergence density fit, found none; vergence density fit --help"),
-        ("density", "expected a command behind vergence density, found none: there are fit, predict"),
-        ("", "expected a command behind vergence, found none: there are demo, train,"),
+        ("density", "expected a command after vergence density, found none: there are fit, predict"),
+        ("", "expected a command after vergence, found none: there are demo, train,"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, words, capsys):

@@ -210,7 +210,7 @@ def test_the_default_recipe_follows_the_data_and_the_settings(tmp_path, capsys):
         "note: the network starts from random weights; --recipe distilled_vje lets this network learn the closed form first, "
         in said
     )
-    assert "--recipe patches_vje trains behind the closed form; neighbors were better so" in said
+    assert "--recipe patches_vje trains behind the closed form; kNN accuracy was higher" in said
     assert encoder("images", epochs=1, batch_size=8, objective="simsiam", strict=False) == "small"
     assert "weights; --recipe patches_simsiam trains behind" in capsys.readouterr().err
     assert encoder("images", epochs=1, batch_size=8, encoder="small", seed=1, limit=30) == "small"

@@ -112,7 +112,7 @@ def _who_is_ahead(scores: dict[str, dict[str, float]]) -> str:
     own, best = scores["model"], max((name for name in scores if name != "model"), key=lambda name: scores[name]["log_density"])
     ahead = own["log_density"] - scores[best]["log_density"]
     found = f"{abs(ahead):.2f} nats a pair {'above' if ahead >= 0 else 'below'} {best}"
-    return f"the model's log-density is {found} (standard error {own['error']:.2f}); of a right density 50 and 90 % lie inside"
+    return f"the model's log-density is {found} (standard error {own['error']:.2f}); a right density has 50 and 90 % inside"
 
 
 def _load(command: _Use) -> tuple[Any, list[str], list[str]]:

@@ -31,7 +31,7 @@ def in_one_line(text: str, arguments: Sequence[str]) -> str:
     said = re.sub(r"\s+", " ", said.partition("For full helptext")[0]).strip()
     words = [word for word in arguments[: 2 if arguments[:1] == ["density"] else 1] if re.fullmatch(r"[a-z]+", word)]
     if found := COMMANDS.search(said):
-        return f"expected a command behind {' '.join(['vergence', *words])}, found none: there are {found[1]}"
+        return f"expected a command after {' '.join(['vergence', *words])}, found none: there are {found[1]}"
     found = UNKNOWN.search(said)
     if found is not None and found[3]:
         return f"expected a command, found {found[1].partition(',')[0]!r}: there are {found[3]}"
@@ -46,7 +46,7 @@ def _what(said: str) -> str:
         names = sorted(name for name in re.findall(r"'(.*?)'", found[3]) if name != "None")
         return f"expected {found[2]} to be {', '.join(names[:-1])} or {names[-1]}, found {found[1]!r}"
     if found := NO_VALUE.search(said):
-        return f"expected a value behind {found[1]}, found none"
+        return f"expected a value after {found[1]}, found none"
     if found := MISSING.search(said):
         return f"expected {found[2]} for {found[1]}, found none"
     if found := UNKNOWN.search(said):

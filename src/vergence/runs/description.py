@@ -135,7 +135,7 @@ def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, sh
     words = {f"{start}_{model.objective}": does for start, does in starts.items()}
     known = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
     if unnamed and known and recipes.default(kind, shape, []) == "patches" and not (model.distill or model.starts_from_weights):
-        better = f"{', '.join(known)}; neighbors were better so on all data measured (docs/trained.md)"
+        better = f"{', '.join(known)}; kNN accuracy was higher with these on all data measured (docs/trained.md)"
         print(f"note: the network starts from random weights; {better}", file=sys.stderr)
 
 
