@@ -309,7 +309,7 @@ def test_what_the_data_reduces_is_noted(tmp_path, capsys):
     np.save(tmp_path / "x.npy", x)
     run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", recipe="patches", device="cpu")
     err = capsys.readouterr().err
-    assert "note: atoms reduced from 2048 to 43: there are 12 images" in err and "dim reduced from 512 to 11" in err
+    assert "note: with 12 images the encoder is smaller: atoms 43 instead of 2048" in err and "dim 11 instead of 512" in err
     assert run.encode(x).shape == (15, 11) and run.encode(x).isfinite().all() and run.score(x).isfinite().all()
 
 

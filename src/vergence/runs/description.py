@@ -193,4 +193,6 @@ def _refuse_changes(changed: dict[str, tuple[Any, Any]]) -> None:
     """Raises a ValueError if there are settings of another value now than before."""
     if changed:
         words = "; ".join(f"{name} was {before!r}, now {now!r}" for name, (before, now) in changed.items())
-        raise ValueError(f"--resume keeps a run's own settings: {words}; leave them out, or start another run")
+        raise ValueError(
+            f"--resume keeps a run's own settings: {words}; leave them out, or start another run (--init takes its weights)"
+        )

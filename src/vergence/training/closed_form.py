@@ -51,14 +51,14 @@ Progress = Callable[[int, str], None]  # images, name of the pass
 
 
 def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = True) -> tuple[PatchSettings, list[str]]:
-    """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on every setting that was reduced.
+    """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on those that were reduced, if there are any.
 
     A dictionary has at most a tenth as many atoms as there are patches to learn it from, which for the second layer are 25 of
     each image, and the features at most n - 1 directions. Copies are mirrored only where views are, ``mirrored``.
 
     Example:
-        >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1][1]
-        'dim reduced from 64 to 49: there are 50 images'
+        >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1]
+        ['with 50 images the encoder is smaller: directions 49 instead of 2048, dim 49 instead of 64']
     """
     asked = settings = PatchSettings.parse(name, shape)
     if not mirrored:  # copies that are neither moved nor mirrored are equal
@@ -69,8 +69,9 @@ def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = 
     settings = dataclasses.replace(settings, directions=min(settings.directions, n - 1, settings.features))
     settings = dataclasses.replace(settings, dim=min(settings.dim, settings.directions))
     names = ("atoms", "second", "directions", "dim")
-    reduced = [(key, getattr(asked, key), getattr(settings, key)) for key in names]
-    return settings, [f"{key} reduced from {a} to {b}: there are {n} images" for key, a, b in reduced if b < a]
+    both = [(key, getattr(asked, key), getattr(settings, key)) for key in names]
+    reduced = ", ".join(f"{key} {b} instead of {a}" for key, a, b in both if b < a)
+    return settings, [f"with {n:,} images the encoder is smaller: {reduced}"] if reduced else []
 
 
 def require_gje(config: RunConfig) -> None:
