@@ -54,6 +54,7 @@ Train = make_dataclass(
 
 def train(command: Any) -> None:
     """Runs ``vergence train``; exits with 128 + signal when interrupted."""
+    from vergence.objectives.core import ConditionalObjective
     from vergence.runs.train import train as run_training
     from vergence.training.loop import Interrupted
 
@@ -73,9 +74,13 @@ def train(command: Any) -> None:
         sys.exit(128 + stop.signum)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         trust = " --trust-code" if run.folder.config.model.needs_import else ""
-        folder = shlex.quote(str(run.folder.path))
+        folder, about = shlex.quote(str(run.folder.path)), run.folder.metadata
         print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")
-        print(f"next: vergence evaluate {folder}{trust}, or what is unusual: vergence score {folder}{trust} --out scores.csv")
+        of_pairs = (
+            " NEW_PAIRS --pairs" if about.kind == "pairs" and isinstance(run.method.objective, ConditionalObjective) else ""
+        )
+        score = f"vergence score {folder}{of_pairs}{trust} --out scores.csv"
+        print(f"next: vergence evaluate {folder}{trust}, or what is unusual: {score}")
         if run.collapse is not None:
             print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
 
