@@ -28,7 +28,15 @@ __all__ = ["demo", "photographs", "write_pairs"]
 
 SIDE, NOISE, SHOTS = 16, 0.3, 12
 HELD_OUT = 9
-SETTINGS: dict[str, Any] = {"epochs": 5, "batch_size": 64, "lr": 2e-3, "encoder_lr": 1.0, "warmup_epochs": 1.0, "knn_every": 1}
+SETTINGS: dict[str, Any] = {
+    "recipe": "vje_small",
+    "epochs": 5,
+    "batch_size": 64,
+    "lr": 2e-3,
+    "encoder_lr": 1.0,
+    "warmup_epochs": 1.0,
+    "knn_every": 1,
+}
 
 
 def demo(out: Path, *, seed: int = 0) -> Evaluation:
@@ -53,7 +61,7 @@ def demo(out: Path, *, seed: int = 0) -> Evaluation:
     print(f"Digits, each photographed twice with its own noise; class {HELD_OUT} is left out of the training.")
     write_pairs(source, seed)
     keep = tuple(c for c in range(10) if c != HELD_OUT)
-    run = train(str(source), out=out, recipe="vje_small", keep_classes=keep, seed=seed, **SETTINGS)
+    run = train(str(source), out=out, keep_classes=keep, seed=seed, **SETTINGS)
     print(f"trained on {run.folder.metadata.n_train} pairs in {time.monotonic() - started:.0f} s; now evaluating ...")
     record = evaluate(run)
     show_evaluation(record)
