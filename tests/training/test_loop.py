@@ -240,7 +240,15 @@ def test_pairs_of_unlike_arrays_train_two_encoders(tmp_path):
     context = latent @ rng.normal(size=(3, 10)) + 0.1 * rng.normal(size=(512, 10))
     target = latent @ rng.normal(size=(3, 7)) + 0.1 * rng.normal(size=(512, 7))
     np.savez(tmp_path / "pairs.npz", context=context.astype(np.float32), target=target.astype(np.float32))
-    settings = {"epochs": 2, "batch_size": 64, "encoder": "mlp", "device": "cpu", "precision": "fp32", "knn_every": 0}
+    settings = {
+        "objective": "vje",
+        "epochs": 2,
+        "batch_size": 64,
+        "encoder": "mlp",
+        "device": "cpu",
+        "precision": "fp32",
+        "knn_every": 0,
+    }
     run = vergence.train(str(tmp_path / "pairs.npz"), out=tmp_path / "run", **settings)
     assert run.method.target_encoder is not None
     again = vergence.load(tmp_path / "run", device="cpu")
