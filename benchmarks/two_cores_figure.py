@@ -58,10 +58,12 @@ def figure(rows: list[Row]) -> Any:
     import matplotlib.pyplot as plt
 
     panels = {panel: lines for panel, lines in sorted(groups(rows).items()) if lines.keys() & {*NETWORKS.values()}}
+    names = sorted({line for lines in panels.values() for line in lines})
+    color = {line: f"C{i}" for i, line in enumerate(names)}  # the same in every panel
     fig, axes = plt.subplots(1, len(panels), figsize=(0.6 + 5.8 * len(panels), 3.6), squeeze=False, layout="constrained")
     for ax, ((data, limit), lines) in zip(axes[0], panels.items(), strict=True):
         for line, points in sorted(lines.items()):
-            ax.plot(*zip(*means(points, "knn30"), strict=True), marker="o", label=line)
+            ax.plot(*zip(*means(points, "knn30"), strict=True), marker="o", color=color[line], label=line)
         every = [row for points in lines.values() for seeds in points.values() for row in seeds]
         for i, (name, title) in enumerate(CONTROLS.items()):
             values = [row[name] for row in every if name in row]
