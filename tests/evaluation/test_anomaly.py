@@ -7,6 +7,7 @@ from sklearn.covariance import EmpiricalCovariance, LedoitWolf
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from vergence.evaluation.anomaly import RIDGE, auroc_error, detection, knn_distance, mahalanobis
+from vergence.evaluation.parts.errors import accuracy_error
 
 
 def slow_detection(scores, anomalous):
@@ -184,6 +185,14 @@ def test_the_standard_error_is_that_of_exponential_scores(n, m):
     found = torch.stack([(3 * a[:, None] > b).double().mean() for a, b in zip(anomalous, others, strict=True)])  # A = 3 / 4
     assert found.mean().item() == pytest.approx(0.75, abs=3e-3)
     assert auroc_error(0.75, n, m) == pytest.approx(found.std().item(), rel=0.03)
+
+
+def test_the_standard_error_of_an_accuracy_is_that_of_votes():
+    votes = torch.rand(20_000, 40, generator=torch.Generator().manual_seed(0)) < 0.875
+    assert accuracy_error(0.875, 40) == pytest.approx(votes.double().mean(1).std().item(), rel=0.03)
+    for wrong in [(1.1, 3), (0.5, 0)]:
+        with pytest.raises(ValueError, match="expected"):
+            accuracy_error(*wrong)
 
 
 def test_the_standard_error_of_a_single_pair_and_of_scores_that_separate():

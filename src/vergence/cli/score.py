@@ -82,7 +82,7 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     settings: dict[str, Any] = {"fdr": command.fdr, "fpr": command.fpr, "confidence": command.confidence}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
     found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
-    print_written(command.out, found.total + found.seen)
+    print_written(command.out, found.rows)
     return found
 
 
@@ -94,7 +94,7 @@ def _of_pairs(command: Score, run: "Run", items: "Items", confirmed: list[str] |
     if given := [name for name, used in wrong.items() if used]:
         raise ValueError(f"expected --pairs without {given[0]}, found both; leave one out")
     found = score_pairs(run, items, command.out, fdr=command.fdr, batch_size=command.batch_size)
-    print_written(command.out, found.total + found.seen)
+    print_written(command.out, found.rows)
     return found
 
 

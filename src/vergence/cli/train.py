@@ -54,7 +54,6 @@ Train = make_dataclass(
 
 def train(command: Any) -> None:
     """Runs ``vergence train``; exits with 128 + signal when interrupted."""
-    from vergence.objectives.core import ConditionalObjective
     from vergence.runs.train import train as run_training
     from vergence.training.loop import Interrupted
 
@@ -73,14 +72,8 @@ def train(command: Any) -> None:
         print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        trust = " --trust-code" if run.folder.config.model.needs_import else ""
-        folder, about = shlex.quote(str(run.folder.path)), run.folder.metadata
         print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")
-        of_pairs = (
-            " NEW_PAIRS --pairs" if about.kind == "pairs" and isinstance(run.method.objective, ConditionalObjective) else ""
-        )
-        score = f"vergence score {folder}{of_pairs}{trust} --out scores.csv"
-        print(f"next: vergence evaluate {folder}{trust}, or what is unusual: {score}")
+        print(f"next: {_next(run)}")
         if run.collapse is not None:
             print(f"warning: the training ended, but {run.collapse}", file=sys.stderr)
 
@@ -99,13 +92,24 @@ def _done(run: "Run", verb: str) -> str:
     return f"{verb} {run.folder.path} from {weights.in_words()}{first}"
 
 
+def _next(run: "Run") -> str:
+    """Returns the commands that use a run: of a run on pairs with p(target | context) the one that judges targets."""
+    from vergence.objectives.core import ConditionalObjective
+
+    trust = " --trust-code" if run.folder.config.model.needs_import else ""
+    folder = shlex.quote(str(run.folder.path))
+    judged = run.folder.metadata.kind == "pairs" and isinstance(run.method.objective, ConditionalObjective)
+    score = f"vergence score {folder}{' NEW_PAIRS --pairs' if judged else ''}{trust} --out scores.csv"
+    return f"vergence evaluate {folder}{trust}, or what is unusual: {score}"
+
+
 def _data(run: "Run") -> str:
     """Returns how the data was split and read, in words."""
     about = run.folder.metadata
     calibrate = f"{about.n_calibration:,} to calibrate, " if about.n_calibration else ""
     found = f"{about.n_train:,} items to train, {calibrate}{about.n_test:,} to test"
-    sides = [len(about.read_shape) == 3, about.read_shape != about.shape]
-    found += f", images seen at {about.shape[1]} x {about.shape[2]} pixels" if all(sides) else ""
+    if len(about.shape) == 3 and about.read_shape != about.shape:
+        found += f", images seen at {about.shape[1]} x {about.shape[2]} pixels"
     return found + (f"; {run.folder.path / 'skipped.csv'} lists {about.skipped:,} that cannot be read" if about.skipped else "")
 
 

@@ -335,18 +335,13 @@ class Reportable:
 
     def __str__(self) -> str:
         """Returns what the numbers allow in one sentence."""
-        given = f"with {self.n_calibration:,} calibration items"
-        if self.fewest > self.n_items:
-            needed = needed_calibration(self.n_items, 1, self.fdr)
-            many = f"{needed:,} calibration items are needed to report one"
-            return f"{given}, no oddity among {self.n_items:,} items can be reported at {self.fdr:g}; {many}"
+        given, among = f"with {self.n_calibration:,} calibration items", f"among {self.n_items:,} items"
         if self.fewest == 1:
-            return f"{given}, a single oddity among {self.n_items:,} items can be reported at {self.fdr:g}"
-        needed = needed_calibration(self.n_items, 1, self.fdr)
-        return (
-            f"{given}, fewer than {self.fewest:,} oddities among {self.n_items:,} items cannot be reported at {self.fdr:g}; "
-            f"{needed:,} calibration items are needed to report a single one"
-        )
+            return f"{given}, a single oddity {among} can be reported at {self.fdr:g}"
+        needed = f"{needed_calibration(self.n_items, 1, self.fdr):,} calibration items are needed to report"
+        if self.fewest > self.n_items:
+            return f"{given}, no oddity {among} can be reported at {self.fdr:g}; {needed} one"
+        return f"{given}, fewer than {self.fewest:,} oddities {among} cannot be reported at {self.fdr:g}; {needed} a single one"
 
 
 def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable:

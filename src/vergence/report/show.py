@@ -1,10 +1,9 @@
 """Evaluations and advice as tables in the terminal: every number beside its controls."""
 
 import dataclasses
-import math
 from typing import Any
 
-from vergence.evaluation.parts.errors import auroc_error
+from vergence.evaluation.parts.errors import accuracy_error, auroc_error
 from vergence.evaluation.parts.symptoms import warning
 from vergence.report.comparison import representations
 from vergence.report.reference import reference
@@ -25,6 +24,7 @@ PREDICTIVE = {  # field of `vergence.training.records.Predictive` -> title
     "gap": "log marginal less ELBO",
     "effective_samples": "effective samples",
 }
+RIGHT = {"pit_ks": 0, "inside_50": 0.5, "inside_90": 0.9, "region_50": 0.5, "region_90": 0.9}  # where the density is right
 MEANINGS = {  # of the columns of uncertainties
     "R-AUROC": "R-AUROC: ranks items whose nearest other item has another class",
     "equalized": "equalized: the same with neighbors in directions of more equal variance",
@@ -82,7 +82,7 @@ def _say_who_is_ahead(record: Evaluation) -> None:
             continue
         own, other = (found.columns[title][one] for one in (model, control))
         if other > own:
-            error = math.sqrt(own * (1 - own) / record.protocol.test)
+            error = accuracy_error(own, record.protocol.test)
             print(f"a control is better than {model} by {name}: {control}, {other:.3f} (standard error {error:.3f})")
         else:
             level.setdefault(model, []).append(name)
@@ -123,7 +123,8 @@ def show_uncertainty(record: Uncertainty) -> None:
     columns = ["uncertainty", "R-AUROC", "equalized", "AURC", "scrambled"]
     columns, rows = _filled(columns, rows)
     table(f"uncertainty of {record.items} test items{right}{crops}", columns, rows)
-    print(f"{'; '.join(MEANINGS[name] for name in columns if name in MEANINGS)}.")
+    if meanings := [MEANINGS[name] for name in columns if name in MEANINGS]:
+        print(f"{'; '.join(meanings)}.")
     if {"R-AUROC", "scrambled"} <= set(columns):
         print("An uncertainty that ranks errors need not find images without content, nor the reverse.")
     graded = {name: s for name, s in record.scores.items() if s.strengths}
@@ -134,16 +135,9 @@ def show_uncertainty(record: Uncertainty) -> None:
     if record.predictive is not None:
         p = record.predictive
         found = {key: getattr(p, key) for key in PREDICTIVE if getattr(p, key) is not None}
-        shown = [f"{PREDICTIVE[key]} {value:.3g}{_wanted(key)}" for key, value in found.items()]
+        wanted = {key: f" (right: {value:g})" for key, value in RIGHT.items()}
+        shown = [f"{PREDICTIVE[key]} {value:.3g}{wanted.get(key, '')}" for key, value in found.items()]
         print(f"p(z_b | z_a) on {p.pairs} held-out pairs: {', '.join(shown)}")
-
-
-def _wanted(key: str) -> str:
-    """Returns the value of a measure of calibration where the density is right; an empty text for other measures."""
-    share = key.rpartition("_")[2]
-    return (
-        f" (right: 0.{share.rstrip('0')})" if key.startswith(("inside_", "region_")) else " (right: 0)" if key == "pit_ks" else ""
-    )
 
 
 def show_advice(advice: dict[str, Any]) -> None:

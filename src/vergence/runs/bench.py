@@ -87,7 +87,8 @@ def bench(
     """
     require_choice("what", what, ("step", "embed", "score", "objective"))
     if is_closed_form(encoder):
-        objective = _require_no_steps(what, encoder, objective)
+        _require_no_steps(what, encoder)
+        objective = "gje"
     settings = {"optimizer": "sgd", "precision": precision, "device": device, "knn_every": 0, "checkpoint_seconds": 1e9}
     fit = FitConfig(epochs=1, batch_size=batch_size, **settings)  # type: ignore[arg-type]
     fabric = loop.launch(fit)
@@ -102,14 +103,13 @@ def bench(
     return row
 
 
-def _require_no_steps(what: str, encoder: str, objective: str) -> str:
-    """Returns the objective of a closed form; raises a ValueError where steps would be measured, or a network is behind it."""
+def _require_no_steps(what: str, encoder: str) -> None:
+    """Raises a ValueError where steps of a closed form would be measured, or a network is behind it."""
     if what in ("step", "objective") or is_refined(encoder):
         raise ValueError(
             f"expected a network for bench {what}, found encoder {quoted(encoder)}; choose another --encoder, or measure "
             "embed or score of patches"
         )
-    return "gje"
 
 
 def _ratio_row(what: str, model: ModelConfig, size: int, rounds: int, fit: FitConfig, fabric: Any) -> dict[str, Any]:

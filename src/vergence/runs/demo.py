@@ -4,7 +4,6 @@ Scikit-learn's digits are photographed twice each at 16 pixels, each time with a
 noise. Pixels suffer from that; what two photographs of one digit share is the digit. One class is held out as the anomaly.
 """
 
-import math
 import shutil
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import to_bytes
-from vergence.evaluation.parts.errors import auroc_error
+from vergence.evaluation.parts.errors import accuracy_error, auroc_error
 from vergence.report.page import write_report
 from vergence.report.show import show_evaluation
 from vergence.runs.evaluate import evaluate
@@ -111,7 +110,7 @@ def lessons(record: Evaluation) -> list[str]:
     control = max((n for n in scores if scores[n].kind == "control"), key=lambda name: scores[name].auroc)
     ours = scores["detector"].auroc
     error = auroc_error(ours, record.anomaly.n_anomalies, record.anomaly.n_inliers)
-    apart = math.sqrt(accuracy["z"] * (1 - accuracy["z"]) / record.protocol.test)
+    apart = accuracy_error(accuracy["z"], record.protocol.test)
     return [
         f"1. Without labels, z groups digits {_compared(accuracy['z'], accuracy[best], apart)} the best control: a majority vote "
         f"of the 30 nearest neighbors classifies {accuracy['z']:.1%} ± {apart:.1%} of the test digits correctly; on {best} "

@@ -84,7 +84,8 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
             advance(1, label=f"evaluate {name}")
             representations[name] = _representation(name, opened, train[name], test[name], kept, probes)
     detected = _detected(run, opened.test)
-    if (known := _known(run, opened.test)).any():
+    known = torch.zeros(len(opened.test), dtype=torch.bool) if detected is None else _known(run, opened.test)
+    if known.any():
         equal = f"{int(known.sum()):,} of {len(known):,} test items equal items that the run was fitted to or calibrated on"
         high = "" if kept is None else ", which makes accuracies too high"
         print(f"note: {equal}{high}; the page shows no scores of these", file=sys.stderr)
@@ -251,11 +252,8 @@ def _detected(run: Run, items: Items) -> Tensor | None:
 
 
 def _known(run: Run, items: Items) -> Tensor:
-    """Returns which items equal one that the run was fitted to or calibrated on, (N,) bool; none where that is not recorded."""
-    try:
-        seen = run.detector().seen
-    except ValueError:  # `_detected` has said why there is no detector
-        return torch.zeros(len(items), dtype=torch.bool)
+    """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""
+    seen = run.detector().seen
     found = [torch.from_numpy(np.isin(marks, seen)) for _, marks in features.stream(digests, items, size=run.size)]
     return torch.cat(found)
 

@@ -111,6 +111,11 @@ class Decisions:
         self.strangest = sorted(self.strangest, key=lambda row: -row["score"])[:KEPT]
 
     @property
+    def rows(self) -> int:
+        """Items that were written, judged or not."""
+        return self.total + self.seen
+
+    @property
     def first(self) -> list[dict[str, Any]]:
         """The ten strangest items, as in ``strangest``."""
         return self.strangest[:SHOWN]

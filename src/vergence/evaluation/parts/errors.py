@@ -4,7 +4,26 @@ import math
 
 from vergence.utils.checks import require_count, require_within
 
-__all__ = ["auroc_error"]
+__all__ = ["accuracy_error", "auroc_error"]
+
+
+def accuracy_error(accuracy: float, n: int) -> float:
+    """Returns the standard error of an accuracy on n items, sqrt(p (1 - p) / n).
+
+    Args:
+        accuracy: p, in [0, 1].
+        n: Number of items, >= 1.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> round(accuracy_error(0.875, 359), 4)
+        0.0175
+    """
+    require_within("[0, 1]", accuracy=accuracy)
+    require_count(n=n)
+    return math.sqrt(accuracy * (1 - accuracy) / n)
 
 
 def auroc_error(auroc: float, n_anomalies: int, n_others: int) -> float:
