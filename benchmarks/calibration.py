@@ -7,10 +7,12 @@ and batch only.
 
     python benchmarks/calibration.py --data-root DATA --scratch FOLDER     # adds to results/calibration.jsonl
 
-Scores are those of the default detector, and of VJE's joint score as a score that ranks badly. CIFAR-10: the features of
-`out_of_distribution.py`, which ``FOLDER`` keeps; typical are 4,000 images, half of the training part and half of the test part.
-With calibration items ``training part``, only images of the training part calibrate, and only images of the test part are
-judged. Digits: the demo without a digit, and the photographs of its test part.
+Scores are those of the default detector, and of VJE's joint score as a score that ranks badly. CIFAR-10 and Fashion-MNIST: the
+features of `out_of_distribution.py`, which ``FOLDER`` keeps; typical are 4,000 images, half of the training part and half of the
+test part. With calibration items ``training part``, only images of the training part calibrate, and only images of the test part
+are judged. Digits: the demo without a digit, and the photographs of its test part. Blood cells: the tiles of `blood_cells.py`;
+the ordinary tiles of the photographs that were not trained on, or, as ``training part``, the calibration tiles of the run,
+which are of the photographs that it was trained on.
 
 The rate of errors is the mean of the false-discovery proportion. All splits of a setting share their images and one fit, so
 standard errors are those of the splits, not of other images. ``fewest`` is the number of items that have to be reported
@@ -24,23 +26,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import blood_cells
 import ledger
 import numpy as np
+from blood_cells import ORDINARY, PLATELET, WHITE_CELL
 from digits import trained
 from out_of_distribution import WHOLE, Features, features, scored, sets
 from scipy.stats import sem
 from sklearn.metrics import roc_auc_score
 
+import vergence
+from vergence.data.arrays import from_array
 from vergence.data.sources import open_data
 from vergence.detection import default_detector, drift, p_values, reportable, select
 from vergence.runs.demo import write_pairs
 
 LEVELS = (0.05, 0.1, 0.2)
 METHODS = ("bh", "storey")
-FOREIGN = ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred")
+FOREIGN = {
+    "cifar10": ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred"),
+    "fashion_mnist": ("cifar10", "omniglot", "inverted", "mnist", "noise", "blurred"),
+}
 HELD_OUT = (4, 9)  # digits
+CELLS = {"white cells": WHITE_CELL, "platelets": PLATELET}
+SETS = (*FOREIGN, "blood_cells", "digits")
+FEW = 400  # tiles of a batch with platelets, of which there are 47
 CALIBRATIONS, SHARES, ITEMS = (200, 500, 2000), (0.05, 0.1), 1000
-FROM_TRAINING = 1000  # calibration items of the training part alone
+FROM_TRAINING = 1000  # calibration items of the training part alone; at most all but a few of those there are
 SMALL = {"calibration": 200, "items": 120, "share": 0.1}  # of the digits
 Scores = dict[str, dict[str, np.ndarray]]  # score -> set -> (N,)
 
@@ -115,15 +127,15 @@ def measured(
     return {"auroc": round(float(auroc), 4), "unusual": unusual, "fewest": fewest, "drift": moved, "found": by}
 
 
-def photographs(a: argparse.Namespace, encoder: str) -> Scores:
-    """Returns the scores of CIFAR-10's sets by an encoder's default detector, and by VJE's joint score."""
+def photographs(a: argparse.Namespace, source: str, encoder: str) -> Scores:
+    """Returns the scores of the sets of CIFAR-10 or Fashion-MNIST by an encoder's default detector, and by VJE's joint score."""
     named = {"pixels": "pixels", encoder: encoder}
-    cached = all((a.scratch / f"cifar10 {name} 0.npz").exists() for name in named)
-    parts = {} if cached else sets("cifar10", a.data_root, a.limit)
+    cached = all((a.scratch / f"{source} {name} 0.npz").exists() for name in named)
+    parts = {} if cached else sets(source, a.data_root, a.limit)
     if a.tiny:
         parts = {name: x[:100] for name, x in parts.items()}
-    pixels, own = (features(a, "cifar10", name, 0, parts) for name in named)
-    used = ("train", "cal", "held", "test", *(f"conf:{name}" for name in FOREIGN))
+    pixels, own = (features(a, source, name, 0, parts) for name in named)
+    used = ("train", "cal", "held", "test", *(f"conf:{name}" for name in FOREIGN[source]))
     X: Features = {name: {part: (own if name == "z" else pixels)[name][part] for part in used} for name in WHOLE}
     scores = {"detector": scored(default_detector(WHOLE), X, WHOLE)}
     if "own_joint" in own:
@@ -143,18 +155,46 @@ def digits(folder: Path, held_out: int, seed: int, **changes: Any) -> dict[str, 
     return {how: (s[~odd], s[odd]) for how, s in scores.items()}
 
 
-def of_photographs(a: argparse.Namespace, encoder: str) -> Iterator[tuple[dict[str, Any], Any, np.ndarray]]:
-    """Yields the fields, the pools and the unusual scores of each setting of CIFAR-10."""
-    for how, s in photographs(a, encoder).items():
-        for name in FOREIGN:
-            fields = {"data": "cifar10", "encoder": encoder, "score": how, "unusual_set": name}
-            both = np.r_[s["held"], s["test"]]
-            for n in a.calibrations:
-                for share in SHARES:
-                    own = {"calibration": n, "items": a.items, "share": share, "calibrated_on": "same part"}
-                    yield {**fields, **own}, (both, None), s[f"conf:{name}"]
+def of_photographs(a: argparse.Namespace, source: str, encoder: str) -> Iterator[tuple[dict[str, Any], Any, np.ndarray]]:
+    """Yields the fields, the pools and the unusual scores of each setting of CIFAR-10 or Fashion-MNIST."""
+    for how, s in photographs(a, source, encoder).items():
+        for name in FOREIGN[source]:
+            fields = {"data": source, "encoder": encoder, "score": how, "unusual_set": name}
+            yield from of_pools(a, fields, (np.r_[s["held"], s["test"]], None), s[f"conf:{name}"], a.items)
             own = {"calibration": a.from_training, "items": a.items, "share": SHARES[0], "calibrated_on": "training part"}
             yield {**fields, **own}, (s["held"], s["test"]), s[f"conf:{name}"]
+
+
+def of_pools(
+    a: argparse.Namespace, fields: dict[str, Any], pools: Any, odd: np.ndarray, items: int
+) -> Iterator[tuple[dict[str, Any], Any, np.ndarray]]:
+    """Yields the settings in which calibration items and batch come from one pool, by numbers and share."""
+    for n in a.calibrations:
+        for share in SHARES:
+            yield {**fields, "calibration": n, "items": items, "share": share, "calibrated_on": "same part"}, pools, odd
+
+
+def of_cells(a: argparse.Namespace, encoder: str) -> Iterator[tuple[dict[str, Any], Any, np.ndarray]]:
+    """Yields the fields, the pools and the unusual scores of each setting of the blood-cell photographs."""
+    file, out = a.scratch / "tiles.npz", a.scratch / "runs" / f"blood_cells {encoder} 0"
+    found = blood_cells.parts(Path(a.data_root), 24 if a.tiny else None)
+    if not (out / "model.safetensors").exists():
+        np.savez(file, **found)
+        short = {} if a.epochs is None or encoder == "patches" else {"epochs": a.epochs}
+        vergence.train(str(file), out=out, seed=0, device="cpu", **blood_cells.ENCODERS[encoder], **short)
+    run, labels = vergence.load(out, device="cpu"), found["y_test"]
+    tested = from_array(found["x_test"])
+    for how in ("detector", "joint") if run.has_density else ("detector",):
+        s = run.score(tested, how).numpy()
+        for name, kind in CELLS.items():
+            fields = {"data": "blood_cells", "encoder": encoder, "score": how, "unusual_set": name}
+            items, typical, odd = (FEW if kind == PLATELET and not a.tiny else a.items), s[labels == ORDINARY], s[labels == kind]
+            yield from of_pools(a, fields, (typical, None), odd, items)
+            if how == "detector":
+                known = run.detector().calibration
+                calibration = min(a.from_training, len(known) // 100 * 100 or len(known))
+                own = {"calibration": calibration, "items": items, "share": SHARES[1], "calibrated_on": "training part"}
+                yield {**fields, **own}, (known, typical), odd
 
 
 def of_digits(a: argparse.Namespace, folder: Path) -> Iterator[tuple[dict[str, Any], Any, np.ndarray]]:
@@ -170,8 +210,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", default="data", help="folder for torchvision, with omniglot.npz and cifar100_subset.npz")
     parser.add_argument("--scratch", type=Path, required=True, help="folder of the runs and features of out_of_distribution.py")
-    parser.add_argument("--encoders", nargs="*", default=["vje", "patches"])
-    parser.add_argument("--held-out", nargs="*", type=int, default=list(HELD_OUT), help="digits; none for CIFAR-10 alone")
+    parser.add_argument("--data", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--encoders", nargs="+", default=["vje", "patches"], help="not for digits, which have vje")
+    parser.add_argument("--held-out", nargs="+", type=int, default=list(HELD_OUT), help="digits")
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the splits")
     a = ledger.parse(parser, "calibration")
@@ -179,9 +220,13 @@ def main() -> None:
     if a.tiny:
         a.limit, a.epochs, a.encoders, a.held_out, a.splits = 200, 1, ["vje"], [9], 2
         a.calibrations, a.items, a.from_training = (50,), 60, 50
+    if "blood_cells" in a.data and not (boxes := blood_cells.blood_cells(Path(a.data_root))[1]).exists():
+        parser.error(f"expected {boxes} beside the photographs; leave blood_cells out of --data without them")
     a.scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        settings = [of_photographs(a, encoder) for encoder in a.encoders] + [of_digits(a, Path(folder))]
+        settings = [of_photographs(a, source, encoder) for source in a.data if source in FOREIGN for encoder in a.encoders]
+        settings += [of_cells(a, encoder) for encoder in a.encoders if "blood_cells" in a.data]
+        settings += [of_digits(a, Path(folder))] if "digits" in a.data else []
         for fields, pools, odd in (one for some in settings for one in some):
             fields |= {"splits": a.splits}
             if not ledger.holds(a.out, **fields, seed=a.seed):

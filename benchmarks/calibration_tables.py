@@ -13,6 +13,7 @@ Table = tuple[list[str], list[list[str]]]
 LEVELS = ("0.05", "0.1", "0.2")
 SHOWN = {"calibration": 2000, "share": 0.1}  # what the table of single sets shows
 NAMES = {"detector": "default detector", "joint": "VJE's joint score"}
+DATA = ("cifar10", "fashion_mnist", "blood_cells")  # in the order of the table
 PARTS = {"same part": "", "training part": ", of the training part"}
 SETTING = ("data", "encoder", "score", "unusual_set", "calibration", "items", "share", "calibrated_on")
 
@@ -52,17 +53,17 @@ def sets(rows: list[Row], method: str = "bh") -> Table:
 
 
 def means(rows: list[Row]) -> Table:
-    """Returns a line for each number of calibration items and share, and one with Storey's method: means over CIFAR-10's sets."""
+    """Returns a line for each number of calibration items and share, and one with Storey's method: means over unusual sets."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in last(rows):
         if row["data"] != "digits":
             for method in row["found"]:
-                key = (row["score"], row["encoder"], row["calibrated_on"], row["calibration"], row["share"], method)
+                key = (row["data"], row["score"], row["encoder"], row["calibrated_on"], row["calibration"], row["share"])
+                key += (row["items"], method)
                 groups[key].append(row)
     body = []
-    order = {"detector": 0, "joint": 1}
-    for (score, encoder, part, n, share, method), group in sorted(
-        groups.items(), key=lambda kv: (order[kv[0][0]], *map(str, kv[0][:3]), *kv[0][3:])
+    for (data, score, encoder, part, n, share, items, method), group in sorted(
+        groups.items(), key=lambda kv: (DATA.index(kv[0][0]), list(NAMES).index(kv[0][1]), *kv[0][2:4], -kv[0][6], *kv[0][4:])
     ):
         if (score == "joint" or method == "storey") and {"calibration": n, "share": share} != SHOWN:
             continue
@@ -78,6 +79,10 @@ def means(rows: list[Row]) -> Table:
                 else f"at least {fewest} would have to be reported"
             )
         name = f"{NAMES[score]}, `{encoder}`"
-        counts = [f"{n:,}{PARTS[part]}", f"{100 * share:g} %", {"bh": "Benjamini-Hochberg", "storey": "Storey"}[method]]
-        body.append([name, str(len(group)), *counts, *cells])
-    return ["score", "sets", "calibration items", "unusual", "method", *(f"at {a}" for a in LEVELS)], body
+        counts = [
+            f"{n:,}{PARTS[part]}",
+            f"{100 * share:g} % of {items:,}",
+            {"bh": "Benjamini-Hochberg", "storey": "Storey"}[method],
+        ]
+        body.append([data, name, str(len(group)), *counts, *cells])
+    return ["typical", "score", "unusual sets", "calibration items", "unusual", "method", *(f"at {a}" for a in LEVELS)], body

@@ -112,11 +112,13 @@ def test_tables_of_false_discoveries_say_where_nothing_can_be_reported():
     few = discovery(calibration=200, share=0.05, unusual=50, fewest={"0.05": 100, "0.1": 50, "0.2": 25})
     header, body = calibration_tables.means([discovery(), few])
     assert {len(line) for line in body} == {len(header)}
-    assert [(line[2], line[4]) for line in body] == [
-        ("200", "Benjamini-Hochberg"),
-        ("2,000", "Benjamini-Hochberg"),
-        ("2,000", "Storey"),
+    assert [line[3:6] for line in body] == [
+        ["200", "5 % of 1,000", "Benjamini-Hochberg"],
+        ["2,000", "10 % of 1,000", "Benjamini-Hochberg"],
+        ["2,000", "10 % of 1,000", "Storey"],
     ]
-    assert body[0][5] == "at least 100 would have to be reported" and "power 0.90" in body[0][6]
+    assert body[0][6] == "at least 100 would have to be reported" and "power 0.90" in body[0][7]
+    cells = discovery(data="blood_cells", items=400, unusual=40)
+    assert [line[0] for line in calibration_tables.means([cells, discovery()])[1]] == ["cifar10"] * 2 + ["blood_cells"] * 2
     header, body = calibration_tables.sets([discovery(), few])
     assert len(body) == 1 and len(body[0]) == len(header) and body[0][-1] == "0.080 ± 0.010 (above: 30 %), power 0.90"
