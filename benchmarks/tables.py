@@ -590,10 +590,13 @@ def two_cores_table() -> str:
     return grid([*head, "whole run, processor s", "an image, processor ms", "peak memory, MiB"], body)
 
 
+BESIDE = ("contrastive", "vje", "distilled_vje", "patches_contrastive", "patches_vje")  # docs/trained.md has the others
+
+
 def beside_two_cores() -> list[list[str]]:
     """Lines for 10,000 images of CIFAR-10: networks from random weights, after the closed form, and trained on ImageNet."""
     of = [row for row in rows("two_cores") if (row["data"], row["limit"], row["encoder"]) == ("cifar10", 10_000, "small")]
-    networks = {row["objective"]: row for row in of if not row.get("distill")}
+    networks = {row["objective"]: row for row in of if not row.get("distill") and row["objective"] in BESIDE}
     body = []
     for name, row in sorted(networks.items(), key=lambda pair: -pair[1]["knn30"]):
         numbers = [f"{row['knn30']:.1f}", f"{row['probe']:.1f}", f"{row['effective_rank']:.1f}", f"{row['cpu_seconds']:.0f}"]
@@ -602,7 +605,8 @@ def beside_two_cores() -> list[list[str]]:
     for row in list(networks.values())[:1]:
         untrained = [f"{row['untrained_knn30']:.1f}", f"{row['untrained_probe']:.1f}"]
         body.append(["the same network untrained (control)", *untrained, *4 * [""]])
-    behind = [row for row in rows("trained") if (row["data"], row["limit"]) == ("cifar10", 10_000)]
+    settings = [("cifar10", 10_000, name) for name in BESIDE]
+    behind = [row for row in rows("trained") if (row["data"], row["limit"], row["recipe"]) in settings]
     for name, own in sorted(by_setting(behind, lambda row: row["recipe"]).items()):
         shares = [
             spread([row[kind] / 100 for row in own]) if kind in own[-1] else "" for kind in ("knn30", "probe", "effective_rank")
