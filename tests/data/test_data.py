@@ -17,8 +17,8 @@ from tests.conftest import DATA_ROOT
 
 from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
-from vergence.data.folders import channels, listing, readable
-from vergence.data.images import ImageFiles, decode, image_mode
+from vergence.data.folders import listing, readable
+from vergence.data.images import ImageFiles, channels, decode, image_mode
 from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches
 from vergence.data.loading import load
 from vergence.data.pixels import fit
@@ -426,6 +426,16 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path):
     Image.fromarray(ramp.astype(np.float32)).save(tmp_path / "f.tif")
     with pytest.raises(ValueError, match="32-bit float"):
         decode(tmp_path / "f.tif", (1, 64, 64))
+
+
+def test_items_say_what_reading_them_for_another_model_changes(tmp_path):
+    for i in range(2):
+        write(tmp_path / f"{i}.png", seed=i)
+    assert open_items(str(tmp_path), shape=(1, 8, 8)).conversion == "color to gray"
+    assert open_items(str(tmp_path), shape=(3, 8, 8)).conversion is None
+    np.save(tmp_path / "x.npy", np.zeros((4, 3, 6, 5), dtype=np.uint8))
+    assert open_items(str(tmp_path / "x.npy"), shape=(1, 8, 8)).conversion == "3 x 6 x 5 to 1 x 8 x 8"
+    assert open_items(str(tmp_path / "x.npy"), shape=(3, 6, 5)).conversion is None
 
 
 def test_gray_folders_have_one_channel(tmp_path):

@@ -182,6 +182,14 @@ def test_one_item_and_what_the_numbers_allow(run, tmp_path, capsys):
     assert "with 287 calibration items, fewer than 13 oddities among 359 items cannot be reported" in capsys.readouterr().err
 
 
+def test_images_that_the_run_reads_otherwise_are_named(run, tmp_path, capsys):
+    colored = torch.randint(0, 256, (20, 3, 16, 12), dtype=torch.uint8)
+    scored(run, colored, tmp_path / "s.npz")
+    assert "note: images are changed from 3 x 16 x 12 to 1 x 8 x 8, as the run reads them" in capsys.readouterr().err
+    scored(run, "digits", tmp_path / "s.npz")
+    assert "are changed" not in capsys.readouterr().err
+
+
 def test_levels_that_are_too_wide_for_a_covariance_are_left_out():
     wide, narrow = np.random.default_rng(0).normal(size=(3, 8_193)), np.eye(3)
     kept, notes = usable_levels({"z": wide, "statistics": narrow})

@@ -102,6 +102,8 @@ def embed(command: Embed) -> None:
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
+    if items.conversion is not None:
+        print(f"note: images are changed from {items.conversion}, as the run reads them", file=sys.stderr)
     print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
 
 

@@ -8,7 +8,6 @@ Symbolic links are followed, and each real file is listed once: under its own pa
 under the first link to it. The other links are in `Listing.skipped`.
 """
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vergence.data.images import ImageFiles, file_name, image_mode, written_name
+from vergence.data.images import ImageFiles, channels, written_name
 from vergence.data.items import Items, Skipped
 from vergence.data.loading import load, watched
 
@@ -141,13 +140,6 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
         text = f"expected a folder that can be listed, found {folder}: {error.strerror}; check its permissions"
         raise ValueError(text) from None
     yield from (entry for entry in found if not entry.name.startswith("."))
-
-
-def channels(folder: Path, names: Sequence[str]) -> int:
-    """Returns 1 if all of up to 256 evenly spaced images are gray by their headers, else 3."""
-    modes = {image_mode(folder / file_name(name)) for name in names[:: math.ceil(len(names) / 256)]} - {None}
-    gray = all(mode in ("1", "L", "LA", "La", "F") or str(mode).startswith("I") for mode in modes)
-    return 1 if modes and gray else 3
 
 
 def readable(files: ImageFiles, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:

@@ -1,6 +1,7 @@
 """Image files: decoded when they are read, by this process or by workers."""
 
 import contextlib
+import math
 import os
 import signal
 import stat
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vergence.data.items import Array, Items, Skipped, at, pick
 
-__all__ = ["ImageFiles", "decode", "file_name", "image_mode", "written_name"]
+__all__ = ["ImageFiles", "channels", "decode", "file_name", "image_mode", "written_name"]
 
 # Only these decoders run: other formats of Pillow start outside programs or read files that are not images.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
@@ -90,6 +91,11 @@ class ImageFiles(Items):
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def conversion(self) -> str | None:
+        """Color that is lost; sizes of files differ, and are reduced for the training, too. See `Items.conversion`."""
+        return "color to gray" if self.shape[0] == 1 and channels(self.folder, self.names) == 3 else None
 
     def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
         """Returns (index, images) of the files that could be decoded, and the others with the reason."""
@@ -266,6 +272,13 @@ def image_mode(path: Path) -> str | None:
             return str(image.mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
+
+
+def channels(folder: Path, names: Sequence[str]) -> int:
+    """Returns 1 if all of up to 256 evenly spaced images are gray by their headers, else 3."""
+    modes = {image_mode(folder / file_name(name)) for name in names[:: math.ceil(len(names) / 256)]} - {None}
+    gray = all(mode in ("1", "L", "LA", "La", "F") or str(mode).startswith("I") for mode in modes)
+    return 1 if modes and gray else 3
 
 
 def _reason(error: Exception) -> str:

@@ -88,6 +88,11 @@ class Items(abc.ABC):
     def __len__(self) -> int:
         """Returns the number N of items."""
 
+    @property
+    def conversion(self) -> str | None:
+        """What reading changes for a model that takes another shape, such as ``color to gray``; None if nothing."""
+        return None
+
     @abc.abstractmethod
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Any]]:
         """Yields (index, items) for each index tensor of ``batches``, in their order.
@@ -150,6 +155,12 @@ class ArrayItems(Items):
 
     def __len__(self) -> int:
         return len(self.array) if self.rows is None else len(self.rows)
+
+    @property
+    def conversion(self) -> str | None:
+        """The change of size and channels; see `Items.conversion`."""
+        stored = tuple(self.array.shape[1:])
+        return None if stored == self.shape else f"{_size(stored)} to {_size(self.shape)}"
 
     def read(self, index: Tensor) -> Tensor:
         """Returns the items of an index (B,), shape (B, *shape)."""
@@ -268,6 +279,10 @@ def batches(n: int, size: int) -> Iterator[Tensor]:
     require_count(1, batch_size=size)
     for start in range(0, n, size):
         yield torch.arange(start, min(start + size, n))
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def _dtype(array: Array | Tensor, double: bool) -> torch.dtype:

@@ -13,8 +13,8 @@ from torch import Tensor
 from vergence.data.arrays import from_array, open_arrays
 from vergence.data.builtin import BUILT_IN, built_in, part_named
 from vergence.data.config import DataConfig
-from vergence.data.folders import ENDINGS, base, channels, listing, readable
-from vergence.data.images import ImageFiles, written_name
+from vergence.data.folders import ENDINGS, base, listing, readable
+from vergence.data.images import ImageFiles, channels, written_name
 from vergence.data.items import ArrayItems, Items, PairItems, Skipped, Source, batches
 from vergence.data.loading import load
 from vergence.data.parquet import open_table

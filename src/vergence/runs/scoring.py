@@ -178,6 +178,8 @@ def _odd_ones(found: RunDetector) -> list[str]:
 def _before(run: "Run", found: RunDetector, items: Items, decisions: Decisions) -> list[str]:
     """Returns what is to be known before the work starts."""
     lines = [f"warning: {note}" for note in found.notes]
+    if items.conversion is not None:
+        lines.append(f"note: images are changed from {items.conversion}, as the run reads them; what that hides is not judged")
     if isinstance(items, PairItems) and run.folder.metadata.kind == "pairs":
         lines.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
     if not found.held_out:
