@@ -184,7 +184,7 @@ def of_cells(a: argparse.Namespace, encoder: str) -> Iterator[tuple[dict[str, An
         vergence.train(str(file), out=out, seed=0, device="cpu", **blood_cells.ENCODERS[encoder], **short)
     run, labels = vergence.load(out, device="cpu"), found["y_test"]
     tested = from_array(found["x_test"])
-    for how in ("detector", "joint") if run.has_density else ("detector",):
+    for how in ("detector", "joint") if encoder == "vje" else ("detector",):
         s = run.score(tested, how).numpy()
         for name, kind in CELLS.items():
             fields = {"data": "blood_cells", "encoder": encoder, "score": how, "unusual_set": name}
