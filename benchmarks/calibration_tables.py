@@ -13,7 +13,7 @@ Table = tuple[list[str], list[list[str]]]
 LEVELS = ("0.05", "0.1", "0.2")
 SHOWN = {"calibration": 2000, "share": 0.1}  # what the table of single sets shows
 NAMES = {"detector": "default detector", "joint": "VJE's joint score"}
-DATA = ("cifar10", "fashion_mnist", "blood_cells")  # in the order of the table
+DATA = ("cifar10", "fashion_mnist", "blood_cells", "digits")  # in the order of the tables; the first two have means over sets
 PARTS = {"same part": "", "training part": ", of the training part"}
 SETTING = ("data", "encoder", "score", "unusual_set", "calibration", "items", "share", "calibrated_on")
 
@@ -31,17 +31,15 @@ def cell(one: Row) -> str:
 
 
 def sets(rows: list[Row], method: str = "bh") -> Table:
-    """Returns a line for each encoder and set at 2,000 calibration items, and for the digits."""
+    """Returns a line for each encoder and set at 2,000 calibration items, for the digits, and for cells by what calibrates."""
     body = []
-    for row in last(rows):
-        small = row["data"] == "digits"
-        if row["score"] == "joint" or row["calibrated_on"] != "same part":
+    for row in sorted(last(rows), key=lambda row: DATA.index(row["data"])):
+        if row["score"] == "joint" or not _in_sets(row):
             continue
-        if small or all(row[name] == value for name, value in SHOWN.items()):
-            sizes = [f"{row['calibration']:,}", f"{row['unusual']} of {row['items']:,}"]
-            found = row["found"][method]
-            where = f"{row['data']}, `{row['encoder']}`"
-            body.append([where, row["unusual_set"], f"{row['auroc']:.3f}", *sizes, *(cell(found[a]) for a in LEVELS)])
+        sizes = [f"{row['calibration']:,}{PARTS[row['calibrated_on']]}", f"{row['unusual']} of {row['items']:,}"]
+        found = row["found"][method]
+        where = f"{row['data']}, `{row['encoder']}`"
+        body.append([where, row["unusual_set"], f"{row['auroc']:.3f}", *sizes, *(cell(found[a]) for a in LEVELS)])
     return [
         "typical, encoder",
         "unusual",
@@ -52,18 +50,23 @@ def sets(rows: list[Row], method: str = "bh") -> Table:
     ], body
 
 
+def _in_sets(row: Row) -> bool:
+    if row["data"] == "blood_cells":
+        return row["share"] == SHOWN["share"] and row["calibration"] != 200
+    return row["data"] == "digits" or (row["calibrated_on"] == "same part" and all(row[k] == v for k, v in SHOWN.items()))
+
+
 def means(rows: list[Row]) -> Table:
     """Returns a line for each number of calibration items and share, and one with Storey's method: means over unusual sets."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in last(rows):
-        if row["data"] != "digits":
+        if row["data"] in DATA[:2]:
             for method in row["found"]:
-                key = (row["data"], row["score"], row["encoder"], row["calibrated_on"], row["calibration"], row["share"])
-                key += (row["items"], method)
+                key = (row["data"], row["score"], row["encoder"], row["calibrated_on"], row["calibration"], row["share"], method)
                 groups[key].append(row)
     body = []
-    for (data, score, encoder, part, n, share, items, method), group in sorted(
-        groups.items(), key=lambda kv: (DATA.index(kv[0][0]), list(NAMES).index(kv[0][1]), *kv[0][2:4], -kv[0][6], *kv[0][4:])
+    for (data, score, encoder, part, n, share, method), group in sorted(
+        groups.items(), key=lambda kv: (DATA.index(kv[0][0]), list(NAMES).index(kv[0][1]), *kv[0][2:])
     ):
         if (score == "joint" or method == "storey") and {"calibration": n, "share": share} != SHOWN:
             continue
@@ -81,7 +84,7 @@ def means(rows: list[Row]) -> Table:
         name = f"{NAMES[score]}, `{encoder}`"
         counts = [
             f"{n:,}{PARTS[part]}",
-            f"{100 * share:g} % of {items:,}",
+            f"{100 * share:g} %",
             {"bh": "Benjamini-Hochberg", "storey": "Storey"}[method],
         ]
         body.append([data, name, str(len(group)), *counts, *cells])

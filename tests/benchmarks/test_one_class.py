@@ -113,12 +113,14 @@ def test_tables_of_false_discoveries_say_where_nothing_can_be_reported():
     header, body = calibration_tables.means([discovery(), few])
     assert {len(line) for line in body} == {len(header)}
     assert [line[3:6] for line in body] == [
-        ["200", "5 % of 1,000", "Benjamini-Hochberg"],
-        ["2,000", "10 % of 1,000", "Benjamini-Hochberg"],
-        ["2,000", "10 % of 1,000", "Storey"],
+        ["200", "5 %", "Benjamini-Hochberg"],
+        ["2,000", "10 %", "Benjamini-Hochberg"],
+        ["2,000", "10 %", "Storey"],
     ]
     assert body[0][6] == "at least 100 would have to be reported" and "power 0.90" in body[0][7]
-    cells = discovery(data="blood_cells", items=400, unusual=40)
-    assert [line[0] for line in calibration_tables.means([cells, discovery()])[1]] == ["cifar10"] * 2 + ["blood_cells"] * 2
+    of_clothes, cells = (discovery(data=data, calibrated_on="training part") for data in ("fashion_mnist", "blood_cells"))
+    named = [(line[0], line[3]) for line in calibration_tables.means([cells, of_clothes, discovery()])[1]]
+    assert named == [("cifar10", "2,000")] * 2 + [("fashion_mnist", "2,000, of the training part")] * 2
+    assert [line[3] for line in calibration_tables.sets([cells, of_clothes])[1]] == ["2,000, of the training part"]
     header, body = calibration_tables.sets([discovery(), few])
     assert len(body) == 1 and len(body[0]) == len(header) and body[0][-1] == "0.080 ± 0.010 (above: 30 %), power 0.90"
