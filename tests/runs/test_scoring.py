@@ -15,7 +15,7 @@ from vergence.data.views import ImageViews
 from vergence.detection import GaussianDetector, fpr_threshold, q_values, select
 from vergence.evaluation.recognition import rank_error
 from vergence.runs import scoring
-from vergence.runs.detector import RunDetector, usable_levels
+from vergence.runs.detector import RunDetector, gap, usable_levels
 from vergence.runs.fitting import training_items
 from vergence.runs.score import Decisions
 from vergence.utils.files import neutral
@@ -456,6 +456,28 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
         np.testing.assert_allclose(found["q_value"], q_values(p), rtol=1e-12)
         assert (found["flag"] == select(p, 0.4)).all() and decisions.flagged == found["flag"].sum()
         assert [row["name"] for row in decisions.first] == np.argsort(-s)[:10].astype(str).tolist()
+
+
+def test_a_p_value_that_equals_its_bound_is_flagged_as_by_select():
+    p = np.r_[np.full(35, 7 / 200), np.ones(15)]
+    rows = {"name": np.arange(50).astype(str), "score": -p, "p_value": p, "seen": np.zeros(50, dtype=np.uint8)}
+    rows |= {name: np.full(50, "") for name in ("level", "nearest", "reason")}
+    decisions = Decisions(199, fdr=0.05)
+    decisions.see(rows)
+    assert select(p, 0.05).sum() == decisions.flagged == decisions.columns(rows)["flag"].sum() == 35
+
+
+def test_the_gap_of_exchangeable_scores_is_the_stated_share():
+    rng = np.random.default_rng(0)
+    found = [gap(rng.normal(size=20), rng.normal(size=400)) for _ in range(300)]
+    assert abs(np.mean(found) - 1 / 21) < 0.01
+
+
+def test_reasons_claim_no_more_than_the_tails_can_show(run):
+    found = run.detector()
+    n = min(len(tail["scores"]) for tail in found.detector.tails_.values())
+    assert 1 < found.resolution <= n < len(found.calibration)
+    assert found.with_calibration(np.arange(3.0), ["a", "b", "c"]).resolution == 3
 
 
 @pytest.mark.parametrize(

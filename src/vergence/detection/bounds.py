@@ -14,14 +14,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.detection.parts.kinds import Seed, Values, as_values, generator, require_matching
+from vergence.detection.parts.kinds import Seed, Values, as_values, generator, require_matching, require_p_values
 from vergence.detection.parts.urn import null_counts, rank_grid, tail
 from vergence.utils.checks import EXACT, LARGEST, require_count, require_within
 
 __all__ = ["Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"]
 
 SIMULATIONS = 4000
-BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def simultaneous_bounds(
     """
     require_count(1, EXACT, n_calibration=n_calibration)
     require_within("(0, 0.9999]", confidence=confidence)
-    p = as_values("p_values", p_values)
+    p = require_p_values(p_values)
     template = _template if isinstance(random_state, int) else _template.__wrapped__  # only a seed gives the same again
     thresholds, most = template(n_calibration, len(p), confidence, random_state)
     return SimultaneousBounds(confidence, p, thresholds, most)
@@ -132,7 +131,9 @@ def _template(n: int, m: int, confidence: float, random_state: Seed) -> tuple[np
         least = np.minimum(least, tail(n, m, int(k))[sampled])
     c = np.sort(least)[min(math.floor(delta * (size + 1) + 1e-9), size) - 1]
     most = np.array([np.searchsorted(-tail(n, m, int(k)), -c, side="right") - 1 for k in ranks])
-    return ranks / (n + 1) * (1 + 1e-12), most
+    thresholds = ranks / (n + 1) * (1 + 1e-12)
+    thresholds.flags.writeable = most.flags.writeable = False  # the next call with the same numbers gets these arrays
+    return thresholds, most
 
 
 @dataclass(frozen=True)

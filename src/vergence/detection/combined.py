@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from vergence.detection.core import Detector, take, weights_of
+from vergence.detection.core import Detector, lower_quantile, positive, take, weights_of
 from vergence.detection.parts.moments import uniform
 from vergence.detection.parts.tails import Tail
 from vergence.detection.storage import find
@@ -88,7 +88,8 @@ class CombinedDetector(Detector):
         levels_: Names of the levels.
         detectors_: Fitted detector of each level.
         tails_: Calibrated tail of each level's scores.
-        calibration_scores_: Anomaly scores (n,) of calibration items that the detectors and tails have not seen.
+        calibration_scores_: Anomaly scores (n,) of calibration items that the detectors and tails have not seen; of items of the
+            fit where fewer than four are held out.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -125,6 +126,8 @@ class CombinedDetector(Detector):
         require_within("[0, 1)", calibration=self.calibration)
         require_positive(**{f"weights[{name}]": weight for name, weight in (self.weights or {}).items()})
         self.levels_ = list(X)
+        if unknown := [name for name in self.weights or {} if name not in X]:
+            raise ValueError(f"expected weights of the levels {', '.join(X)}, found one of {unknown[0]!r}: leave it out")
         held = self._chance(X) < self.calibration
         if held.all() or held.sum() < 2 or (~held).sum() < 2:
             held[:] = False
@@ -140,15 +143,16 @@ class CombinedDetector(Detector):
 
         Args:
             X: Features of at least 2 items, as for `fit`.
-            sample_weight: (n,), > 0; all 1 by default.
+            sample_weight: (n,), >= 0; all 1 by default.
         """
         check_is_fitted(self)
-        items = self._read(X, reset=False)
-        self._calibrate(items, weights_of(sample_weight, items))
-        self.offset_ = float(-np.quantile(self.calibration_scores_, 1 - self.contamination, method="higher"))
+        items, w = positive(items := self._read(X, reset=False), weights_of(sample_weight, items))
+        w = self._calibrate(items, w)
+        self.offset_ = lower_quantile(-self.calibration_scores_, w, self.contamination)
         return self
 
-    def _calibrate(self, X: dict[str, np.ndarray], w: np.ndarray | None) -> None:
+    def _calibrate(self, X: dict[str, np.ndarray], w: np.ndarray | None) -> np.ndarray | None:
+        """Calibrates the levels on one half of the items; returns the weights of the others, which are scored."""
         half = self._chance(X)
         half = half < np.quantile(half, 0.5)
         if half.sum() < 2 or (~half).sum() < 1:
@@ -159,10 +163,11 @@ class CombinedDetector(Detector):
         scores = {name: -one.score_samples(first[name]) for name, one in self.detectors_.items()}
         self.tails_ = {name: Tail(values, v).arrays() for name, values in scores.items()}
         self.calibration_scores_ = -self._over(second)
+        return None if w is None else w[other]
 
     def _chance(self, X: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns a random number for each item that depends on the values of its first level."""
-        return uniform(next(iter(X.values())), self.random_state)
+        """Returns a random number for each item that depends on its values."""
+        return uniform(X, self.random_state)
 
     def _used(self, X: Mapping[str, Any]) -> list[str]:
         """Returns the names of the levels that have a detector."""
@@ -220,6 +225,10 @@ class CombinedDetector(Detector):
         for name in ("columns", "weights"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise ValueError(f"expected {name} to be a dictionary by level or None, found {getattr(self, name)!r}")
+        for name in ("columns", "weights", "detectors"):
+            given = getattr(self, name)
+            if isinstance(given, Mapping) and (other := [key for key in given if not isinstance(key, str)]):
+                raise ValueError(f"expected names of levels as text in {name}, found {other[0]!r}: write {str(other[0])!r}")
         if self.columns is not None and not self.columns:
             raise ValueError("expected columns of at least one level, found none: name them, or leave columns out")
         given = self.detectors
@@ -233,9 +242,11 @@ class CombinedDetector(Detector):
             return self._split(super()._read(X, reset=reset))
         if not X:
             raise ValueError("expected at least one level of features, found none")
+        if other := [name for name in X if not isinstance(name, str)]:
+            raise ValueError(f"expected names of levels as text, found {other[0]!r}: write {str(other[0])!r}")
         types = [np.float64, np.float32]
         items = {
-            str(name): check_array(
+            name: check_array(
                 to_numpy(X[name]), dtype=types, input_name=str(name), ensure_min_samples=2 if reset else 1, estimator=self
             )
             for name in (self._used(X) if reset else [name for name in self.levels_ if name in X])
@@ -254,7 +265,11 @@ class CombinedDetector(Detector):
         """Returns the levels of a matrix."""
         if self.columns is None:
             return dict.fromkeys(self._used({"features": X}), X)
-        return {str(name): X[:, columns] for name, columns in self.columns.items() if name in self._used(self.columns)}
+        used = self._used(self.columns)
+        try:
+            return {name: X[:, columns] for name, columns in self.columns.items() if name in used}
+        except IndexError:
+            raise ValueError(f"expected columns of {X.shape[1]} features, found others in {dict(self.columns)!r}") from None
 
 
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.detection.parts.kinds import Seed, Values, as_values, labels_of, like, numeric, uniforms
+from vergence.detection.parts.kinds import Seed, Values, as_values, labels_of, like, require_p_values, uniforms
 from vergence.utils.checks import require_choice, require_count, require_within
 
 __all__ = ["Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"]
@@ -224,7 +224,7 @@ def q_values(p_values: Values) -> Any:
     """
     from scipy.stats import false_discovery_control
 
-    p = _require_p_values(p_values)
+    p = require_p_values(p_values)
     return like(p_values, torch.from_numpy(false_discovery_control(p.cpu().numpy())).to(p.device))
 
 
@@ -260,7 +260,7 @@ def select(p_values: Values, fdr: float = 0.1, method: Literal["bh", "storey"] =
     """
     require_choice("method", method, ("bh", "storey"))
     require_within("(0, 1)", fdr=fdr)
-    p = _require_p_values(p_values)
+    p = require_p_values(p_values)
     if len(p) >= 10 and bool((p <= SURVIVORS).all()):
         warnings.warn(
             f"all {len(p)} p-values are at most {float(p.max()):.2g}: if these items were selected from a longer list, pass the "
@@ -273,25 +273,17 @@ def select(p_values: Values, fdr: float = 0.1, method: Literal["bh", "storey"] =
     return like(p_values, _benjamini_hochberg(p, fdr))
 
 
+def at_most(q: Any, level: float) -> Any:
+    """Returns which q-values are at most a level, up to rounding."""
+    return q <= level * (1 + ROUNDING)
+
+
 def _benjamini_hochberg(p: Tensor, level: float) -> Tensor:
     m = len(p)
     ordered = p.sort().values
     allowed = level * (1 + ROUNDING) / m * torch.arange(1, m + 1, dtype=p.dtype, device=p.device)
     passed = (ordered <= allowed).nonzero()
     return p <= ordered[passed[-1, 0]] if len(passed) else torch.zeros_like(p, dtype=torch.bool)
-
-
-def _require_p_values(p_values: Values) -> Tensor:
-    given = numeric("p_values", p_values)
-    if given.ndim == 2:
-        raise ValueError(
-            f"expected the p-values of one score, (m,), found {tuple(given.shape)}: combine the levels into one score "
-            "and calibrate that, since the least of several p-values is not a p-value"
-        )
-    p = as_values("p_values", given)
-    if bool(((p < 0) | (p > 1)).any()):
-        raise ValueError(f"expected p-values in [0, 1], found {float(p.min()):g} to {float(p.max()):g}: pass p_values(...)")
-    return p
 
 
 def needed_calibration(n_items: int, n_odd: int, fdr: float = 0.1) -> int:

@@ -64,7 +64,10 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
         array([0.1, 0.5])
     """
     s = as_values("calibration", calibration)
-    out = np.unique(numeric("confirmed", confirmed).cpu().numpy())
+    given = numeric("confirmed", confirmed)
+    if (confirmed if isinstance(confirmed, torch.Tensor) else np.asarray(confirmed)).dtype in (torch.bool, np.dtype(bool)):
+        raise ValueError("expected the indices of the confirmed oddities, found a mask: pass np.flatnonzero(mask)")
+    out = np.unique(given.cpu().numpy())
     shown = set(np.asarray(to_label(s.cpu().numpy(), budget)).tolist())
     other = [i for i in out.tolist() if i not in shown]
     if other:
@@ -82,7 +85,7 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
 def tail_p_values(scores: Values) -> Any:
     r"""Returns p-values of a folder judged by itself: each item against a tail that is fitted to the less strange items alone.
 
-    For the k-th largest score t, k up to a tenth of N, the items below t decide: their largest tenth, m scores from u on,
+    For the k-th largest score t, k up to a tenth of N, the items below t decide: their largest 15 %, m scores from u on,
     follows an exponential law that is truncated at t,
 
         f(s) = lambda exp(-lambda (s - u)) / (1 - exp(-lambda (t - u))),    u <= s < t,
@@ -124,7 +127,7 @@ def tail_p_values(scores: Values) -> Any:
     most = int(MOST * n)
     p[:most] = np.minimum(_expected(ordered, np.arange(1, most + 1)) / n, 1.0)
     p = np.minimum.accumulate(p[::-1])[::-1].copy()
-    p = np.minimum(p, 1.0)[np.searchsorted(-ordered[::-1], -ordered[::-1])]  # equal scores have equal p
+    p = np.minimum(p, 1.0)[np.searchsorted(-ordered[::-1], -ordered[::-1], side="right") - 1]  # equal scores have equal p
     out = torch.empty_like(s)
     out[order] = torch.from_numpy(p).to(s)
     return like(scores, out)

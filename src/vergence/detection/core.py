@@ -4,6 +4,7 @@ Shapes: N items, D features. Detectors are scikit-learn estimators with its conv
 """
 
 import abc
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,18 @@ from vergence.detection.storage import pack, read_detector, restore, write_detec
 from vergence.mixtures.core import to_numpy
 from vergence.utils.checks import require_count, require_within
 
-__all__ = ["Detector", "blocks", "cross_fit", "load_detector", "restore", "save_detector", "take", "weights_of"]
+__all__ = [
+    "Detector",
+    "blocks",
+    "cross_fit",
+    "load_detector",
+    "lower_quantile",
+    "positive",
+    "restore",
+    "save_detector",
+    "take",
+    "weights_of",
+]
 
 BLOCK = 1 << 21  # numbers in a block of items
 
@@ -44,6 +56,11 @@ def weights_of(values: Any, items: Any) -> np.ndarray | None:
     if (found < 0).any() or not found.sum() > 0:
         raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
     return found
+
+
+def positive(items: Any, w: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
+    """Returns the items of positive weight, and their weights."""
+    return (items, w) if w is None or (w > 0).all() else (take(items, w > 0), w[w > 0])
 
 
 def take(X: Any, rows: Any) -> Any:
@@ -93,14 +110,14 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
         """
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
-        w = weights_of(sample_weight, items)
-        if w is not None and (w == 0).any():
-            items, w = take(items, w > 0), w[w > 0]
+        items, w = positive(items, weights_of(sample_weight, items))
+        if len(_first(items)) < 2:
+            raise ValueError("expected at least 2 items of positive weight, found one: give more")
         self._fit(items, w)
         scores = self._over(items)
-        if np.isnan(scores).any():
+        self.offset_ = math.nan if np.isnan(scores).any() else lower_quantile(scores, w, self.contamination)
+        if not math.isfinite(self.offset_):
             raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
-        self.offset_ = _lower_quantile(scores, w, self.contamination)
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
@@ -170,7 +187,7 @@ def _first(items: Any) -> Any:
     return next(iter(items.values())) if isinstance(items, dict) else items
 
 
-def _lower_quantile(scores: np.ndarray, w: np.ndarray | None, share: float) -> float:
+def lower_quantile(scores: np.ndarray, w: np.ndarray | None, share: float) -> float:
     """Returns the largest score that has at most a share of the weight strictly below it."""
     order = np.argsort(scores)
     below = np.cumsum(np.ones(len(scores)) if w is None else w[order])

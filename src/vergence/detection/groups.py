@@ -232,11 +232,11 @@ def _gap(x: Tensor, members: Ints, core: Floats) -> float:
 def _p_values(separation: Floats, x: Tensor, smallest: int, largest: float, neighbors: int, random_state: int) -> Floats:
     """Returns P(largest separation of Gaussian items >= each one), by a Gumbel law for the maxima of simulations."""
     n = max(min(len(x), SIMULATED), neighbors + 1, math.ceil(smallest / largest))
-    variances = torch.linalg.eigvalsh(torch.cov(x.T.double()).reshape(x.shape[1], -1)).clamp(min=0).sqrt().to(x)
+    deviations = torch.linalg.eigvalsh(torch.cov(x.T.double()).reshape(x.shape[1], -1)).clamp(min=0).sqrt().to(x)
     random = torch.Generator().manual_seed(random_state)
     maxima = []
     for _ in range(SIMULATIONS):
-        z = torch.randn(n, x.shape[1], generator=random, dtype=x.dtype).to(x.device) * variances
+        z = torch.randn(n, x.shape[1], generator=random, dtype=x.dtype).to(x.device) * deviations
         distance, index = nearest_others(z, neighbors)
         tree = _tree(z, distance.cpu().numpy(), index.cpu().numpy(), smallest, int(largest * n))
         finite = tree.separation[np.isfinite(tree.separation)]
@@ -300,6 +300,6 @@ def _distance(x: Tensor, members: Ints) -> float:
     rest, own = x[~inside], x[inside].double().mean(0)
     mean = rest.double().mean(0)
     S = torch.cov(rest.T.double()).reshape(x.shape[1], -1)
-    S = S + 1e-6 * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype, device=S.device)
+    S = S + (1e-6 * S.diagonal().mean()).clamp(min=torch.finfo(S.dtype).tiny) * torch.eye(len(S), dtype=S.dtype, device=S.device)
     difference = own - mean
     return math.sqrt(float(difference @ torch.linalg.solve(S, difference)) / x.shape[1])

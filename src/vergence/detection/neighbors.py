@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vergence.detection.core import Detector
+from vergence.detection.core import Detector, blocks
 from vergence.detection.parts.moments import moments, uniform
 from vergence.utils.checks import require_choice, require_count
 
@@ -82,14 +82,18 @@ class NeighborDetector(Detector):
                 self.items_ = self._centers(X, w, chance[part])
                 self.weights_ = np.ones(len(self.items_))
                 return
-        self.items_, self.weights_ = self._scaled(X).astype(X.dtype), w
+        self.items_, self.weights_ = np.empty_like(X, order="C"), w
+        for rows in blocks(X):
+            self.items_[rows] = self._scaled(X[rows])
+        if not w.sum() > 1:
+            raise ValueError(f"expected weights that count items, found a sum of {w.sum():g}: multiply them")
 
     def _centers(self, X: np.ndarray, w: np.ndarray, chance: np.ndarray) -> np.ndarray:
         """Returns the centers of clusters of items in the order of their random numbers; the first distinct ones start."""
         x = self._scaled(X).astype(X.dtype)
         centers = x[np.unique(chance, return_index=True)[1][: self.max_items]]
         for _ in range(ITERATIONS):
-            nearest = _nearest(centers, x, 1)[:, 0]
+            nearest = _nearest(centers, x, 1, self.metric == "cosine")[:, 0]
             members = np.argsort(nearest, kind="stable")
             used, start = np.unique(nearest[members], return_index=True)
             total = np.add.reduceat(w[members], start)
@@ -111,18 +115,21 @@ class NeighborDetector(Detector):
         total = np.cumsum(np.sort(self.weights_))
         k = min(self.n_neighbors, total[-1] - 1)
         m = min(int(np.searchsorted(total, k + 1)) + 1, len(self.items_))  # so many hold the weight k + 1 whatever they are
-        index = _nearest(self.items_, x, m)
+        index = _nearest(self.items_, x, m, self.metric == "cosine")
         own = _first_equal(self.items_, x, index)
-        weight = np.cumsum(self.weights_[index] - own, axis=1)
+        weight = np.cumsum(self.weights_[index] - own * np.minimum(self.weights_[index], 1.0), axis=1)
         kth = np.minimum((weight < k * (1 - 1e-12)).sum(1), m - 1)
-        d = np.linalg.norm(x - self.items_[index[np.arange(len(x)), kth]], axis=1).astype(np.float64)
-        return np.asarray(-(d**2 / 2 if self.metric == "cosine" else d))
+        near = self.items_[index[np.arange(len(x)), kth]]
+        with np.errstate(over="ignore"):  # refused by `fit`
+            d = np.linalg.norm(x - near, axis=1).astype(np.float64)
+        return -np.where(x.any(1) & near.any(1), d**2 / 2, 1.0) if self.metric == "cosine" else np.asarray(-d)
 
 
-def _nearest(items: np.ndarray, x: np.ndarray, k: int) -> Any:
+def _nearest(items: np.ndarray, x: np.ndarray, k: int, cosine: bool) -> Any:
     """Returns the indices of the k nearest items, (n, k), the nearest first; the order is that of rounded distances."""
     b = torch.from_numpy(np.ascontiguousarray(items))
-    squares, size = b.square().sum(1), max(1, NUMBERS // len(b))
+    squares = torch.ones_like(b[:, 0]) if cosine else b.square().sum(1)  # a vector of zeros is as far as an orthogonal one
+    size = max(1, NUMBERS // len(b))
     parts = torch.from_numpy(np.ascontiguousarray(x)).split(size)
     tables = (torch.addmm(squares, a, b.T, alpha=-2) for a in parts)
     return torch.cat([table.topk(k, dim=1, largest=False).indices for table in tables]).numpy()

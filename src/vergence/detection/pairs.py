@@ -3,6 +3,7 @@
 Shapes: N pairs, C context features, T target features, S samples.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
         self.calibration_scores_ = np.sort(self._scores(c[held_out], t[held_out]))
         n = len(held_out)
         allowed = int(self.contamination * (n + 1))  # calibration scores that may be as large as an outlier's, and the outlier
-        self.offset_ = -float(self.calibration_scores_[n - max(1, allowed)])
+        self.offset_ = -float(self.calibration_scores_[n - allowed]) if allowed else -math.inf  # too few pairs: no outliers
         return self
 
     def _scores(self, context: Any, target: Any) -> np.ndarray:

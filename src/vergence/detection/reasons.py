@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vergence.detection.parts.kinds import as_values, numeric
+from vergence.detection.parts.moments import deviation
 from vergence.detection.parts.search import features_of
 from vergence.utils.checks import require_count, require_within
 
@@ -99,7 +100,7 @@ def outlying_features(x: Any, typical: Any, names: Sequence[str] = ()) -> list[t
     """Returns the features of each vector that are farthest from the median, in robust standard deviations, at most two.
 
     Features within 4 standard deviations are not named. A robust standard deviation is 1.4826 times the median absolute
-    deviation.
+    deviation, and the plain one of a feature that is one value for most vectors.
 
     Args:
         x: Vectors (M, D).
@@ -115,8 +116,7 @@ def outlying_features(x: Any, typical: Any, names: Sequence[str] = ()) -> list[t
     if v.shape[1] != usual.shape[1] or len(names) not in (0, v.shape[1]):
         raise ValueError(f"expected {v.shape[1]} features and as many names, found {usual.shape[1]} and {len(names)}")
     middle = np.median(usual, axis=0)
-    spread = 1.4826 * np.median(np.abs(usual - middle), axis=0)
-    z = (v - middle) / np.where(spread > 0, spread, np.inf)
+    z = (v - middle) / np.where(np.ptp(usual, axis=0) > 0, deviation(usual - middle), np.inf)
     order = np.argsort(-np.abs(z), axis=1, kind="stable")[:, :NAMED]
     return [
         tuple(

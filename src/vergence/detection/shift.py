@@ -14,7 +14,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.detection.parts.kinds import Seed, Values, as_values, generator, like, numeric, require_matching, uniforms
+from vergence.detection.parts.kinds import (
+    Seed,
+    Values,
+    as_values,
+    generator,
+    like,
+    numeric,
+    require_matching,
+    require_p_values,
+    uniforms,
+)
 from vergence.detection.parts.urn import counts_of, null_counts, rank_grid
 from vergence.utils.checks import EXACT, require_at_least, require_choice, require_count, require_within
 
@@ -258,7 +268,7 @@ def drift(
     """
     require_choice("statistic", statistic, ("fisher", "ks", "ks_greater"))
     require_count(1, EXACT, n_calibration=n_calibration)
-    p = as_values("p_values", p_values).cpu().numpy()
+    p = require_p_values(p_values).cpu().numpy()
     n, m = n_calibration, len(p)
     null = _null if isinstance(random_state, int) else _null.__wrapped__
     ranks = rank_grid(n)

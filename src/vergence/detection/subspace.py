@@ -10,6 +10,7 @@ from vergence.utils.checks import require_count
 
 __all__ = ["SubspaceDetector"]
 
+MOST_HELD_OUT = 2000  # of these, at most
 HELD_OUT = 5  # one item in five chooses the number of directions
 FLOOR = 1e-9  # of the noise variance, in units of the mean variance
 
@@ -84,15 +85,17 @@ class SubspaceDetector(Detector):
 
     def _chosen(self, X: np.ndarray, w: np.ndarray | None) -> int:
         """Returns the number of directions of the largest held-out likelihood; a trimmed mean where the fit is trimmed."""
-        held = uniform(X, self.random_state) < 1 / HELD_OUT
+        chance = uniform(X, self.random_state)
+        held = chance < 1 / HELD_OUT
         if not held.any() or (X[~held] == X[~held][:1]).all():
             return 0
         m = self._moments(X[~held], None if w is None else w[~held])
         values, vectors = principal(m.covariance)
-        likelihood = log_likelihoods((X[held] - m.location) / m.scale, values, vectors)
-        weight = np.ones(len(likelihood)) if w is None else w[held]
+        scored = np.flatnonzero(held)[np.argsort(chance[held], kind="stable")[:MOST_HELD_OUT]]
+        likelihood = log_likelihoods((X[scored] - m.location) / m.scale, values, vectors)
+        weight = np.ones(len(likelihood)) if w is None else w[scored]
         first = likelihood[:, (weight @ likelihood).argmax()]
-        kept = nearest_share(-first, w if w is None else weight, self.trim)
+        kept = nearest_share(-first, weight, self.trim)
         return int((weight[kept] @ likelihood[kept]).argmax())
 
     def _score(self, block: np.ndarray) -> np.ndarray:

@@ -162,6 +162,12 @@ class RunDetector:
         if self.calibration.shape != (n,) or self.typical.ndim != 2 or len(self.typical) != typical or not n or not typical:
             raise ValueError(f"{n} calibration items have scores of shape {self.calibration.shape}")
 
+    @property
+    def resolution(self) -> int:
+        """Typical items against which every level can say how rare a new one is: of the smallest set that calibrates one."""
+        rarest = max(float(np.exp(tail["log_share"].min())) for tail in self.detector.tails_.values())
+        return max(1, min(len(self.calibration), round(1 / rarest) - 1))
+
     def with_calibration(self, scores: np.ndarray, names: list[str]) -> "RunDetector":
         """Returns the detector with other calibration items, which no fit has seen."""
         return replace(self, calibration=scores, names=names, held_out=True, gap=None)
@@ -293,8 +299,12 @@ def _only(found: Found, detector: "CombinedDetector") -> Arrays:
 
 
 def gap(calibration: np.ndarray, scores: np.ndarray) -> float:
-    """Returns the share of scores that at most 5 % of the calibration scores reach."""
-    return float((scores > np.quantile(calibration, 0.95)).mean())
+    """Returns the share of scores whose p-value is at most 0.05."""
+    from vergence.detection import p_values
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few calibration items
+        return float((p_values(calibration, scores) <= 0.05).mean())
 
 
 def warn(notes: list[str]) -> None:

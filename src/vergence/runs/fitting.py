@@ -134,7 +134,7 @@ def _ordinary(opened: Data, folder: RunFolder) -> Items | None:
     keep, index = folder.config.data.keep_classes, torch.arange(len(opened.test))
     if keep is not None and opened.test.labels is not None:
         index = torch.isin(opened.test.labels, torch.tensor(keep)).nonzero()[:, 0]
-    return opened.test.subset(index[:UNSEEN]) if len(index) else None
+    return opened.test.subset(index[sample(len(index), UNSEEN).sort().values]) if len(index) else None
 
 
 def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) -> RunDetector:

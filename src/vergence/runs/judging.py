@@ -3,6 +3,7 @@
 Shapes: N items, L levels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,8 +23,10 @@ from vergence.detection import (
     q_values,
     tail_p_values,
 )
+from vergence.detection.conformal import at_most
 from vergence.detection.groups import Group
 from vergence.detection.measurements import Measured
+from vergence.detection.parts.moments import deviation
 from vergence.detection.parts.tails import Tail
 from vergence.runs.detector import usable_levels
 from vergence.runs.folder_levels import Described
@@ -186,7 +189,7 @@ def judge(
     usable, notes = usable_levels(found.levels)
     names = names_of(items, found.index)
     alike = _alike(described.get("thumbnail"), found.digests, items.shape[:1])
-    robust, each = _scored(usable, alike, _known(names, confirmed), seed)
+    robust, each = _scored(usable, alike, found.digests, _known(names, items.names, confirmed), seed)
     others = _others(levels, items, found, robust, advance, kept.others, settings)
     each = np.concatenate([each, others["each"]]) if others else each
     marks = np.concatenate([found.digests, others["digest"]]) if others else found.digests
@@ -204,7 +207,7 @@ def judge(
         score=score,
         p_value=p,
         q_value=q,
-        flag=q <= fdr,
+        flag=at_most(q, fdr),
         level=np.asarray(robust.names)[each.argmax(1)],
         nearest=_nearest(found, names, score, order, p <= fdr),
         reason=_reasons(robust, each, found, described, order, p <= fdr),
@@ -223,9 +226,9 @@ def names_of(items: Items, index: torch.Tensor) -> list[str]:
     return [items.names[i] for i in index.tolist()]
 
 
-def _known(names: list[str], confirmed: list[str]) -> np.ndarray:
-    """Returns which items a person confirmed to be odd, (N,) bool."""
-    if unknown := sorted(set(confirmed) - set(names)):
+def _known(names: list[str], everyone: Sequence[str], confirmed: list[str]) -> np.ndarray:
+    """Returns which items a person confirmed to be odd, (N,) bool, of those that are held."""
+    if unknown := sorted(set(confirmed) - set(names) - (set(everyone) if confirmed else set())):
         raise ValueError(
             f"expected names of items of the folder, found {len(unknown)} others (first: {unknown[0]}); correct them"
         )
@@ -249,14 +252,19 @@ def _near(alike: np.ndarray, names: list[str], order: np.ndarray) -> list[str]:
     return _first_of(whole[order], names)
 
 
-def _scored(levels: Arrays, marks: np.ndarray, known: np.ndarray, seed: int) -> tuple[RobustScores, np.ndarray]:
-    """Returns the fits to the items that are not known to be odd, and the scores (N, L) of all."""
-    groups = np.unique(marks[~known], return_inverse=True)[1]
+def _scored(
+    levels: Arrays, alike: np.ndarray, marks: np.ndarray, known: np.ndarray, seed: int
+) -> tuple[RobustScores, np.ndarray]:
+    """Returns the fits to the items that are not known to be odd, one of each content, and the scores (N, L) of all."""
+    rest = np.flatnonzero(~known)
+    first, copy = np.unique(marks[rest], return_index=True, return_inverse=True)[1:]
+    rows = np.sort(rest[first])
+    groups = np.unique(alike[rows], return_inverse=True)[1]
     if len(np.unique(groups)) < FEWEST:
         raise ValueError(f"expected at least {FEWEST} different items, found {len(np.unique(groups))}; give more")
-    robust = RobustScores({name: f[~known] for name, f in levels.items()}, groups, seed)
+    robust = RobustScores({name: f[rows] for name, f in levels.items()}, groups, seed)
     each = np.empty((len(known), len(robust.names)))
-    each[~known] = robust.each
+    each[rest] = robust.each[np.searchsorted(rows, rest[first])[copy]]
     if known.any():
         each[known] = robust.of({name: f[known] for name, f in levels.items()})
     return robust, each
@@ -367,10 +375,10 @@ def _with_copies(members: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 
 def _of_one_unit(x: np.ndarray) -> np.ndarray:
-    """Returns features (N, D) in units of their robust deviations, without those that hardly vary."""
-    far = np.abs(x - np.median(x, 0))
-    scale = np.median(far, 0)
-    return np.asarray((x - np.median(x, 0))[:, scale > 0] / scale[scale > 0])
+    """Returns features (N, D) in units of their robust deviations, without constant ones."""
+    varies = np.ptp(x, axis=0) > 0
+    x = x[:, varies] - np.median(x[:, varies], 0)
+    return np.asarray(x / deviation(x))
 
 
 def _memberships(groups: list[Group], names: list[str]) -> list[str]:

@@ -43,7 +43,7 @@ class RobustScores:
 
     def __init__(self, levels: Mapping[str, np.ndarray], groups: np.ndarray | None = None, seed: int = 0) -> None:
         self.names = list(levels)
-        self._detectors: dict[str, list[GaussianDetector]] = {}
+        self._detectors: dict[str, GaussianDetector] = {}  # of the first fold
         self._scale: dict[str, tuple[float, float]] = {}
         self.each = np.stack([self._fit(name, levels[name], groups, seed) for name in self.names], -1)
 
@@ -54,7 +54,7 @@ class RobustScores:
 
     def _fit(self, name: str, x: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
         scores, folds, detectors = cross_fit(GaussianDetector(trim=TRIM), x, FOLDS, groups, seed)
-        self._detectors[name] = detectors
+        self._detectors[name] = detectors[0]
         at_mean = np.array([one.log_norm_ for one in detectors])
         t = _log(scores + at_mean[folds])
         median, upper = np.quantile(t, [0.5, 0.75])
@@ -71,7 +71,7 @@ class RobustScores:
             return np.zeros((0, len(self.names)))
         found = []
         for name in self.names:
-            one = self._detectors[name][0]
+            one = self._detectors[name]
             found.append(self._standardized(name, _log(one.anomaly_score(levels[name]) + one.log_norm_)))
         return np.stack(found, -1)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vergence.data.items import Items
 from vergence.detection import drift, explain, look_at, p_values, reportable
+from vergence.detection.conformal import at_most
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
@@ -171,10 +172,10 @@ class Decisions:
     def _flags(self, scores: np.ndarray, rank: np.ndarray) -> np.ndarray:
         if self.certificate is not None:
             return np.asarray(scores > self.certificate.threshold)
-        return np.asarray(self._q_values()[rank] <= self.fdr, dtype=bool)
+        return np.asarray(at_most(self._q_values(), self.fdr)[rank], dtype=bool)
 
     def _reported(self) -> int:
-        return int(self._counts[self._q_values() <= self.fdr].sum())
+        return int(self._counts[at_most(self._q_values(), self.fdr)].sum())
 
     def _q_values(self) -> np.ndarray:
         """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, from the number of items that have it."""
@@ -228,7 +229,7 @@ def explained(found: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarr
     nearest, reason = ([""] * len(each) for _ in range(2))
     rows = np.flatnonzero(unusual)
     similar = found.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
-    why = explain(names.tolist(), np.exp(-each[rows]), len(found.calibration))
+    why = explain(names.tolist(), np.exp(-each[rows]), found.resolution)
     for i, near, text in zip(rows, similar, why, strict=True):
         nearest[i], reason[i] = near, text
     return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}

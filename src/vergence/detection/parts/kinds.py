@@ -19,6 +19,7 @@ __all__ = [
     "like",
     "numeric",
     "require_matching",
+    "require_p_values",
     "uniforms",
 ]
 
@@ -120,6 +121,20 @@ def require_matching(name: str, values: Any, other: str, n: int) -> None:
     found = len(values) if hasattr(values, "__len__") and dimensions else 0
     if found != n:
         raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {found}")
+
+
+def require_p_values(p_values: Values) -> Tensor:
+    """Returns p-values of one score (m,) as a tensor; raises a ValueError for others and for numbers outside [0, 1]."""
+    given = numeric("p_values", p_values)
+    if given.ndim == 2:
+        raise ValueError(
+            f"expected the p-values of one score, (m,), found {tuple(given.shape)}: combine the levels into one score "
+            "and calibrate that, since the least of several p-values is not a p-value"
+        )
+    p = as_values("p_values", given)
+    if bool(((p < 0) | (p > 1)).any()):
+        raise ValueError(f"expected p-values in [0, 1], found {float(p.min()):g} to {float(p.max()):g}: pass p_values(...)")
+    return p
 
 
 def labels_of(name: str, values: Any, other: str, n: int) -> npt.NDArray[Any]:

@@ -1,5 +1,6 @@
 """Mean, scale and covariance of items in bounded memory, shrinkage, and moments without the least likely items."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,23 @@ from vergence.detection.core import blocks
 from vergence.detection.parts.kinds import generator
 from vergence.utils.checks import require_choice, require_within
 
-__all__ = ["Moments", "consistency", "moments", "nearest_share", "principal", "residuals", "shrunk", "trimmed", "uniform"]
+__all__ = [
+    "Moments",
+    "consistency",
+    "deviation",
+    "moments",
+    "nearest_share",
+    "principal",
+    "residuals",
+    "shrunk",
+    "trimmed",
+    "uniform",
+]
 
 RIDGE = 1e-9  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
+EXTREME = 20  # range of a feature over its mean absolute deviation, beyond which quartiles give its width
 NULL = 1e-10  # deviation relative to a larger one, below which it is rounding
 
 
@@ -149,6 +162,8 @@ def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | f
         return moments(X, w, standardize=standardize)
     location, root = _signs(X)
     kept = nearest_share(_distances(X, location, root), w, trim)
+    if (X[kept] == X[kept][:1]).all() and not (X == X[:1]).all():
+        raise ValueError(f"expected less than {1 - trim:.0%} equal items, found {kept.mean():.0%}: leave copies out")
     for _ in range(STEPS):
         m = moments(X[kept], None if w is None else w[kept], standardize=standardize)
         values, vectors = principal(shrunk(m, shrinkage))
@@ -165,20 +180,20 @@ def _signs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     x = np.asarray(X[np.argsort(uniform(X, 0), kind="stable")[:START]] if len(X) > START else X, dtype=np.float64)
     location = np.median(x, axis=0)
     x = x - location
-    scale = _deviation(x)
+    scale = deviation(x)
     x /= scale
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     sign = x / np.where(norm > 0, norm, 1.0)
     _, vectors = principal(sign.T @ sign)
-    spread = _deviation(x @ vectors)
+    spread = deviation(x @ vectors)
     return location, vectors / np.maximum(spread, NULL * spread.max()) / scale[:, None]
 
 
-def _deviation(x: np.ndarray) -> np.ndarray:
+def deviation(x: np.ndarray) -> np.ndarray:
     """Returns the median absolute value of each centered column, as a Gaussian's deviation; else its deviation, else 1."""
     mad = np.median(np.abs(x), axis=0) / 0.6744897501960817
     std = np.sqrt(np.mean(x * x, axis=0))
-    return np.where(mad > NULL * std, np.where(mad > 0, mad, 1.0), np.where(std > 0, std, 1.0))
+    return np.where(mad > NULL * std, mad, np.where(std > 0, std, 1.0))
 
 
 def _distances(X: np.ndarray, location: np.ndarray, root: np.ndarray) -> np.ndarray:
@@ -194,10 +209,11 @@ def nearest_share(distance: np.ndarray, w: np.ndarray | None, trim: float) -> np
     return np.asarray(distance <= distance[order[min(last, len(order)) - 1]])
 
 
-def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
+def uniform(X: np.ndarray | Mapping[str, np.ndarray], random_state: Any) -> np.ndarray:
     """Returns a random number in [0, 1) for each item (N, D) that depends on its values and not on its place.
 
-    Items that are equal have the same number, so that a threshold splits items and keeps equal ones together.
+    Items that are equal have the same number, so that a threshold splits items and keeps equal ones together. Of levels of
+    features, a dictionary of matrices, all values count.
 
     Example:
         >>> X = np.array([[1.0, 2.0], [3.0, 5.0], [9.0, 1.0], [1.0, 2.0]])
@@ -205,13 +221,25 @@ def uniform(X: np.ndarray, random_state: Any) -> np.ndarray:
         >>> bool(u[0] == u[3]), bool((u[::-1] == uniform(X[::-1], 0)).all())
         (True, True)
     """
-    direction = np.random.default_rng(0).normal(size=(X.shape[1],))
-    low, high = (np.asarray(end, dtype=np.float64) for end in (X.min(0), X.max(0)))
-    direction = direction / np.where(high > low, high - low, 1.0)
-    key: np.ndarray = np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
+    levels = list(X.values()) if isinstance(X, Mapping) else [X]
+    key = _key(levels[0]) if len(levels) == 1 else _key(np.stack([_key(x) for x in levels], 1))
     _, distinct = np.unique(np.round(key, 9), return_inverse=True)
     n = int(distinct.max()) + 1
     return np.asarray(generator(random_state).permutation(n)[distinct] / n)
+
+
+def _key(X: np.ndarray) -> np.ndarray:
+    """Returns a number for each item (N, D), which units of the features do not change: a coordinate in a fixed direction."""
+    direction = np.random.default_rng(0).normal(size=(X.shape[1],))
+    low, high = (np.asarray(end, dtype=np.float64) for end in (X.min(0), X.max(0)))
+    width = high - low
+    mean = sum((X[rows] - low).sum(0) for rows in blocks(X)) / len(X) + low
+    typical = sum(np.abs(X[rows] - mean).sum(0) for rows in blocks(X)) / len(X)
+    far = np.flatnonzero(width > EXTREME * typical)  # an extreme item must not make all others equal
+    first, last = np.quantile(X[:, far], (0.25, 0.75), axis=0)
+    width[far] = np.where(last > first, last - first, width[far])
+    direction = direction / np.where(width > 0, width, 1.0)
+    return np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
 
 
 def residuals(x: np.ndarray, y: np.ndarray) -> np.ndarray:

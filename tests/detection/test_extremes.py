@@ -1,0 +1,153 @@
+"""Extreme, equal and zero items, fractional weights, and settings and numbers that say something else than is meant."""
+
+import numpy as np
+import pytest
+import torch
+
+from vergence.detection import (
+    CombinedDetector,
+    ConditionalDetector,
+    GaussianDetector,
+    NeighborDetector,
+    drift,
+    label_trim,
+    odd_groups,
+    outlying_features,
+    p_values,
+    simultaneous_bounds,
+    tail_p_values,
+)
+from vergence.detection.parts.moments import uniform
+
+
+def normal(n, d=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+@pytest.mark.parametrize("extreme", [1e6, -1e9, 1e12])
+def test_one_extreme_item_does_not_make_the_random_numbers_of_the_others_equal(extreme):
+    x = normal(2000)
+    x[7] = extreme
+    order = np.random.default_rng(1).permutation(2000)
+    assert len(np.unique(uniform(x, 0))) == 2000
+    np.testing.assert_array_equal(uniform(x[order], 0), uniform(x, 0)[order])
+    detector = NeighborDetector(max_items=500, keep="centers").fit(x)
+    assert len(detector.items_) == 500
+
+
+def test_every_level_decides_which_items_calibrate():
+    kind = np.arange(600) % 6
+    z = normal(600, 2) + kind[:, None]
+    for levels in ({"kind": kind[:, None] * 1.0, "z": z}, {"z": z, "kind": kind[:, None] * 1.0}):
+        detector = CombinedDetector(GaussianDetector(shrinkage=0.0)).fit(levels)
+        np.testing.assert_allclose(detector.detectors_["z"].location_, z.mean(0), atol=0.3)
+    flag = {"flag": (np.arange(600) % 2)[:, None] * 1.0, "z": z}
+    assert np.isfinite(CombinedDetector(GaussianDetector()).fit(flag).anomaly_score(flag)).all()
+
+
+def test_a_vector_of_zeros_is_orthogonal_to_all_others():
+    detector = NeighborDetector(1, metric="cosine", standardize=False).fit(np.eye(3))
+    assert detector.anomaly_score([[0.0, 0.0, 0.0], [1.0, 0.1, 0.0]])[0] == 1.0
+    with_zero = NeighborDetector(1, metric="cosine", standardize=False).fit(np.r_[np.eye(3), np.zeros((2, 3))])
+    np.testing.assert_allclose(with_zero.anomaly_score([[1.0, 2.0, 2.0]]), 1 - 2 / 3, rtol=1e-12)
+
+
+def test_an_item_of_small_weight_is_not_its_own_neighbor_and_hides_no_other():
+    x, w = normal(200), np.ones(200)
+    whole = NeighborDetector(2, standardize=False).fit(x).anomaly_score(x[:1])
+    w[0] = 0.1
+    np.testing.assert_allclose(NeighborDetector(2, standardize=False).fit(x, sample_weight=w).anomaly_score(x[:1]), whole)
+    with pytest.raises(ValueError, match="expected weights that count items, found a sum of 1"):
+        NeighborDetector(2).fit(x, sample_weight=np.full(200, 1 / 200))
+
+
+@pytest.mark.parametrize("detector", [NeighborDetector(standardize=False), GaussianDetector()])
+def test_one_item_of_positive_weight_is_refused(detector):
+    with pytest.raises(ValueError, match="at least 2 items of positive weight"):
+        detector.fit(normal(3), sample_weight=[1.0, 0.0, 0.0])
+
+
+def test_features_that_are_too_large_for_their_type_are_refused():
+    with pytest.raises(ValueError, match="divide them by a number"):
+        NeighborDetector(standardize=False).fit((1e25 * normal(50)).astype(np.float32))
+
+
+def test_copies_that_fill_a_trimmed_fit_are_named():
+    x = np.r_[normal(100), np.zeros((300, 3))]
+    with pytest.raises(ValueError, match="expected less than 60% equal items, found 75%: leave copies out"):
+        GaussianDetector(trim=0.4).fit(x)
+
+
+def test_a_mask_is_not_taken_for_indices():
+    scores = [0.1, 0.9, 0.5, 0.95]
+    for mask in ([False, True, False, True], np.array([0, 1, 0, 1], dtype=bool), torch.tensor([False, True, False, True])):
+        with pytest.raises(ValueError, match="found a mask"):
+            label_trim(scores, mask, budget=4)
+    assert label_trim(scores, [1, 3], budget=4).tolist() == [0.1, 0.5]
+
+
+def test_a_feature_that_is_one_value_for_most_is_a_reason_and_part_of_a_group():
+    typical = np.zeros((101, 2))
+    typical[:41, 0] = np.linspace(1, 2, 41)
+    assert "feature 0" in outlying_features([[1e6, 0.0]], typical)[0][0]
+    assert outlying_features([[0.0, 5.0]], typical) == [()]  # nothing is known of how a constant one varies
+
+
+def test_equal_scores_have_the_share_of_all_of_them():
+    p = tail_p_values(np.r_[np.arange(200) + 1.0, np.zeros(800)])
+    np.testing.assert_allclose(p[200:], 1.0)
+    heap = tail_p_values(np.r_[normal(990, 1)[:, 0], np.full(10, 30.0)])
+    assert (heap[990:] < 1e-4).all()
+
+
+def test_calibration_drops_items_of_weight_zero():
+    x = {"a": normal(300), "b": normal(300, 2, seed=1)}
+    more = {name: normal(101, f.shape[1], seed=3) for name, f in x.items()}
+    more = {name: np.r_[f, np.full((1, f.shape[1]), 99.0)] for name, f in more.items()}
+    weighted = CombinedDetector().fit(x).calibrate(more, sample_weight=np.r_[np.ones(101), 0.0])
+    assert all(np.isfinite(tail["log_share"]).all() for tail in weighted.tails_.values())
+    plain = CombinedDetector().fit(x).calibrate({name: f[:101] for name, f in more.items()})
+    np.testing.assert_allclose(weighted.anomaly_score(x), plain.anomaly_score(x))
+    assert weighted.offset_ == plain.offset_
+    beyond = (-plain.calibration_scores_ < plain.offset_).mean()
+    assert beyond <= plain.contamination
+
+
+@pytest.mark.parametrize(
+    ("settings", "items", "words"),
+    [
+        ({"weights": {"zz": 0.1}}, {"a": normal(50)}, "expected weights of the levels a, found one of 'zz'"),
+        ({"detectors": {0: GaussianDetector()}}, {"0": normal(50)}, "names of levels as text in detectors, found 0"),
+        ({}, {0: normal(50)}, "names of levels as text, found 0: write '0'"),
+        ({"columns": {"a": [0, 9]}}, normal(50), "expected columns of 3 features"),
+    ],
+)
+def test_levels_that_are_not_there_are_one_line(settings, items, words):
+    with pytest.raises(ValueError, match=words):
+        CombinedDetector(**settings).fit(items)
+
+
+@pytest.mark.parametrize("judge", [drift, simultaneous_bounds])
+def test_scores_are_not_taken_for_p_values(judge):
+    with pytest.raises(ValueError, match=r"expected p-values in \[0, 1\], found 5 to 104"):
+        judge(np.arange(5.0, 105), 100)
+
+
+def test_bounds_that_are_shared_cannot_be_changed():
+    bounds = simultaneous_bounds(p_values(normal(99, 1)[:, 0], normal(50, 1, seed=1)[:, 0]), 99)
+    with pytest.raises(ValueError, match="read-only"):
+        bounds.most[:] = 0
+
+
+def test_too_few_pairs_for_the_rate_have_no_outliers():
+    c, t = normal(60, 2), normal(60, 2, seed=1)
+    detector = ConditionalDetector(calibration_share=0.4, contamination=0.01).fit(c, t)
+    assert (detector.predict(c, t + 9) == 1).all() and detector.offset_ == -np.inf
+
+
+def test_a_heap_beside_features_that_are_otherwise_zero_is_a_group():
+    from vergence.runs.judging import _of_one_unit
+
+    x = np.c_[np.zeros((300, 2)), normal(300, 2)]
+    x[:10, :2] = 5 + 0.1 * normal(10, 2, seed=2)
+    assert list(range(10)) in [sorted(group.members.tolist()) for group in odd_groups(_of_one_unit(x))]
