@@ -166,3 +166,14 @@ def test_bad_input_is_reported(call, words):
 def test_arrays_and_tensors_give_the_same():
     z, y, u = noisy_classes(60)
     assert ranking(u.numpy(), neighbor_is_right(z.numpy(), y.numpy()).numpy()) == ranking(u, neighbor_is_right(z, y))
+
+
+def test_whole_numbers_are_embeddings_and_one_item_has_no_directions():
+    z = torch.tensor([[1, 0], [2, 0], [0, 1], [0, 3]])
+    assert neighbor_is_right(z, [0, 0, 1, 1]).all()
+    assert crop_spread(torch.stack([z, z]))[1].abs().max() < 1e-6
+    assert neighbor_spread(z, z[:1], k=2).shape == (1,)
+    with pytest.raises(ValueError, match="expected at least 2 embeddings, found 1"):
+        equalizer(torch.ones(1, 3))
+    with pytest.raises(ValueError, match="S strengths that differ"):
+        rank_correlation([[0.1, 0.2]], [0.0, float("nan")])

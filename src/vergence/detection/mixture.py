@@ -96,8 +96,8 @@ class MixtureDetector(Detector):
         first = slice(SEARCH // HELD_OUT), slice(SEARCH - SEARCH // HELD_OUT)
         parts = [(y[side][few], None if v is None else v[side][few]) for side, few in zip((held, ~held), first, strict=True)]
         structure, K = self._chosen(*parts[1], *parts[0])
-        self.covariance_type_, self.n_components_ = structure, K
         self.mixture_ = self._trimmed(structure, K, y, v)
+        self.covariance_type_, self.n_components_ = structure, int(self.mixture_.n_components)
 
     def _project(self, X: np.ndarray, w: np.ndarray | None) -> None:
         """Sets the principal coordinates."""

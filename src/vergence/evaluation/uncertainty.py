@@ -51,7 +51,7 @@ def neighbor_is_right(z: Any, labels: Any) -> Tensor:
         >>> neighbor_is_right(z, [0, 0, 1, 2]).tolist()
         [True, True, False, False]
     """
-    z, y = torch.as_tensor(z), torch.as_tensor(labels)
+    z, y = _floats(z), torch.as_tensor(labels)
     require_features(z=z)
     if len(z) < 2 or y.shape != z.shape[:1]:
         raise ValueError(
@@ -141,7 +141,7 @@ def rank_correlation(uncertainty: Any, strength: Any) -> dict[str, float]:
     from scipy.stats import rankdata
 
     u, s = (np.asarray(_array(one), dtype=np.float64) for one in (uncertainty, strength))
-    if u.ndim != 2 or s.shape != u.shape[1:] or len(np.unique(s)) < 2 or not np.isfinite(u).all():
+    if u.ndim != 2 or s.shape != u.shape[1:] or len(np.unique(s)) < 2 or not (np.isfinite(u).all() and np.isfinite(s).all()):
         raise ValueError(
             f"expected finite uncertainties (N, S) and S strengths that differ, found {u.shape} and {s.shape}: give one of each"
         )
@@ -178,7 +178,7 @@ def crop_spread(z: Any) -> tuple[Tensor, Tensor]:
         >>> [round(u, 3) for u in crop_spread(z)[1].tolist()]
         [0.0, 0.293]
     """
-    z = torch.as_tensor(z)
+    z = _floats(z)
     if z.ndim != 3 or len(z) < 2 or not bool(z.isfinite().all()):
         raise ValueError(f"expected finite embeddings (S, N, D) of at least 2 views, found shape {tuple(z.shape)}: give more")
     m = F.normalize(z, dim=2).mean(0)
@@ -201,8 +201,10 @@ def equalizer(train: Any, directions: int = 64, power: float = 0.75) -> Callable
         >>> [round(v, 3) for v in equalizer(x, power=1.0)(x).std(0).tolist()]
         [1.0, 1.0]
     """
-    x = torch.as_tensor(train)
+    x = _floats(train)
     require_features(train=x)
+    if len(x) < 2:
+        raise ValueError(f"expected at least 2 embeddings, found {len(x)}: give more")
     mean = x.mean(0)
     variance, V = torch.linalg.eigh((x - mean).double().T.cov().reshape(x.shape[1], -1))
     keep = (
@@ -231,7 +233,7 @@ def neighbor_spread(train: Any, test: Any, k: int = 10) -> Tensor:
         >>> neighbor_spread(torch.eye(3)[:2], torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), k=2).tolist()
         [0.75, 1.0]
     """
-    x, t = torch.as_tensor(train), torch.as_tensor(test)
+    x, t = _floats(train), _floats(test)
     k = min(k, len(x))
     if k < 2:
         raise ValueError(f"expected at least 2 neighbors, found k = {k} of {len(x)} items: give more")
@@ -333,11 +335,17 @@ def loss_head(train: Any, loss: Any, test: Any, *, hidden: int = 128, seed: int 
 
 
 def _standardized(train: Any, test: Any) -> tuple[np.ndarray, np.ndarray]:
-    x, t = (torch.as_tensor(one) for one in (train, test))
+    x, t = (_floats(one) for one in (train, test))
     require_features(train=x, test=t)
     mean, scale = x.mean(0), x.std(0)
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     return ((x - mean) / scale).cpu().numpy(), ((t - mean) / scale).cpu().numpy()
+
+
+def _floats(x: Any) -> Tensor:
+    """Returns numbers as a tensor; whole ones as float32."""
+    given: Tensor = torch.as_tensor(x)
+    return given if given.is_floating_point() else given.float()
 
 
 def _array(x: Any) -> Any:

@@ -24,7 +24,7 @@ from vergence.training.folder import RunFolder
 from vergence.utils.terminal import late_bar
 from vergence.utils.threads import fixed
 
-__all__ = ["calibration_items", "dictionary", "fit_and_save", "loaded_or_fitted", "training_items"]
+__all__ = ["dictionary", "fit_and_save", "loaded_or_fitted", "opened", "training_items"]
 
 UNSEEN = 2_000  # test items that show how far the scores of training items are off
 DICTIONARY_FROM = 4_000  # images
@@ -152,10 +152,10 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
         if known and found.model == of_module(method):
             return found
     try:
-        opened = _opened(folder)
+        data = opened(folder)
     except ValueError as error:
         raise ValueError(f"{folder.path} has no detector yet, and its data cannot be opened to fit one: {error}") from None
-    fitted = _in_evaluation(folder, method, opened, device)
+    fitted = _in_evaluation(folder, method, data, device)
     try:
         folder.write_checked(FILE, fitted.content())
     except ValueError as error:
@@ -169,19 +169,14 @@ def training_items(folder: RunFolder) -> Items:
     Raises:
         ValueError: They cannot be opened.
     """
-    return _opened(folder).train
+    return opened(folder).train
 
 
-def calibration_items(folder: RunFolder) -> Items | None:
-    """Returns the items that a run's training kept for calibration; None where it kept none.
+def opened(folder: RunFolder) -> Data:
+    """Returns a run's data with its calibration part, which each call reads again.
 
     Raises:
         ValueError: They cannot be opened.
     """
-    return _opened(folder).calibration
-
-
-def _opened(folder: RunFolder) -> Data:
-    """Returns a run's data with its calibration part."""
     config = folder.config
     return calibration.split(open_data(config.data, workers=config.fit.workers), config)

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from vergence.data.sources import with_shape
 from vergence.detection import p_values, reportable, surprise
 from vergence.objectives.core import ConditionalObjective
 from vergence.runs.findings import write_run_page
-from vergence.runs.fitting import calibration_items, training_items
+from vergence.runs.fitting import opened
 from vergence.runs.identity import of_array, of_items, of_module, versions
 from vergence.runs.score import Decisions
 from vergence.runs.scoring import require_calibration
@@ -58,7 +59,8 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
             f"expected a run with p(target | context) for --pairs, found objective '{run.folder.config.model.objective}', which "
             "has none; train again with --objective gje, or with gmje where a context has several answers"
         )
-    held_out = calibration_items(run.folder)
+    data = opened(run.folder)
+    held_out = data.calibration
     if held_out is None or len(held_out) < FEWEST:
         found = 0 if held_out is None else len(held_out)
         raise ValueError(
@@ -66,7 +68,7 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
         )
     calibration = pair_scores(run, _pairs(run, held_out), batch_size)
     require_calibration(calibration)
-    decisions, known = Decisions(len(calibration), fdr), _known(training_items(run.folder), held_out)
+    decisions, known = Decisions(len(calibration), fdr), _known(data.train, held_out)
     print(f"note: {reportable(len(calibration), len(given), fdr)}", file=sys.stderr)
     job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": batch_size}
     job |= {"calibration": hashlib.sha256(calibration.tobytes()).hexdigest(), **versions(), **run.recorded()}
@@ -76,7 +78,10 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
         for start in range(kept.done, len(given), batch_size):
             part = given.subset(torch.arange(start, min(start + batch_size, len(given))))
             score = pair_scores(run, part, batch_size)
-            columns: dict[str, Any] = {"name": list(part.names), "score": score, "p_value": p_values(calibration, score)}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a batch; the whole is judged at the end
+                p = p_values(calibration, score)
+            columns: dict[str, Any] = {"name": list(part.names), "score": score, "p_value": p}
             columns |= {"level": [LEVEL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
             kept.append({**columns, "seen": np.isin(_marks(part), known).astype(np.uint8)}, len(part))
             advance(len(part))
