@@ -15,6 +15,7 @@ from vergence.detection import (
     weighted_p_values,
     weighted_select,
 )
+from vergence.detection.shift import drift_of_counts
 
 
 def rng():
@@ -163,3 +164,10 @@ def test_equal_to_nonconform(nonconform):
     code += "result = f(p_values=p, test_scores=s, calib_scores=c, test_weights=v, calib_weights=w, alpha=0.2)"
     found = weighted_select(c, s, w, v, 0.2)
     assert found.any() and (found == nonconform(code, p=p, **arrays)).all()
+
+
+@pytest.mark.parametrize("statistic", ["fisher", "ks", "ks_greater"])
+def test_counts_of_p_values_give_the_same_as_the_p_values(statistic):
+    rank = np.random.default_rng(0).integers(1, 202, 500)
+    found = drift_of_counts(np.bincount(rank, minlength=202), statistic=statistic)
+    assert found == drift(rank / 201, 200, statistic=statistic)

@@ -269,10 +269,19 @@ def drift(
     require_choice("statistic", statistic, ("fisher", "ks", "ks_greater"))
     require_count(1, EXACT, n_calibration=n_calibration)
     p = require_p_values(p_values).cpu().numpy()
-    n, m = n_calibration, len(p)
+    return _drift(counts_of(p, n_calibration, rank_grid(n_calibration)), n_calibration, len(p), statistic, random_state)
+
+
+def drift_of_counts(counts: npt.NDArray[np.int64], *, statistic: str = "fisher", random_state: Seed = 0) -> Drift:
+    """Returns `drift` of p-values k / (n + 1), of which ``counts`` (n + 2,) has the number for each k: any number of items."""
+    n = len(counts) - 2
+    return _drift(np.cumsum(counts)[rank_grid(n)], n, int(counts.sum()), statistic, random_state)
+
+
+def _drift(counts: npt.NDArray[np.int64], n: int, m: int, statistic: str, random_state: Seed) -> Drift:
+    """Returns the test of the numbers of p-values up to each rank of the grid, (G,), of m items."""
     null = _null if isinstance(random_state, int) else _null.__wrapped__
-    ranks = rank_grid(n)
-    found = float(_statistic(counts_of(p, n, ranks)[None], n, m, ranks, statistic)[0])
+    found = float(_statistic(counts[None], n, m, rank_grid(n), statistic)[0])
     p_value = (1 + float((null(n, m, statistic, random_state) >= found * (1 - ROUNDING)).sum())) / (SAMPLES + 1)
     return Drift(found, p_value, _sentence(m, p_value))
 
