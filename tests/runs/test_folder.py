@@ -371,6 +371,13 @@ def test_a_folder_that_is_mostly_copies_is_judged(tmp_path):
     assert len(set(found.score[:480])) == 1 and found.same_as[1:480] == ["0"] * 479
 
 
+def test_near_copies_of_flat_pictures_are_named(tmp_path):
+    x = photographs(200)[:, :, :12]  # 12 x 24
+    x[150:160] = (x[10:20].float() + 2).clamp(0, 255).byte()
+    found = judged(tmp_path, x.numpy())
+    assert [found.similar_to[i] for i in range(150, 160)] == [str(i) for i in range(10, 20)]
+
+
 def test_confirmed_items_need_not_be_among_those_that_are_held(tmp_path, monkeypatch):
     x, odd = mixed(photographs(300), drawings(20))
     original = judging.collected

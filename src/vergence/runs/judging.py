@@ -29,7 +29,7 @@ from vergence.detection.measurements import Measured
 from vergence.detection.parts.moments import deviation
 from vergence.detection.parts.tails import Tail
 from vergence.runs.detector import usable_levels
-from vergence.runs.folder_levels import Described
+from vergence.runs.folder_levels import THUMBNAIL, Described
 from vergence.runs.levels import MOST_ITEMS, Arrays, Found, Leveled, collected, streamed
 from vergence.runs.robust import RobustScores
 from vergence.training.calibration import FEWEST, digests
@@ -188,7 +188,8 @@ def judge(
         described["measured"] = np.concatenate([described["measured"][:, :-2], sizes[found.index.numpy()]], 1)
     usable, notes = usable_levels(found.levels)
     names = names_of(items, found.index)
-    alike = _alike(described.get("thumbnail"), found.digests, items.shape[:1])
+    side = min(THUMBNAIL, settings.get("size") or THUMBNAIL)
+    alike = _alike(described.get("thumbnail"), found.digests, (items.shape[0], *(min(side, n) for n in items.shape[1:])))
     robust, each = _scored(usable, alike, found.digests, _known(names, items.names, confirmed), seed)
     others = _others(levels, items, found, robust, advance, kept.others, settings)
     each = np.concatenate([each, others["each"]]) if others else each
@@ -235,14 +236,14 @@ def _known(names: list[str], everyone: Sequence[str], confirmed: list[str]) -> n
     return np.isin(np.asarray(names), np.asarray(confirmed, dtype=np.str_))
 
 
-def _alike(thumbnails: np.ndarray | None, marks: np.ndarray, channels: tuple[int, ...]) -> np.ndarray:
-    """Returns a label for each item that equal ones share, and near-duplicates of images (`vergence.detection.near_groups`)."""
+def _alike(thumbnails: np.ndarray | None, marks: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns a label for each item that equal ones share, and near-duplicates of images (`vergence.detection.near_groups`).
+
+    Thumbnails are rows of numbers in [0, 1], each of an image of ``shape``.
+    """
     if thumbnails is None:
         return np.unique(marks, return_inverse=True)[1]
-    side = round((thumbnails.shape[1] / channels[0]) ** 0.5)
-    if channels[0] * side * side != thumbnails.shape[1]:  # less than 16 pixels high or wide, and not square
-        return np.unique(marks, return_inverse=True)[1]
-    x = torch.from_numpy(thumbnails).reshape(-1, channels[0], side, side)
+    x = torch.from_numpy(thumbnails).reshape(-1, *shape)
     return np.asarray(near_groups((255 * x).round().clamp(0, 255).byte(), marks))
 
 
