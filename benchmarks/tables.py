@@ -703,7 +703,7 @@ def notes_table() -> str:
     return grid(["ledger", "lines", "note"], body)
 
 
-OTHER_SINCE = {"vje": "2026-11-23T05", "patches": "2026-11-23T09"}  # when they got two learning rates, and two layers
+OTHER_SINCE = {"vje": "2026-11-23T05"}  # when it got two learning rates
 DEFAULT = "default 5"  # name of today's default detector in the ledger
 FOREIGN = {  # columns of the tables of out-of-distribution detection
     "cifar10": ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred"),
