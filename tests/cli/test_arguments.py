@@ -114,3 +114,8 @@ def test_help_loads_no_numerics():
     code += "print([m for m in ('torch', 'numpy', 'sklearn', 'plotly', 'jinja2') if m in sys.modules], file=sys.stderr)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stderr.strip() == "[]"
+
+
+def test_a_setting_that_is_given_twice_is_refused():
+    with pytest.raises(ValueError, match="expected each --set NAME once, found nu twice"):
+        options.parse_settings(["nu=1", "nu=2"])

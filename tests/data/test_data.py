@@ -15,14 +15,14 @@ import torch
 from PIL import Image, ImageOps
 from tests.conftest import DATA_ROOT
 
-from vergence.data.arrays import from_array
+from vergence.data.arrays import from_array, open_arrays
 from vergence.data.config import DataConfig
 from vergence.data.folders import listing, readable
 from vergence.data.images import ImageFiles, channels, decode, image_mode
-from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches
+from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches, spaced
 from vergence.data.loading import load
 from vergence.data.pixels import fit
-from vergence.data.sources import open_data, open_items
+from vergence.data.sources import open_data, open_items, open_whole
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -851,3 +851,65 @@ def test_no_bar_without_a_terminal(tmp_path, capfd, monkeypatch):
     write_folder(tmp_path, ["."], n=5)
     opened(tmp_path)
     assert capfd.readouterr() == ("", "")
+
+
+def test_parts_of_a_file_have_as_many_labels_and_targets_as_items(tmp_path):
+    x = np.zeros((15, 4), dtype=np.float32)
+    np.savez(tmp_path / "a.npz", x_train=x[:10], x_test=x[:5], y_train=np.arange(5), y_test=np.arange(10))
+    np.savez(tmp_path / "b.npz", context=x[:10], target=x[:9], context_test=x[:5], target_test=x[:6])
+    for name, words in (("a", "as many rows in y_train of a.npz as in x_train"), ("b", "rows in target of b.npz as in context")):
+        with pytest.raises(ValueError, match=words):
+            open_data(DataConfig(source=str(tmp_path / f"{name}.npz")))
+
+
+def test_what_lies_beside_the_parts_of_a_folder_is_named(tmp_path):
+    for part in ("train", "test", "val"):
+        for i in range(2):
+            write(tmp_path / part / f"{i}.png", seed=i)
+    write(tmp_path / "more.png")
+    found = listing(tmp_path)
+    assert len(found.names) == 4
+    assert {(one.name, one.reason) for one in found.skipped} == {
+        (n, "beside the parts train/ and test/") for n in ("val", "more.png")
+    }
+
+
+def test_bytes_and_odd_characters_in_names_and_labels(tmp_path):
+    x = np.zeros((2, 4), dtype=np.float32)
+    np.savez(tmp_path / "x.npz", x=x, names=np.array(["é0".encode(), b"caf\xe9"]), labels=np.array(["ä".encode(), b"b"]))
+    found = open_arrays(tmp_path / "x.npz", 1 << 20)
+    assert list(found.items.names) == ["é0", "bytes:caf%E9"] and found.classes == ("b", "ä")
+    np.savez(tmp_path / "y.npz", x=x, names=np.array(["a\0b", "a\udce9"]))
+    assert list(open_arrays(tmp_path / "y.npz", 1 << 20).items.names) == ["a␀b", "bytes:a%E9"]
+
+
+def test_labels_out_of_range_are_named(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 4), dtype=np.float32), y=np.array([0, 200_000]))
+    with pytest.raises(ValueError, match=r"labels from -1 to 99,999 in y of x.npz, found 0 to 200000"):
+        open_arrays(tmp_path / "x.npz", 1 << 20)
+
+
+def test_pixels_beyond_16_bits_are_refused(tmp_path):
+    Image.fromarray(np.full((9, 9), 70_000, dtype=np.int32)).save(tmp_path / "i.tif")
+    with pytest.raises(ValueError, match="pixels beyond 16 bits"):
+        decode(tmp_path / "i.tif", (1, 9, 9))
+
+
+def test_a_table_is_opened_whole(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}), tmp_path / "x.parquet")
+    assert open_whole(str(tmp_path / "x.parquet")).shape == (2,)
+
+
+def test_a_damaged_copy_of_a_built_in_set_is_one_line(tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part, kind in (("train", "images-idx3"), ("train", "labels-idx1"), ("t10k", "images-idx3"), ("t10k", "labels-idx1")):
+        (folder / f"{part}-{kind}-ubyte").write_bytes(b"")
+    with pytest.raises(ValueError, match="found it missing or incomplete"):
+        open_data(DataConfig(source="mnist", root=str(tmp_path)))
+
+
+def test_evenly_spaced_items_of_very_many_stay_in_range():
+    assert spaced(16_777_220, 10_000).max() == 16_777_219 and len(spaced(16_777_220, 10_000)) == 10_000

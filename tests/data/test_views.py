@@ -526,7 +526,6 @@ def test_bad_statistics_are_refused(mean, std):
         {"flip": 1.1},
         {"solarize": -0.1},
         {"noise": -1.0},
-        {"mask": math.nan},
         {"scale": -0.1},
     ],
 )
@@ -536,6 +535,12 @@ def test_bad_strengths_are_refused(wrong):
         ImageViews(config, 32)
     with pytest.raises(ValueError, match=f"expected {next(iter(wrong))}"):
         VectorViews(config, torch.zeros(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("wrong", [{"mask": math.nan}, {"noise": math.inf}, {"jitter": (math.inf, 0.0, 0.0, 0.0)}])
+def test_strengths_that_are_not_finite_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"expected {next(iter(wrong))} to be finite, found"):
+        replace(NOTHING, **wrong)
 
 
 def test_views_of_one_pixel_and_a_crop_without_batch_are_refused():

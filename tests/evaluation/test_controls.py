@@ -1,7 +1,11 @@
 import pytest
 import torch
 
+from vergence.evaluation.anomaly import mahalanobis
 from vergence.evaluation.controls import pca, pixels
+from vergence.evaluation.knn import knn_accuracy
+from vergence.evaluation.parts.spread import effective_rank
+from vergence.evaluation.sampling import sliced_wasserstein
 
 
 def test_pixels():
@@ -60,3 +64,13 @@ def test_pca_of_constants_and_seeds():
         pca(x, x, 0)
     with pytest.raises(ValueError, match="NaN or infinity"):
         pca(x / 0, x, 2)
+
+
+def test_whole_numbers_are_features():
+    x = torch.randint(0, 9, (40, 5), generator=torch.Generator().manual_seed(0))
+    for a, b in zip(pca(x, x[:3], dim=2), pca(x.float(), x[:3].float(), dim=2), strict=True):
+        torch.testing.assert_close(a, b)
+    assert effective_rank(x) == effective_rank(x.float())
+    torch.testing.assert_close(mahalanobis(x.float(), x[:3]), mahalanobis(x.float(), x[:3].float()))
+    assert sliced_wasserstein(x, x.double(), 50) == 0.0
+    assert knn_accuracy(x, x[:, 0], x, x[:, 0], ks=(1, 1))[1]["majority"] <= 1.0

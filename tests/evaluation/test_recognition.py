@@ -64,3 +64,10 @@ def test_statistics_that_recognize_everything():
 def test_views_that_do_not_fit_are_refused(first, second):
     with pytest.raises(ValueError, match="expected two views"):
         rank_error(torch.ones(first), torch.ones(second))
+
+
+def test_an_item_that_is_not_finite_charges_itself_alone():
+    a = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    b = a.clone()
+    b[0] = torch.nan
+    assert rank_error(a, b) == pytest.approx(1 / 6)

@@ -323,7 +323,7 @@ def test_long_growth_shows_a_progress_bar(train, monkeypatch):
         ({"reg_covar": math.nan}, "expected reg_covar > 0, found nan"),
         ({"signals": 0}, "expected signals to be a whole number of at least 1, found 0"),
         ({"items_per_node": 0}, "expected items_per_node > 0, found 0"),
-        ({"max_nodes": 1}, "expected max_nodes of at least 2, found 1"),
+        ({"max_nodes": 1}, "expected max_nodes to be a whole number of at least 2, found 1"),
         ({"eps_b": 2.0}, "expected eps_b in \\(0, 1\\], found 2.0"),
     ],
 )

@@ -136,6 +136,6 @@ def test_limits():
 
 
 def test_bad_input_is_one_clear_line():
-    for options, words in (({"epsilon": 0.001}, "epsilon of at least 0.0125"), ({"prototypes": 0}, "prototypes to be a whole")):
+    for options, words in (({"epsilon": 0.001}, "epsilon of at least 0.025"), ({"prototypes": 0}, "prototypes to be a whole")):
         with pytest.raises(ValueError, match=words):
             SwAV(D, **options)

@@ -36,6 +36,8 @@ RUN: dict[type, Callable[[Any], None]] = {
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; exits with 0, with 2 for an error that the user can correct, or with 128 + signal when stopped."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are any bytes
     if arguments[:1] == ["--version"]:
         print(f"vergence {__version__}")
         return

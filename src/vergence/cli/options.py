@@ -141,6 +141,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         name, value = parse(pair)
         if name in ("options", "source"):
             raise ValueError(f"expected --set NAME=VALUE with the name of one setting, found '{_shortened(pair)}'")
+        if name in settings or name in options:
+            raise ValueError(f"expected each --set NAME once, found {name} twice; leave one out")
         (settings if name in known else options)[name] = value
     return settings | ({"options": options} if options else {})
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches
 from vergence.data.loading import rows_in_chunk
 from vergence.utils.devices import total_memory
@@ -128,7 +129,12 @@ def checked_names(names: Array, n: int, where: str) -> list[str]:
     if names.shape != (n,) or names.dtype.kind not in "US":
         found = f"found {names.dtype} of shape {names.shape}"
         raise ValueError(f"expected {n} texts in {where}, the name of each item, {found}; give one name per row")
-    return [str(name) for name in names.astype(str)]
+    return [written_name(str(name).replace("\0", "\N{SYMBOL FOR NULL}")) for name in _texts(names)]
+
+
+def _texts(values: Array) -> Array:
+    """Returns texts; bytes are read as UTF-8."""
+    return np.char.decode(values, "utf-8", "surrogateescape") if values.dtype.kind == "S" else values
 
 
 def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str, Array], list[str]]:
@@ -201,6 +207,9 @@ def _pairs(arrays: dict[str, Array], name: str) -> Source:
     label = next((key for key in LABEL_KEYS if key in arrays), None)
     if label is not None and (f"{label}_test" in arrays) != bool(tests):
         raise ValueError(f"expected {label}_test in {name} if it has context_test, and only then; give both or neither")
+    for end in ("", "_test") if tests else ():
+        for key in ("target", *((label,) if label else ())):
+            _require_rows(arrays, f"context{end}", f"{key}{end}", name)
     if tests:
         keys = (*PAIR_KEYS, *((label,) if label else ()))
         arrays = {key: _joined(arrays[key], arrays[f"{key}_test"], key, name) for key in keys}
@@ -214,12 +223,21 @@ def _two_parts(arrays: dict[str, Array], name: str, double: bool) -> Source:
     y = [key for key in PART_KEYS[1::2] if key in arrays]
     if len(y) == 1:
         raise ValueError(f"expected y_train and y_test in {name}, found {y[0]} alone; give both or neither")
+    for part in ("train", "test") if y else ():
+        _require_rows(arrays, f"x_{part}", f"y_{part}", name)
     n = len(channels_first(arrays["x_train"], f"x_train of {name}"))
     items = from_array(_joined(arrays["x_train"], arrays["x_test"], "x", name), name, double=double)
     items.names = RowNames(torch.cat([torch.arange(n), torch.arange(len(items) - n)]))
     labels = {"y": _joined(arrays["y_train"], arrays["y_test"], "y", name)} if y else {}
     items.labels, classes = _labels(labels, ("y",), len(items), name)
     return Source(items, classes, torch.arange(len(items)) >= n, "x_test of the file")
+
+
+def _require_rows(arrays: dict[str, Array], a: str, b: str, name: str) -> None:
+    """Raises a ValueError unless two arrays of a file have as many rows."""
+    if arrays[a].shape[:1] != arrays[b].shape[:1]:
+        found = f"found {arrays[b].shape} and {arrays[a].shape}"
+        raise ValueError(f"expected as many rows in {b} of {name} as in {a}, {found}; give one for each item")
 
 
 def _joined(train: Array, test: Array, key: str, name: str) -> Array:
@@ -253,9 +271,12 @@ def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str,
     if y.shape not in ((n,), (n, 1)):
         raise ValueError(f"expected {n} labels in {key} of {name}, one per item, found shape {y.shape}")
     if y.dtype.kind in "US":
-        classes, y = np.unique(y.reshape(n).astype(str), return_inverse=True)
-        return torch.from_numpy(y.astype(np.int64)), tuple(str(one) for one in classes)
-    if y.dtype.kind not in "iub" or y.min() < -1 or y.max() >= MOST_CLASSES:
-        hint = "number the classes 0, 1, ... (-1 for unknown), or give their names"
+        classes, y = np.unique(_texts(y.reshape(n)), return_inverse=True)
+        return torch.from_numpy(y.astype(np.int64)), tuple(written_name(str(one)) for one in classes)
+    hint = "number the classes 0, 1, ... (-1 for unknown), or give their names"
+    if y.dtype.kind not in "iub":
         raise ValueError(f"expected labels as whole numbers or strings in {key} of {name}, found type {y.dtype}; {hint}")
+    if y.min() < -1 or y.max() >= MOST_CLASSES:
+        found = f"found {y.min()} to {y.max()}"
+        raise ValueError(f"expected labels from -1 to {MOST_CLASSES - 1:,} in {key} of {name}, {found}; {hint}")
     return torch.from_numpy(y.reshape(n).astype(np.int64)), tuple(str(i) for i in range(int(y.max()) + 1))

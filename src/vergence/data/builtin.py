@@ -92,7 +92,7 @@ def _torchvision(name: str, root: str, download: bool, part: Part) -> _Images:
         which = {"split": "train+unlabeled" if part == "train" else "test"}
     try:
         opened = getattr(datasets, TORCHVISION[name])(root, download=download, **which)
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError, AssertionError) as error:  # torchvision's of damaged files
         if download:
             raise ValueError(f"expected to download {name} into {root}, found: {error}; check connection and disk") from None
         hint = "pass --download to fetch it, or --data-root FOLDER where torchvision's copy lies"

@@ -59,6 +59,8 @@ class ViewConfig(Checked):
         scale: Vectors: standard deviation of the logarithm of a factor per sample.
     """
 
+    finite = True
+
     crop: tuple[float, float] = (0.2, 1.0)
     flip: float = 0.5
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)

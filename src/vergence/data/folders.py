@@ -54,14 +54,18 @@ def base(path: Path) -> Path:
 def listing(path: Path) -> Listing:
     """Lists the images of a folder, or a single one; hidden files and folders are left out.
 
-    Sub-folders ``train`` and ``test`` (or ``val``) are its parts. The first folder below (a part of) it is an image's class;
-    images beside such folders have the label -1. With fewer than two classes there are no labels.
+    Sub-folders ``train`` and ``test`` (or ``val``) are its parts; what lies beside them is not read, and is listed as skipped.
+    The first folder below (a part of) it is an image's class; images beside such folders have the label -1. With fewer than two
+    classes there are no labels.
 
     Raises:
         ValueError: There is no image, or a folder cannot be listed.
     """
     parts = [part for part in ("test", "val") if path.is_dir() and (path / part).is_dir() and (path / "train").is_dir()][:1]
     names, skipped = _images_below(path, ["train", *parts] if parts else [""])
+    for entry in _entries(path) if parts else ():
+        if entry.name not in ("train", *parts) and (entry.is_dir() or _is_image(entry.name)):
+            skipped.append(Skipped(written_name(entry.name), f"beside the parts train/ and {parts[0]}/"))
     if not names:
         raise ValueError(f"expected images ({' '.join(ENDINGS)}) in {path}, found none")
     inner = [name.split("/", 1)[1] for name in names] if parts else names

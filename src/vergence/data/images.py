@@ -250,7 +250,10 @@ def _eight_bit(image: Any) -> Any:
     if image.mode == "F":
         raise ValueError("32-bit float pixels; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
-        return Image.fromarray((np.asarray(image) // 256).clip(0, 255).astype(np.uint8))
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65_535:
+            raise ValueError("pixels beyond 16 bits; save it with 8 or 16 bits")
+        return Image.fromarray((values // 256).astype(np.uint8))
     return image
 
 

@@ -180,7 +180,7 @@ def open_whole(
         return items
     path = _existing(source)
     if _is_array(path):
-        return open_arrays(path, memory).items
+        return _open_rows(path, memory).items
     found = listing(path)
     return ImageFiles(base(path), found.names, (channels(base(path), found.names), size, size), found.labels, found.skipped)
 

@@ -2,6 +2,7 @@
 
 import array
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,7 +215,10 @@ class _Numbers:
                     f"line {line} of {self.file}: expected decimal points or decimal commas, {found}; use one of them"
                 )
         try:
-            return float(text.replace(",", ".") if self.commas else text)
+            value = float(text.replace(",", ".") if self.commas else text)
+            if not math.isfinite(value) or "_" in text:
+                raise ValueError
+            return value
         except ValueError:
             shown = repr(text if len(text) <= 40 else f"{text[:40]}...")
             raise ValueError(f"line {line} of {self.file}: expected a number in column {name}, found {shown}") from None

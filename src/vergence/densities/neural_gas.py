@@ -73,7 +73,7 @@ class NeuralGas:
         max_age: int = 50,
         decay: float = 0.995,
     ) -> None:
-        require_at_least(2, max_nodes=max_nodes)
+        require_count(2, max_nodes=max_nodes)
         require_count(1, insert_every=insert_every)
         require_at_least(1, max_age=max_age)
         require_within("(0, 1]", eps_b=eps_b, decay=decay)
@@ -130,7 +130,7 @@ class NeuralGas:
             ValueError: The items are not finite (N, D), too few or of another D than before, or ``signals`` is negative.
         """
         X = self._read(X, least=1 if len(self._w) else 2)
-        require_at_least(0, signals=signals)
+        require_count(0, signals=signals)
         if not len(self._w):
             self._origin = X.mean(0)
             self._first_units(X[torch.randperm(len(X), generator=generator)[:2].numpy()])

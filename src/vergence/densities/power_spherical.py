@@ -140,6 +140,7 @@ class PowerSpherical(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
         far = 0.25 * (value - self.mu).square().sum(-1)  # (1 - mu^T x) / 2
+        far = torch.where(value.any(-1), far, 0.5)  # a vector of zeros has no direction: as an orthogonal one
         log_prob: Tensor = torch.special.xlog1py(self.kappa, -far.clamp(max=1)) - self._log_normalizer()
         return log_prob
 

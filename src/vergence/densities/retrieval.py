@@ -102,9 +102,13 @@ def _log_weights(density: Conditional) -> Tensor:
 def _log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the log-densities of items (M, D) under components k (B, m), as (M, B, m), and under the whole, as (M, B)."""
     if isinstance(density, GaussianMixture) and density.common is not None:  # one table for all contexts
-        parts = density.common.log_prob(z[:, None])
+        parts, logits = density.common.log_prob(z[:, None]).double(), density.mixture_distribution.logits.double()
         top = parts.amax(1, keepdim=True)
-        return parts[:, k], ((parts - top).exp() @ density.weights.mT).log() + top
+        whole = ((parts - top).exp() @ logits.softmax(-1).mT).log() + top
+        for some in whole.isneginf().nonzero().split(max(1, NUMBERS // parts.shape[1])):  # underflow: pair by pair
+            m, b = some.T
+            whole[m, b] = (parts[m] + logits[b]).logsumexp(1)
+        return parts[:, k].to(z), whole.to(z)
     parts = _log_prob_of_components(density, z)
     return parts.gather(-1, k.expand(len(parts), *k.shape)), (parts + _log_weights(density)).logsumexp(-1)
 

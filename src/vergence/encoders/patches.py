@@ -115,7 +115,8 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             seed = seed if isinstance(seed, int) else int(check_random_state(seed).randint(2**31))
             self._shape = tuple(items.shape)
             self._sample = PatchSample(self.n_patches, self.patch_size, self.stride, seed)
-        maps = PatchMaps(self._shape[0], self._settings())
+        with torch.random.fork_rng(devices=[]):
+            maps = PatchMaps(self._shape[0], self._settings())
         for _, x in items.stream(batches(len(items), self.batch_size)):
             self._sample.add(maps.shrunk(to_unit(x, DTYPES[self.dtype])))
 
@@ -147,7 +148,8 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         require_choice("dtype", self.dtype, DTYPES)
 
     def _maps(self) -> PatchMaps:
-        maps = PatchMaps(self._shape[0], self._settings()).to(DTYPES[self.dtype])
+        with torch.random.fork_rng(devices=[]):  # its atoms are random before they are set
+            maps = PatchMaps(self._shape[0], self._settings()).to(DTYPES[self.dtype])
         maps.set(torch.from_numpy(self.filters_), torch.from_numpy(self.bias_))
         return maps
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from vergence.evaluation.parts.errors import auroc_error
 from vergence.evaluation.parts.neighbors import cosine_distances
 from vergence.utils.checks import require_within
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_float, require_features
 
 __all__ = ["auroc_error", "detection", "knn_distance", "mahalanobis"]
 
@@ -118,7 +118,7 @@ def mahalanobis(train: Tensor, test: Tensor, labels: Tensor | None = None, shrin
     L = torch.linalg.cholesky(_covariance(x - m[y], shrinkage))
     whiten = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
     distance = [((test.double() - mean) @ whiten.T).square().sum(1) for mean in m]
-    return torch.stack(distance).amin(0).to(test.dtype)
+    return torch.stack(distance).amin(0).to(as_float(test).dtype)
 
 
 def _require_fit(train: Tensor, test: Tensor, labels: Tensor | None, shrinkage: float | None) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vergence.evaluation.parts.spread import effective_rank, normalized_std
 from vergence.evaluation.parts.symptoms import warning
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_float, require_features
 
 __all__ = ["collapse", "warning"]
 
@@ -38,6 +38,7 @@ def collapse(z: Tensor) -> dict[str, float]:
         {'std': 1.0, 'std_min': 1.0, 'effective_rank': 2.0, 'norm': 2.0}
     """
     require_features(z=z)
+    z = as_float(z)
     std = normalized_std(z)
     return {
         "std": std.mean().item(),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vergence.data.pixels import to_unit
 from vergence.utils.checks import require_count
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_float, require_features
 
 __all__ = ["pca", "pixels"]
 
@@ -58,6 +58,7 @@ def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor
 
     require_features(train=train, test=test)
     require_count(dim=dim)
+    train, test = as_float(train), as_float(test)
     model = PCA(min(dim, *train.shape), svd_solver="randomized", random_state=seed)
     with np.errstate(invalid="ignore"):  # constant training features explain 0 of a variance of 0
         model.fit(train.cpu().numpy())

@@ -56,7 +56,7 @@ def knn_accuracy(
     _require_labels(train, train_labels, test, test_labels, temperature)
     if min(ks, default=1) < 1:
         raise ValueError(f"expected every k >= 1, found {min(ks)}: leave it out")
-    kept = [k for k in ks if k <= len(train)]
+    kept = [k for k in dict.fromkeys(ks) if k <= len(train)]
     if not kept:
         return {}
     similarity, index = nearest(train, test, max(kept), block)

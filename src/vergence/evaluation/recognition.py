@@ -36,7 +36,8 @@ def rank_error(first: Any, second: Any) -> float:
     similar = a @ b.T
     own = similar.diagonal()[:, None]
     n, tied = len(own), (similar == own).fill_diagonal_(False)
-    further = (similar < own).sum() + tied.sum() / 2
+    lost = similar.isnan() & ~own.isnan()  # an item that is not finite is no competitor
+    further = ((similar < own) | lost).sum() + tied.sum() / 2
     return float(1 - further / (n * (n - 1)))
 
 

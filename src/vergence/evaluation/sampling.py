@@ -69,7 +69,9 @@ def sliced_wasserstein(real: Tensor, fake: Tensor, projections: int = 256, gener
         True
     """
     _require(real, fake, 1)
-    directions = torch.randn(real.shape[1], projections, generator=generator, dtype=real.dtype).to(real.device)
+    kind = real.dtype if real.is_floating_point() else torch.float64
+    directions = torch.randn(real.shape[1], projections, generator=generator, dtype=kind).to(real.device).double()
+    real, fake = real.double(), fake.double()
     directions = directions / directions.norm(dim=0)
     steps = max(len(real), len(fake))
     a, b = ((x @ directions).sort(0).values for x in (real, fake))

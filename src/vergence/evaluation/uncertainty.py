@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.evaluation.parts.neighbors import nearest
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_float, require_features
 
 __all__ = [
     "compressed_size",
@@ -344,8 +344,7 @@ def _standardized(train: Any, test: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _floats(x: Any) -> Tensor:
     """Returns numbers as a tensor; whole ones as float32."""
-    given: Tensor = torch.as_tensor(x)
-    return given if given.is_floating_point() else given.float()
+    return as_float(torch.as_tensor(x))
 
 
 def _array(x: Any) -> Any:

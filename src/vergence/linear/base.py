@@ -14,9 +14,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from vergence.data.items import Items, PairItems
+from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
-from vergence.linear.moments import Moments, Sums
+from vergence.linear.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
 from vergence.utils.checks import is_count, require_choice, require_count, require_numbers
 from vergence.utils.devices import as_device
@@ -76,12 +76,17 @@ class Affine:
         """Returns A (D, D) and b (D,), in the type and on the device of ``like`` (..., D).
 
         Raises:
-            ValueError: A or b has another size, or A is not finite.
+            ValueError: A or b has another size, or is not finite.
         """
         D = like.shape[-1]
         A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
-        if tuple(A.shape) not in ((), (D,), (D, D)) or tuple(b.shape) not in ((), (D,)) or not bool(A.isfinite().all()):
-            raise ValueError(f"expected A ({D}, {D}) or ({D},) and b ({D},), found shapes {tuple(A.shape)} and {tuple(b.shape)}")
+        if (
+            tuple(A.shape) not in ((), (D,), (D, D))
+            or tuple(b.shape) not in ((), (D,))
+            or not bool(A.isfinite().all() and b.isfinite().all())
+        ):
+            found = f"found shapes {tuple(A.shape)} and {tuple(b.shape)}"
+            raise ValueError(f"expected finite A ({D}, {D}) or ({D},) and b ({D},), {found}; check them")
         return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
 
     def applied(self, moments: Moments, *, centered: bool) -> Moments:
@@ -261,8 +266,11 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             self._targets(state, y)  # all classes, in one order on every process
         indexed = isinstance(X, (Items, np.ndarray, Tensor))
         if indexed and sampler is not None:
-            some = torch.linspace(0, len(X) - 1, min(len(X), RESERVOIR)).long().unique()
-            raw = next(iter(X.stream(iter([some]))))[1] if isinstance(X, Items) else as_tensor(X[some.numpy()])
+            some = spaced(len(X), RESERVOIR).unique()
+            if isinstance(X, Items):
+                some, raw = next(iter(X.stream(iter([some]))))  # without files that cannot be read
+            else:
+                raw = as_tensor(X[some.numpy()])
             self._keep(state, raw, self._targets(state, None if y is None else y[some.numpy()]))
         with Threads(device=device) as threads:
             self._absorb_blocks(state, blocks(X, y), threads, keep=not indexed)
@@ -274,7 +282,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             raw = items.to(device)
             x, t = flat(raw, sampler), self._targets(state, targets)
             if state.sums is None:
-                state.sums = Sums(x.shape[1], self.n_draws if sampler else 0, device, x.double().mean(0))
+                state.sums = Sums(x.shape[1], self.n_draws if sampler else 0, device, origin_of(x))
             self._require_width(x, len(state.sums.x))
             if sampler is not None and keep:
                 self._keep(state, raw, t)

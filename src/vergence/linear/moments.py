@@ -63,6 +63,11 @@ class Moments:
         return bool(((self.S - self.G).diagonal() <= 64 * self.eps * self.S.diagonal()).all())
 
 
+def origin_of(x: Tensor) -> Tensor:
+    """Returns the mean (D,) of items (B, D) as a number of their type, in float64; zeros of no items."""
+    return (x.double().mean(0) if len(x) else x.new_zeros(x.shape[1], dtype=torch.float64)).to(x.dtype).double()
+
+
 class Sums:
     """Sums over items, their augmentations and targets; add blocks, or other sums, in any order.
 
@@ -97,7 +102,7 @@ class Sums:
     def add(self, x: Tensor, views: Iterable[Tensor] = (), y: Tensor | None = None) -> None:
         """Adds items (B, D), their m views, each (B, D), and targets (B, L), which may have more columns than those before."""
         if self.origin is None:
-            self.origin = x.double().mean(0)
+            self.origin = origin_of(x)
         self.eps = torch.finfo(x.dtype).eps
         c = self.origin.to(x.dtype)
         x = x - c

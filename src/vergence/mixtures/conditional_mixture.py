@@ -20,7 +20,7 @@ from vergence.densities import em
 from vergence.densities.covariance import Dense, LowRank
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import GaussianMixture
-from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
+from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
 from vergence.utils.checks import require_choice
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
@@ -142,7 +142,7 @@ class ConditionalMixture(Conditional):
         one = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
             return one
-        random_states = np.random.default_rng(seed_of(self.random_state)).integers(2**31 - 1, size=R)
+        random_states = np.random.default_rng(shared_seed(self.random_state)).integers(2**31 - 1, size=R)
         seeds = np.stack([kmeans_plusplus(X, K, random_state=int(s))[0] for s in random_states])
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])

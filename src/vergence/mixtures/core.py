@@ -18,6 +18,7 @@ from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import require_count, require_numbers, require_within
 from vergence.utils.devices import as_device
+from vergence.utils.distributed import rank_and_size
 
 __all__ = ["Conditional", "Predictive", "Scale", "seed_of", "to_numpy", "warn_unfinished"]
 
@@ -234,6 +235,14 @@ def to_numpy(x: Any) -> Any:
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
     require_numbers(x)
     return x
+
+
+def shared_seed(random_state: Any) -> int:
+    """Returns `seed_of`, the same on every process: that of the first one, where several fit to parts of the data."""
+    seed = torch.tensor(seed_of(random_state))
+    if rank_and_size()[1] > 1:
+        torch.distributed.broadcast(seed, 0)
+    return int(seed)
 
 
 def seed_of(random_state: Any) -> int:

@@ -23,7 +23,7 @@ from vergence.densities import em
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.neural_gas import NeuralGas, nearest_node
-from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
+from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
 from vergence.utils.checks import require_choice, require_count, require_positive
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
@@ -150,7 +150,7 @@ class GrowingNeuralGas(Conditional):
         """Returns the graph grown on the sorted items, so that their order does not matter."""
         gas = self._gas(*X.shape)
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
-        X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(seed_of(self.random_state))
+        X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(shared_seed(self.random_state))
         with late_bar("growing", total, "signals") as advance:
             while left:
                 left -= (n := min(CHUNK, left))

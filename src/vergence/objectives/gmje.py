@@ -111,10 +111,11 @@ class GMJE(ConditionalObjective):
         if self.loss != "mi_kl":
             return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
         a, b = information.view_moments(za, zb, self.shrinkage)
+        learned = isinstance(self.prototypes, Prototypes)
         with torch.no_grad():
-            constant = self.joint()
+            constant = self.joint() if learned else p  # that of EM has no gradient
         terms = {"mi": -information.pointwise_information(constant, za, zb), "kl": self.eta * information.kl_views(a, b)}
-        if isinstance(self.prototypes, Prototypes):
+        if learned:
             terms["fit"] = -p.log_prob(torch.cat([za, zb], 1).detach()).mean()
         return terms
 

@@ -35,7 +35,7 @@ class SwAV(Objective):
         dim: Features D of the embeddings.
         prototypes: Number K of prototypes, >= 1.
         temperature: Temperature tau > 0 of the prediction.
-        epsilon: Temperature eps >= 0.0125 of the codes; exp(1 / eps) overflows float32 soon below that.
+        epsilon: Temperature eps >= 0.025 of the codes; Sinkhorn's sums, down to exp(-2 / eps), underflow float32 soon below.
         iterations: Iterations of Sinkhorn's algorithm, >= 1.
         frozen_steps: Steps in which the prototypes stay as they are, >= 0.
 
@@ -66,7 +66,7 @@ class SwAV(Objective):
         require_count(prototypes=prototypes, iterations=iterations)
         require_count(0, frozen_steps=frozen_steps)
         require_positive(temperature=temperature)
-        require_at_least(0.0125, epsilon=epsilon)
+        require_at_least(0.025, epsilon=epsilon)  # below it exp(-2 / epsilon), a row's sum in Sinkhorn's, underflows in float32
         self.dim, self.temperature, self.epsilon = dim, float(temperature), float(epsilon)
         self.iterations, self.frozen_steps = iterations, frozen_steps
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dim), dim=1, eps=EPS))

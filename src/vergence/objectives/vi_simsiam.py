@@ -22,6 +22,7 @@ depend on its batch.
 Shapes: B pairs, D features. Terms: means over pairs, in nats.
 """
 
+import math
 from typing import ClassVar
 
 import torch
@@ -63,7 +64,7 @@ class VISimSiam(Objective):
         super().__init__()
         hidden = max(dim // 4, 16) if hidden is None else hidden
         require_count(2, dim=dim, hidden=hidden)
-        if not beta >= 0:
+        if not 0 <= beta < math.inf:
             raise ValueError(f"expected beta >= 0, found {beta}: 1 is the evidence lower bound, 0 the likelihood alone")
         self.dim, self.beta = dim, float(beta)
         self.predictor = projector(dim, (hidden, dim + 1))

@@ -113,7 +113,7 @@ class VJE(Objective):
         super().__init__()
         unknown = set(terms) - {"directional", "radial", "kl"}
         hidden = max(dim // 4, 16) if hidden is None else hidden
-        if not nu > 0 or not beta >= 0:
+        if not nu > 0 or not 0 <= beta < math.inf:
             raise ValueError(f"expected nu > 0 and beta >= 0, found nu={nu}, beta={beta}")
         require_count(1, hidden=hidden)
         if unknown or not terms:

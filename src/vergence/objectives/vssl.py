@@ -127,7 +127,7 @@ class VSSL(ConditionalObjective):
         require_count(2, hidden=hidden)  # layer normalization of one feature is constant
         require_choice("loss", loss, get_args(Loss))
         require_choice("likelihood", likelihood, get_args(Likelihood))
-        if not beta >= 0 or not 0 < floor < math.inf:
+        if not 0 <= beta < math.inf or not 0 < floor < math.inf:
             raise ValueError(f"expected beta >= 0 and floor > 0, found beta={beta}, floor={floor}: the defaults are 1 and 0.01")
         self.dim, self.loss, self.likelihood, self.beta, self.floor = dim, loss, likelihood, float(beta), float(floor)
         self.mean = projector(dim, (hidden, dim)) if predictor else nn.Identity()

@@ -5,7 +5,7 @@ import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vergence.encoders.names import is_closed_form, is_only_closed_form
 from vergence.evaluation.parts.symptoms import warning
@@ -16,9 +16,6 @@ from vergence.report.reading import RunFiles, read
 from vergence.report.reference import Reference, reference
 from vergence.report.rendering import count, is_number, number, write
 from vergence.report.show import PREDICTIVE
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["write_report"]
 

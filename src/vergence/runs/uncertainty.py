@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.data.items import Items, PairItems, batches
+from vergence.data.items import Items, PairItems, batches, spaced
 from vergence.data.pixels import center_crop, to_bytes, to_unit
 from vergence.data.sources import Data
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
@@ -82,11 +82,6 @@ def measure(run: Run, opened: Data, train: Tensor, test: Tensor, *, crops: int =
 def share(right: Tensor | None) -> float | None:
     """Returns the share of items without error; None where it is unknown."""
     return None if right is None else float(right.double().mean())
-
-
-def spaced(n: int, most: int) -> Tensor:
-    """Returns at most so many of the numbers 0 .. n-1, evenly spaced."""
-    return torch.linspace(0, n - 1, min(n, most)).long()
 
 
 def _labels(items: Items, index: Tensor) -> Tensor | None:

@@ -43,7 +43,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         assert input.ndim >= 2
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
+        if not self.training and self.running_mean is not None:
             return super().forward(x)
         from torch.distributed.nn.functional import all_reduce
 
@@ -55,10 +55,11 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         centered = y - mean.view(shape)
         var = all_reduce(centered.square().sum(dims)) / n
         with torch.no_grad():
-            assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean.detach(), self.momentum or 0.1)
-            self.running_var.lerp_(var.detach() * n / (n - 1), self.momentum or 0.1)
+            if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+                self.num_batches_tracked.add_(1)
+                rate = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean.detach(), rate)
+                self.running_var.lerp_(var.detach() * n / (n - 1), rate)
         normal: Tensor = centered * torch.rsqrt(var + self.eps).view(shape)
         if self.affine:
             normal = normal * self.weight.view(shape) + self.bias.view(shape)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vergence import methods, objectives
 from vergence.data.config import ViewConfig
-from vergence.data.items import Items, PairItems
+from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.data.views import ImageViews, VectorViews, Views
@@ -186,7 +186,7 @@ def input_shapes(opened: Data) -> tuple[tuple[int, ...], tuple[int, ...] | None]
     if isinstance(opened.train, PairItems):
         target = opened.train.target_shape
         return shape, None if target == shape else target
-    return (shape if opened.size is None else (shape[0], opened.size, opened.size)), None
+    return (shape if len(shape) == 1 else (shape[0], *2 * (opened.size or shape[1],))), None
 
 
 def initial_method(
@@ -214,7 +214,7 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
     They are float64 where the items are, and float32 otherwise.
     """
-    some = torch.linspace(0, len(items) - 1, min(len(items), STATISTICS_FROM)).long()
+    some = spaced(len(items), STATISTICS_FROM)
     parts = [x if isinstance(x, (tuple, list)) else (x,) for _, x in items.stream(iter(some.split(256)))]
     moments = [_moments(torch.cat([part[i] for part in parts])) for i in range(len(parts[0]))]
     return torch.cat([m for m, _ in moments]), torch.cat([s for _, s in moments])

@@ -70,6 +70,8 @@ class ModelConfig(Checked):
         input_std: Standard deviation per channel, as ``input_mean``.
     """
 
+    finite = True
+
     encoder: str = "small"
     objective: str = "vje"
     method: str | None = None
@@ -220,6 +222,8 @@ class FitConfig(Checked):
         threads: CPU threads of each process; ``None`` chooses one or all by measuring, which a resumed run does not repeat.
         strict: Whether the run stops when the embedding collapses.
     """
+
+    finite = True
 
     most: typing.ClassVar[dict[str, float]] = {
         **dict.fromkeys(

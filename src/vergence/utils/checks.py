@@ -140,22 +140,32 @@ def _is_number(name: str, value: Any) -> bool:
 
 
 class Checked:
-    """A dataclass base that raises a ValueError for fields of another type, or out of their bounds in ``least`` and ``most``."""
+    """A dataclass base that raises a ValueError for fields of another type, or out of their bounds in ``least`` and ``most``.
 
+    With ``finite``, for numbers that are not, too, which JSON cannot hold.
+    """
+
+    finite: typing.ClassVar[bool] = False
     least: typing.ClassVar[dict[str, float]] = {}
     most: typing.ClassVar[dict[str, float]] = {}
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(type(self)).items():
-            if name in ("least", "most"):
+            if name in ("finite", "least", "most"):
                 continue
             value = getattr(self, name)
             if not _fits(value, hint):
                 raise ValueError(f"expected {name} to be {_described(hint)}, found {value!r}")
+            if self.finite and any(isinstance(one, float) and not math.isfinite(one) for one in _numbers(value)):
+                raise ValueError(f"expected {name} to be finite, found {value!r}")
             if name in self.least and value is not None and not value >= self.least[name]:
                 raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {value!r}")
             if name in self.most and value is not None and not value <= self.most[name]:
                 raise ValueError(f"expected {name} of at most {self.most[name]:,}, found {value!r}")
+
+
+def _numbers(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _fits(value: Any, hint: Any) -> bool:

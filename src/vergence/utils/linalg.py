@@ -41,6 +41,16 @@ def require_features(**named: Tensor) -> None:
         raise ValueError(f"expected the same number of features D, found {found}: use one encoder for all")
 
 
+def as_float(x: Tensor) -> Tensor:
+    """Returns whole numbers, bfloat16 and float16 as float32, others unchanged.
+
+    Example:
+        >>> as_float(torch.ones(2, dtype=torch.int64)).dtype, as_float(torch.ones(2, dtype=torch.float64)).dtype
+        (torch.float32, torch.float64)
+    """
+    return upcast_half(x) if x.is_floating_point() else x.float()
+
+
 def upcast_half(x: Tensor) -> Tensor:
     """Returns bfloat16 and float16 tensors as float32, others unchanged, for norms, logarithms and sums (also under autocast).
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_float, require_features
 
 __all__ = ["cosine_distances", "nearest"]
 
@@ -63,6 +63,7 @@ def cosine_distances(train: Tensor, test: Tensor, k: int, block: int = 2048) -> 
 def _search(train: Tensor, test: Tensor, k: int, block: int) -> tuple[Tensor, Tensor, Tensor]:
     """Returns similarities, distances and indices, (M, k) each."""
     require_features(train=train, test=test)
+    train, test = as_float(train), as_float(test)
     if not 1 <= k <= len(train):
         raise ValueError(f"expected k from 1 to the {len(train)} training items, found {k}: lower k or pass more items")
     similarity, index = _blockwise(train, test, min(max(k, LEADING + 1), len(train)), block)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_float, require_features
 
 __all__ = ["effective_rank", "normalized_std"]
 
@@ -40,7 +40,7 @@ def effective_rank(z: Tensor) -> Tensor:
     total = lam.sum()
     p = lam / total.clamp(min=torch.finfo(c.dtype).tiny)
     rank: Tensor = torch.special.entr(p).sum().exp() * (total > 0)
-    return rank.to(z.dtype)
+    return rank.to(as_float(z).dtype)
 
 
 def normalized_std(z: Tensor) -> Tensor:
@@ -57,6 +57,6 @@ def normalized_std(z: Tensor) -> Tensor:
         >>> [round(s, 3) for s in normalized_std(z).tolist()]
         [1.0, 1.0]
     """
-    u: Tensor = F.normalize(z, dim=1, eps=1e-6)
+    u: Tensor = F.normalize(as_float(z), dim=1, eps=1e-6)
     spread: Tensor = u.std(0, correction=0) * z.shape[1] ** 0.5
     return spread

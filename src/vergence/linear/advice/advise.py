@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import Items, PairItems
+from vergence.data.items import Items, PairItems, spaced
 from vergence.linear.advice.augmentations import Composed, left_out
 from vergence.linear.advice.directions import as_items
 from vergence.linear.advice.features import FEATURES, patch_features
@@ -63,7 +63,7 @@ class Budget:
 
     def part(self, n: int) -> tuple[Tensor, int]:
         """Returns which of n items operations are left out on, and how many draws to take of each."""
-        index = torch.linspace(0, n - 1, min(n, self.part_items)).long()
+        index = spaced(n, self.part_items)
         return index, max(4, math.ceil(self.part_views / len(index)))
 
 
@@ -190,6 +190,8 @@ def _encoded(labels: Any) -> tuple[tuple[str, ...], Tensor]:
     """Returns the classes, and labels 0 .. L-1; -1 for what is -1, None or not a number."""
     if labels.dtype.kind not in "iufbUSO":
         raise ValueError(f"expected labels that are whole numbers or text, found type {labels.dtype}; convert them")
+    if labels.dtype.kind == "f" and np.isinf(labels).any():
+        raise ValueError("expected labels that are whole numbers or text, found infinity: -1 and NaN mean unknown")
     if labels.dtype.kind == "f" and not np.array_equal(labels[np.isfinite(labels)], np.round(labels[np.isfinite(labels)])):
         raise ValueError("expected labels that are classes, found fractions: round them into classes first")
     unknown = np.array([v is None or v != v or v == -1 for v in labels.tolist()])

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import ArrayItems, Items, Skipped
+from vergence.data.items import ArrayItems, Items, Skipped, spaced
 from vergence.linear.reading import Augmentation, as_table, as_tensor, flat
 
 __all__ = ["Basis", "Rows", "as_items", "precision", "principal_directions"]
@@ -116,7 +116,7 @@ def principal_directions(items: Items, sampler: Augmentation | None, count: int,
         ValueError: The items are not finite, or all equal.
     """
     n = min(len(items), ITEMS, max(64, NUMBERS // int(np.prod(items.shape))))
-    some = torch.linspace(0, len(items) - 1, n).long()
+    some = spaced(len(items), n)
     x = torch.cat([flat(raw, sampler) for _, raw in items.stream(iter(some.split(64)))]).to(device)
     mean = x.mean(0)
     mean = mean + (x - mean).mean(0)  # to the digits of the spread, where the mean is far from zero

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.data.items import Items, batches
+from vergence.data.items import Items, batches, spaced
 from vergence.data.pixels import center_crop
 from vergence.data.views import ImageViews
 from vergence.encoders.dictionary import learn_dictionary
@@ -42,7 +42,7 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
         raise ValueError(f"expected images for features 'patches', found items of shape {shape}; use features='raw'")
     settings = dataclasses.replace(PatchSettings.parse("patches:stride=1,second=0", shape), atoms=atoms)
     maps = PatchMaps(shape[0], settings)  # reads the images; the dictionary follows from them
-    some = torch.linspace(0, len(items) - 1, min(len(items), IMAGES)).long()
+    some = spaced(len(items), IMAGES)
     stream = items.stream(some[index] for index in batches(len(some), BATCH))
     patches = sampled_patches((x if crop is None else center_crop(x, crop) for _, x in stream), maps, seed=seed)
     settings = dataclasses.replace(settings, atoms=min(atoms, max(2, len(patches) // 10)))

@@ -35,7 +35,7 @@ def visible(tokens: int, ratio: float) -> int:
         16
     """
     require_within("(0, 1)", mask_ratio=ratio)
-    kept = int(tokens * (1 - ratio))
+    kept = int(tokens * (1 - ratio) + 1e-9)  # 100 (1 - 0.9) is 10
     if not 0 < kept < tokens:
         raise ValueError(
             f"expected a mask_ratio that leaves between 1 and {tokens - 1} of the {tokens} patches visible, found {ratio:g}, "
