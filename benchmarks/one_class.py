@@ -5,7 +5,7 @@ images of one class, test images of that class are typical and all others anomal
 CIFAR-10's classes is of a ResNet-18 trained for 800 epochs on the 5,000 images of a class, at beta = 1 and nu = 0.5.
 
     python benchmarks/one_class.py --data-root DATA                                           # two CPU cores
-    python benchmarks/one_class.py --data-root DATA --encoders vje --beta 0.75 1 1.5 --nu 0.25 0.5 3 20
+    python benchmarks/one_class.py --data-root DATA --encoders vje --limit 1000 --classes 1 6 --beta 0.75 1 1.5 --nu 0.25 0.5 3
     python benchmarks/one_class.py --data-root DATA --scratch FOLDER --whole --device cuda    # the paper's training
 
 By default a small network and 2,000 training images of each class (a fifth of them calibrates the run's detector), 2,000 test
