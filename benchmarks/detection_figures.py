@@ -96,8 +96,8 @@ def one_class(plt: Any) -> Any:
 
 
 def _plain(key: tuple[Any, ...]) -> bool:
-    """Returns whether a setting is that of the table of classes: no changes, VJE at beta = 1 and nu = 0.5."""
-    return not key[2] and key[-2:] in ((None, None), (1.0, 0.5))
+    """Returns whether a setting is that of the table of classes, without changes."""
+    return not key[2] and one_class_tables.of_classes(key)
 
 
 def _by_class(of_class: dict[int, list[float]]) -> list[tuple[int, float]]:

@@ -18,6 +18,7 @@ PAPER_MEANS = {(1.0, 0.5): 0.903, (1.0, 1.0): 0.899, (1.0, 0.25): 0.897}  # CIFA
 OWN = ("own joint", "own variance", "own entropy")
 NAMES = {"detector": "**the run's detector**", "z: Gaussian": "z: Mahalanobis distance"}
 LEFT_OUT = ("own directional", "own radial", "own score")  # of the table of classes
+GRID = 1000  # images of a class in the grid of beta and nu, which has a table of its own
 Setting = tuple[Any, ...]
 
 
@@ -53,12 +54,17 @@ def named(key: Setting) -> str:
     return f"{encoder}{network}{options}{''.join(f', {change}' for change in changes)} ({size})"
 
 
+def of_classes(key: Setting) -> bool:
+    """Returns whether a setting belongs to the table of classes: VJE at beta = 1 and nu = 0.5, and not of the grid."""
+    return key[3] != GRID and key[-2:] in ((None, None), (1.0, 0.5))
+
+
 def classes(rows: list[Row], data: str) -> Table:
     """Returns a line for each encoder and score, with a column for each class; VJE at beta = 1 and nu = 0.5."""
     body = []
     found = grouped(rows, data)
     for key, scores in found.items():
-        if key[-2:] not in ((None, None), (1.0, 0.5)):
+        if not of_classes(key):
             continue
         for name, of_class in scores.items():
             if name not in LEFT_OUT:
