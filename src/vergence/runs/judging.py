@@ -26,7 +26,7 @@ from vergence.detection import (
 from vergence.detection.conformal import at_most
 from vergence.detection.groups import Group
 from vergence.detection.measurements import Measured
-from vergence.detection.parts.moments import deviation
+from vergence.detection.parts.robust import deviation
 from vergence.detection.parts.tails import Tail
 from vergence.runs.detector import usable_levels
 from vergence.runs.folder_levels import THUMBNAIL, Described
@@ -188,8 +188,7 @@ def judge(
         described["measured"] = np.concatenate([described["measured"][:, :-2], sizes[found.index.numpy()]], 1)
     usable, notes = usable_levels(found.levels)
     names = names_of(items, found.index)
-    side = min(THUMBNAIL, settings.get("size") or THUMBNAIL)
-    alike = _alike(described.get("thumbnail"), found.digests, (items.shape[0], *(min(side, n) for n in items.shape[1:])))
+    alike = _alike(described.get("thumbnail"), found.digests, items.shape, settings.get("size"))
     robust, each = _scored(usable, alike, found.digests, _known(names, items.names, confirmed), seed)
     others = _others(levels, items, found, robust, advance, kept.others, settings)
     each = np.concatenate([each, others["each"]]) if others else each
@@ -236,14 +235,15 @@ def _known(names: list[str], everyone: Sequence[str], confirmed: list[str]) -> n
     return np.isin(np.asarray(names), np.asarray(confirmed, dtype=np.str_))
 
 
-def _alike(thumbnails: np.ndarray | None, marks: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _alike(thumbnails: np.ndarray | None, marks: np.ndarray, shape: tuple[int, ...], size: int | None) -> np.ndarray:
     """Returns a label for each item that equal ones share, and near-duplicates of images (`vergence.detection.near_groups`).
 
-    Thumbnails are rows of numbers in [0, 1], each of an image of ``shape``.
+    Thumbnails are rows of numbers in [0, 1], each of an image of ``shape`` that is cropped to ``size`` where one is given.
     """
     if thumbnails is None:
         return np.unique(marks, return_inverse=True)[1]
-    x = torch.from_numpy(thumbnails).reshape(-1, *shape)
+    side = min(THUMBNAIL, size or THUMBNAIL)
+    x = torch.from_numpy(thumbnails).reshape(-1, shape[0], *(min(side, n) for n in shape[1:]))
     return np.asarray(near_groups((255 * x).round().clamp(0, 255).byte(), marks))
 
 

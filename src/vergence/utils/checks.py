@@ -156,12 +156,12 @@ class Checked:
             value = getattr(self, name)
             if not _fits(value, hint):
                 raise ValueError(f"expected {name} to be {_described(hint)}, found {value!r}")
-            if self.finite and any(isinstance(one, float) and not math.isfinite(one) for one in _numbers(value)):
-                raise ValueError(f"expected {name} to be finite, found {value!r}")
             if name in self.least and value is not None and not value >= self.least[name]:
                 raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {value!r}")
             if name in self.most and value is not None and not value <= self.most[name]:
                 raise ValueError(f"expected {name} of at most {self.most[name]:,}, found {value!r}")
+            if self.finite and any(isinstance(one, float) and not math.isfinite(one) for one in _numbers(value)):
+                raise ValueError(f"expected {name} to be finite, found {value!r}")
 
 
 def _numbers(value: Any) -> Iterable[Any]:

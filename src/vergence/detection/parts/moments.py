@@ -9,12 +9,12 @@ from scipy.stats import chi2
 
 from vergence.detection.core import blocks
 from vergence.detection.parts.kinds import generator
+from vergence.detection.parts.robust import NULL, deviation
 from vergence.utils.checks import require_choice, require_within
 
 __all__ = [
     "Moments",
     "consistency",
-    "deviation",
     "moments",
     "nearest_share",
     "principal",
@@ -28,7 +28,6 @@ RIDGE = 1e-9  # share of the mean variance added to each variance, for features 
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
 EXTREME = 20  # range of a feature over its mean absolute deviation, beyond which quartiles give its width
-NULL = 1e-10  # deviation relative to a larger one, below which it is rounding
 
 
 @dataclass(frozen=True)
@@ -187,13 +186,6 @@ def _signs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     _, vectors = principal(sign.T @ sign)
     spread = deviation(x @ vectors)
     return location, vectors / np.maximum(spread, NULL * spread.max()) / scale[:, None]
-
-
-def deviation(x: np.ndarray) -> np.ndarray:
-    """Returns the median absolute value of each centered column, as a Gaussian's deviation; else its deviation, else 1."""
-    mad = np.median(np.abs(x), axis=0) / 0.6744897501960817
-    std = np.sqrt(np.mean(x * x, axis=0))
-    return np.where(mad > NULL * std, mad, np.where(std > 0, std, 1.0))
 
 
 def _distances(X: np.ndarray, location: np.ndarray, root: np.ndarray) -> np.ndarray:
