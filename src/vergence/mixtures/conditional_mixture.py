@@ -142,7 +142,7 @@ class ConditionalMixture(Conditional):
         one = em.initialize(data, structure, torch.ones(1, 1, len(X), dtype=torch.float64), self.reg_covar)
         if K == 1:
             return one
-        random_states = np.random.default_rng(shared_seed(self.random_state)).integers(2**31 - 1, size=R)
+        random_states = np.random.default_rng(shared_seed(self.random_state, self.device)).integers(2**31 - 1, size=R)
         seeds = np.stack([kmeans_plusplus(X, K, random_state=int(s))[0] for s in random_states])
         half = R // 2
         labels = np.stack([pairwise_distances_argmin(X, seed) for seed in seeds[half:]])

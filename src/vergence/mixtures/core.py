@@ -237,9 +237,9 @@ def to_numpy(x: Any) -> Any:
     return x
 
 
-def shared_seed(random_state: Any) -> int:
-    """Returns `seed_of`, the same on every process: that of the first one, where several fit to parts of the data."""
-    seed = torch.tensor(seed_of(random_state))
+def shared_seed(random_state: Any, device: str) -> int:
+    """Returns `seed_of`, the same on every process: that of the first one, where several fit to parts of the data on a device."""
+    seed = torch.tensor(seed_of(random_state), device=as_device(device))
     if rank_and_size()[1] > 1:
         torch.distributed.broadcast(seed, 0)
     return int(seed)

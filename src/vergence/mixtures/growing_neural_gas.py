@@ -150,7 +150,7 @@ class GrowingNeuralGas(Conditional):
         """Returns the graph grown on the sorted items, so that their order does not matter."""
         gas = self._gas(*X.shape)
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
-        X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(shared_seed(self.random_state))
+        X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(shared_seed(self.random_state, self.device))
         with late_bar("growing", total, "signals") as advance:
             while left:
                 left -= (n := min(CHUNK, left))
