@@ -52,7 +52,7 @@ CELLS = {"white cells": WHITE_CELL, "platelets": PLATELET}
 SETS = (*FOREIGN, "blood_cells", "digits")
 FEW = 400  # tiles of a batch with platelets, of which there are 47
 CALIBRATIONS, SHARES, ITEMS = (200, 500, 2000), (0.05, 0.1), 1000
-FROM_TRAINING = 1000  # calibration items of the training part alone; at most all but a few of those there are
+FROM_TRAINING = 1000  # calibration items of the training part alone, or as many hundreds as there are
 SMALL = {"calibration": 200, "items": 120, "share": 0.1}  # of the digits
 Scores = dict[str, dict[str, np.ndarray]]  # score -> set -> (N,)
 

@@ -146,8 +146,8 @@ class CombinedDetector(Detector):
             sample_weight: (n,), >= 0; all 1 by default.
         """
         check_is_fitted(self)
-        items, w = positive(items := self._read(X, reset=False), weights_of(sample_weight, items))
-        w = self._calibrate(items, w)
+        items = self._read(X, reset=False)
+        w = self._calibrate(*positive(items, weights_of(sample_weight, items)))
         self.offset_ = lower_quantile(-self.calibration_scores_, w, self.contamination)
         return self
 

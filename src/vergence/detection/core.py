@@ -115,9 +115,10 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
             raise ValueError("expected at least 2 items of positive weight, found one: give more")
         self._fit(items, w)
         scores = self._over(items)
-        self.offset_ = math.nan if np.isnan(scores).any() else lower_quantile(scores, w, self.contamination)
-        if not math.isfinite(self.offset_):
+        offset = lower_quantile(scores, w, self.contamination)
+        if np.isnan(scores).any() or not math.isfinite(offset):
             raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
+        self.offset_ = offset
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:

@@ -36,7 +36,7 @@ def rank_error(first: Any, second: Any) -> float:
     similar = a @ b.T
     own = similar.diagonal()[:, None]
     n, tied = len(own), (similar == own).fill_diagonal_(False)
-    lost = similar.isnan() & ~own.isnan()  # an item that is not finite is no competitor
+    lost = similar.isnan() & ~own.isnan()  # a similarity that is not finite does not count as closer
     further = ((similar < own) | lost).sum() + tied.sum() / 2
     return float(1 - further / (n * (n - 1)))
 

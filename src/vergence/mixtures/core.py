@@ -18,9 +18,9 @@ from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import require_count, require_numbers, require_within
 from vergence.utils.devices import as_device
-from vergence.utils.distributed import rank_and_size
+from vergence.utils.distributed import several
 
-__all__ = ["Conditional", "Predictive", "Scale", "seed_of", "to_numpy", "warn_unfinished"]
+__all__ = ["Conditional", "Predictive", "Scale", "seed_of", "shared_seed", "to_numpy", "warn_unfinished"]
 
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
@@ -240,7 +240,7 @@ def to_numpy(x: Any) -> Any:
 def shared_seed(random_state: Any, device: str) -> int:
     """Returns `seed_of`, the same on every process: that of the first one, where several fit to parts of the data on a device."""
     seed = torch.tensor(seed_of(random_state), device=as_device(device))
-    if rank_and_size()[1] > 1:
+    if several():
         torch.distributed.broadcast(seed, 0)
     return int(seed)
 

@@ -228,7 +228,7 @@ def names_of(items: Items, index: torch.Tensor) -> list[str]:
 
 def _known(names: list[str], everyone: Sequence[str], confirmed: list[str]) -> np.ndarray:
     """Returns which items a person confirmed to be odd, (N,) bool, of those that are held."""
-    if unknown := sorted(set(confirmed) - set(names) - (set(everyone) if confirmed else set())):
+    if unknown := sorted(set(confirmed).difference(everyone if confirmed else ())):
         raise ValueError(
             f"expected names of items of the folder, found {len(unknown)} others (first: {unknown[0]}); correct them"
         )

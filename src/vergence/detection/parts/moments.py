@@ -27,7 +27,6 @@ __all__ = [
 RIDGE = 1e-9  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
-EXTREME = 20  # range of a feature over its mean absolute deviation, beyond which quartiles give its width
 
 
 @dataclass(frozen=True)
@@ -205,7 +204,7 @@ def uniform(X: np.ndarray | Mapping[str, np.ndarray], random_state: Any) -> np.n
     """Returns a random number in [0, 1) for each item (N, D) that depends on its values and not on its place.
 
     Items that are equal have the same number, so that a threshold splits items and keeps equal ones together. Of levels of
-    features, a dictionary of matrices, all values count.
+    features, a dictionary of matrices, the first one decides if it tells as many items apart as all of them do; else all do.
 
     Example:
         >>> X = np.array([[1.0, 2.0], [3.0, 5.0], [9.0, 1.0], [1.0, 2.0]])
@@ -214,22 +213,31 @@ def uniform(X: np.ndarray | Mapping[str, np.ndarray], random_state: Any) -> np.n
         (True, True)
     """
     levels = list(X.values()) if isinstance(X, Mapping) else [X]
-    key = _key(levels[0]) if len(levels) == 1 else _key(np.stack([_key(x) for x in levels], 1))
-    _, distinct = np.unique(np.round(key, 9), return_inverse=True)
+    distinct = _numbered(_key(levels[0]))
+    if distinct.max() + 1 < len(distinct):
+        of_all = _numbered(_key(np.stack([_key(x, robust=True) for x in levels], 1), robust=True))
+        distinct = of_all if of_all.max() > distinct.max() else distinct
     n = int(distinct.max()) + 1
     return np.asarray(generator(random_state).permutation(n)[distinct] / n)
 
 
-def _key(X: np.ndarray) -> np.ndarray:
-    """Returns a number for each item (N, D), which units of the features do not change: a coordinate in a fixed direction."""
+def _numbered(key: np.ndarray) -> np.ndarray:
+    """Returns the number of each item among the different keys (N,), from 0 in ascending order."""
+    return np.unique(np.round(key, 9), return_inverse=True)[1]
+
+
+def _key(X: np.ndarray, robust: bool = False) -> np.ndarray:
+    """Returns a number for each item (N, D), which units of the features do not change: a coordinate in a fixed direction.
+
+    Features are divided by their range, or with ``robust`` by that of their quartiles, where one extreme item does not make the
+    numbers of all others equal.
+    """
     direction = np.random.default_rng(0).normal(size=(X.shape[1],))
     low, high = (np.asarray(end, dtype=np.float64) for end in (X.min(0), X.max(0)))
     width = high - low
-    mean = sum((X[rows] - low).sum(0) for rows in blocks(X)) / len(X) + low
-    typical = sum(np.abs(X[rows] - mean).sum(0) for rows in blocks(X)) / len(X)
-    far = np.flatnonzero(width > EXTREME * typical)  # an extreme item must not make all others equal
-    first, last = np.quantile(X[:, far], (0.25, 0.75), axis=0)
-    width[far] = np.where(last > first, last - first, width[far])
+    if robust:
+        first, last = np.quantile(X, (0.25, 0.75), axis=0)
+        width = np.where(last > first, last - first, width)
     direction = direction / np.where(width > 0, width, 1.0)
     return np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
 
