@@ -874,6 +874,15 @@ def test_what_lies_beside_the_parts_of_a_folder_is_named(tmp_path):
     }
 
 
+def test_every_part_of_a_folder_is_read_where_none_is_set_apart(tmp_path):
+    for i, part in enumerate(("train", "test", "val")):
+        write(tmp_path / part / f"{i}.png", seed=i)
+    write(tmp_path / "more.png")
+    for items in (open_whole(str(tmp_path)), open_items(str(tmp_path), shape=(3, 16, 16))):
+        assert list(items.names) == ["train/0.png", "test/1.png", "val/2.png"]
+        assert [(one.name, one.reason) for one in items.skipped] == [("more.png", "beside the parts train/ and test/ and val/")]
+
+
 def test_bytes_and_odd_characters_in_names_and_labels(tmp_path):
     x = np.zeros((2, 4), dtype=np.float32)
     np.savez(tmp_path / "x.npz", x=x, names=np.array(["é0".encode(), b"caf\xe9"]), labels=np.array(["ä".encode(), b"b"]))

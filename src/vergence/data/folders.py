@@ -51,21 +51,26 @@ def base(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def listing(path: Path) -> Listing:
+def listing(path: Path, *, whole: bool = False) -> Listing:
     """Lists the images of a folder, or a single one; hidden files and folders are left out.
 
     Sub-folders ``train`` and ``test`` (or ``val``) are its parts; what lies beside them is not read, and is listed as skipped.
     The first folder below (a part of) it is an image's class; images beside such folders have the label -1. With fewer than two
     classes there are no labels.
 
+    Args:
+        path: The folder, or an image.
+        whole: Whether ``val`` is read beside ``test``, too: where every image is wanted and no part is set apart.
+
     Raises:
         ValueError: There is no image, or a folder cannot be listed.
     """
-    parts = [part for part in ("test", "val") if path.is_dir() and (path / part).is_dir() and (path / "train").is_dir()][:1]
+    parts = [part for part in ("test", "val") if path.is_dir() and (path / part).is_dir() and (path / "train").is_dir()]
+    parts = parts if whole else parts[:1]
     names, skipped = _images_below(path, ["train", *parts] if parts else [""])
     for entry in _entries(path) if parts else ():
         if entry.name not in ("train", *parts) and (entry.is_dir() or _is_image(entry.name)):
-            skipped.append(Skipped(written_name(entry.name), f"beside the parts train/ and {parts[0]}/"))
+            skipped.append(Skipped(written_name(entry.name), f"beside the parts train/ and {'/ and '.join(parts)}/"))
     if not names:
         raise ValueError(f"expected images ({' '.join(ENDINGS)}) in {path}, found none")
     inner = [name.split("/", 1)[1] for name in names] if parts else names
@@ -78,7 +83,7 @@ def listing(path: Path) -> Listing:
         labels=torch.tensor([number[name] for name in folders]) if labeled else None,
         classes=tuple(map(written_name, classes)) if labeled else (),
         test=torch.tensor([not name.startswith("train/") for name in names]) if parts else None,
-        note=f"the folder {parts[0]}/" if parts else "",
+        note=f"the folder {'/ and '.join(parts)}/" if parts else "",
         skipped=skipped,
     )
 

@@ -181,7 +181,7 @@ def open_whole(
     path = _existing(source)
     if _is_array(path):
         return _open_rows(path, memory).items
-    found = listing(path)
+    found = listing(path, whole=True)
     return ImageFiles(base(path), found.names, (channels(base(path), found.names), size, size), found.labels, found.skipped)
 
 
@@ -304,7 +304,7 @@ def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayIte
 def _image_files(path: Path, shape: tuple[int, ...], strict: bool, workers: int) -> Items:
     if len(shape) != 3:
         raise ValueError(f"expected vectors of shape {shape}, as the model was trained on, found images in {path}")
-    found = listing(path)
+    found = listing(path, whole=True)
     files = ImageFiles(base(path), found.names, shape, found.labels, found.skipped)
     return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 

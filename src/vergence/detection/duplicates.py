@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from vergence.data.pixels import luma, resize, to_unit
 from vergence.detection.parts.kinds import images_of, labels_of, numeric
 from vergence.detection.parts.search import features_of, nearest_others, similar_pairs
+from vergence.detection.parts.thumbnails import cell_means
 from vergence.utils.checks import require_at_least, require_count, require_within
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
 Ints = npt.NDArray[np.int64]
 BITS = 12  # of 64 by which the hashes of near-duplicates may differ
 MOST = 100  # pairs per item, above which a threshold cannot be meant
-SIDE, CELLS = 16, 8  # of a thumbnail in pixels, and of the means by which thumbnails are compared
+CELLS = 8  # a side, of the means by which thumbnails are compared
 SAMPLE, FEWEST = 2000, 3  # thumbnails that a threshold comes from, at most and at least
 PARTS, FEWEST_OF_PART = 256, 4  # parts that show how near different images are: at most, and images of one at least
 LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above both of which they are a kind and no copies
@@ -313,9 +314,7 @@ def thumbnails(images: Any) -> Tensor:
     Args:
         images: (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1].
     """
-    x = to_unit(images_of(images), torch.float32)
-    small = F.adaptive_avg_pool2d(x, (min(SIDE, x.shape[2]), min(SIDE, x.shape[3])))
-    return (255 * small).round().clamp(0, 255).byte()
+    return (255 * cell_means(to_unit(images_of(images), torch.float32))).round().clamp(0, 255).byte()
 
 
 def near_groups(images: Any, equal: Any = None, *, random_state: int = 0) -> Ints:
@@ -418,5 +417,5 @@ def _threshold(x: Tensor, seed: int) -> float:
 def _means(x: Tensor) -> Tensor:
     """Returns 8 x 8 means of thumbnails, (N, C 64), less each image's own mean, in float64."""
     x = x.double() if x.dtype == torch.uint8 else 255 * x.double()
-    y = F.adaptive_avg_pool2d(x, (min(CELLS, x.shape[2]), min(CELLS, x.shape[3]))).flatten(1)
+    y = cell_means(x, CELLS).flatten(1)
     return y - y.mean(1, keepdim=True)

@@ -18,6 +18,7 @@ from vergence.data.pixels import to_unit
 from vergence.encoders.names import is_closed_form, is_factory, is_refined, timm_settings
 from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
 from vergence.encoders.refined import RefinedEncoder
+from vergence.utils.modules import in_evaluation
 from vergence.utils.names import did_you_mean, quoted, unknown
 from vergence.utils.outside import load_outside
 
@@ -277,11 +278,8 @@ def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
 @torch.no_grad()
 def _embedded_zeros(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
     first = next(itertools.chain(net.parameters(), net.buffers()))
-    training = net.training
-    try:
-        z: Tensor = net.eval()(torch.zeros(2, *shape, device=first.device, dtype=first.dtype))
-    finally:
-        net.train(training)
+    with in_evaluation(net):
+        z: Tensor = net(torch.zeros(2, *shape, device=first.device, dtype=first.dtype))
     return z
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import center_crop
+from vergence.utils.modules import in_evaluation
 from vergence.utils.threads import Threads
 
 __all__ = ["collect", "stream"]
@@ -62,15 +63,16 @@ def collect(
 ) -> tuple[Tensor, Tensor]:
     """Returns the embeddings (N, D) of all readable items, float32 on the CPU, and their indices (N,).
 
-    The encoder runs in evaluation mode; its mode is restored afterwards.
+    The encoder runs in evaluation mode; its modes are restored afterwards.
+
+    Raises:
+        ValueError: There is no item, or none can be read.
     """
-    training = encoder.training
-    encoder.eval()
-    try:
+    with in_evaluation(encoder):
         parts = [
             (i, z.float().cpu())
             for i, z in stream(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)
         ]
-    finally:
-        encoder.train(training)
+    if not parts:
+        raise ValueError("expected items to embed, found none that can be read")
     return torch.cat([z for _, z in parts]), torch.cat([i for i, _ in parts])

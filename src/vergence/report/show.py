@@ -82,8 +82,7 @@ def _say_who_is_ahead(record: Evaluation) -> None:
             continue
         own, other = (found.columns[title][one] for one in (model, control))
         if other > own:
-            error = accuracy_error(own, record.protocol.test)
-            print(f"a control is better than {model} by {name}: {control}, {other:.3f} (standard error {error:.3f})")
+            print(_behind(model, name, control, own, other, accuracy_error(own, record.protocol.test)))
         else:
             level.setdefault(model, []).append(name)
     for model, names in level.items():
@@ -99,17 +98,23 @@ def show_anomalies(anomaly: Anomaly) -> None:
     if first is None:
         return
     better = [name for name, s in anomaly.scores.items() if s.kind == "control" and s.auroc > anomaly.scores[first].auroc]
+    own, n, m = anomaly.scores[first].auroc, anomaly.n_anomalies, anomaly.n_inliers
+    error = auroc_error(own, n, m) if n and m else None
     if better:
         best = max(better, key=lambda name: anomaly.scores[name].auroc)
-        print(f"a control is better than {first} by AUROC: {best}, {anomaly.scores[best].auroc:.3f}{_error(anomaly, first)}")
+        print(_behind(first, "AUROC", best, own, anomaly.scores[best].auroc, error))
     else:
-        print(f"{first} is at least level with every control by AUROC{_error(anomaly, first)}")
+        print(f"{first} is at least level with every control by AUROC{_remark(error)}")
 
 
-def _error(anomaly: Anomaly, name: str) -> str:
-    """Returns a remark on the standard error of a score's AUROC; an empty text without items of both kinds."""
-    n, m = anomaly.n_anomalies, anomaly.n_inliers
-    return f" (standard error {auroc_error(anomaly.scores[name].auroc, n, m):.3f})" if n and m else ""
+def _behind(model: str, measure: str, control: str, own: float, other: float, error: float | None) -> str:
+    """Returns the line that names the control that is ahead of the model, and whether by more than a standard error."""
+    clear = "" if error is None or other - own > error else ", no clear difference"
+    return f"a control is better than {model} by {measure}: {control}, {other:.3f}{_remark(error)}{clear}"
+
+
+def _remark(error: float | None) -> str:
+    return "" if error is None else f" (standard error {error:.3f})"
 
 
 def show_uncertainty(record: Uncertainty) -> None:

@@ -300,11 +300,16 @@ def _only(found: Found, detector: "CombinedDetector") -> Arrays:
 
 def gap(calibration: np.ndarray, scores: np.ndarray) -> float:
     """Returns the share of scores whose p-value is at most 0.05."""
+    return float((p_values_of_batch(calibration, scores) <= 0.05).mean())
+
+
+def p_values_of_batch(calibration: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Returns p-values without warnings: the whole is judged at the end, and a batch may be empty."""
     from vergence.detection import p_values
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of few calibration items
-        return float((p_values(calibration, scores) <= 0.05).mean())
+        warnings.simplefilter("ignore")
+        return np.asarray(p_values(calibration, scores)) if len(scores) else scores
 
 
 def warn(notes: list[str]) -> None:

@@ -21,6 +21,7 @@ from vergence.runs.identity import of_module
 from vergence.runs.levels import MOST_ITEMS, Found, collected, sample
 from vergence.training import calibration, closed_form
 from vergence.training.folder import RunFolder
+from vergence.utils.modules import in_evaluation
 from vergence.utils.terminal import late_bar
 from vergence.utils.threads import fixed
 
@@ -49,13 +50,9 @@ def fit_and_save(folder: RunFolder, method: Method, opened: Data, device: torch.
 
 
 def _in_evaluation(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
-    """Returns the detector of a method in evaluation mode; its mode is restored."""
-    training = method.training
-    try:
-        with fixed(torch.get_num_threads()):  # the training has chosen
-            return _fitted(folder, method.eval(), opened, device)
-    finally:
-        method.train(training)
+    """Returns the detector of a method in evaluation mode; its modes are restored."""
+    with in_evaluation(method), fixed(torch.get_num_threads()):  # the training has chosen
+        return _fitted(folder, method, opened, device)
 
 
 def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:

@@ -2,11 +2,12 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vergence.data.items import Items
 from vergence.data.pixels import to_unit
 from vergence.detection import measure, pixel_statistics
+from vergence.detection.parts.thumbnails import SIDE as THUMBNAIL
+from vergence.detection.parts.thumbnails import cell_means
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
 from vergence.encoders.pooling import ROOT
@@ -14,7 +15,6 @@ from vergence.runs.levels import Leveled
 
 __all__ = ["Described", "FolderLevels"]
 
-THUMBNAIL = 16  # pixels
 ATOMS, SIDE, PATCH = 128, 32, 6  # of the dictionary of patches
 PATCHES, IMAGES, BLOCK = 20_000, 1_000, 100  # that the dictionary is learned from
 
@@ -36,10 +36,8 @@ class Described:
         found = self.levels(x)
         if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < 4:
             return found
-        unit = to_unit(x, torch.float32)
-        small = F.adaptive_avg_pool2d(unit, (min(THUMBNAIL, x.shape[2]), min(THUMBNAIL, x.shape[3])))
         table = torch.from_numpy(measure(x).table) if len(x) else torch.zeros(0, 7)
-        return {**found, "measured": table.float(), "thumbnail": small.flatten(1)}
+        return {**found, "measured": table.float(), "thumbnail": cell_means(to_unit(x, torch.float32)).flatten(1)}
 
     def widths(self) -> dict[str, int]:
         """Returns the number of features of each level, the largest of the descriptions included."""

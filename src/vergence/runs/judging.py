@@ -28,8 +28,9 @@ from vergence.detection.groups import Group
 from vergence.detection.measurements import Measured
 from vergence.detection.parts.robust import deviation
 from vergence.detection.parts.tails import Tail
+from vergence.detection.parts.thumbnails import thumbnail_shape
 from vergence.runs.detector import usable_levels
-from vergence.runs.folder_levels import THUMBNAIL, Described
+from vergence.runs.folder_levels import Described
 from vergence.runs.levels import MOST_ITEMS, Arrays, Found, Leveled, collected, streamed
 from vergence.runs.robust import RobustScores
 from vergence.training.calibration import FEWEST, digests
@@ -242,8 +243,8 @@ def _alike(thumbnails: np.ndarray | None, marks: np.ndarray, shape: tuple[int, .
     """
     if thumbnails is None:
         return np.unique(marks, return_inverse=True)[1]
-    side = min(THUMBNAIL, size or THUMBNAIL)
-    x = torch.from_numpy(thumbnails).reshape(-1, shape[0], *(min(side, n) for n in shape[1:]))
+    cropped = (shape[0], *(min(side, size or side) for side in shape[1:]))
+    x = torch.from_numpy(thumbnails).reshape(-1, *thumbnail_shape(cropped))
     return np.asarray(near_groups((255 * x).round().clamp(0, 255).byte(), marks))
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,9 @@ import torch
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import with_shape
-from vergence.detection import p_values, reportable, surprise
+from vergence.detection import reportable, surprise
 from vergence.objectives.core import ConditionalObjective
+from vergence.runs.detector import p_values_of_batch
 from vergence.runs.findings import write_run_page
 from vergence.runs.fitting import opened
 from vergence.runs.identity import of_array, of_items, of_module, versions
@@ -78,10 +78,7 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
         for start in range(kept.done, len(given), batch_size):
             part = given.subset(torch.arange(start, min(start + batch_size, len(given))))
             score = pair_scores(run, part, batch_size)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a batch; the whole is judged at the end
-                p = p_values(calibration, score)
-            columns: dict[str, Any] = {"name": list(part.names), "score": score, "p_value": p}
+            columns: dict[str, Any] = {"name": list(part.names), "score": score, "p_value": p_values_of_batch(calibration, score)}
             columns |= {"level": [LEVEL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
             kept.append({**columns, "seen": np.isin(_marks(part), known).astype(np.uint8)}, len(part))
             advance(len(part))

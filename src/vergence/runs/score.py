@@ -1,6 +1,5 @@
 """Anomaly scores of items, larger is more anomalous, and decisions on them; the noise of the samples is fixed."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +10,13 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items
-from vergence.detection import explain, look_at, p_values, reportable
+from vergence.detection import explain, look_at, reportable
 from vergence.detection.conformal import at_most
 from vergence.detection.shift import drift_of_counts
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
-from vergence.runs.detector import RunDetector
+from vergence.runs.detector import RunDetector, p_values_of_batch
 from vergence.runs.rows import Columns, by_parts, stream, write_rows
 from vergence.training.calibration import digests
 from vergence.utils.checks import EXACT
@@ -209,9 +208,7 @@ def columns(
         marks = digests(x)
         if refused is not None and np.isin(marks, refused).any():
             raise ValueError("expected calibration items that are not among the scored ones, found equal ones; leave these out")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a batch; the whole is judged at the end
-            p = p_values(found.calibration, total) if len(total) else total
+        p = p_values_of_batch(found.calibration, total)
         written = {"score": total, "p_value": p, **explained(found, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, found.seen).astype(np.uint8)
         if all_scores:

@@ -15,6 +15,7 @@ from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.sources import Data
 from vergence.detection import near_groups, thumbnails
+from vergence.detection.parts.thumbnails import thumbnail_shape
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.utils.checks import require_within
@@ -24,7 +25,6 @@ __all__ = ["FEWEST", "content_digests", "content_groups", "digests", "split", "s
 FEWEST = 20  # items of a calibration part: with fewer, not even one item among one can be reported at 0.05
 BLOCK = 512  # items that are read at a time
 MOST_COMPARED = 100_000  # images among which near-duplicates are looked for
-THUMBNAIL = 16  # pixels a side, at most
 
 
 def split(opened: Data, config: RunConfig) -> Data:
@@ -99,7 +99,7 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
             f"note: near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are", file=sys.stderr
         )
         return list(equal)
-    small = torch.zeros(len(items), items.shape[0], *(min(THUMBNAIL, side) for side in items.shape[1:]), dtype=torch.uint8)
+    small = torch.zeros(len(items), *thumbnail_shape(items.shape), dtype=torch.uint8)
     read = torch.zeros(len(items), dtype=torch.bool)
     with torch.no_grad():
         for index, x in items.stream(batches(len(items), BLOCK), workers=workers):

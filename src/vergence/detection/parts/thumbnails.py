@@ -1,0 +1,28 @@
+"""Small pictures of images: means of square cells.
+
+Shapes: N images, C channels, H x W pixels, h x w cells.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["SIDE", "cell_means", "thumbnail_shape"]
+
+SIDE = 16  # cells of a thumbnail, at most, in each direction
+
+
+def cell_means(x: Tensor, side: int = SIDE) -> Tensor:
+    """Returns means of at most ``side`` x ``side`` cells of images (N, C, H, W) of floats; there may be none.
+
+    Example:
+        >>> import torch
+        >>> cell_means(torch.eye(4)[None, None], 2).tolist()
+        [[[[0.5, 0.0], [0.0, 0.5]]]]
+    """
+    return F.adaptive_avg_pool2d(x, thumbnail_shape(x.shape[1:], side)[1:])
+
+
+def thumbnail_shape(shape: tuple[int, ...], side: int = SIDE) -> tuple[int, int, int]:
+    """Returns the shape (C, h, w) of the small picture of an image of shape (C, H, W)."""
+    channels, height, width = shape
+    return channels, min(side, height), min(side, width)
