@@ -214,9 +214,9 @@ def require_shareable(config: FitConfig) -> None:
     """Raises a ValueError unless the processes can share a batch evenly, each at least two items."""
     processes = config.devices * config.nodes
     if config.batch_size < 2 * processes or config.batch_size % processes:
+        shared = f" that {processes} processes can share evenly" if processes > 1 else ""
         raise ValueError(
-            f"expected a batch of at least {2 * processes} that {processes} processes can share evenly, "
-            f"found {config.batch_size}; change --batch-size"
+            f"expected a batch of at least {2 * processes} items{shared}, found {config.batch_size}; change --batch-size"
         )
 
 
