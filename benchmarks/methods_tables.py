@@ -4,6 +4,7 @@ Each summary returns the header and the lines of a table; without measurements, 
 more than once, the last row counts. Values are means over seeds, with the standard deviation where there are several.
 """
 
+import collections
 import statistics
 from typing import Any
 
@@ -50,12 +51,16 @@ def where(key: Group) -> str:
 
 
 def every(rows: list[Row]) -> Table:
-    """Returns a line for each method and setting, beside its first weights."""
+    """Returns a line for each method and setting, beside its first weights; several searches name their share of epochs."""
     body = []
-    for key, found in grouped(rows).items():
-        setting, method = key[-2:]
+    groups = grouped(rows)
+    searches = collections.Counter((key[:5], *key[6:]) for key in groups)
+    for key, found in groups.items():
+        share, setting, method = key[-3:]
         control = setting == "control"
+        several = searches[key[:5], setting, method] > 1 and not control
         rate = "control" if control else f"{setting}: {found[0]['optimizer']} {found[0]['lr']:g}"
+        rate += f" (search over {share:g} of the epochs)" if several else ""
         cells = []
         for name in ("knn30", "probe", "effective_rank"):
             own = of_column(found, name)
@@ -69,12 +74,16 @@ def every(rows: list[Row]) -> Table:
 
 
 def short(rows: list[Row]) -> Table:
-    """Returns a line for each method with the searched optimizer and each control, of the last budget, best kNN first."""
+    """Returns a line for each method with the searched optimizer and each control, of the last budget, best kNN first.
+
+    Where a method was searched for several shares of the epochs, the longest search counts.
+    """
     groups = {key: found for key, found in grouped(rows).items() if key[-2] != "published"}
     last = list(groups)[-1][:5] if groups else ()
+    longest = {key[-1]: key for key in sorted(groups, key=lambda key: float(key[5])) if key[:5] == last}
     body = []
     for key, found in groups.items():
-        if key[:5] == last:
+        if key in longest.values():
             name = f"`{key[-1]}`" + (" (control)" if key[-2] == "control" else "")
             cells = [of_column(found, "knn30"), of_column(found, "probe"), of_column(found, "effective_rank"), auroc(found)]
             cells += [plus_minus([row["r_auroc"][UNCERTAINTIES[0]] for row in found], 3)]

@@ -93,3 +93,14 @@ def test_the_whole_table_has_every_setting_beside_its_first_weights():
     assert [line[3] for line in body] == ["searched: adamw 0.002", "published: adamw 0.002"]
     assert body[0][4] == "46.0 (20.0)" and body[0][0] == "cifar10 at 16 px, 5,000 x 12"
     assert {len(line) for line in body} == {len(header)}
+
+
+def test_of_several_searches_the_longest_is_in_the_short_table():
+    rows = [measured("gje", "searched", 38.0, search_share=0.2), measured("gje", "searched", 41.0, search_share=0.5)]
+    assert (
+        [line[1] for line in methods_tables.short(rows)[1]]
+        == ["41.0"]
+        == [line[1] for line in methods_tables.short(rows[::-1])[1]]
+    )
+    found = [line[3] for line in methods_tables.every(rows)[1]]
+    assert found == [f"searched: adamw 0.002 (search over {share} of the epochs)" for share in (0.2, 0.5)]

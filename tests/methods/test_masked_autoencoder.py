@@ -108,6 +108,12 @@ def test_patches_of_four_pixels_at_32_pixels():
     assert method.grid == (8, 8) and method.side == 4 and method.decoder.positions.shape == (64, 8)
 
 
+def test_an_image_of_one_patch_is_refused():
+    net = encoder(VIT, (3, 4, 4), torch.zeros(3), torch.ones(3))
+    with pytest.raises(ValueError, match="an image of at least 2 patches to mask some, found 1; choose smaller patches"):
+        MaskedAutoencoder(net, (3, 4, 4), decoder_width=8, decoder_depth=1, decoder_heads=2)
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ({"mask_ratio": 0.99}, "leaves between 1 and 15 of the 16 patches visible, found 0.99"),
     ({"mask_ratio": 1.5}, "mask_ratio"),

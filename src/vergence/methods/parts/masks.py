@@ -35,6 +35,8 @@ def visible(tokens: int, ratio: float) -> int:
         16
     """
     require_within("(0, 1)", mask_ratio=ratio)
+    if tokens < 2:
+        raise ValueError(f"expected an image of at least 2 patches to mask some, found {tokens}; choose smaller patches")
     kept = int(tokens * (1 - ratio) + 1e-9)  # 100 (1 - 0.9) is 10
     if not 0 < kept < tokens:
         raise ValueError(
@@ -82,7 +84,7 @@ def require_blocks(
         raise ValueError(f"expected target_aspect to be 0 < smallest <= largest, found ({aspect[0]:g}, {aspect[1]:g}); change it")
     tokens = math.prod(grid)
     if int(tokens * scale[0]) < 1 or int(tokens * context[0]) < 2:
-        raise ValueError(f"expected blocks of at least one patch, found {tokens} patches in an image; choose smaller patches")
+        raise ValueError(f"expected blocks of at least one patch, found {tokens} in an image; choose smaller patches")
 
 
 def block_size(
