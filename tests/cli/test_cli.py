@@ -241,6 +241,7 @@ def test_unusable_data(tmp_path):
         (["--size", "0"], "size of at least 1"),
         (["--devices", "3"], "3 processes can share evenly"),
         (["--keep-classes", "77"], "77"),
+        (["--keep-classes", "cat", "dog"], "expected whole numbers for --keep-classes, found 'cat, dog'"),
         (["--encoder", "timm:vit_tiny_patch16_224", "--size", "8"], "--size"),
         (["--freeze"], "expected weights with --freeze, found encoder 'small' with random ones"),
         (["--freeze", "--encoder", "resnet18", "--objective", "gje"], "expected no objective with freeze"),
@@ -482,6 +483,9 @@ def test_a_folder_is_judged_by_itself(run, tmp_path):
     refused("score", folder, "--out", tmp_path / "u.csv", "--leaks-from", folder, words="which overlaps it")
     refused("score", run, folder, "--out", tmp_path / "u.csv", "--leaks-from", other, words="FOLDER alone with --leaks-from")
     refused("score", "digits", "--out", tmp_path / "u.csv", "--leaks-from", "digits:test", words="which overlaps it")
+    rates = {"--confidence": "expected --fpr with --confidence", "--fdr": "expected --fdr or --fpr, found both"}
+    refused("score", run, folder, "--out", tmp_path / "u.csv", "--confidence", "0.9", words=rates["--confidence"])
+    refused("score", run, folder, "--out", tmp_path / "u.csv", "--fdr", "0.1", "--fpr", "0.1", words=rates["--fdr"])
     refused("score", folder, "--out", tmp_path / "u.csv", "--fpr", "0.01", words="expected RUN IMAGES with --fpr")
     refused("score", tmp_path / "nothing", "--out", tmp_path / "u.csv", words="found no such file or folder")
 

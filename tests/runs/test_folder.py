@@ -266,6 +266,13 @@ def test_equal_vectors_of_another_source_are_leaks():
         score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(photographs(20)))
 
 
+def test_no_leak_is_said_first():
+    a, b = photographs(60, seed=1), photographs(60, seed=2)
+    found = score_folder(ArrayItems(a), leaks_from=ArrayItems(b))
+    assert found.lines()[0] == "no item is a copy or near-duplicate of one in the other source"
+    assert not any("other source" in line for line in score_folder(ArrayItems(a)).lines())
+
+
 def same(n):
     return {str(i): str(i) for i in range(n)}
 

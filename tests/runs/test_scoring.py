@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from vergence.runs import scoring
 from vergence.runs.detector import RunDetector, gap, usable_levels
 from vergence.runs.fitting import training_items
 from vergence.runs.score import Decisions
+from vergence.runs.scoring import _odd_ones
 from vergence.utils.files import neutral
 
 pytestmark = pytest.mark.float32
@@ -137,11 +139,43 @@ def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tm
     assert "look odd themselves" not in capsys.readouterr().err
 
 
+def test_ordinary_calibration_items_are_not_called_odd_where_a_bulk_ends_early():
+    """As scores of `patches` do: means of -log p, of which one level hardly varies for most items."""
+    named = {"clean": 0, "odd": 0}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        s = np.where(rng.random(300) < 0.9, 0.5 + 0.1 * rng.random(300), 0.6 + rng.exponential(1, 300))
+        for kind, scores in (("clean", s), ("odd", np.r_[12 + rng.random(10), s[10:]])):
+            lines = _odd_ones(SimpleNamespace(calibration=scores, names=[str(i) for i in range(300)]))
+            named[kind] += int(lines[0].split()[1]) if lines else 0
+    assert named["clean"] <= 10 and 200 <= named["odd"] <= 230
+
+
+def test_the_number_of_rows_is_returned_where_some_are_not_judged(run, tmp_path):
+    train = next(run.items("digits:train").stream([torch.arange(30)]))[1]
+    assert run.write_scores(torch.cat([train, noise()]), tmp_path / "s.csv") == 50
+    assert len((tmp_path / "s.csv").read_text().splitlines()) == 51
+
+
+def test_too_few_calibration_items_for_a_rate_are_refused_before_they_are_read(run, tmp_path):
+    given = run.items(noise(30))
+    given.stream = None  # reading it fails
+    with pytest.raises(ValueError, match="at least 2,995 calibration items for a false-positive rate of 0"):
+        run.write_scores(noise(), tmp_path / "s.csv", fpr=0.001, calibration=given)
+
+
 def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, tmp_path, capsys):
     new = next(run.items("digits").stream([torch.arange(100)]))[1]
     train = next(run.items("digits:train").stream([torch.arange(100)]))[1]
     scored(run, new, tmp_path / "a.npz", calibration=run.items(train))
     assert "warning: 100 of 100 calibration items equal ones that the run was fitted to" in capsys.readouterr().err
+    mixed = torch.cat([train[:40], new[20:]])
+    scored(run, new[:20], tmp_path / "m.npz", calibration=run.items(mixed))
+    words = "warning: 40 of 120 calibration items equal ones that the run was fitted to or calibrated on; they are left out"
+    printed = capsys.readouterr().err
+    assert words in printed and "with 80 calibration items" in printed
+    with pytest.raises(ValueError, match="found an equal one of 45 and 2 more among 20 items; leave such items out of --calib"):
+        scored(run, new[:20], tmp_path / "m.npz", calibration=run.items(torch.cat([mixed[:45], new[5:8], mixed[45:]])))
     equal = torch.cat([new[20:], noise(1).repeat(30, 1, 1, 1)])
     scored(run, new[:20], tmp_path / "b.npz", calibration=run.items(equal))
     assert "warning: 30 of 110 calibration items share the largest score" in capsys.readouterr().err

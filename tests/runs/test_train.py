@@ -29,6 +29,36 @@ def test_a_run_folder_that_holds_the_data_is_refused(tmp_path, out, monkeypatch)
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["x.npy"]
 
 
+def test_a_run_finds_its_own_data_from_any_folder(tmp_path, monkeypatch, capsys):
+    x = np.random.default_rng(0).normal(size=(2, 300, 5)).astype(np.float32)
+    for part, values in zip(("a", "b"), x, strict=True):
+        (tmp_path / part).mkdir()
+        np.save(tmp_path / part / "x.npy", values)
+    monkeypatch.chdir(tmp_path / "a")
+    run = vergence.train("x.npy", out=tmp_path / "run", **QUICK)
+    assert run.folder.config.data.source == str(tmp_path / "a" / "x.npy")
+    monkeypatch.chdir(tmp_path / "b")  # which has other data of this name
+    assert vergence.evaluate(run, probes=False).protocol.note.count("changed") == 0
+    assert vergence.train(tmp_path / "a" / "x.npy", out=tmp_path / "run", resume=True, **QUICK).folder.path == tmp_path / "run"
+    with pytest.raises(ValueError, match="--resume keeps a run's own settings: source was"):
+        vergence.train("x.npy", out=tmp_path / "run", resume=True, **QUICK)
+
+
+def test_a_run_whose_data_has_grown_is_evaluated_on_items_that_it_does_not_know(tmp_path, capsys):
+    x = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x[:300])
+    run = vergence.train(tmp_path / "x.npy", out=tmp_path / "run", **{**QUICK, "limit": None})
+    np.save(tmp_path / "x.npy", x)
+    record = vergence.evaluate(run, probes=False)
+    printed = capsys.readouterr().err
+    assert "has changed since the training: 320 training and 80 test items instead of 240 and 60" in printed
+    left = int(printed.rpartition("; ")[2].partition(" ")[0].replace(",", ""))
+    assert 0 < left < 80 and record.protocol.test == 80 - left and f"{left} test items that it knows" in record.protocol.note
+    (tmp_path / "x.npy").unlink()
+    with pytest.raises(ValueError, match="expected data at"):
+        vergence.evaluate(run, probes=False)
+
+
 def test_no_data_is_named(tmp_path):
     for source in (None, ""):
         with pytest.raises(ValueError, match="expected data, found none"):

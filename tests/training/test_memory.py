@@ -1,5 +1,6 @@
 """What a step keeps of an item, and that counting it changes nothing."""
 
+import pytest
 import torch
 
 from vergence.data.config import ViewConfig
@@ -7,7 +8,8 @@ from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder, projector
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.vje import VJE
-from vergence.training.memory import item_bytes
+from vergence.training.config import FitConfig
+from vergence.training.memory import item_bytes, require_memory
 
 
 def method(size, head=()):
@@ -36,3 +38,19 @@ def test_counting_changes_neither_weights_nor_statistics_nor_the_random_state():
 
 def test_a_frozen_method_keeps_nothing():
     assert item_bytes(method(16).requires_grad_(False), ImageViews(ViewConfig(), 16), (1, 16, 16)) == 0
+
+
+def test_the_count_stops_where_one_item_is_too_large():
+    own, views = method(64), ImageViews(ViewConfig(), 64)
+    before, whole = torch.get_rng_state(), item_bytes(own, views, (1, 64, 64))
+    part = item_bytes(own, views, (1, 64, 64), most=whole / 4)
+    assert whole / 4 < part < whole and item_bytes(own, views, (1, 64, 64), most=whole) == whole
+    assert torch.equal(torch.get_rng_state(), before) and own.training
+
+
+def test_an_image_larger_than_the_memory_is_refused_early(monkeypatch):
+    monkeypatch.setattr("vergence.training.memory.total_memory", lambda device: 1 << 24)
+    own, views, cpu = method(256), ImageViews(ViewConfig(), 256), torch.device("cpu")
+    require_memory(method(16), ImageViews(ViewConfig(), 16), FitConfig(batch_size=2), (1, 16, 16), cpu)
+    with pytest.raises(ValueError, match="more than that of views and of what their gradient needs; lower --batch-size"):
+        require_memory(own, views, FitConfig(batch_size=2), (1, 256, 256), cpu)

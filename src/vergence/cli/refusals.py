@@ -10,6 +10,7 @@ KINDS = {"float": "a number", "int": "a whole number"}  # by the type's name
 WRONG_VALUE = re.compile(r"Error parsing (\S+): .*?(could not convert string to float|invalid literal for int).*: '(.*?)'")
 WRONG_CHOICE = re.compile(r"invalid choice '(.*?)' for argument '(\S+)'\. Expected one of \((.*?),?\)")
 UNKNOWN = re.compile(r"Unrecognized options: (.*?)(?: Perhaps you meant: (--\S+).*| Available subcommands: (.*))?$")
+NO_TYPE = re.compile(r"Error parsing (\S+): no type matching (.*?) could be instantiated from (\[.*?\])")
 NO_VALUE = re.compile(r"Missing value for argument '(\S+)'")
 COMMANDS = re.compile(r"Expected one of \{(.*?)\}")
 MISSING = re.compile(r"Missing from (.*?): (\S+)")
@@ -42,6 +43,10 @@ def _what(said: str) -> str:
     """Returns what is wrong, from the parser's message in one line."""
     if found := WRONG_VALUE.search(said):
         return f"expected {KINDS['float' if 'float' in found[2] else 'int']} for {found[1]}, found {found[3]!r}"
+    if found := NO_TYPE.search(said):
+        kind = "whole numbers" if "INT" in found[2] else "numbers" if "FLOAT" in found[2] else "other values"
+        given = ", ".join(re.findall(r"'(.*?)'", found[3]))
+        return f"expected {kind} for {found[1]}, found {given!r}"
     if found := WRONG_CHOICE.search(said):
         names = sorted(name for name in re.findall(r"'(.*?)'", found[3]) if name != "None")
         return f"expected {found[2]} to be {', '.join(names[:-1])} or {names[-1]}, found {found[1]!r}"

@@ -1,5 +1,6 @@
 """``vergence score``."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "score"]
 
+CONFIDENCE = 0.95
+
 
 @dataclass(kw_only=True)
 class Score:
@@ -33,11 +36,11 @@ class Score:
     """Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."""
     out: Path
     """File to write: .npz, .csv or .parquet."""
-    fdr: Annotated[float, arg(metavar="SHARE")] = 0.1
+    fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
     """Share of the flagged items that is ordinary, on average at most."""
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
     """Flag at most this share of ordinary items, with --confidence, instead."""
-    confidence: Annotated[float, arg(metavar="P")] = 0.95
+    confidence: Annotated[float | None, arg(metavar="P", help_behavior_hint="(default: 0.95)")] = None
     """Probability that --fpr holds, over calibration parts."""
     calibration: Annotated[str | None, arg(metavar="DATA", help_behavior_hint="(default: the run's own part)")] = None
     """Ordinary items that calibrate, none of them among IMAGES; any source."""
@@ -61,6 +64,10 @@ def score(command: Score) -> None:
     """Runs ``vergence score``."""
     from vergence.runs.scoring import read_names
 
+    if command.fpr is None and command.confidence is not None:
+        raise ValueError("expected --fpr with --confidence, found none; add --fpr RATE, or leave --confidence out")
+    if command.fpr is not None and command.fdr is not None:
+        raise ValueError("expected --fdr or --fpr, found both; leave one out")
     confirmed = None if command.confirm is None else read_names(command.confirm)
     found = _by_itself(command, confirmed) if command.images is None else _by_run(command, command.images, confirmed)
     _show(found)
@@ -79,7 +86,7 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     if command.pairs:
         return _of_pairs(command, run, items, confirmed)
     given = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
-    settings: dict[str, Any] = {"fdr": command.fdr, "fpr": command.fpr, "confidence": command.confidence}
+    settings: dict[str, Any] = {**_rates(command), "fpr": command.fpr, "confidence": command.confidence or CONFIDENCE}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
     found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
     print_written(command.out, found.rows)
@@ -93,7 +100,7 @@ def _of_pairs(command: Score, run: "Run", items: "Items", confirmed: list[str] |
     wrong |= {"--confirm": confirmed is not None, "--all-scores": command.all_scores}
     if given := [name for name, used in wrong.items() if used]:
         raise ValueError(f"expected --pairs without {given[0]}, found both; leave one out")
-    found = score_pairs(run, items, command.out, fdr=command.fdr, batch_size=command.batch_size)
+    found = score_pairs(run, items, command.out, batch_size=command.batch_size, **_rates(command))
     print_written(command.out, found.rows)
     return found
 
@@ -111,13 +118,19 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
     source = command.run
     if (Path(source) / "config.json").is_file():
         run = load(Path(source), device=command.device, trust_code=command.trust_code)
-        source = run.folder.config.data.source
+        source, data = run.folder.config.data.source, run.folder.config.data
+        if data.keep_classes is not None or data.limit is not None:
+            print("note: every item of the run's data is judged, those that it was not trained on, too", file=sys.stderr)
         source = f"{source}:train" if source in BUILT_IN else source
-    found = score_folder(
-        source, command.out, run=run, fdr=command.fdr, confirmed=confirmed, leaks_from=command.leaks_from, root=command.data_root
-    )
+    settings: dict[str, Any] = {"confirmed": confirmed, "leaks_from": command.leaks_from, "root": command.data_root}
+    found = score_folder(source, command.out, run=run, **_rates(command), **settings)
     print_written(command.out, len(found.names))
     return found
+
+
+def _rates(command: Score) -> dict[str, Any]:
+    """Returns the false-discovery rate where one is given; otherwise the functions have their own."""
+    return {} if command.fdr is None else {"fdr": command.fdr}
 
 
 def _show(found: "Decisions | Judged") -> None:

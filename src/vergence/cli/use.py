@@ -1,5 +1,6 @@
 """The commands on a trained run: evaluate, embed, report."""
 
+import csv
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,12 @@ def embed(command: Embed) -> None:
 def print_written(out: Path, rows: int) -> None:
     """Prints how many rows were written, and where what could not be read is listed."""
     skipped = out.with_name(f"{out.name}.skipped.csv")
-    print(f"wrote {rows} rows to {out}" + (f"; {skipped} lists what could not be read" if skipped.exists() else ""))
+    bad = ""
+    if skipped.exists():
+        with skipped.open(newline="", encoding="utf-8") as file:
+            n = sum(1 for _ in csv.reader(file)) - 1
+        bad = f"; {skipped} lists {n:,} that could not be read"
+    print(f"wrote {rows} rows to {out}{bad}")
 
 
 def report(command: Report) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "Items",
     "PairItems",
     "Skipped",
+    "absolute",
     "batches",
     "from_array",
     "open_data",
@@ -240,6 +241,22 @@ def _existing(source: str) -> Path:
     raise ValueError(f"expected data at {source}, found no such file or folder; {near or f'give a path, or one of {known}'}")
 
 
+def absolute(source: str) -> str:
+    """Returns the absolute path of a source that exists; built-in names, and what does not exist, as they are.
+
+    Example:
+        >>> absolute("digits"), absolute("no such folder")
+        ('digits', 'no such folder')
+    """
+    if source.partition(":")[0] in BUILT_IN:
+        return source
+    try:
+        path = Path(source).expanduser().absolute()
+        return str(path) if path.exists() else source
+    except (OSError, ValueError, RuntimeError):  # no path; opening it says so
+        return source
+
+
 def _is_array(path: Path) -> bool:
     ending = path.suffix.lower()
     if not (path.is_dir() or (path.is_file() and ending in (*ARRAYS, *ENDINGS))):
@@ -297,7 +314,8 @@ def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayIte
         ValueError: The items are of another kind, or vectors of another width; ``name`` says which.
     """
     if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
-        raise ValueError(f"expected items of shape {shape}, as the model was trained on, found {items.shape} in {name}")
+        own = "images" if len(shape) == 3 else f"items of shape {shape}"  # images are read in any size
+        raise ValueError(f"expected {own}, as the model was trained on, found {items.shape} in {name}")
     return items if items.shape == shape else items.shaped(shape)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vergence.data.sources import Data
+from vergence.data.sources import Data, absolute
 from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
 from vergence.encoders.patch_maps import as_recorded
 from vergence.training import closed_form, distillation, recipes, start
@@ -21,12 +21,14 @@ __all__ = ["completed", "describe", "fitted", "note_closed_form", "resumed", "su
 def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool = False) -> RunConfig:
     """Returns the run description of a source, a recipe or another run (``init``), and changed settings.
 
+    Paths of data are absolute in it, so that the run finds the same data from any folder.
+
     Raises:
         ValueError: No source is given, a setting is unknown, or the other run names code that is not trusted.
     """
     settings = _completed(settings)
     if settings.get("init") is not None and not isinstance(source, RunConfig):
-        return _from_run(None if source is None else str(source), recipe, settings, trust_code)
+        return _located(_from_run(None if source is None else str(source), recipe, settings, trust_code))
     if source is None or source == "":
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
     base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(str(source))
@@ -37,7 +39,14 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
         raise ValueError(f"expected an encoder 'patches' with recipe '{recipe}', {found}")
     if config.model.distill is None and "distill_epochs" in settings:
         raise ValueError("expected --distill with --distill-epochs; add --distill patches, or leave both out")
-    return config
+    return _located(config)
+
+
+def _located(config: RunConfig) -> RunConfig:
+    """Returns a description whose paths of data are absolute."""
+    data = config.data
+    root = None if data.root is None else absolute(data.root)
+    return dataclasses.replace(config, data=dataclasses.replace(data, source=absolute(data.source), root=root))
 
 
 def _completed(settings: dict[str, Any]) -> dict[str, Any]:
@@ -97,8 +106,9 @@ def resumed(
         require_known_code(out, config.model, _named(settings))
     complete = _completion(folder)
     config = _with_encoder(config, complete(config.model.encoder))
-    before = config.to_dict()
+    before = _located(config).to_dict()
     given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
+    given = {**given, **{name: absolute(str(given[name])) for name in ("source", "root") if given.get(name) is not None}}
     if isinstance(given.get("encoder"), str):
         given = {**given, "encoder": complete(given["encoder"])}
     if recipe is not None:
@@ -111,7 +121,7 @@ def resumed(
         wanted = _with_encoder(source, complete(source.model.encoder))
     else:
         wanted = recipes.override(config, **given)
-    now = wanted.to_dict()
+    now = _located(wanted).to_dict()
     pairs = {name: (before[part][name], now[part][name]) for part in before for name in before[part] if name != "threads"}
     _refuse_changes({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))

@@ -4,6 +4,7 @@ import copy
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
     """
     started = time.monotonic()
     config = run.folder.config
-    opened = open_data(config.data, workers=config.fit.workers)
+    opened = _without_known(run, open_data(config.data, workers=config.fit.workers))
     kept = _kept(opened, config.data.keep_classes)
     networks = _networks(run)
     with bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
@@ -104,6 +105,32 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
             f"own; what needs no labels is in {run.folder.path / 'evaluation.json'}"
         )
     return record
+
+
+def _without_known(run: Run, opened: Data) -> Data:
+    """Returns the data, where it has changed since the training without test items that the run was fitted to or calibrated on.
+
+    A test part that is held out at random is another one then.
+
+    Raises:
+        ValueError: No test item remains.
+    """
+    about = run.folder.metadata
+    before = about.n_train + about.n_calibration, about.n_test
+    if before[0] == len(opened.train) and before[1] in (0, len(opened.test)):
+        return opened
+    try:
+        new = (~_known(run, opened.test)).nonzero()[:, 0]
+    except ValueError:  # a run that can have no detector
+        new = torch.arange(len(opened.test))
+    out = len(opened.test) - len(new)
+    words = f"{run.folder.config.data.source} has changed since the training: {len(opened.train):,} training and "
+    words += f"{len(opened.test):,} test items instead of {before[0]:,} and {before[1]:,}"
+    if len(new) == 0:
+        raise ValueError(f"{words}, and the run was fitted to or calibrated on all of the test items; restore it, or train again")
+    print(f"warning: {words}; {out:,} test items that the run was fitted to or calibrated on are left out", file=sys.stderr)
+    note = f"{opened.note}; the data has changed since the training, {out:,} test items that it knows are left out"
+    return replace(opened, test=opened.test.subset(new), note=note)
 
 
 def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Protocol:

@@ -122,7 +122,8 @@ class Judged:
         heaps = [self.about(group) for group in self.groups]
         counted = {"copies of other items": copies, "near-duplicates of other items": near}
         counted["copies or near-duplicates of items in the other source"] = sum(map(bool, self.leak))
-        return [found, *heaps, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
+        shared = [] if any(self.leak) or not self.leak else ["no item is a copy or near-duplicate of one in the other source"]
+        return [*shared, found, *heaps, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
 
     def about(self, group: Group) -> str:
         """Returns what an odd group is, in a sentence."""

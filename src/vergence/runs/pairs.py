@@ -68,7 +68,7 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
         )
     calibration = pair_scores(run, _pairs(run, held_out), batch_size)
     require_calibration(calibration)
-    decisions, known = Decisions(len(calibration), fdr), _known(data.train, held_out)
+    decisions, known = Decisions(len(calibration), fdr, of_pairs=True), _known(data.train, held_out)
     print(f"note: {reportable(len(calibration), len(given), fdr)}", file=sys.stderr)
     job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": batch_size}
     job |= {"calibration": hashlib.sha256(calibration.tobytes()).hexdigest(), **versions(), **run.recorded()}

@@ -346,7 +346,7 @@ class Run:
         A larger score is more anomalous. Of the flagged items on average at most a tenth are ordinary; see
         `vergence.runs.scoring.score_items` for other rates and ``all_scores``. Otherwise as `write_embeddings`.
         """
-        return scoring.score_items(self, self.items(source), out, batch_size=batch_size, workers=workers, **settings).total
+        return scoring.score_items(self, self.items(source), out, batch_size=batch_size, workers=workers, **settings).rows
 
     def recorded(self) -> dict[str, Any]:
         """Returns the part of the run's description that determines embeddings and scores beside the tensors."""

@@ -80,6 +80,7 @@ class Decisions:
         flagged: Items that were flagged; known when the file has been written.
         seen: Items that the run was fitted to or calibrated on.
         strangest: Name, score, p-value, level, nearest items and reason of the 48 strangest items, the strangest first.
+        of_pairs: Whether the items are pairs, whose targets are judged given their contexts.
     """
 
     n: int
@@ -89,6 +90,7 @@ class Decisions:
     flagged: int = 0
     seen: int = 0
     strangest: list[dict[str, Any]] = field(default_factory=list)
+    of_pairs: bool = False
 
     near: ClassVar[str] = "nearest training item"
     needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", *TEXTS, "seen")
@@ -142,9 +144,9 @@ class Decisions:
         else:
             found = f"none of {_items(self.total)} is flagged at {self.fdr:g}: {self._why_none()}" if self.total else ""
         known = f"warning: {_items(self.seen)} not judged, as the run was fitted to or calibrated on equal ones"
-        advice = "; to judge a run's own data by itself, leave DATA out: vergence score RUN --out FILE"
+        advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
         lines = [found] if self.total or not self.seen else []
-        return [*lines, *self._changed(), *([known + advice] if self.seen else [])]
+        return [*lines, *self._changed(), *([known + ("" if self.of_pairs else advice)] if self.seen else [])]
 
     def _why_none(self) -> str:
         """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
@@ -188,7 +190,7 @@ def _items(n: int) -> str:
 
 
 def columns(
-    method: Method, levels: Levels, found: RunDetector, limit: float, all_scores: bool, refused: np.ndarray | None = None
+    method: Method, levels: Levels, found: RunDetector, limit: float, all_scores: bool, refused: Mapping[Any, str] | None = None
 ) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what is written of each.
 
@@ -199,15 +201,19 @@ def columns(
         limit: p-value up to which nearest typical items and a reason are given.
         all_scores: Whether each level's score and every score of the objective's own are written, too; an objective's own
             ``score`` as ``own_score``.
-        refused: Digests of items that must not be among those that are scored, sorted.
+        refused: Names of items that must not be among those that are scored, by their digests.
     """
 
     def function(x: Tensor) -> Columns:
         features = levels(x)
         total, each = found.scores(features)
         marks = digests(x)
-        if refused is not None and np.isin(marks, refused).any():
-            raise ValueError("expected calibration items that are not among the scored ones, found equal ones; leave these out")
+        if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
+            also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
+            raise ValueError(
+                f"expected calibration items that are not among the scored ones, found an equal one of {equal[0]}{also}; leave "
+                "such items out of --calibration"
+            )
         p = p_values_of_batch(found.calibration, total)
         written = {"score": total, "p_value": p, **explained(found, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, found.seen).astype(np.uint8)
@@ -242,7 +248,7 @@ def write_scores(
     job: Mapping[str, Any],
     decisions: Decisions,
     all_scores: bool = False,
-    refused: np.ndarray | None = None,
+    refused: Mapping[Any, str] | None = None,
     **settings: Any,
 ) -> int:
     """Writes score, p-value, q-value, flag and reason of every item; returns the number of rows.

@@ -11,11 +11,12 @@ import numpy as np
 
 from vergence.data.builtin import part_named
 from vergence.data.items import Items, PairItems
-from vergence.detection import fpr_threshold, label_trim, reportable, select, tail_p_values
+from vergence.detection import fpr_threshold, label_trim, needed_for_fpr, reportable, select, tail_p_values
+from vergence.detection.contamination import TAIL
 from vergence.runs.detector import RunDetector
 from vergence.runs.findings import write_run_page
 from vergence.runs.identity import of_module
-from vergence.runs.levels import collected
+from vergence.runs.levels import Found, collected
 from vergence.runs.score import Decisions, write_scores
 from vergence.training.calibration import FEWEST
 from vergence.utils.checks import require_within
@@ -68,16 +69,9 @@ def score_items(
     levels = found.of_batches(run.method, run.folder.metadata.shape)
     where: dict[str, Any] = {"batch_size": batch_size, "workers": workers, **run.where()}
     if calibration is not None:
+        _require_enough(len(calibration), fpr, confidence)
         own = collected(levels, calibration, **where)
-        names, refused = [calibration.names[i] for i in own.index.tolist()], np.unique(own.digests)
-        known = int(np.isin(own.digests, found.seen).sum())
-        found = found.with_calibration(found.scores(own.levels)[0], names)
-        if known:
-            print(
-                f"warning: {known:,} of {len(names):,} calibration items equal ones that the run was fitted to or calibrated on: "
-                "scores of items of a fit say nothing about new ones; give others",
-                file=sys.stderr,
-            )
+        found, refused = _calibrated(found, own, [calibration.names[i] for i in own.index.tolist()])
     if confirmed is not None:
         found = without_confirmed(found, confirmed)
     require_calibration(found.calibration)
@@ -92,6 +86,33 @@ def score_items(
     write_scores(run.method, items, out, job=job, **settings)
     write_run_page(Path(f"{out}.html"), decisions, items, name=out.stem)
     return decisions
+
+
+def _calibrated(found: RunDetector, own: Found, names: list[str]) -> tuple[RunDetector, dict[Any, str]]:
+    """Returns the detector with other calibration items, by their features and names, and these names by digest.
+
+    Items that the run was fitted to or calibrated on are left out where enough others remain: their scores say nothing about new
+    ones.
+    """
+    new = ~np.isin(own.digests, found.seen)
+    if known := int((~new).sum()):
+        words = f"{known:,} of {len(names):,} calibration items equal ones that the run was fitted to or calibrated on"
+        if enough := int(new.sum()) >= FEWEST:
+            print(f"warning: {words}; they are left out", file=sys.stderr)
+        else:
+            print(f"warning: {words}: scores of items of a fit say nothing about new ones; give others", file=sys.stderr)
+        new = new if enough else np.ones_like(new)
+    kept = [name for name, is_new in zip(names, new.tolist(), strict=True) if is_new]
+    calibrated = found.with_calibration(found.scores(own.levels)[0][new], kept)
+    return calibrated, dict(zip(own.digests.tolist(), names, strict=True))
+
+
+def _require_enough(n: int, fpr: float | None, confidence: float) -> None:
+    """Raises a ValueError if n calibration items are too few, before any of them is read."""
+    needed = FEWEST if fpr is None else max(FEWEST, needed_for_fpr(fpr, confidence))
+    if n < needed:
+        why = "" if fpr is None or needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
+        raise ValueError(f"expected at least {needed:,} calibration items{why}, found {n:,}; give more with --calibration DATA")
 
 
 def without_confirmed(found: RunDetector, confirmed: list[str]) -> RunDetector:
@@ -113,6 +134,8 @@ def without_confirmed(found: RunDetector, confirmed: list[str]) -> RunDetector:
     rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
     budget = int((found.calibration >= found.calibration[rows].min()).sum())
     kept = label_trim(found.calibration, rows, budget)
+    looked = f"the {budget:,} strangest calibration items" if budget > 1 else "the strangest calibration item"
+    print(f"note: {len(rows):,} calibration items are left out; this is right if you looked at {looked}", file=sys.stderr)
     out = set(rows.tolist())
     return replace(found, calibration=kept, names=[name for i, name in enumerate(found.names) if i not in out])
 
@@ -162,16 +185,23 @@ def require_calibration(scores: np.ndarray) -> None:
 
 
 def _odd_ones(found: RunDetector) -> list[str]:
-    """Returns a line where calibration items look odd themselves, by the tail of the others."""
+    """Returns a line where calibration items look odd themselves, by the tail of the others.
+
+    The tail is at most as light as exp(-s): scores are means of -log p over levels, and of `patches`, of which one level hardly
+    varies, the bulk ends so early that a tail fitted to it would be too light.
+    """
+    s = found.calibration
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
-            n = int(select(tail_p_values(found.calibration), fdr=0.1).sum())
+            p = np.maximum(tail_p_values(s), np.minimum(1.0, TAIL * np.exp(np.quantile(s, 1 - TAIL) - s)))
+            n = int(select(p, fdr=0.1).sum())
     except ValueError:  # too few, or without a tail
         return []
-    order = np.argsort(-found.calibration, kind="stable")
+    order = np.argsort(-s, kind="stable")
     first = ", ".join(found.names[i] for i in order[: min(n, SHOWN)])
-    hides = f"note: {n:,} of the calibration items look odd themselves, which hides others like them; look at"
+    some = "1 of the calibration items looks odd itself" if n == 1 else f"{n:,} of the calibration items look odd themselves"
+    hides = f"note: {some}, which hides others like {'it' if n == 1 else 'them'}; look at"
     return [f"{hides} {first}: a file that names those that are odd, one a line, goes to --confirm"] if n else []
 
 

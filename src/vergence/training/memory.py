@@ -1,6 +1,8 @@
 """Refuses a step that cannot fit into the memory of its device, before anything is computed."""
 
+import contextlib
 import copy
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +13,7 @@ from vergence.methods.core import ImageMethod, Method
 from vergence.training import loop
 from vergence.training.config import FitConfig
 from vergence.utils.devices import total_memory
+from vergence.utils.modules import in_evaluation
 
 __all__ = ["item_bytes", "require_memory"]
 
@@ -28,21 +31,24 @@ def require_memory(method: Method, views: Views | None, config: FitConfig, shape
     if views is None:
         return
     half = "bf16" in str(loop.precision(config, device.type))
-    needed = item_bytes(method, views, shape) / (2 if half else 1) * config.batch_size / (config.devices * config.nodes)
-    if needed > (memory := total_memory(device)):
+    items = config.batch_size / (config.devices * config.nodes) / (2 if half else 1)  # of the weights' precision
+    memory = total_memory(device)
+    needed = item_bytes(method, views, shape, most=memory / items) * items
+    if needed > memory:
         what = "local_crops, --batch-size" if hasattr(method, "local_crops") else "--batch-size"
         raise ValueError(
-            f"expected a step that fits into {memory / 2**30:.0f} GiB of memory, found {needed / 2**30:.0f} GiB of views and of "
+            f"expected a step that fits into {memory / 2**30:.0f} GiB of memory, found more than that of views and of "
             f"what their gradient needs; lower {what} or the size of the images"
         )
 
 
 @torch.enable_grad()
-def item_bytes(method: Method, views: Views, shape: Sequence[int]) -> int:
+def item_bytes(method: Method, views: Views, shape: Sequence[int], *, most: float = math.inf) -> int:
     """Returns the bytes that a step keeps of each item, in the weights' precision: its views, and what their gradient needs.
 
     They are counted in a forward pass of one blank item, which leaves the method as it was. The objectives on pairs, whose losses
-    need several items, are left out, so that the number is a lower bound.
+    need several items, are left out, so that the number is a lower bound. Above ``most`` bytes the count stops: one item alone
+    may be too large.
 
     Example:
         >>> from vergence import methods
@@ -56,30 +62,34 @@ def item_bytes(method: Method, views: Views, shape: Sequence[int]) -> int:
     if not any(p.requires_grad for p in method.parameters()):
         return 0
     own = copy.deepcopy(method) if isinstance(method, ImageMethod) else method  # the former keep what they see
-    modes = {module: module.training for module in own.modules()}
     first = next(own.parameters())
     weights = {p.untyped_storage().data_ptr() for p in own.parameters()}
     inputs = own.inputs(views)
     blank = torch.zeros(1, *shape, dtype=first.dtype, device=first.device)
     shown = inputs.apply(blank, inputs.draw(1, torch.Generator().manual_seed(0)))
     kept = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in shown}
+    total = sum(storage.nbytes() for storage in kept.values())
 
     def pack(t: Tensor) -> Tensor:
+        nonlocal total
         storage = t.untyped_storage()
-        if storage.data_ptr() not in weights:
+        if storage.data_ptr() not in weights and storage.data_ptr() not in kept:
             kept[storage.data_ptr()] = storage
+            total += storage.nbytes()
+            if total > most:
+                raise _Enough
         return t
 
-    try:
-        own.eval()
-        with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            if isinstance(own, ImageMethod):
-                own(shown, lambda z: z)
-            else:
-                branch = own.branch("context")
-                for x in shown:
-                    branch(x)
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    return sum(storage.nbytes() for storage in kept.values())
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t)
+    with in_evaluation(own), torch.random.fork_rng(devices=[]), hooks, contextlib.suppress(_Enough):
+        if isinstance(own, ImageMethod):
+            own(shown, lambda z: z)
+        else:
+            branch = own.branch("context")
+            for x in shown:
+                branch(x)
+    return total
+
+
+class _Enough(Exception):
+    """Stops a forward pass that is known to be too large."""

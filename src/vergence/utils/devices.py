@@ -3,12 +3,15 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
 from vergence.utils.checks import is_out_of_memory
 
 __all__ = ["as_device", "describe_device", "enough_memory", "fast_bfloat16", "total_memory"]
+
+CONTAINERS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # versions 2 and 1
 
 
 def as_device(name: str) -> torch.device:
@@ -55,7 +58,7 @@ def fast_bfloat16(kind: str) -> bool:
 
 
 def total_memory(device: torch.device) -> int:
-    """Returns the bytes of memory of a GPU or, for a CPU, of the machine; 2^62 where the system does not tell.
+    """Returns the bytes of memory of a GPU or, for a CPU, of the machine or its container; 2^62 where the system does not tell.
 
     Example:
         >>> total_memory(torch.device("cpu")) > 2**20
@@ -64,8 +67,17 @@ def total_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
+        machine = 1 << 62
+    return min(machine, *map(_limit, CONTAINERS))
+
+
+def _limit(file: Path) -> int:
+    """Returns the limit of memory that a container's file holds; 2^62 where there is none."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # no such file, or "max"
         return 1 << 62
 
 

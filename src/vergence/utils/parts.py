@@ -230,7 +230,8 @@ class Parts:
         self._parts = []
         if any(FILE.fullmatch(file.name) for file in self.folder.iterdir()):
             other = [name for name in job if before.get(name) != job[name]]
-            print(f"{self.out}: discarding the kept parts of another job ({', '.join(other)} changed)", file=sys.stderr)
+            named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
+            print(f"note: {self.out}: discarding the kept parts of another job ({named} changed)", file=sys.stderr)
         with explained(self.out, "free space, or choose another --out"):
             self.clear()
             with replacing(manifest) as temporary:
