@@ -39,6 +39,8 @@ import two_cores
 from out_of_distribution import auroc, foreign, images, seeded
 
 import vergence
+from vergence import methods as image_methods
+from vergence import objectives
 from vergence.data.config import DataConfig
 from vergence.data.sources import Data, open_data
 from vergence.evaluation import features, uncertainty
@@ -50,20 +52,16 @@ from vergence.training import build, loop
 from vergence.training.metrics import MemoryRecorder
 
 METHODS: dict[str, tuple[str, float, float] | None] = {  # the paper's optimizer, rate per 256 images, weight decay; None: unknown
+    **dict.fromkeys((*objectives.names(), *image_methods.names())),
     "barlow_twins": ("lars", 0.2, 1e-6),
     "byol": ("lars", 0.45, 1e-6),
     "contrastive": ("lars", 0.3, 1e-6),
-    **dict.fromkeys(("gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn", "gmje_smc", "jepa"), None),
     "lejepa": ("adamw", 5e-4, 5e-4),
     "moco": ("lars", 0.3, 1e-6),
     "simsiam": ("sgd", 0.05, 1e-4),
     "swav": ("lars", 0.3, 1e-6),
-    "vi_simsiam": None,
     "vicreg": ("lars", 0.2, 1e-6),
     "vje": ("sgd", 0.05, 5e-6),
-    "vssl": None,
-    "denoising_autoencoder": None,  # of these two the papers' networks are others
-    "variational_autoencoder": None,
     "masked_autoencoder": ("adamw", 1.5e-4, 0.05),
     "dino": ("adamw", 5e-4, 0.04),
     "i_jepa": ("adamw", 1.25e-4, 0.04),

@@ -110,7 +110,7 @@ def test_patches_of_four_pixels_at_32_pixels():
 
 def test_an_image_of_one_patch_is_refused():
     net = encoder(VIT, (3, 4, 4), torch.zeros(3), torch.ones(3))
-    with pytest.raises(ValueError, match="an image of at least 2 patches to mask some, found 1; choose smaller patches"):
+    with pytest.raises(ValueError, match="an image of at least 2 patches to mask some, found 1, of which a mask_ratio of"):
         MaskedAutoencoder(net, (3, 4, 4), decoder_width=8, decoder_depth=1, decoder_heads=2)
 
 

@@ -122,6 +122,24 @@ def test_a_missing_extra_is_one_line(method, package, extra, tmp_path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
+def test_a_trained_method_is_used_without_the_package_of_its_loss(tmp_path, monkeypatch):
+    own = {**QUICK, **SETTINGS["dino"], "epochs": 1, "limit": 200}
+    run = vergence.train("digits", method="dino", out=tmp_path / "run", **own)
+    expected = run.encode("digits")
+    for name in [name for name in sys.modules if name.split(".")[0] == "lightly"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    again = vergence.load(tmp_path / "run", device="cpu")
+    assert torch.equal(again.encode("digits"), expected) and again.score("digits").shape == (359,)
+    with pytest.raises(ValueError, match="method 'dino' needs lightly"):
+        again.method.loss([], [])
+
+
+def test_a_transformer_that_would_cut_off_the_edge_is_refused_for_every_objective(tmp_path):
+    encoder = "timm:vit_tiny_patch16_224,patch_size=4,embed_dim=48,depth=1,num_heads=3"
+    with pytest.raises(ValueError, match="whose sides the transformer's patch of 4 pixels divides, found 10 x 10; use --size 8"):
+        vergence.train("digits", objective="vje", encoder=encoder, out=tmp_path / "run", **{**QUICK, "size": 10})
+
+
 def test_other_data_is_refused(tmp_path):
     np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32))
     np.savez(tmp_path / "pairs.npz", context=np.zeros((60, 8, 8), np.uint8), target=np.zeros((60, 8, 8), np.uint8))

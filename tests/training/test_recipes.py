@@ -45,6 +45,17 @@ def test_recipes_hold_the_papers_settings():
     assert (imagenet.fit.epochs, imagenet.fit.warmup_epochs, imagenet.model.encoder) == (100, 10, "resnet50-imagenet")
 
 
+def test_recipes_of_arxiv_2505_12477_have_lightlys_views_without_blur():
+    transforms = pytest.importorskip("lightly.transforms")
+    for name, kind, strength in (("contrastive", transforms.SimCLRTransform, 1.0), ("vicreg", transforms.VICRegTransform, 0.5)):
+        default = {p.name: p.default for p in inspect.signature(kind.__init__).parameters.values()}
+        views = recipes.get(f"{name}_cifar10")().views
+        jitter = [default["cj_strength"] * default[f"cj_{one}"] for one in ("bright", "contrast", "sat", "hue")]
+        assert default["cj_strength"] == strength and views.jitter == pytest.approx(jitter) and views.blur == 0
+        assert views.crop == (default["min_scale"], 1.0) and views.jitter_p == default["cj_prob"]
+        assert (views.solarize, views.grayscale) == (default.get("solarize_prob", 0.0), default["random_gray_scale"])
+
+
 def test_recipes_of_methods_hold_the_published_settings():
     mae, dino, jepa = (recipes.get(name)() for name in ("masked_autoencoder", "dino", "i_jepa"))
     assert all((c.fit.optimizer, c.data.size) == ("adamw", 224) for c in (mae, dino, jepa))

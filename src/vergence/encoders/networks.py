@@ -23,7 +23,7 @@ from vergence.utils.names import did_you_mean, quoted, unknown
 from vergence.utils.outside import load_outside
 
 __all__ = ["Standardize", "encoder", "factory_model", "mlp", "projector", "require_timm", "reset"]
-__all__ += ["resnet", "small_convnet", "timm_model", "width"]
+__all__ += ["require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
 
 KNOWN = (
     *("small", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp"),
@@ -135,6 +135,18 @@ def timm_model(name: str, channels: int, size: int, weights: Path | None = None)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise ValueError(f"timm cannot build '{name}' for {channels} channels: {str(error).splitlines()[0]}") from None
     return model
+
+
+def require_whole_patches(net: nn.Module, sides: Sequence[int]) -> None:
+    """Raises a ValueError where a transformer of timm would cut off the edge of images: its patch does not divide their sides."""
+    patches: Any = getattr(net, "patch_embed", None)
+    side = getattr(patches, "patch_size", None)
+    side = side[0] if isinstance(side, tuple) else side
+    if isinstance(side, int) and not getattr(patches, "dynamic_img_pad", False) and any(length % side for length in sides):
+        raise ValueError(
+            f"expected images whose sides the transformer's patch of {side} pixels divides, found {sides[0]} x {sides[1]}; use "
+            f"--size {max(side, sides[0] // side * side)}, or another patch_size"
+        )
 
 
 def require_timm(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -98,7 +98,10 @@ class ImageMethod(Method):
 
     Attributes:
         shape: Shape of the images.
+        package: Package of an extra that the loss needs; None for none. A trained method is used without it.
     """
+
+    package: ClassVar[str | None] = None
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
         super().__init__()

@@ -46,6 +46,7 @@ class Dino(ImageMethod):
         bottleneck: Width of the vector that is compared with the prototypes.
         batch_norm: Whether the heads' hidden layers are batch-normalized. Embeddings that are pooled after a ReLU, as those of
             convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
+            Crops of each size have their own statistics; the released code passes all crops through the head at once.
         local_crops: Number of small crops.
         local_size: Their side in pixels; by default `vergence.methods.parts.crops.local_side`.
         local_crop: Range of their area, as shares of the image; that of large crops is the run's ``crop``, (0.4, 1) in the paper.
@@ -58,8 +59,10 @@ class Dino(ImageMethod):
         fixed_prototypes: Share of the steps, at the start, in which the output layer does not move, in [0, 1].
 
     Raises:
-        ValueError: lightly is not installed, a number is out of its range, or the encoder does not take small crops.
+        ValueError: A number is out of its range, or the encoder does not take small crops.
     """
+
+    package = "lightly"
 
     def __init__(
         self,
@@ -142,11 +145,23 @@ class Dino(ImageMethod):
         follow(self.teacher_head, self.head, momentum)
 
 
+class _Center(nn.Module):
+    """The state of the loss, where lightly is not installed."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1, 1, outputs))
+
+    def forward(self, targets: list[Tensor], outputs: list[Tensor]) -> Tensor:
+        """Raises a ValueError."""
+        raise ValueError("method 'dino' needs lightly to train: pip install 'vergence[baselines]'")
+
+
 def _loss(outputs: int, temperature: float, teacher_temperature: float, center_momentum: float) -> Any:
     """Returns lightly's loss with a constant temperature of the teacher."""
     try:
         from lightly.loss.dino_loss import DINOLoss
-    except ImportError:
-        raise ValueError("method 'dino' needs lightly: pip install 'vergence[baselines]'") from None
+    except ImportError:  # of a trained method, which is used without its loss
+        return _Center(outputs)
     own = {"warmup_teacher_temp": teacher_temperature, "student_temp": temperature, "center_momentum": center_momentum}
     return DINOLoss(outputs, teacher_temp=teacher_temperature, **own)

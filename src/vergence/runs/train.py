@@ -95,6 +95,8 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "
     config = fitted(config, opened, shape)
     build.require_images(config.model, opened.kind)
     method = build.initial_method(config, shape, target_shape, mean, std)
+    if not resume:
+        build.require_whole_images(method, shape, target_shape)
     weights = None if resume and not config.model.freeze else start.load_start(method, config, trust_code=trust_code)
     views = None if config.model.freeze else build.make_views(opened, config.views, shape, mean, std)
     if config.model.takes_steps:

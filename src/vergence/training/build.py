@@ -38,6 +38,7 @@ __all__ = [
     "require_images",
     "require_method",
     "require_packages",
+    "require_whole_images",
     "statistics",
 ]
 
@@ -175,7 +176,9 @@ def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
 
 
 def require_packages(config: ModelConfig) -> None:
-    """Raises a ValueError unless the package that an objective's loss comes from is installed; before the data is read."""
+    """Raises a ValueError unless the package that the loss comes from is installed; before the data is read."""
+    if config.method is not None:
+        require_package(config.method, methods.get(config.method).package, what="method")
     if config.objective != "none":
         require_package(config.objective, objectives.get(config.objective).package)
 
@@ -197,6 +200,13 @@ def initial_method(
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
         method = build_method(config.model, shape, target_shape, mean, std)
     return method.to(memory_format=torch.channels_last)
+
+
+def require_whole_images(method: Method, shape: Sequence[int], target_shape: Sequence[int] | None) -> None:
+    """Raises a ValueError where an encoder of a method would cut off the edge of images of its shape."""
+    for net, side in ((method.encoder, shape), (method.target_encoder, target_shape or shape)):
+        if isinstance(net, nn.Sequential) and len(side) == 3:  # statistics of the input, then the network
+            networks.require_whole_patches(net[-1], side[1:])
 
 
 def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:

@@ -49,7 +49,7 @@ ASYMMETRIC = ViewConfig(crop=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1), blur=0.55
 MOCO = ViewConfig()  # MoCo v2's
 NO_BLUR = ViewConfig(blur=0.0)
 UNLIKE = dataclasses.replace(ASYMMETRIC, blur=0.0)  # the same on CIFAR-10
-SOLARIZED = dataclasses.replace(NO_BLUR, jitter=(0.4, 0.4, 0.2, 0.1), solarize=0.1)  # VICReg's on CIFAR-10
+SOLARIZED = dataclasses.replace(NO_BLUR, jitter=(0.4, 0.4, 0.2, 0.1), solarize=0.1)  # VICReg's in solo-learn, on CIFAR-10
 LARC: dict[str, Any] = {"trust": 0.02, "trust_clip": True}
 SIMCLR = ViewConfig(crop=(0.08, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5)
 
@@ -130,7 +130,7 @@ def vicreg_cifar10(source: str = "cifar10") -> RunConfig:
     Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 0.3 with a trust coefficient of 0.02): online classifier 92.07.
     """
     model = _model("vicreg", (2048, 2048, 2048), "batch", {}, "resnet18-cifar")
-    return _cifar10(source, model, SOLARIZED, lr=5.0)
+    return _cifar10(source, model, dataclasses.replace(SOLARIZED, crop=(0.08, 1.0)), lr=5.0)
 
 
 def barlow_twins_imagenet(source: str = "imagenet") -> RunConfig:
@@ -197,7 +197,7 @@ def contrastive_cifar10(source: str = "cifar10") -> RunConfig:
     It is the CIFAR-10 setting of arXiv:2505.12477, there with a ResNet-50; solo-learn reports 90.74 for another setting.
     """
     model = _model("contrastive", (2048, 2048, 256), "batch", {"temperature": 0.5}, "resnet18-cifar")
-    return _cifar10(source, model, NO_BLUR, lr=5.0)
+    return _cifar10(source, model, dataclasses.replace(SIMCLR, blur=0.0), lr=5.0)
 
 
 def contrastive_imagenet(source: str = "imagenet") -> RunConfig:

@@ -36,7 +36,8 @@ def visible(tokens: int, ratio: float) -> int:
     """
     require_within("(0, 1)", mask_ratio=ratio)
     if tokens < 2:
-        raise ValueError(f"expected an image of at least 2 patches to mask some, found {tokens}; choose smaller patches")
+        found = f"found {tokens}, of which a mask_ratio of {ratio:g} leaves 0"
+        raise ValueError(f"expected an image of at least 2 patches to mask some, {found}; choose smaller patches")
     kept = int(tokens * (1 - ratio) + 1e-9)  # 100 (1 - 0.9) is 10
     if not 0 < kept < tokens:
         raise ValueError(

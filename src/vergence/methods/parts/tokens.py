@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vergence.encoders.networks import require_whole_patches
+
 __all__ = ["TokenDecoder", "gathered", "pooled", "require_transformer", "seen", "sincos", "split"]
 
 EXAMPLE = "timm:vit_tiny_patch16_224,patch_size=4"
@@ -36,12 +38,7 @@ def require_transformer(method: str, encoder: nn.Module, shape: Sequence[int]) -
         raise ValueError(
             f"expected a vision transformer of timm for method '{method}', found {type(net).__name__}; use --encoder {EXAMPLE}"
         )
-    side = net.patch_embed.patch_size[0]
-    if any(length % side for length in shape[1:]):
-        raise ValueError(
-            f"expected images whose sides the transformer's patch of {side} pixels divides, found {shape[1]} x {shape[2]}; use "
-            f"--size {max(side, shape[1] // side * side)}, or another patch_size"
-        )
+    require_whole_patches(net, shape[1:])
     return net
 
 

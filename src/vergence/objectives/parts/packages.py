@@ -7,15 +7,16 @@ from typing import Any
 __all__ = ["lightly_module", "require_package"]
 
 
-def require_package(kind: str, package: str | None) -> None:
-    """Raises a ValueError unless the package that an objective's loss comes from is installed; imports nothing.
+def require_package(kind: str, package: str | None, *, what: str = "objective") -> None:
+    """Raises a ValueError unless the package that a loss comes from is installed; imports nothing.
 
     Args:
-        kind: The objective's name, for the message.
+        kind: The objective's or method's name, for the message.
         package: Name of the package; None for none.
+        what: What the name is of, ``objective`` or ``method``.
     """
     if package is not None and importlib.util.find_spec(package) is None:
-        raise ValueError(f"objective '{kind}' needs {package}: pip install 'vergence[baselines]'")
+        raise ValueError(f"{what} '{kind}' needs {package}: pip install 'vergence[baselines]'")
 
 
 def lightly_module(kind: str, name: str) -> Any:
