@@ -95,12 +95,14 @@ def _done(run: "Run", verb: str) -> str:
 def _next(run: "Run") -> str:
     """Returns the commands that use a run: of a run on pairs with p(target | context) the one that judges targets."""
     from vergence.objectives.core import ConditionalObjective
+    from vergence.runs.detector import FILE
 
     trust = " --trust-code" if run.folder.config.model.needs_import else ""
     folder = shlex.quote(str(run.folder.path))
     judged = run.folder.metadata.kind == "pairs" and isinstance(run.method.objective, ConditionalObjective)
     score = f"vergence score {folder}{' NEW_PAIRS --pairs' if judged else ''}{trust} --out scores.csv"
-    return f"vergence evaluate {folder}{trust}, or what is unusual: {score}"
+    unusual = f", or what is unusual: {score}" if (run.folder.path / FILE).exists() else ""
+    return f"vergence evaluate {folder}{trust}{unusual}"
 
 
 def _data(run: "Run") -> str:

@@ -17,6 +17,9 @@ from vergence.utils.files import as_path
 
 __all__ = ["completed", "describe", "fitted", "note_closed_form", "resumed", "suited"]
 
+NETWORKS = {"encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained"}  # settings that name one
+PLAIN = {"knn_every", "precision"}  # settings of networks alone that ask for none
+
 
 def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[str, Any], trust_code: bool = False) -> RunConfig:
     """Returns the run description of a source, a recipe or another run (``init``), and changed settings.
@@ -131,7 +134,7 @@ def suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, 
     """Returns the description that starts from the default recipe for the data, with an MLP for vectors."""
     recipe = recipes.default(kind, shape, settings)
     why = recipes.of_networks(settings)
-    if kind == "image" and why and set(why) <= {"knn_every", "precision"}:  # others ask for a network
+    if kind == "image" and why and set(why) <= PLAIN:  # others ask for a network
         print(f"note: recipe {recipe}, since {', '.join(why)} is not for patches, the default for images", file=sys.stderr)
     config = config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
     unnamed = config.model.encoder == "small" and settings.get("encoder") is None
@@ -146,7 +149,10 @@ def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, sh
     known = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
     if unnamed and known and recipes.default(kind, shape, []) == "patches" and not (model.distill or model.starts_from_weights):
         better = f"{', '.join(known)}; kNN accuracy was higher with these on all data measured (docs/trained.md)"
-        print(f"note: the network starts from random weights; {better}", file=sys.stderr)
+        asked = [] if NETWORKS & set(settings) else sorted(set(recipes.of_networks(settings)) - PLAIN)
+        verb = "is" if len(asked) == 1 else "are"
+        why = f"{', '.join(asked)} {verb} not for patches, the default for images, so that " if asked else ""
+        print(f"note: {why}the network starts from random weights; {better}", file=sys.stderr)
 
 
 def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
