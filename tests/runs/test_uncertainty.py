@@ -44,7 +44,11 @@ def test_every_uncertainty_stands_beside_its_controls(run, record):
     assert found.scores.keys() - controls == {"neighbor spread", "density of z", "spread over crops"} | OWN[objective]
     assert {name for name, one in found.scores.items() if one.labels} == {"probe entropy", "loss head"}
     assert all(0 <= one.r_auroc <= 1 and 0 <= one.aurc <= 1 for one in found.scores.values())
-    assert set(found.scores["kNN distance"].strengths) == {"crop", "blur", "noise", "occlusion"}
+    for name in ("kNN distance", *sorted(controls)):
+        assert set(found.scores[name].strengths) == {"crop", "blur", "noise", "occlusion"}, name
+        assert all(-1 <= value <= 1 for value in found.scores[name].strengths.values())
+        assert 0 <= found.scores[name].scrambled <= 1
+    assert found.scores["file size"].strengths["noise"] > 0.5
     assert 0 < found.recall_at_1 <= 1 and found.crops == 8 and found.items == record.protocol.test <= ITEMS
     assert DEGRADED < record.protocol.test or found.scores["density of z"].scrambled is not None
 

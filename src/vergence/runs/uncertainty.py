@@ -29,6 +29,7 @@ ITEMS, BANK, DEGRADED, PAIRS = 2_000, 10_000, 500, 1_000  # at most, of test ite
 CROPS, SAMPLES, CHUNK = 8, 64, 100
 CONTROLS = ("norm of z", "kNN distance", "file size", "probe entropy", "loss head")
 LABELED = ("probe entropy", "loss head")  # controls that are learned from labels
+SCRAMBLED = ("scrambled", 0)  # where embeddings of scrambled images lie among those of degraded ones
 
 Scores = dict[str, Tensor]  # name -> (N,), larger is less certain
 
@@ -57,9 +58,11 @@ def measure(run: Run, opened: Data, train: Tensor, test: Tensor, *, crops: int =
             mean, scores["spread over crops"] = _crops(run, items, crops, advance)
         if image:
             scores["file size"] = torch.cat([uncertainty.compressed_size(to_bytes(x)) for x in _images(run, items)])
-        if y is not None and labeled:
-            scores |= from_labels(train[bank], _labels(opened.train, bank), clean.z)
-        strengths, foreign = _degraded(clean, items, crops, advance) if image else ({}, {})
+        worse = _worsened(clean, items, crops, advance) if image else None
+    every = clean.z if worse is None else torch.cat([clean.z, *worse.z.values()])
+    learned = from_labels(train[bank], _labels(opened.train, bank), every) if y is not None and labeled else {}
+    scores |= {name: u[: len(clean.z)] for name, u in learned.items()}
+    strengths, foreign = ({}, {}) if worse is None else _ranked_worse(clean, worse, scores, learned)
     spaces = (clean.z, clean.equal(clean.z), mean)
     right, equal, right_crops = (None if y is None or z is None else uncertainty.neighbor_is_right(z, y) for z in spaces)
     return Uncertainty(
@@ -194,34 +197,73 @@ def _degraded_steps(n: int) -> int:
     return min(n, DEGRADED) * (2 + sum(len(strengths) - 1 for strengths in degradations.STRENGTHS.values()))
 
 
-def _degraded(
-    clean: Embedded, items: Items, crops: int, advance: Callable[..., None]
-) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Returns rank correlations by name and degradation, and the AUROC of scrambled images by name."""
+@dataclass(frozen=True)
+class Worsened:
+    """Some test items at every strength of every degradation, and scrambled ones.
+
+    Attributes:
+        pick: Rows of the test items (n,).
+        z: Embeddings (n, D) by degradation and number of the strength, from 1; those of scrambled images are the last.
+        size: Bytes (n,) of the compressed files, as ``z``.
+        spread: Spread over crops (n,) of the items, and of scrambled ones.
+    """
+
+    pick: Tensor
+    z: dict[tuple[str, int], Tensor]
+    size: dict[tuple[str, int], Tensor]
+    spread: tuple[Tensor, Tensor]
+
+
+def _worsened(clean: Embedded, items: Items, crops: int, advance: Callable[..., None]) -> Worsened:
     pick = spaced(len(items), DEGRADED)
     items = items.subset(pick)
-    at = {how: [list[Tensor]() for _ in strengths] for how, strengths in degradations.STRENGTHS.items()}
-    scrambled, spreads = [], []
-    generator = torch.Generator().manual_seed(0)
+    z, size = defaultdict[tuple[str, int], list[Tensor]](list), defaultdict[tuple[str, int], list[Tensor]](list)
+    spreads, generator = [], torch.Generator().manual_seed(0)
     for x in _images(clean.run, items):
-        for how, strengths in degradations.STRENGTHS.items():
-            for z, strength in zip(at[how][1:], strengths[1:], strict=True):
-                z.append(clean.encode(degradations.degraded(x, how, strength, generator)))
-                advance(len(x))
-        other = degradations.scrambled(x, generator)
-        scrambled.append(clean.encode(other))
-        spreads.append(clean.run.spread(other, crops=crops)[1])
-        advance(2 * len(x))
-    first = clean.scores(clean.z[pick])
+        shown = {
+            (how, i): degradations.degraded(x, how, strengths[i], generator)
+            for how, strengths in degradations.STRENGTHS.items()
+            for i in range(1, len(strengths))
+        }
+        shown[SCRAMBLED] = degradations.scrambled(x, generator)
+        for level, image in shown.items():
+            z[level].append(clean.encode(image))
+            size[level].append(uncertainty.compressed_size(to_bytes(image)))
+            advance(len(x))
+        spreads.append(clean.run.spread(shown[SCRAMBLED], crops=crops)[1])
+        advance(len(x))
+    spread = _crops(clean.run, items, crops, lambda n: None)[1], torch.cat(spreads)
+    whole = [{level: torch.cat(part) for level, part in one.items()} for one in (z, size)]
+    return Worsened(pick, whole[0], whole[1], spread)
+
+
+def _ranked_worse(
+    clean: Embedded, worse: Worsened, scores: Scores, learned: Scores
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Returns rank correlations by name and degradation, and the AUROC of scrambled images by name.
+
+    Args:
+        clean: The items as they are.
+        worse: Some of them, degraded and scrambled.
+        scores: Uncertainties of the items, by name.
+        learned: Those that are learned from labels, of the items and then of each part of ``worse.z``.
+    """
+    first = clean.scores(clean.z[worse.pick]) | {name: scores[name][worse.pick] for name in ("file size", *learned)}
+    n = len(worse.pick)
+    parts = {name: dict(zip(worse.z, u[len(clean.z) :].split(n), strict=True)) for name, u in learned.items()}
+    at = {
+        level: clean.scores(z) | {"file size": worse.size[level]} | {name: part[level] for name, part in parts.items()}
+        for level, z in worse.z.items()
+    }
     found: dict[str, dict[str, float]] = {name: {} for name in first}
-    for how, zs in at.items():
-        every = [first, *(clean.scores(torch.cat(z)) for z in zs[1:])]
+    for how, strengths in degradations.STRENGTHS.items():
+        every = [first, *(at[how, i] for i in range(1, len(strengths)))]
         for name in set.intersection(*map(set, every)):
             u = torch.stack([one[name] for one in every], 1)
-            found[name][how] = uncertainty.rank_correlation(u, degradations.STRENGTHS[how])["within"]
-    other_scores = clean.scores(torch.cat(scrambled)) | {"spread over crops": torch.cat(spreads)}
-    first["spread over crops"] = _crops(clean.run, items, crops, lambda n: None)[1]
-    return found, {name: _apart(first[name], u) for name, u in other_scores.items() if name in first}
+            found[name][how] = uncertainty.rank_correlation(u, strengths)["within"]
+    first["spread over crops"], spread = worse.spread
+    other = at[SCRAMBLED] | {"spread over crops": spread}
+    return found, {name: _apart(first[name], u) for name, u in other.items() if name in first}
 
 
 def _apart(typical: Tensor, foreign: Tensor) -> float:
