@@ -32,7 +32,7 @@ class Score:
 
     run: Annotated[Positional[str], arg(metavar="RUN|FOLDER")]
     """Run folder; or, without IMAGES, any source that train takes."""
-    images: Annotated[Positional[str | None], arg(metavar="IMAGES", help_behavior_hint="")] = None
+    images: Annotated[Positional[str | None], arg(metavar="[IMAGES]", help_behavior_hint="")] = None
     """Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."""
     out: Path
     """File to write: .npz, .csv or .parquet."""

@@ -31,7 +31,7 @@ class Demo:
 
 @dataclass(kw_only=True)
 class _Train:
-    data: Annotated[Positional[str | None], arg(metavar="DATA", help=options.SOURCES, help_behavior_hint="")] = None
+    data: Annotated[Positional[str | None], arg(metavar="[DATA]", help=options.SOURCES, help_behavior_hint="")] = None
     out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Run folder to write."""
     resume: bool = False

@@ -22,7 +22,8 @@ class DataConfig(Checked):
         holdout: Share of the items held out for evaluation if the source has no test part, in (0, 1).
         calibration_share: Share of the training items that nothing is fitted to, in [0, 1), so that their scores calibrate the
             detector's; 0 keeps none.
-        keep_classes: Labels to train on; the others are the anomalies of the evaluation. All by default.
+        keep_classes: Labels to train on, whole numbers; a folder's classes have 0, 1, ... in the order of their names. The others
+            are the anomalies of the evaluation. All by default.
         limit: Largest number of training items, sampled with a fixed seed; no limit by default.
         strict: Whether to refuse unreadable images instead of skipping and listing them.
     """
