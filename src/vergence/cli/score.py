@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "score"]
 
-CONFIDENCE = 0.95
-
 
 @dataclass(kw_only=True)
 class Score:
@@ -86,7 +84,7 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     if command.pairs:
         return _of_pairs(command, run, items, confirmed)
     given = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
-    settings: dict[str, Any] = {**_rates(command), "fpr": command.fpr, "confidence": command.confidence or CONFIDENCE}
+    settings: dict[str, Any] = {**_rates(command), "fpr": command.fpr}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
     found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
     print_written(command.out, found.rows)
@@ -129,8 +127,9 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
 
 
 def _rates(command: Score) -> dict[str, Any]:
-    """Returns the false-discovery rate where one is given; otherwise the functions have their own."""
-    return {} if command.fdr is None else {"fdr": command.fdr}
+    """Returns the rates that are given; for the others the functions have their own."""
+    given = {"fdr": command.fdr, "confidence": command.confidence}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _show(found: "Decisions | Judged") -> None:
