@@ -251,8 +251,7 @@ def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
     vergence.train("digits", out=tmp_path / "other", device="cpu", limit=200, precision="fp32")
     assert "recipe vje_small, since precision is not for patches" in capsys.readouterr().err
     vergence.train("digits", out=tmp_path / "third", device="cpu", limit=200, epochs=1, batch_size=64)
-    words = "note: batch_size, epochs are not for patches, the default for images, so that the network starts from random weights"
-    assert words in capsys.readouterr().err
+    assert "note: a network, since batch_size, epochs are not for patches, the default for images" in capsys.readouterr().err
     vergence.train("digits", out=tmp_path / "fourth", device="cpu", limit=200, epochs=1, batch_size=64, objective="gje")
     assert "not for patches" not in capsys.readouterr().err
 

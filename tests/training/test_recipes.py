@@ -102,6 +102,8 @@ PUBLISHED = {  # optimizer, rate, batch, weight decay, epochs, last width of the
     "swav_imagenet": ("lars", 4.8, 4096, 1e-6, 400, 128),
     "vicreg_cifar10": ("lars", 5.0, 256, 1e-6, 1000, 2048),
     "vicreg_imagenet": ("lars", 1.6, 2048, 1e-6, 1000, 8192),
+    "simsiam_vje_cifar10": ("sgd", 0.05, 256, 5e-6, 800, 2048),
+    "vicreg_vje_cifar10": ("sgd", 0.05, 256, 5e-6, 800, 4096),
 }
 
 
@@ -114,6 +116,13 @@ def test_published_settings_are_the_published_ones(name):
     assert wanted[5] is None or config.model.projector[-1] == wanted[5]
     larc = name.endswith("_solo_learn") and fit.optimizer == "lars"
     assert (fit.trust, fit.trust_clip) == ((0.02, True) if larc else (0.001, False))
+
+
+def test_baselines_of_vjes_paper_have_its_schedule_and_views():
+    vje = recipes.vje_cifar10()
+    for name in ("simsiam_vje_cifar10", "vicreg_vje_cifar10"):
+        config = recipes.get(name)()
+        assert (config.fit, config.views, config.model.encoder) == (vje.fit, vje.views, vje.model.encoder)
 
 
 @pytest.mark.parametrize(("name", "schedule"), [("byol", "cosine"), ("moco", "cosine"), ("vssl", "constant")])

@@ -151,8 +151,9 @@ def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, sh
         better = f"{', '.join(known)}; kNN accuracy was higher with these on all data measured (docs/trained.md)"
         asked = [] if NETWORKS & set(settings) else sorted(set(recipes.of_networks(settings)) - PLAIN)
         verb = "is" if len(asked) == 1 else "are"
-        why = f"{', '.join(asked)} {verb} not for patches, the default for images, so that " if asked else ""
-        print(f"note: {why}the network starts from random weights; {better}", file=sys.stderr)
+        if asked:
+            print(f"note: a network, since {', '.join(asked)} {verb} not for patches, the default for images", file=sys.stderr)
+        print(f"note: the network starts from random weights; {better}", file=sys.stderr)
 
 
 def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
