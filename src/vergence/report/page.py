@@ -152,7 +152,7 @@ def _facts(run: RunFiles) -> dict[str, Any]:
     start = "none: a closed form" if is_closed_form(str(model.get("encoder"))) and not model.get("freeze") else run.weights
     untrained = model.get("freeze") is True or is_only_closed_form(str(model.get("encoder")))
     return {
-        "Data": run.config["data"].get("source"),
+        "Data": Path(str(run.config["data"].get("source", "–"))).name,  # the whole path is among the settings
         "Training items": count(metadata.get("n_train")),
         "Calibration items": count(metadata["n_calibration"]) if metadata.get("n_calibration") else None,
         "Test items": count(metadata.get("n_test")),
