@@ -82,13 +82,13 @@ def short(rows: list[Row]) -> Table:
     last = list(groups)[-1][:5] if groups else ()
     longest = {key[-1]: key for key in sorted(groups, key=lambda key: float(key[5])) if key[:5] == last}
     body = []
-    for key, found in groups.items():
-        if key in longest.values():
-            name = f"`{key[-1]}`" + (" (control)" if key[-2] == "control" else "")
-            cells = [of_column(found, "knn30"), of_column(found, "probe"), of_column(found, "effective_rank"), auroc(found)]
-            cells += [plus_minus([row["r_auroc"][UNCERTAINTIES[0]] for row in found], 3)]
-            line = [name, *cells, of_column(found, "images_per_second", 0), peak(found)]
-            body.append((statistics.mean(row["knn30"] for row in found), line))
+    for method, key in longest.items():
+        found = groups[key]
+        name = f"`{method}`" + (" (control)" if key[-2] == "control" else "")
+        cells = [of_column(found, "knn30"), of_column(found, "probe"), of_column(found, "effective_rank"), auroc(found)]
+        cells += [plus_minus([row["r_auroc"][UNCERTAINTIES[0]] for row in found], 3)]
+        line = [name, *cells, of_column(found, "images_per_second", 0), peak(found)]
+        body.append((statistics.mean(row["knn30"] for row in found), line))
     best = [line for _, line in sorted(body, key=lambda pair: -pair[0])]
     header = ["method", "kNN (30), %", "linear probe, %", "effective rank", "AUROC, foreign images", "R-AUROC, neighbor spread"]
     return [*header, "images/s", "peak memory, MiB"], best

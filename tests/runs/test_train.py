@@ -12,6 +12,8 @@ from tests import forked
 from tests.fuzz.judge import limits
 
 import vergence
+from vergence.data.config import DataConfig
+from vergence.training.config import RunConfig
 
 pytestmark = pytest.mark.float32
 
@@ -63,6 +65,9 @@ def test_no_data_is_named(tmp_path):
     for source in (None, ""):
         with pytest.raises(ValueError, match="expected data, found none"):
             vergence.train(source, out=tmp_path / "run", **QUICK)
+    for source in (" ", RunConfig(data=DataConfig(source=""))):
+        with pytest.raises(ValueError, match="found an empty name; name the data"):
+            vergence.train(source, out=tmp_path / "run")
 
 
 def test_a_second_training_and_a_resume_beside_a_running_one_are_refused(tmp_path):

@@ -116,10 +116,10 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
     source = command.run
     if (Path(source) / "config.json").is_file():
         run = load(Path(source), device=command.device, trust_code=command.trust_code)
-        source, data = run.folder.config.data.source, run.folder.config.data
+        data = run.folder.config.data
         if data.keep_classes is not None or data.limit is not None:
             print("note: every item of the run's data is judged, those that it was not trained on, too", file=sys.stderr)
-        source = f"{source}:train" if source in BUILT_IN else source
+        source = f"{data.source}:train" if data.source in BUILT_IN else data.source
     settings: dict[str, Any] = {"confirmed": confirmed, "leaks_from": command.leaks_from, "root": command.data_root}
     found = score_folder(source, command.out, run=run, **_rates(command), **settings)
     print_written(command.out, len(found.names))

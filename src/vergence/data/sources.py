@@ -227,12 +227,7 @@ def _existing(source: str) -> Path:
     known = ", ".join(BUILT_IN)
     if not source.strip():
         raise ValueError(f"expected the path of the data, or one of {known}, found an empty name; name the data")
-    try:
-        path = Path(source).expanduser()
-        exists = path.exists()
-    except (OSError, ValueError, RuntimeError):
-        exists = False
-    if exists:
+    if (path := _found(source)) is not None:
         return path
     if len(source) > 200 or "\n" in source:
         hint = "save an array with numpy.save and give the file's path"
@@ -248,13 +243,18 @@ def absolute(source: str) -> str:
         >>> absolute("digits"), absolute("no such folder")
         ('digits', 'no such folder')
     """
-    if source.partition(":")[0] in BUILT_IN:
-        return source
+    named = not source.strip() or source.partition(":")[0] in BUILT_IN
+    path = None if named else _found(source)
+    return source if path is None else str(path.absolute())
+
+
+def _found(source: str) -> Path | None:
+    """Returns the path of a file or folder; None where there is none, or the text cannot be a path."""
     try:
-        path = Path(source).expanduser().absolute()
-        return str(path) if path.exists() else source
-    except (OSError, ValueError, RuntimeError):  # no path; opening it says so
-        return source
+        path = Path(source).expanduser()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
 
 
 def _is_array(path: Path) -> bool:

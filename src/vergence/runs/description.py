@@ -150,8 +150,8 @@ def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, sh
     if unnamed and known and recipes.default(kind, shape, []) == "patches" and not (model.distill or model.starts_from_weights):
         better = f"{', '.join(known)}; kNN accuracy was higher with these on all data measured (docs/trained.md)"
         asked = [] if NETWORKS & set(settings) else sorted(set(recipes.of_networks(settings)) - PLAIN)
-        verb = "is" if len(asked) == 1 else "are"
         if asked:
+            verb = "is" if len(asked) == 1 else "are"
             print(f"note: a network, since {', '.join(asked)} {verb} not for patches, the default for images", file=sys.stderr)
         print(f"note: the network starts from random weights; {better}", file=sys.stderr)
 

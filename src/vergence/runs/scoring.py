@@ -107,8 +107,8 @@ def _calibrated(found: RunDetector, own: Found, names: list[str]) -> tuple[RunDe
     return calibrated, dict(zip(own.digests.tolist(), names, strict=True))
 
 
-def _require_enough(n: int, fpr: float | None, confidence: float) -> None:
-    """Raises a ValueError if n calibration items are too few, before any of them is read."""
+def _require_enough(n: int, fpr: float | None = None, confidence: float = 0.95) -> None:
+    """Raises a ValueError if n calibration items are too few, for a false-positive rate where one is given."""
     needed = FEWEST if fpr is None else max(FEWEST, needed_for_fpr(fpr, confidence))
     if n < needed:
         why = "" if fpr is None or needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
@@ -176,9 +176,8 @@ def require_apart(calibration: str, scored: str) -> None:
 def require_calibration(scores: np.ndarray) -> None:
     """Raises a ValueError if calibration scores are too few, or all equal."""
     n = len(scores)
-    if n < FEWEST:
-        raise ValueError(f"expected at least {FEWEST} calibration items, found {n}; give more with --calibration DATA")
-    if n and float(np.ptp(scores)) == 0:
+    _require_enough(n)
+    if float(np.ptp(scores)) == 0:
         raise ValueError(
             f"expected calibration scores that differ, found {scores[0]:g} for all {n}; give items that differ, or train longer"
         )
