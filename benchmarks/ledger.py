@@ -114,5 +114,10 @@ def holds(out: Path | None, **fields: Any) -> bool:
 
 def matches(one: Row, **fields: Any) -> bool:
     """Returns whether a row is of this commit and has the given fields."""
-    wanted = json.loads(json.dumps({**fields, "commit": START["commit"], "dirty": START["dirty"]}))
+    return has(one, **{**fields, "commit": START["commit"], "dirty": START["dirty"]})
+
+
+def has(one: Row, **fields: Any) -> bool:
+    """Returns whether a row has the given fields, whatever its commit."""
+    wanted = json.loads(json.dumps(fields))
     return wanted.items() <= {k: v for k, v in one.items() if k in wanted}.items()

@@ -136,7 +136,20 @@ def searched(a: argparse.Namespace, key: dict[str, Any], settings: dict[str, Any
             }
             rows = trained(a, trial, place / f"search {rate}")[0].folder.metrics()
             found[str(rate)] = round(next(row["knn"] for row in reversed(rows) if "knn" in row), 4)
-    return {"optimizer": "adamw", "weight_decay": 1e-4, "lr": float(max(found, key=found.__getitem__)), "search": found}
+    return best(found)
+
+
+def earlier(a: argparse.Namespace, key: dict[str, Any]) -> dict[str, Any]:
+    """Returns AdamW's settings with the learning rate that the last row of the same settings found, whatever its commit."""
+    found = [row for row in ledger.rows(a.out) if ledger.has(row, **key)]
+    if not found:
+        raise SystemExit(f"expected a row of {key['method']} with these settings, found none; leave out --earlier-search")
+    return best(found[-1]["search"]) | {"search_commit": found[-1].get("search_commit", found[-1]["commit"])}
+
+
+def best(search: dict[str, float]) -> dict[str, Any]:
+    """Returns AdamW's settings with the best learning rate of a search, which holds kNN accuracies by rate."""
+    return {"optimizer": "adamw", "weight_decay": 1e-4, "lr": float(max(search, key=search.__getitem__)), "search": search}
 
 
 def speed(a: argparse.Namespace, run: vergence.Run, opened: Data, steps: int) -> float:
@@ -193,7 +206,10 @@ def one(a: argparse.Namespace, key: dict[str, Any], seed: int, answer: Any) -> N
         values: dict[str, Any] = {"optimizer": None, "lr": None, "search": None, "images_per_second": None}
         if setting != "control":
             settings["epochs"] = epochs(a, settings, place)
-            values |= optimizer(a, method) if setting == "published" else searched(a, key, settings, place)
+            if setting == "published":
+                values |= optimizer(a, method)
+            else:
+                values |= earlier(a, key) if a.earlier_search else searched(a, key, settings, place)
         own = {name: values[name] for name in ("optimizer", "lr", "weight_decay") if values.get(name) is not None}
         run, seconds = trained(a, {**settings, **own, "seed": seed}, place / "run")
         opened = open_data(run.folder.config.data)
@@ -253,6 +269,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="budget of a training in seconds of one processor, instead of --epochs")
     parser.add_argument("--rates", type=float, nargs="+", default=list(SEARCHED), help="learning rates that the search tries")
     parser.add_argument("--search-share", type=float, default=0.5, help="share of the epochs that the search trains for")
+    parser.add_argument("--earlier-search", action="store_true", help="take the search of an earlier row, whatever its commit")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--foreign", nargs="*", default=list(FOREIGN), choices=list(FOREIGN))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the runs, in JSON")

@@ -57,6 +57,19 @@ def test_a_search_serves_every_seed_of_its_commit(tmp_path):
     assert found == {"optimizer": "adamw", "weight_decay": 1e-4, "lr": 0.002, "search": search}
 
 
+def test_an_earlier_search_is_that_of_the_last_row_of_the_same_settings_and_names_its_commit(tmp_path):
+    key = {"method": "byol", "setting": "searched", "rates": [5e-4, 2e-3]}
+    a = options(out=tmp_path / "rows.jsonl")
+    with pytest.raises(SystemExit, match="found none; leave out --earlier-search"):
+        benchmark.earlier(a, key)
+    for search, changes in (({"0.0005": 0.4, "0.002": 0.3}, {}), ({"0.0005": 0.2, "0.002": 0.3}, {"rates": [5e-4]})):
+        ledger.add(a.out, ledger.row({**key, **changes, "search": search}, seed=0) | {"commit": "0123456789ab"})
+    found = benchmark.earlier(a, key)
+    assert found["lr"] == 5e-4 and found["search_commit"] == "0123456789ab"
+    ledger.add(a.out, ledger.row({**key, **found}, seed=1))
+    assert benchmark.earlier(a, key)["search_commit"] == "0123456789ab", "not that of a row that took the search of another"
+
+
 @pytest.mark.float32
 def test_the_control_of_components_is_that_of_evaluation(tmp_path):
     settings = benchmark.described(options(data_root=None), "pca")
