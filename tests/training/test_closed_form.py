@@ -257,6 +257,19 @@ def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
 
 
 @pytest.mark.float32
+def test_strengths_of_views_of_another_kind_of_data_are_named(tmp_path, capsys):
+    quick = {"device": "cpu", "limit": 200, "epochs": 1, "batch_size": 64, "objective": "gje"}
+    vergence.train("digits", out=tmp_path / "images", mask=0.5, flip=0.0, **quick)
+    assert "note: without effect on images: mask (of vectors' views)" in capsys.readouterr().err
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32))
+    vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "vectors", mask=0.5, flip=0.0, **quick)
+    assert "note: without effect on vectors: flip (of images' views)" in capsys.readouterr().err
+    np.savez(tmp_path / "p.npz", context=np.load(tmp_path / "x.npy"), target=np.load(tmp_path / "x.npy") + 1)
+    vergence.train(str(tmp_path / "p.npz"), out=tmp_path / "pairs", noise=0.5, **quick)
+    assert "note: without effect on pairs: noise (pairs are their own views)" in capsys.readouterr().err
+
+
+@pytest.mark.float32
 def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", **QUICK)
     assert run.folder.config.fit.epochs == 1 and PatchSettings.parse(run.folder.config.model.encoder, (1, 8, 8)).dim == 8

@@ -61,6 +61,7 @@ class ViewConfig(Checked):
     """
 
     finite = True
+    of_vectors = ("noise", "mask", "scale")  # the others are strengths of images' views
 
     crop: tuple[float, float] = (0.2, 1.0)
     flip: float = 0.5

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vergence.data.config import ViewConfig
 from vergence.data.sources import Data, absolute
 from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
 from vergence.encoders.patch_maps import as_recorded
@@ -15,7 +16,7 @@ from vergence.training.distilled_recipes import ENCODER_LR
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils.files import as_path
 
-__all__ = ["completed", "describe", "fitted", "note_closed_form", "resumed", "suited"]
+__all__ = ["completed", "describe", "fitted", "note_closed_form", "note_views", "resumed", "suited"]
 
 NETWORKS = {"encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained"}  # settings that name one
 PLAIN = {"knn_every", "precision"}  # settings of networks alone that ask for none
@@ -154,6 +155,18 @@ def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, sh
             verb = "is" if len(asked) == 1 else "are"
             print(f"note: a network, since {', '.join(asked)} {verb} not for patches, the default for images", file=sys.stderr)
         print(f"note: the network starts from random weights; {better}", file=sys.stderr)
+
+
+def note_views(settings: dict[str, Any], kind: str) -> None:
+    """Prints which strengths of views that were given have no effect on data of this kind."""
+    given = [field.name for field in dataclasses.fields(ViewConfig) if field.name in settings]
+    vectors = [name for name in given if name in ViewConfig.of_vectors]
+    images = [name for name in given if name not in vectors]
+    of_pairs = ("pairs", given, "pairs are their own views")
+    kinds = {"image": ("images", vectors, "of vectors' views"), "vector": ("vectors", images, "of images' views")}
+    data, unused, why = kinds.get(kind, of_pairs)
+    if unused:
+        print(f"note: without effect on {data}: {', '.join(unused)} ({why})", file=sys.stderr)
 
 
 def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:

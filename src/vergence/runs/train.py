@@ -11,7 +11,7 @@ from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.methods.core import Method
 from vergence.runs import fitting
-from vergence.runs.description import describe, fitted, note_closed_form, resumed, suited
+from vergence.runs.description import describe, fitted, note_closed_form, note_views, resumed, suited
 from vergence.runs.run import Run
 from vergence.runs.stages import fit_of
 from vergence.runs.started import continued, created
@@ -106,6 +106,8 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = continued(out, config, metadata, method) if resume else created(fabric, out, config, metadata, opened, method)
+        if fabric.is_global_zero and not resume:
+            note_views(settings, opened.kind)
         if suit and fabric.is_global_zero:
             note_closed_form(config.model, settings, opened.kind, shape)
         fit_of(config.model)(fabric, method, opened, folder, views)
