@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vergence.report.show import _filled, show_evaluation
 from vergence.training.records import Evaluation
+from vergence.utils.terminal import table
 
 _SPEC = importlib.util.spec_from_file_location("fixtures_report", Path(__file__).with_name("fixtures_report.py"))
 fixtures = importlib.util.module_from_spec(_SPEC)
@@ -39,7 +40,12 @@ def test_the_model_and_its_best_control_are_compared_in_words(capsys):
         one["knn"]["30"]["majority"], one["probe"]["accuracy"] = 0.5, 0.6
     record["protocol"]["test"] = 100
     show_evaluation(Evaluation.from_dict(record))
-    assert "z is at least level with every control by kNN 30 and linear probe" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "z is at least level with every control by kNN 30 and linear probe" in printed and "caution" not in printed
+    record["protocol"]["test"] = 40
+    show_evaluation(Evaluation.from_dict(record))
+    assert "caution: of 40 test items a single one changes an accuracy by 2.5 points\n" in capsys.readouterr().out
+    record["protocol"]["test"] = 100
     control["knn"]["30"]["majority"], own["probe"]["accuracy"] = 0.52, 0.7
     show_evaluation(Evaluation.from_dict(record))
     printed = capsys.readouterr().out
@@ -53,6 +59,12 @@ def test_the_model_and_its_best_control_are_compared_in_words(capsys):
         one["knn"] = one["probe"] = None
     show_evaluation(Evaluation.from_dict(record))
     assert "z is at least level with every control by kNN" not in capsys.readouterr().out
+
+
+def test_a_name_with_a_newline_or_an_escape_stays_one_line(capsys):
+    table("names", ["name", "n"], [["a\nb\x1b[31m.png", 1], ["c.png", 2]])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("a\ufffdb\ufffd[31m.png" in line for line in lines) and len(lines) == 7 and "\x1b[31m" not in "".join(lines)
 
 
 def test_columns_without_numbers_are_left_out():

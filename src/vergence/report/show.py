@@ -32,6 +32,7 @@ MEANINGS = {  # of the columns of uncertainties
     "scrambled": "scrambled: AUROC of images without content",
 }
 FEWEST = 10  # test items whose spread says that an embedding collapses
+FEW = 100  # test items below which one of them moves an accuracy by more than a point
 HEADS = {"joint_embedding": "JE", "reconstruction": "RC", "pca": "PCA"}
 
 
@@ -87,6 +88,8 @@ def _say_who_is_ahead(record: Evaluation) -> None:
             level.setdefault(model, []).append(name)
     for model, names in level.items():
         print(f"{model} is at least level with every control by {' and '.join(names)}")
+    if found.columns and (n := record.protocol.test) < FEW:
+        print(f"caution: of {n} test items a single one changes an accuracy by {100 / n:.1f} points")
 
 
 def show_anomalies(anomaly: Anomaly) -> None:

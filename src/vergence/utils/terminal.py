@@ -67,7 +67,7 @@ def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
     for i, name in enumerate(header):
         grid.add_column(Text(name), justify="left" if i == 0 else "right")
     for row in rows:
-        grid.add_row(*(Text(cell if isinstance(cell, str) else _shown(cell)) for cell in row))
+        grid.add_row(*(Text(_shown(cell)) for cell in row))
     console = Console()
     console.print(grid)
 
@@ -75,4 +75,6 @@ def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
 def _shown(cell: Any) -> str:
     if cell is None:
         return "-"
+    if isinstance(cell, str):  # a name of a file can hold newlines and control characters; bytes beyond UTF-8 are surrogates
+        return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else "\N{REPLACEMENT CHARACTER}" for c in cell)
     return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
