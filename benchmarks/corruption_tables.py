@@ -31,6 +31,7 @@ MEASURES = {
     "clean_knn30": "kNN, clean test images",
 }
 SETTING = ("data", "n_train", "corruption", "severity", "strength")
+ENDS = (1, 5)  # severities that a drop is between
 CLEAR = 0.5  # points; a smaller difference is a tie, as in benchmarks/advice_agreement.py
 ADVICE = {"pixels": "advice on pixels", "patches": "advice on patches"}
 
@@ -69,14 +70,20 @@ def averaged(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
     }
 
 
+def of_networks(rows: list[Row]) -> list[Row]:
+    """Returns the rows of corruptions that a network was trained on; the others have closed forms alone."""
+    known = {(row["data"], row["corruption"]) for row in rows if row["paradigm"] not in ("patches", "advice")}
+    return [row for row in rows if (row["data"], row["corruption"]) in known]
+
+
 def present(found: dict[tuple, dict[str, Row]]) -> list[str]:
     """Returns the paradigms that have rows, in their order."""
     return [name for name in ORDER if any(name in of for of in found.values())]
 
 
 def accuracies(rows: list[Row], measure: str = "probe") -> Table:
-    """Returns an accuracy by setting and paradigm."""
-    found = averaged(rows)
+    """Returns an accuracy by setting and paradigm, of the corruptions that a network was trained on."""
+    found = averaged(of_networks(rows))
     names = present(found)
     body = []
     for (data, n, kind, severity, strength), of in sorted(found.items()):
@@ -87,8 +94,11 @@ def accuracies(rows: list[Row], measure: str = "probe") -> Table:
 
 
 def drops(rows: list[Row]) -> Table:
-    """Returns the relative drop 100 (first - fifth) / first from severity 1 to 5, in percent, without aligned augmentation."""
-    found = averaged(rows)
+    """Returns the relative drop 100 (first - fifth) / first from severity 1 to 5, in percent, without aligned augmentation.
+
+    Of the corruptions that a network was trained on.
+    """
+    found = averaged(of_networks(rows))
     pairs = [
         (data, n, kind) for data, n, kind, severity, s in found if severity == 1 and s == 0 and (data, n, kind, 5, 0) in found
     ]
@@ -131,6 +141,34 @@ def helped(rows: list[Row]) -> Table:
             body.append(line)
     sides = [[f"{test}: helps (95 %)", "mean gain, points", "the paper's"] for test in ("corrupted test", "clean test")]
     return ["paradigm", "settings", *sides[0], *sides[1]], body
+
+
+def closed_form_settings(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
+    """Returns the accuracies of the settings that have both closed forms."""
+    return {setting: of for setting, of in averaged(rows).items() if all(name in of for name in PATCHES.values())}
+
+
+def lead(of: dict[str, Row]) -> float:
+    """Returns by how many points closed-form joint embedding is ahead of reconstruction in a setting."""
+    return float(of[PATCHES["joint_embedding"]]["probe"] - of[PATCHES["reconstruction"]]["probe"])
+
+
+def closed_forms(rows: list[Row]) -> Table:
+    """Returns by how many points closed-form joint embedding leads, and the drops of both closed forms, by corruption."""
+    found = closed_form_settings(rows)
+    strengths = sorted({setting[-1] for setting in found})
+    body = []
+    for data, n, kind in sorted({setting[:3] for setting in found}):
+        own = {setting[3:]: of for setting, of in found.items() if setting[:3] == (data, n, kind)}
+        leads = [", ".join(f"{lead(own[s, k]):+.1f}" for k in strengths if (s, k) in own) for s in ENDS]
+        lost = []
+        for name in PATCHES.values():
+            first, fifth = (own[s, 0][name]["probe"] if (s, 0) in own else math.nan for s in ENDS)
+            lost.append("" if math.isnan(first + fifth) else f"{100 * (first - fifth) / first:.1f}")
+        body.append([f"{data}, {n:,}", kind, *leads, *lost])
+    aligned = f"strengths {', '.join(map(str, strengths))}"
+    columns = [f"lead at severity {s}, points; {aligned}" for s in ENDS]
+    return ["data, images", "corruption", *columns, "joint embedding's drop, %", "reconstruction's drop, %"], body
 
 
 def winner(a: Row, b: Row) -> str:
@@ -198,44 +236,82 @@ def share(k: int, n: int) -> str:
     return f"{100 * k / n:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def figure(rows: list[Row], data: str) -> Any:
-    """Returns the heat maps of a data set: paradigms by corruption and severity, a panel for each strength."""
+def heat_map(
+    ax: Any, values: Any, form: str, columns: list[str], names: list[str], bounds: tuple[float, float], colors: str
+) -> Any:
+    """Draws a matrix (names, columns) with its numbers, and returns the image; a cell that is NaN stays empty."""
+    import numpy as np
+
+    image = ax.imshow(values, vmin=bounds[0], vmax=bounds[1], cmap=colors, aspect="auto")
+    for (i, j), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            dark = sum(image.cmap(image.norm(value))[:3]) < 1.5
+            ax.text(j, i, format(value, form), ha="center", va="center", fontsize=7, color="white" if dark else "black")
+    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize=7)
+    ax.set_yticks(range(len(names)), names, fontsize=7)
+    return image
+
+
+def panels(n: int, columns: int, names: int) -> tuple[Any, Any]:
+    """Returns a figure of n heat maps side by side, and their axes."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+
+    size = (3.2 + 0.55 * columns * n, 1.8 + 0.3 * names)
+    fig, axes = plt.subplots(1, n, figsize=size, sharey=True, squeeze=False, layout="constrained")
+    return fig, axes[0]
+
+
+def figure(rows: list[Row], data: str) -> Any:
+    """Returns the heat maps of a data set: paradigms by corruption and severity, a panel for each strength."""
     import numpy as np
 
     found = {setting: of for setting, of in averaged(rows).items() if setting[0] == data}
     names, columns = present(found), sorted({setting[1:4] for setting in found})
     strengths = sorted({setting[4] for setting in found})
-    shape = (3.2 + 0.55 * len(columns) * len(strengths), 1.8 + 0.3 * len(names))
-    fig, axes = plt.subplots(1, len(strengths), figsize=shape, sharey=True, squeeze=False, layout="constrained")
     values = [
         [[found.get((data, *column, s), {}).get(name, {}).get("probe", np.nan) for column in columns] for name in names]
         for s in strengths
     ]
-    low, high = np.nanmin(values), np.nanmax(values)
-    for ax, strength, of in zip(axes[0], strengths, values, strict=True):
-        image = ax.imshow(of, vmin=low, vmax=high, cmap="viridis", aspect="auto")
-        for (i, j), value in np.ndenumerate(np.array(of)):
-            if not np.isnan(value):
-                color = "white" if value < (low + high) / 2 else "black"
-                ax.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=7, color=color)
-        ax.set_xticks(
-            range(len(columns)), [f"{kind}, {severity}" for _, kind, severity in columns], rotation=60, ha="right", fontsize=7
-        )
-        ax.set_yticks(range(len(names)), names, fontsize=7)
+    bounds = (np.nanmin(values), np.nanmax(values))
+    fig, axes = panels(len(strengths), len(columns), len(names))
+    for ax, strength, of in zip(axes, strengths, values, strict=True):
+        titles = [f"{kind}, {severity}" for _, kind, severity in columns]
+        image = heat_map(ax, np.array(of), ".0f", titles, names, bounds, "viridis")
         ax.set_title("no aligned view" if strength == 0 else f"aligned view, strength {strength}", fontsize=8)
     fig.colorbar(image, ax=axes, label="linear probe, %")
     return fig
 
 
+def lead_figure(rows: list[Row]) -> Any:
+    """Returns the heat maps of closed-form joint embedding's lead: corruptions by severity and strength, a panel a data set."""
+    import numpy as np
+
+    found = {(data, kind, (s, k)): lead(of) for (data, _, kind, s, k), of in closed_form_settings(rows).items()}
+    sets, kinds, columns = (sorted({key[i] for key in found}) for i in range(3))
+    most = max(map(abs, found.values()))
+    fig, axes = panels(len(sets), len(columns), len(kinds))
+    for ax, data in zip(axes, sets, strict=True):
+        values = np.array([[found.get((data, kind, column), np.nan) for column in columns] for kind in kinds])
+        image = heat_map(ax, values, "+.1f", [f"{s}, {k}" for s, k in columns], kinds, (-most, most), "PuOr")
+        ax.set_title(f"{data}: severity, strength of the aligned view", fontsize=8)
+    fig.colorbar(image, ax=axes, label="joint embedding ahead, points")
+    return fig
+
+
 def draw(folder: Path | None) -> None:
     """Draws the heat maps of every data set that has rows into a folder; None draws and writes nothing."""
-    rows = ledger.rows("corruption")
+    whole = ledger.rows("corruption")
+    rows = of_networks(whole)
     for data in dict.fromkeys(row["data"] for row in flat(rows)):
         fig = figure(rows, data)
         if folder is not None:
             fig.savefig(folder / f"corruption_{data}.png", dpi=110)
             print(f"wrote corruption_{data}.png")
+    if closed_form_settings(whole):
+        fig = lead_figure(whole)
+        if folder is not None:
+            fig.savefig(folder / "corruption_closed_forms.png", dpi=110)
+            print("wrote corruption_closed_forms.png")

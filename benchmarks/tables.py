@@ -894,7 +894,7 @@ PAGES = {
         "corrupted": functools.partial(corruption_table, "accuracies"),
         "clean": functools.partial(corruption_table, "accuracies", measure="clean_probe"),
         "neighbors": functools.partial(corruption_table, "accuracies", measure="knn30"),
-        **{name: functools.partial(corruption_table, name) for name in ("leads", "drops", "helped", "predicted")},
+        **{name: functools.partial(corruption_table, name) for name in ("leads", "closed_forms", "drops", "helped", "predicted")},
     },
     ROOT / "docs" / "uncertainty.md": {
         "errors": functools.partial(uncertainty_table, "r_auroc"),

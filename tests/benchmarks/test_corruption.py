@@ -195,7 +195,7 @@ def advice(pixels, patches, **setting):
 
 
 def test_without_rows_there_are_no_lines():
-    for summary in (ct.accuracies, ct.leads, ct.drops, ct.helped, ct.predicted):
+    for summary in (ct.accuracies, ct.leads, ct.closed_forms, ct.drops, ct.helped, ct.predicted):
         assert summary([])[1] == []
 
 
@@ -243,6 +243,28 @@ def test_leads_are_of_the_best_network_of_each_kind_and_of_closed_forms():
     assert body[0] == ["best networks of both kinds", "probe, corrupted test images", "1 of 2", "+4.0", "-2.0 to +10.0"]
     assert body[1][2:] == ["0 of 2", "-6.0", "-10.0 to -2.0"], "the best on clean images is chosen there"
     assert body[4] == ["closed forms on patches", "probe, corrupted test images", "0 of 1", "-10.0", "-10.0 to -10.0"]
+
+
+def closed(joint, other, **setting):
+    both = {"joint_embedding": row(probe=joint, **setting), "reconstruction": row(probe=other, **setting)}
+    return {**row("patches", **setting), **both}
+
+
+def test_corruptions_of_closed_forms_alone_have_a_table_of_their_own():
+    found = [row("byol"), row("byol", 5), closed(50.0, 51.0), closed(40.0, 40.8, severity=5)]
+    found += [closed(50.0, 40.0, corruption="snow"), closed(50.0, 52.0, corruption="snow", strength=2)]
+    header, body = ct.closed_forms(found)
+    assert header[2] == "lead at severity 1, points; strengths 0, 2"
+    assert body == [
+        ["cifar10, 2,000", "fog", "-1.0", "-0.8", "20.0", "20.0"],
+        ["cifar10, 2,000", "snow", "+10.0, -2.0", "", "", ""],
+    ]
+    assert {line[2] for line in ct.accuracies(found)[1]} == {"fog"}
+    assert ct.drops(found)[0][1:-2] == ["cifar10, 2,000: fog"]
+    pytest.importorskip("matplotlib")
+    (panel,) = (ax for ax in ct.lead_figure(found).axes if ax.get_title())
+    assert [text.get_text() for text in panel.texts] == ["-1.0", "-0.8", "+10.0", "-2.0"]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["1, 0", "1, 2", "5, 0"]
 
 
 def test_a_winner_is_clear_by_half_a_point_and_two_standard_errors():
