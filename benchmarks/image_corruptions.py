@@ -256,8 +256,11 @@ def moved(x: Tensor, distance: float, angle: Tensor) -> Tensor:
 
 
 def motion_blur(x: Tensor, radius: int, deviation: float, angle: Tensor) -> Tensor:
-    """Returns images averaged over their motion along an angle (B,), with the weights of half a Gaussian."""
-    weights = torch.softmax(-0.5 * (torch.arange(radius + 1, dtype=torch.float64) / deviation) ** 2, 0).tolist()
+    """Returns images averaged over their motion along an angle (B,), with the weights of half a Gaussian.
+
+    It has 2 radius + 1 pixels, as the kernel of ImageMagick, with which CIFAR-10-C was made: as many as a two-sided one.
+    """
+    weights = torch.softmax(-0.5 * (torch.arange(2 * radius + 1, dtype=torch.float64) / deviation) ** 2, 0).tolist()
     return sum(weight * moved(x, t, angle) for t, weight in enumerate(weights))
 
 

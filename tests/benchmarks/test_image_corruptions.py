@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, map_coordinates
 
 N = 6
 SEEDS = torch.arange(100, 100 + N)
@@ -221,11 +221,77 @@ def test_motion_blur_follows_its_angle():
     point = torch.zeros(1, 1, 33, 33)
     point[..., 16, 16] = 1
     y = ic.motion_blur(point, 6, 3.0, torch.tensor([0.0]))[0, 0]
-    w = torch.softmax(-0.5 * (torch.arange(7.0) / 3) ** 2, 0)
-    torch.testing.assert_close(y[16, 10:17], w.flip(0))
+    w = torch.softmax(-0.5 * (torch.arange(13.0) / 3) ** 2, 0)
+    torch.testing.assert_close(y[16, 4:17], w.flip(0))
     assert float(y.sum()) == pytest.approx(1)
     down = ic.motion_blur(point, 6, 3.0, torch.tensor([torch.pi / 2]))[0, 0]
     torch.testing.assert_close(down, y.T)
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_snow_falls_along_its_angle_and_is_enlarged(severity):
+    """Against scipy, on black: flakes of the same random numbers, enlarged, moved along the angle and averaged."""
+    side = 32
+    x = torch.zeros(len(SEEDS), 3, side, side, dtype=torch.float64)
+    y = ic.corrupted(x, "snow", severity, SEEDS)
+    mean, spread, zoom, least, radius, motion, own = ic.STRENGTHS["snow"][severity - 1]
+    numbers = ic.Numbers(SEEDS, x)
+    fields, turns = numbers.normal(1, side, side)[:, 0].numpy(), numbers.uniform(1)[:, 0].numpy()
+    rows, columns = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
+    center = (side - 1) / 2
+    weights = np.exp(-0.5 * (np.arange(2 * radius + 1) / motion) ** 2)
+    for field, turn, found in zip(fields, turns, y.numpy(), strict=True):
+        flakes = map_coordinates(
+            mean + spread * field, [(rows - center) / zoom + center, (columns - center) / zoom + center], order=1
+        )
+        flakes = np.clip(np.where(flakes < least, 0, flakes), 0, 1)
+        angle = np.radians(-45 - 90 * turn)
+        fallen = sum(
+            w * map_coordinates(flakes, [rows + t * np.sin(angle), columns + t * np.cos(angle)], order=1, mode="nearest")
+            for t, w in enumerate(weights / weights.sum())
+        )
+        wanted = np.clip((1 - own) * 0.5 + fallen + fallen[::-1, ::-1], 0, 1)
+        np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), atol=1e-9)
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_spatter_is_liquid_of_its_own_blur(severity):
+    """Against scipy, on the same random numbers."""
+    x = gray(0.3, n=len(SEEDS))
+    y = ic.corrupted(x, "spatter", severity, SEEDS).numpy()
+    mean, spread, blur, least, last, mud = ic.STRENGTHS["spatter"][severity - 1]
+    for field, found in zip(ic.Numbers(SEEDS, x).normal(1, *x.shape[2:])[:, 0].numpy(), y, strict=True):
+        liquid = gaussian_filter(mean + spread * field, blur, mode="nearest")
+        if mud:
+            cover = gaussian_filter((liquid > least).astype(float), last, mode="nearest")
+            cover = np.where(cover < 0.8, 0, cover)
+            wanted = [0.3 * (1 - cover) + cover * color / 255 for color in ic.MUD]
+        else:
+            drops = np.where(liquid < least, 0, liquid)
+            wanted = [0.3 + last * drops / drops.max() * color / 255 for color in ic.WATER]
+        np.testing.assert_allclose(found, np.clip(wanted, 0, 1), atol=1e-9)
+
+
+def test_the_fractal_is_the_published_one():
+    """The mean of four neighbors on a torus plus w (2 u - 1) w, with w divided by the decay from step to step; in loops."""
+    decay, side = 1.75, 32
+    like = torch.zeros(1, 1, side, side, dtype=torch.float64)
+    found, numbers = ic.plasma(ic.Numbers(SEEDS[:1], like), side, side, decay)[0, 0].numpy(), ic.Numbers(SEEDS[:1], like)
+    p, step, w = np.zeros((side, side)), side, 1.0
+    while step >= 2:
+        half, k = step // 2, side // step
+        for down, right in ((half, half), (0, half), (half, 0)):
+            u = numbers.uniform(k, k)[0].numpy()
+            corners = ((-half, -half), (-half, half), (half, -half), (half, half))
+            around = corners if down and right else ((-half, 0), (half, 0), (0, -half), (0, half))
+            for i in range(k):
+                for j in range(k):
+                    r, c = i * step + down, j * step + right
+                    mean = sum(p[(r + a) % side, (c + b) % side] for a, b in around) / 4
+                    p[r, c] = mean + w * (2 * u[i, j] - 1) * w
+        step, w = half, w / decay
+    p -= p.min()
+    np.testing.assert_allclose(found, p / p.max(), atol=1e-12)
 
 
 def test_spatter_is_pale_water_or_brown_mud():
@@ -308,5 +374,20 @@ def test_the_strengths_are_the_published_ones_of_cifar_10_c():
         "saturate": ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
         "pixelate": (0.95, 0.9, 0.85, 0.75, 0.65),
         "jpeg_compression": (80, 65, 58, 50, 40),
+        "glass_blur": ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)),
+        "snow": (
+            (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+            (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+            (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+            (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+            (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+        ),
+        "spatter": (
+            (0.62, 0.1, 0.7, 0.7, 0.5, False),
+            (0.65, 0.1, 0.8, 0.7, 0.5, False),
+            (0.65, 0.3, 1, 0.69, 0.5, False),
+            (0.65, 0.1, 0.7, 0.69, 0.6, True),
+            (0.65, 0.1, 0.5, 0.68, 0.6, True),
+        ),
     }
     assert {name: ic.STRENGTHS[name] for name in published} == published
