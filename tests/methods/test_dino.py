@@ -160,7 +160,9 @@ def test_a_transformer_takes_small_crops_only_of_dynamic_size():
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"teacher_temperature": 0.0}, "teacher_temperature"), ({"local_crops": -1}, "local_crops"), ({"momentum": 2.0}, "momentum"),
+    ({"teacher_temperature": 0.0}, "teacher_temperature"), ({"local_crops": -1}, "local_crops"),
+    ({"local_crop": 0.3}, "expected local_crop to be two numbers"),
+({"momentum": 2.0}, "momentum"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):

@@ -24,7 +24,7 @@ from vergence.methods.parts.crops import local_side, require_crops
 from vergence.methods.parts.heads import PrototypeHead
 from vergence.methods.parts.teachers import cosine, follow, frozen_copy
 from vergence.methods.parts.views import MultiView, SeveralViews
-from vergence.utils.checks import require_count, require_positive, require_within
+from vergence.utils.checks import as_range, require_count, require_positive, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["Dino"]
@@ -89,7 +89,7 @@ class Dino(ImageMethod):
         require_positive(temperature=temperature, teacher_temperature=teacher_temperature)
         require_within("[0, 1)", center_momentum=center_momentum)
         require_within("[0, 1]", momentum=momentum, fixed_prototypes=fixed_prototypes)
-        self.local_crops, self.local_crop, self.asymmetric = local_crops, local_crop, asymmetric
+        self.local_crops, self.local_crop, self.asymmetric = local_crops, as_range("local_crop", local_crop, 1), asymmetric
         self.local_size = local_side(self.shape[1]) if local_size is None else local_size
         self.momentum, self.fixed_prototypes, self.progress = momentum, fixed_prototypes, 0.0
         if local_crops:

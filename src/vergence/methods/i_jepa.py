@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from vergence.data.views import Views
 from vergence.methods.core import Gather, ImageMethod, mean_over
-from vergence.methods.parts.masks import block_masks, require_blocks
+from vergence.methods.parts.masks import block_masks
 from vergence.methods.parts.teachers import follow, frozen_copy, linear
 from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
 from vergence.methods.parts.views import MultiView, OneView
@@ -28,6 +28,8 @@ from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["IJepa", "token_error"]
+
+TRIED = 256  # images whose blocks are sampled once before the training: blocks that leave no context are refused there
 
 
 def token_error(predicted: Tensor, target: Tensor) -> Tensor:
@@ -53,8 +55,8 @@ class IJepa(ImageMethod):
         momentum: Momentum m of the teacher at the first step, in [0, 1].
 
     Raises:
-        ValueError: timm is not installed, the encoder is another, its patches do not divide the image, or a number is out of
-            range.
+        ValueError: timm is not installed, the encoder is another, its patches do not divide the image, a number is out of
+            range, or the target blocks leave no context of ``min_context`` patches.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class IJepa(ImageMethod):
         self.grid, self.momentum, self.progress = tuple(vit.patch_embed.grid_size), momentum, 0.0
         self.blocks = {"targets": targets, "scale": target_scale, "aspect": target_aspect, "context": context_scale}
         self.blocks["least"] = min_context
-        require_blocks(self.grid, targets, target_scale, target_aspect, context_scale)
+        block_masks(TRIED, self.grid, torch.Generator().manual_seed(0), **self.blocks)  # type: ignore[arg-type]
         self.student = frozen_copy(encoder).requires_grad_()
         self.encoder.requires_grad_(False)
         own = {"width": predictor_width, "depth": predictor_depth, "heads": predictor_heads}

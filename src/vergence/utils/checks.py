@@ -11,6 +11,7 @@ from vergence.utils.names import did_you_mean
 
 __all__ = [
     "Checked",
+    "as_range",
     "is_count",
     "is_out_of_memory",
     "require_at_least",
@@ -117,6 +118,32 @@ def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
         hint = did_you_mean(str(value), map(str, known))
         found = " ".join(repr(value).split())  # of a matrix, several lines
         raise ValueError(f"expected {name} among {', '.join(map(str, known))}, found {found}" + (f"; {hint}" if hint else ""))
+
+
+def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
+    """Returns a range as two floats; raises a ValueError unless it is 0 < smallest <= largest <= most.
+
+    Args:
+        name: Of the setting.
+        value: A tuple or list of two numbers.
+        most: Upper end of what is allowed.
+
+    Example:
+        >>> as_range("local_crop", [0.05, 0.4], 1)
+        (0.05, 0.4)
+        >>> as_range("local_crop", 0.4, 1)
+        Traceback (most recent call last):
+        ValueError: expected local_crop to be two numbers 0 < smallest <= largest <= 1, found 0.4; change local_crop
+    """
+    pair = (
+        value if isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_number(name, one) for one in value) else (0, 0)
+    )
+    low, high = (float(one) for one in pair)
+    if not 0 < low <= high <= most or high == math.inf:
+        bound = "" if most == math.inf else f" <= {most:g}"
+        expected = f"two numbers 0 < smallest <= largest{bound}"
+        raise ValueError(f"expected {name} to be {expected}, found {value!r}; change {name}")
+    return low, high
 
 
 def require_numbers(x: Any) -> None:

@@ -5,11 +5,12 @@ import math
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import as_range, require_count, require_within
 
 __all__ = ["block_masks", "block_size", "patches", "random_masks", "require_blocks", "visible"]
 
-ROUNDS = 100  # samples of an image whose context is too small
+ROUNDS = 100  # samples of an image whose context is too small, for blocks of one size
+SIZES = 20  # sizes of the blocks that are tried for a batch
 
 
 def patches(x: Tensor, side: int) -> Tensor:
@@ -78,11 +79,8 @@ def require_blocks(
 ) -> None:
     """Raises a ValueError unless blocks of these shares of the patches can be sampled."""
     require_count(1, targets=targets)
-    for name, (least, most) in {"target_scale": scale, "context_scale": context}.items():
-        if not 0 < least <= most <= 1:
-            raise ValueError(f"expected {name} to be 0 < smallest <= largest <= 1, found ({least:g}, {most:g}); change {name}")
-    if not 0 < aspect[0] <= aspect[1]:
-        raise ValueError(f"expected target_aspect to be 0 < smallest <= largest, found ({aspect[0]:g}, {aspect[1]:g}); change it")
+    scale, context = as_range("target_scale", scale, 1), as_range("context_scale", context, 1)
+    as_range("target_aspect", aspect)
     tokens = math.prod(grid)
     if int(tokens * scale[0]) < 1 or int(tokens * context[0]) < 2:
         raise ValueError(f"expected blocks of at least one patch, found {tokens} in an image; choose smaller patches")
@@ -118,8 +116,9 @@ def block_masks(
     Of a batch, all targets have one size and all context blocks another, at places of each image's own. A context is its block
     without the targets. K is the least number of the batch, and longer contexts lose their last patches, as in the released
     code. Differences from it: blocks reach the last row and column of the grid as often as the first (there they never do, which
-    leaves out an eighth of each side of a grid of 8), share and aspect of a block are independent, and an image whose context is
-    too small gets new blocks (there a context overlaps with targets after 20 places).
+    leaves out an eighth of each side of a grid of 8), share and aspect of a block are independent, an image whose context is
+    too small gets new blocks (there a context overlaps with targets after 20 places), and the batch blocks of other sizes where
+    100 do not suffice.
 
     Args:
         n: Number of images.
@@ -135,26 +134,41 @@ def block_masks(
         ValueError: A range is not one, or the targets leave no such context.
     """
     require_blocks(grid, targets, scale, aspect, context)
-    size = block_size(grid, scale, aspect, generator)
-    large = block_size(grid, context, (1.0, 1.0), generator)
-    blocks, contexts = (
-        torch.zeros(n, targets, math.prod(grid), dtype=torch.bool),
-        torch.zeros(n, math.prod(grid), dtype=torch.bool),
-    )
-    for _ in range(ROUNDS):
-        small = (contexts.sum(1) < least).nonzero()[:, 0]
-        if not len(small):
+    for _ in range(SIZES):
+        size = block_size(grid, scale, aspect, generator)
+        large = block_size(grid, context, (1.0, 1.0), generator)
+        contexts, blocks = _placed(n, targets, grid, size, large, least, generator)
+        kept = int(contexts.sum(1).min())
+        if kept >= least:
             break
-        blocks[small] = _blocks(len(small), targets, grid, size, generator)
-        contexts[small] = _blocks(len(small), 1, grid, large, generator)[:, 0] & ~blocks[small].any(1)
-    kept = int(contexts.sum(1).min())
-    if kept < least:
+    else:
         raise ValueError(
             f"expected target blocks that leave a context of {least} patches, found {targets} of {size[0]} x {size[1]} in a grid "
             f"of {grid[0]} x {grid[1]}; lower targets, target_scale or min_context"
         )
     first = torch.sort(~contexts, dim=1, stable=True).indices[:, :kept]  # those of the context, in the order of the patches
     return first, blocks.nonzero()[:, 2].view(n, targets, -1)
+
+
+def _placed(
+    n: int,
+    targets: int,
+    grid: tuple[int, int],
+    size: tuple[int, int],
+    large: tuple[int, int],
+    least: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Returns the contexts (n, L) and target blocks (n, M, L); contexts that stay too small after `ROUNDS` samples stay so."""
+    contexts = torch.zeros(n, math.prod(grid), dtype=torch.bool)
+    blocks = torch.zeros(n, targets, math.prod(grid), dtype=torch.bool)
+    for _ in range(ROUNDS):
+        small = (contexts.sum(1) < least).nonzero()[:, 0]
+        if not len(small):
+            break
+        blocks[small] = _blocks(len(small), targets, grid, size, generator)
+        contexts[small] = _blocks(len(small), 1, grid, large, generator)[:, 0] & ~blocks[small].any(1)
+    return contexts, blocks
 
 
 def _blocks(n: int, count: int, grid: tuple[int, int], size: tuple[int, int], generator: torch.Generator) -> Tensor:
