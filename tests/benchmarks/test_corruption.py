@@ -107,6 +107,68 @@ def test_supervised_is_the_cross_entropy_of_the_head_on_a_view_of_each_step():
     assert all(p.grad is not None for p in method.parameters())
 
 
+# Measurements
+
+
+def test_corrupted_and_clean_accuracies_are_those_of_their_own_test_images():
+    """Clean test features are those of the other class; the features of training tell both apart."""
+    labels = torch.arange(2).repeat(40)
+    train, far = torch.stack([labels, 1 - labels], 1).float() + 0.01 * torch.rand(80, 2), torch.eye(2)
+    parts = corruption.Parts(some(1), labels, some(1), some(1), labels)
+    found = corruption.measured(parts, train, far[1 - labels], far[labels])
+    assert {name: found[name] for name in ct.MEASURES} == {"probe": 100, "clean_probe": 0, "knn30": 100, "clean_knn30": 0}
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("paradigm", ["contrastive", "denoising_autoencoder", "supervised"])
+@pytest.mark.parametrize("strength", [0, 2])
+def test_a_network_trains_on_views_of_its_corruption_and_strength(root, monkeypatch, paradigm, strength):
+    class Seen(Exception):
+        pass
+
+    def fit(fabric, method, items, views, *more, **settings):
+        raise Seen(method.views if paradigm == "supervised" else views)
+
+    monkeypatch.setattr(corruption.loop, "fit", fit)
+    parts = corruption.read("fashion_mnist", root, 60, 20, "fog", 3, 0)
+    cell = {"data": "fashion_mnist", "corruption": "fog", "severity": 3, "strength": strength, "paradigm": paradigm}
+    with pytest.raises(Seen) as caught:
+        corruption.trained(given(), cell, 0, parts)
+    (views,) = caught.value.args
+    assert (views.kind, views.strength, views.size) == ("fog", strength, 28)
+    assert not torch.equal(parts.test, parts.clean)
+
+
+@pytest.mark.float32
+def test_closed_forms_solve_their_own_problems(root, monkeypatch):
+    """Against dense sums over the same views and generalized eigenvectors: G against S, and M' M against S."""
+    from scipy.linalg import eigh
+
+    monkeypatch.setattr(corruption, "DIRECTIONS", 12)
+    monkeypatch.setattr(corruption, "COMPONENTS", 3)
+    monkeypatch.setattr(corruption, "measured", lambda parts, train, test, clean: {"z": train.double()})
+    parts = corruption.read("fashion_mnist", root, 200, 20, "fog", 3, 0)
+    cell = {"data": "fashion_mnist", "corruption": "fog", "severity": 3, "strength": 1, "paradigm": "patches"}
+    found = corruption.closed_forms(given(), cell, 0, parts)
+    views, g = corruption.views_of(cell, 28), seeded(corruption.loop.seed_of(0, "views", 0))
+    maps = corruption.patch_features(corruption.ArrayItems(parts.train), views, atoms=8, seed=0)
+    features = maps(corruption.to_unit(parts.train))
+    center, V = corruption.principal_directions([features], 12, torch.float32)
+    x = ((features - center) @ V).double()
+    v = torch.stack([((maps(corruption.to_unit(views(parts.train, g))) - center) @ V).double() for _ in range(corruption.DRAWS)])
+    m, n = v.shape[:2]
+    own = v.mean(0)  # of each image's views
+    S, mean = torch.einsum("mni,mnj->ij", v, v) / (m * n), v.mean((0, 1))
+    G = S - (S - own.T @ own / n) * m / (m - 1)
+    G, S = (part + (S - G) / (n * m) - torch.outer(mean, mean) for part in (G, S))
+    M = x.T @ own / n - torch.outer(x.mean(0), mean)
+    for name, A in {"joint_embedding": G, "reconstruction": M.T @ M}.items():
+        W = torch.from_numpy(eigh(A.numpy(), S.numpy())[1][:, -3:].copy())
+        wanted, z = (part - part.mean(0) for part in (x @ W, found[name]["z"]))
+        left = z - wanted @ torch.linalg.lstsq(wanted, z).solution
+        assert float(left.square().mean() / z.square().mean()) < 1e-5, name
+
+
 # Cells
 
 

@@ -118,6 +118,48 @@ def test_published_settings_are_the_published_ones(name):
     assert (fit.trust, fit.trust_clip) == ((0.02, True) if larc else (0.001, False))
 
 
+UNLIKE = (0.4, 0.4, 0.2, 0.1)  # jitter of BYOL; SimCLR's at full strength is STRONG
+STRONG = (0.8, 0.8, 0.8, 0.2)
+DETAILS = {  # smallest crop, jitter, blur, solarization; head and its normalization; warm-up; options of the objective
+    "byol_imagenet": (0.08, UNLIKE, 0.55, 0.1, (4096, 256), "batch", 10, {"hidden": 4096}),
+    "byol_imagenet100": (0.08, UNLIKE, 0.55, 0.1, (4096, 256), "batch", 10, {"hidden": 4096}),
+    "barlow_twins_imagenet": (0.08, UNLIKE, 0.55, 0.1, (8192,) * 3, "batch", 10, {"redundancy": 0.0051}),
+    "vicreg_imagenet": (0.08, UNLIKE, 0.55, 0.1, (8192,) * 3, "batch", 10, {}),
+    "moco_imagenet": (
+        0.2,
+        UNLIKE,
+        0.55,
+        0.1,
+        (4096, 256),
+        "batch_last",
+        10,
+        {"hidden": 4096, "temperature": 1.0, "last_norm": False},
+    ),
+    "swav_imagenet": (0.08, STRONG, 0.5, 0.0, (2048, 128), "batch", 10, {}),
+    "contrastive_imagenet": (0.08, STRONG, 0.5, 0.0, (2048, 128), "batch", 10, {"temperature": 0.1}),
+    "simsiam_imagenet": (0.2, (0.4, 0.4, 0.4, 0.1), 0.5, 0.0, (2048,) * 3, "batch_last", 0, {"hidden": 512}),
+    "simsiam_cifar10": (0.2, (0.4, 0.4, 0.4, 0.1), 0.0, 0.0, (2048,) * 2, "batch_last", 0, {"hidden": 512}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DETAILS))
+def test_published_views_and_heads_are_the_published_ones(name):
+    config = recipes.get(name)()
+    views, model = config.views, config.model
+    found = (views.crop[0], views.jitter, views.blur, views.solarize, model.projector, model.projector_norm)
+    assert (*found, config.fit.warmup_epochs, model.options) == DETAILS[name]
+
+
+def test_defaults_of_objectives_are_the_published_ones():
+    def default(name, option):
+        return inspect.signature(objectives.get(name)).parameters[option].default
+
+    assert objectives.get("byol").teacher == objectives.get("moco").teacher == 0.99  # of BYOL with up to 300 epochs
+    assert default("byol", "hidden") == default("moco", "hidden") == 4096 and default("moco", "temperature") == 0.2
+    assert (default("swav", "frozen_steps"), default("swav", "prototypes"), default("swav", "epsilon")) == (313, 3000, 0.05)
+    assert recipes.get("dino")().fit.clip == 3.0
+
+
 def test_baselines_of_vjes_paper_have_its_schedule_and_views():
     vje = recipes.vje_cifar10()
     for name in ("simsiam_vje_cifar10", "vicreg_vje_cifar10"):

@@ -7,8 +7,10 @@ Transformers", arXiv:2104.14294. With outputs g of heads of K prototypes, temper
     loss = mean over images and pairs (large crop x, another crop x') of -sum_k P_t(x)_k log P_s(x')_k        (eq. 3),
     c <- m c + (1 - m) mean of g_teacher over the batch,   teacher <- l teacher + (1 - l) student, l from 0.996 to 1 (cosine).
 
-The loss and its center are lightly's ``DINOLoss``, which follows the released code. The output layer does not move in the first
-hundredth of the steps (the released code: the first of 100 epochs). The evaluated encoder is the teacher's, as in the paper.
+The loss and its center are lightly's ``DINOLoss``, which follows the released code. The evaluated encoder is the teacher's, as in
+the paper. Differences from the released code: the output layer does not move in the first hundredth of the steps (there: in the
+first of 100 epochs), the teacher's temperature is constant (lightly's default; the paper also raises it, from 0.04 to 0.07), and
+a run's ``clip`` bounds the norm of all gradients (there: that of each weight's).
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,8 @@ r"""Momentum contrast, version 3 (MoCo v3: Chen, Xie and He, 2021), arXiv:2104.0
 
 Loss            ctr(q(z_a), z'_b) + ctr(q(z_b), z'_a)                                          (section 3, algorithm 1)
 Contrast        ctr(Q, K) = -2 tau 1/B sum_n log exp(cos(q_n, k_n) / tau) / sum_m exp(cos(q_n, k_m) / tau)      (eq. 1)
-Predictor       q: Linear-BatchNorm-ReLU-Linear-BatchNorm with a hidden layer of 4096, the last one without scale and shift
+Predictor       q: Linear-BatchNorm-ReLU-Linear-BatchNorm with a hidden layer of 4096, the last one without scale and shift;
+                the released code has no last BatchNorm for ResNet-50 (``last_norm=False``)
 Targets         z' from a teacher, without gradient; its momentum rises from 0.99 to 1 as a cosine
 
 Keys are the other view's embeddings of the batch, without a queue; `gmje_smc` with a ``fifo`` bank is the queue of MoCo v1, v2.
@@ -46,6 +47,7 @@ class MoCo(Objective):
         dim: Features D of the embeddings.
         hidden: Width of the predictor's hidden layer, >= 1.
         temperature: Temperature tau > 0.
+        last_norm: Whether the predictor ends with batch normalization, as in the paper.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -61,12 +63,12 @@ class MoCo(Objective):
     teacher: ClassVar[float | None] = 0.99
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
 
-    def __init__(self, dim: int, *, hidden: int = 4096, temperature: float = 0.2) -> None:
+    def __init__(self, dim: int, *, hidden: int = 4096, temperature: float = 0.2, last_norm: bool = True) -> None:
         super().__init__()
         require_count(hidden=hidden)
         require_positive(temperature=temperature)
         self.dim, self.temperature = dim, float(temperature)
-        self.predictor = projector(dim, (hidden, dim), "batch_last")
+        self.predictor = projector(dim, (hidden, dim), "batch_last" if last_norm else "batch")
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``infonce``, >= 0: twice the mean over the `directions` of ctr(q(z), z').

@@ -50,7 +50,8 @@ def dino(source: str = "imagenet") -> RunConfig:
     Paper (arXiv:2505.12477, table 1): linear probe 68.7 on ImageNet-100 with pixelation of severity 1, 60.2 with 5.
 
     Settings are those of that paper's appendix D, with lightly's and DINO's defaults where it names none: AdamW 1.5e-4, decay
-    0.05, 10 epochs of warm-up, momentum from 0.996 to 1, temperatures 0.1 and 0.04. DINO's own decay grows from 0.04 to 0.4.
+    0.05, 10 epochs of warm-up, momentum from 0.996 to 1, temperatures 0.1 and 0.04. DINO's own decay grows from 0.04 to 0.4, its
+    teacher's temperature from 0.04 to 0.07, and its gradients are clipped weight by weight; here all together.
     """
     return RunConfig(
         data=DataConfig(source=source, size=224),
