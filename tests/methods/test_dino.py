@@ -169,6 +169,17 @@ def test_wrong_options_are_refused(options, words):
         built(**options)
 
 
+@pytest.mark.float32
+def test_the_loss_is_that_of_float32_under_autocast():
+    method, seen = built().float(), []
+    method.loss.register_forward_pre_hook(
+        lambda module, args: seen.append((torch.is_autocast_enabled("cpu"), {x.dtype for part in args for x in part}))
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        value = method(crops(), lambda z: z)["cross_entropy"]
+    assert seen == [(False, {torch.float32})] and value.dtype == torch.float32
+
+
 def test_more_small_crops_than_memory_are_refused():
     method, views, cpu = built(local_crops=256), ImageViews(ViewConfig(), 8), torch.device("cpu")
     require_memory(method, views, FitConfig(batch_size=64), (1, 8, 8), cpu)

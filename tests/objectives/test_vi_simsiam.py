@@ -208,6 +208,13 @@ def test_targets_of_any_scale_have_their_direction(scale):
     assert torch.equal(direction(torch.zeros(2, D)), torch.zeros(2, D))
 
 
+def test_the_length_of_the_mean_is_that_of_the_raw_output():
+    """|E u| = s / (1 + s) for s = softplus of the last output, in any dimension."""
+    m, (z, _) = model(), pair()
+    s = F.softplus(m.predictor(z)[:, -1])
+    close(m.posterior(z).mean.norm(dim=1), s / (1 + s))
+
+
 @pytest.mark.float32
 def test_loss_under_autocast():
     m, za, zb = vi_simsiam.VISimSiam(64), torch.randn(32, 64), torch.randn(32, 64)
