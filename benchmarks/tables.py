@@ -48,7 +48,8 @@ def objectives_table() -> str:
             text = importlib.import_module(f"{folder.__name__}.{name}").__doc__
             title = re.split(r" \(|:|, arXiv", text.splitlines()[0])[0].rstrip(".")
             paper = re.search(r"arXiv:\d{4}\.\d{4,5}( version \d)?|ICML\s\d{4}", text)
-            state = "tested, measured on real data" if name in trained else "tested"
+            tested = (ROOT / "tests" / folder.__name__.split(".")[1] / f"test_{name}.py").exists()
+            state = "not tested" if not tested else "tested, measured on real data" if name in trained else "tested"
             body.append([f"`{name}`", f"`{option}`", title, " ".join(paper[0].split()) if paper else "", state])
     return grid(["name", "option", "what", "source", "status"], body)
 

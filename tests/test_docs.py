@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from vergence import methods, objectives
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -77,3 +79,9 @@ def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text()
     targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
     assert [target for target in targets if target and not ((ROOT / page).parent / target).exists()] == []
+
+
+@pytest.mark.parametrize(("page", "names"), [("methods.md", objectives.names()), ("methods_images.md", methods.names())])
+def test_every_objective_and_method_is_described(page, names):
+    text = "".join((ROOT / "docs" / one).read_text() for one in (page, "joint_embeddings.md"))
+    assert [name for name in names if f"`{name}`" not in text] == []

@@ -174,6 +174,15 @@ def test_a_built_teacher_has_the_schedule_of_its_method(name, schedule):
     assert method.teacher is not None and method.schedule == schedule
 
 
+def test_a_method_without_a_recipe_and_an_unknown_recipe_are_said_in_short(monkeypatch):
+    monkeypatch.setattr(recipes.methods, "names", lambda: ["dino", "rotation"])
+    with pytest.raises(ValueError, match="expected a recipe rotation_small, found none of method 'rotation'; write it in"):
+        recipes.of_method("rotation")
+    with pytest.raises(ValueError, match=r"'vje_smal'; did you mean 'vje_small'\?") as caught:
+        recipes.get("vje_smal")
+    assert len(str(caught.value)) < 250 and " others, found" in str(caught.value)
+
+
 def test_a_method_takes_its_small_recipe():
     config = describe("digits", None, {"method": "dino", "epochs": 3})
     assert config == recipes.override(recipes.get("dino_small")("digits"), epochs=3)

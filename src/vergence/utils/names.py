@@ -6,6 +6,7 @@ from collections.abc import Iterable
 __all__ = ["did_you_mean", "quoted", "unknown"]
 
 MAX_NAME = 100  # characters of a name in a message
+MANY, NEAREST = 40, 5  # of more known names than MANY, a message lists the nearest
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -46,4 +47,10 @@ def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> Value
     known = list(known)
     article = "an" if what[0] in "aeiou" else "a"
     last = did_you_mean(name, known) or hint
-    return ValueError(f"expected {article} {what} among {', '.join(known)}, found {quoted(name)}" + (f"; {last}" if last else ""))
+    listed = known
+    if len(known) > MANY:
+        near = difflib.get_close_matches(str(name), known, n=NEAREST, cutoff=0.0)
+        listed = [*near, f"and {len(known) - len(near)} others"]
+    return ValueError(
+        f"expected {article} {what} among {', '.join(listed)}, found {quoted(name)}" + (f"; {last}" if last else "")
+    )
