@@ -175,7 +175,7 @@ def test_a_built_teacher_has_the_schedule_of_its_method(name, schedule):
 
 
 def test_a_method_without_a_recipe_and_an_unknown_recipe_are_said_in_short(monkeypatch):
-    monkeypatch.setattr(recipes.methods, "names", lambda: ["dino", "rotation"])
+    monkeypatch.setattr(methods, "names", lambda: ["dino", "rotation"])
     with pytest.raises(ValueError, match="expected a recipe rotation_small, found none of method 'rotation'; write it in"):
         recipes.of_method("rotation")
     with pytest.raises(ValueError, match=r"'vje_smal'; did you mean 'vje_small'\?") as caught:

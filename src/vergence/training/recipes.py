@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from vergence import methods
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.names import is_closed_form, is_refined
 from vergence.training import distilled_recipes, image_recipes, paired_recipes, patches_recipes
@@ -340,6 +339,8 @@ def of_method(name: str) -> str:
         >>> of_method("dino")
         'dino_small'
     """
+    from vergence import methods
+
     known = [recipe.removesuffix("_small") for recipe in names() if hasattr(image_recipes, recipe) and recipe.endswith("_small")]
     if name not in known and name in methods.names():
         found = f"found none of method '{name}'; write it in training/image_recipes.py, or name another with --recipe"

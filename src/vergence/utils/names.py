@@ -6,7 +6,7 @@ from collections.abc import Iterable
 __all__ = ["did_you_mean", "quoted", "unknown"]
 
 MAX_NAME = 100  # characters of a name in a message
-MANY, NEAREST = 40, 5  # of more known names than MANY, a message lists the nearest
+MANY, NEAREST = 60, 5  # of more known names than MANY, a message lists the nearest
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
