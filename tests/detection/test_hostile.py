@@ -126,6 +126,16 @@ def test_counts_and_confidences_that_no_computer_holds():
     assert detection.simultaneous_bounds(p, 9, 1e-300).false_discoveries([True, True]) <= 2
 
 
+def test_settings_that_are_arrays_or_estimators_are_shown_in_one_line():
+    many = np.arange(3000.0)
+    for name in ("GaussianDetector", "SubspaceDetector", "MixtureDetector"):
+        refused(lambda name=name: getattr(detection, name)(contamination=many).fit(np.eye(5)), r"contamination .*\.\.\.$")
+    refused(lambda: detection.drift(many, many), "n_calibration")
+    refused(lambda: detection.drift([0.1], 9, random_state=many), "random_state")
+    refused(lambda: detection.CombinedDetector([many]).fit(np.eye(5)), "expected detectors")
+    refused(lambda: detection.CombinedDetector(columns=many).fit(np.eye(5)), "columns")
+
+
 def test_items_to_cross_fit_that_are_no_matrix():
     x = np.eye(20)
     for wrong in (None, 3, "abc", np.zeros(3), {}, {"a": x, "b": x[:3]}):

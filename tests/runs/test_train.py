@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests import forked
 from tests.fuzz.judge import limits
+from torch import nn
 
 import vergence
 from vergence.data.config import DataConfig
@@ -59,6 +60,12 @@ def test_a_run_whose_data_has_grown_is_evaluated_on_items_that_it_does_not_know(
     (tmp_path / "x.npy").unlink()
     with pytest.raises(ValueError, match="expected data at"):
         vergence.evaluate(run, probes=False)
+
+
+def test_code_that_is_given_itself_is_refused_with_the_form_of_its_name(tmp_path):
+    for name, value in {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "objective": nn.Linear}.items():
+        with pytest.raises(ValueError, match=rf"^expected {name} to be a name, found .*'package\.module:[a-zA-Z]+'$"):
+            vergence.train("digits", out=tmp_path / "run", **{**QUICK, name: value})
 
 
 def test_no_data_is_named(tmp_path):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vergence.detection.parts.kinds import Seed, Values, as_values, generator, require_matching, require_p_values
 from vergence.detection.parts.urn import null_counts, rank_grid, tail
-from vergence.utils.checks import EXACT, LARGEST, require_count, require_within
+from vergence.utils.checks import EXACT, LARGEST, require_count, require_within, shown
 
 __all__ = ["Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"]
 
@@ -194,7 +194,7 @@ def certify(
     n = len(s)
     if rank is None:
         if not isinstance(threshold, Real) or threshold != threshold or (isinstance(threshold, int) and abs(threshold) > LARGEST):
-            raise ValueError(f"expected the threshold to be a number of at most {LARGEST:,}, found {threshold!r}")
+            raise ValueError(f"expected the threshold to be a number of at most {LARGEST:,}, found {shown(threshold)}")
         exceeding = int((s > float(threshold)).sum())
         return Certificate(float(threshold), _upper(exceeding + 1, n, confidence), confidence, n, exceeding)
     require_count(1, rank=rank)

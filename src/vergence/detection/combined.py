@@ -14,7 +14,7 @@ from vergence.detection.parts.moments import uniform
 from vergence.detection.parts.tails import Tail
 from vergence.detection.storage import find
 from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import require_at_least, require_choice, require_positive, require_within
+from vergence.utils.checks import require_at_least, require_choice, require_positive, require_within, shown
 
 __all__ = ["COMBINE", "CombinedDetector", "default_detector"]
 
@@ -224,7 +224,7 @@ class CombinedDetector(Detector):
         """Raises a ValueError unless the settings have their types."""
         for name in ("columns", "weights"):
             if not isinstance(getattr(self, name), Mapping | None):
-                raise ValueError(f"expected {name} to be a dictionary by level or None, found {getattr(self, name)!r}")
+                raise ValueError(f"expected {name} to be a dictionary by level or None, found {shown(getattr(self, name))}")
         for name in ("columns", "weights", "detectors"):
             given = getattr(self, name)
             if isinstance(given, Mapping) and (other := [key for key in given if not isinstance(key, str)]):
@@ -234,7 +234,7 @@ class CombinedDetector(Detector):
         given = self.detectors
         for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
             if isinstance(one, type) or not hasattr(one, "get_params"):
-                raise ValueError(f"expected detectors, found {one!r}: pass one such as GaussianDetector()")
+                raise ValueError(f"expected detectors, found {shown(one)}: pass one such as GaussianDetector()")
 
     def _read(self, X: Any, *, reset: bool) -> dict[str, np.ndarray]:
         self._require_settings()
@@ -269,7 +269,7 @@ class CombinedDetector(Detector):
         try:
             return {name: X[:, columns] for name, columns in self.columns.items() if name in used}
         except IndexError:
-            raise ValueError(f"expected columns of {X.shape[1]} features, found others in {dict(self.columns)!r}") from None
+            raise ValueError(f"expected columns of {X.shape[1]} features, found others in {shown(dict(self.columns))}") from None
 
 
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian

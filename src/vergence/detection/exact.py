@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vergence.utils.checks import shown
 from vergence.utils.files import sha256
 
 __all__ = ["exact_duplicates", "same_files"]
@@ -54,7 +55,7 @@ def same_files(files: Iterable[str | Path]) -> list[npt.NDArray[np.int64]]:
         ValueError: A file cannot be read.
     """
     if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
-        raise ValueError(f"expected several files, found {files!r}: pass a list of paths")
+        raise ValueError(f"expected several files, found {shown(files)}: pass a list of paths")
     files = list(files)
     if wrong := [file for file in files if not isinstance(file, str | os.PathLike)]:
         raise ValueError(f"expected paths of files, found a {type(wrong[0]).__name__}: pass texts or paths")

@@ -15,7 +15,7 @@ from torch import Tensor
 from vergence.detection.parts.kinds import numeric
 from vergence.mixtures import get
 from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import require_count, require_within, shown
 
 __all__ = ["ConditionalDetector", "surprise"]
 
@@ -62,7 +62,8 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
 
 def _unfitted(estimator: Any) -> Any:
     if estimator is not None and (isinstance(estimator, type) or not hasattr(estimator, "conditional")):
-        raise ValueError(f"expected an estimator of vergence.mixtures, found {estimator!r}: pass vergence.mixtures.get(NAME)()")
+        hint = "pass vergence.mixtures.get(NAME)()"
+        raise ValueError(f"expected an estimator of vergence.mixtures, found {shown(estimator)}: {hint}")
     return get("gaussian")() if estimator is None else clone(estimator)
 
 
@@ -149,7 +150,7 @@ class ConditionalDetector(BaseEstimator):  # type: ignore[misc]
         if len(held_out) < FEWEST:
             raise ValueError(f"expected at least {FEWEST} pairs to calibrate on, found {len(held_out)}; give more")
         if self.prefit and not hasattr(self.estimator, "conditional"):
-            raise ValueError(f"expected a fitted estimator of vergence.mixtures, found {self.estimator!r}")
+            raise ValueError(f"expected a fitted estimator of vergence.mixtures, found {shown(self.estimator)}")
         if self.prefit:
             check_is_fitted(self.estimator)
             self.estimator_ = self.estimator

@@ -18,7 +18,7 @@ from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.linear.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
-from vergence.utils.checks import is_count, require_choice, require_count, require_numbers
+from vergence.utils.checks import is_count, require_choice, require_count, require_numbers, shown
 from vergence.utils.devices import as_device
 from vergence.utils.threads import Threads
 
@@ -336,7 +336,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         if k is None:
             return rank
         if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
-            raise ValueError(f"expected n_components to be a whole number of at least 1, or None for all, found {k!r}")
+            raise ValueError(f"expected n_components to be a whole number of at least 1, or None for all, found {shown(k)}")
         if k > rank:
             what = f"the rank of {self.n_samples_seen_} items of {self.n_features_in_} features"
             raise ValueError(f"expected n_components of at most {rank}, {what}, found {k}; lower it or give more items")

@@ -20,6 +20,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from vergence.utils.checks import shown
+
 __all__ = ["Thresholds", "alignment_thresholds"]
 
 
@@ -83,7 +85,8 @@ def _variances(name: str, values: Any, *, above: bool = False) -> npt.NDArray[np
     x = np.atleast_1d(np.asarray(values, dtype=np.float64))
     if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all() or (x < 0).any() or (above and (x == 0).any()):
         sign = "> 0" if above else ">= 0"
-        raise ValueError(f"{name}: expected a list of variances {sign}, found {values!r}; leave out components without variance")
+        hint = "leave out components without variance"
+        raise ValueError(f"{name}: expected a list of variances {sign}, found {shown(values)}; {hint}")
     return x
 
 

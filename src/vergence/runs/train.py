@@ -20,6 +20,7 @@ from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_new, run_lock
 from vergence.training.memory import require_memory
 from vergence.training.processes import together
+from vergence.utils.checks import shown
 from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
 
@@ -67,7 +68,7 @@ def train(
         torch.Size([2])
     """
     out = Path(out)
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    settings = _plain(settings)
     config = resumed(out, source, recipe, settings, trust_code) if resume else describe(source, recipe, settings, trust_code)
     if not resume:
         require_new(out)
@@ -127,6 +128,15 @@ def _detect(fabric: Any, method: Method, opened: Data, folder: RunFolder) -> Non
         for note in found.notes if found is not None else ():
             folder.log(f"detector: {note}")
     fabric.barrier()
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings with paths as text; raises a ValueError for code that is given itself and not by its name."""
+    for name, kind in {"encoder": "factory", "target_encoder": "factory", "objective": "Class"}.items():
+        if callable(value := settings.get(name)):
+            hint = f"name code of your own as 'package.module:{kind}'"
+            raise ValueError(f"expected {name} to be a name, found {shown(value)}; {hint}")
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 
 
 def _note_settings(config: RunConfig, settings: dict[str, Any]) -> None:

@@ -20,11 +20,13 @@ __all__ = [
     "require_numbers",
     "require_positive",
     "require_within",
+    "shown",
 ]
 
 
 LARGEST = 2**63 - 1  # of a whole number that arrays can hold
 EXACT = 2**53  # whole numbers up to this one are exact in float64
+LONGEST = 80  # characters of a value in a message
 
 
 def is_count(value: Any, least: int) -> bool:
@@ -47,6 +49,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))
 
 
+def shown(value: Any) -> str:
+    """Returns a value as Python shows it, in one line that is cut where it is long, for messages.
+
+    Example:
+        >>> import numpy as np
+        >>> shown(0.5), shown(np.eye(2)), len(shown(np.arange(900.0)))
+        ('0.5', 'array([[1., 0.], [0., 1.]])', 80)
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
 def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
     """Raises a ValueError unless every setting is a whole number of at least ``least``, and at most ``most``.
 
@@ -58,9 +72,9 @@ def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
     """
     for name, value in settings.items():
         if not is_count(value, least):
-            raise ValueError(f"expected {name} to be a whole number of at least {least}, found {value!r}")
+            raise ValueError(f"expected {name} to be a whole number of at least {least}, found {shown(value)}")
         if value > most:
-            raise ValueError(f"expected {name} of at most {most:,}, found {value!r}")
+            raise ValueError(f"expected {name} of at most {most:,}, found {shown(value)}")
 
 
 def require_positive(**settings: Any) -> None:
@@ -74,7 +88,7 @@ def require_positive(**settings: Any) -> None:
     """
     for name, value in settings.items():
         if not (_is_number(name, value) and 0 < float(value) < math.inf):
-            raise ValueError(f"expected {name} > 0, found {value!r}")
+            raise ValueError(f"expected {name} > 0, found {shown(value)}")
 
 
 def require_at_least(least: float, **settings: Any) -> None:
@@ -87,7 +101,7 @@ def require_at_least(least: float, **settings: Any) -> None:
     """
     for name, value in settings.items():
         if not (_is_number(name, value) and least <= float(value) < math.inf):
-            raise ValueError(f"expected {name} of at least {least:g}, found {value!r}")
+            raise ValueError(f"expected {name} of at least {least:g}, found {shown(value)}")
 
 
 def require_within(interval: str, **settings: Any) -> None:
@@ -102,7 +116,7 @@ def require_within(interval: str, **settings: Any) -> None:
     for name, value in settings.items():
         inside = _is_number(name, value) and (low <= value if interval[0] == "[" else low < value)
         if not (inside and (value <= high if interval[-1] == "]" else value < high)):
-            raise ValueError(f"expected {name} in {interval}, found {value!r}")
+            raise ValueError(f"expected {name} in {interval}, found {shown(value)}")
 
 
 def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
@@ -116,8 +130,8 @@ def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     known = list(known)
     if not isinstance(value, Hashable) or value not in set(known):  # arrays and matrices are not compared with the known ones
         hint = did_you_mean(str(value), map(str, known))
-        found = " ".join(repr(value).split())  # of a matrix, several lines
-        raise ValueError(f"expected {name} among {', '.join(map(str, known))}, found {found}" + (f"; {hint}" if hint else ""))
+        expected = f"expected {name} among {', '.join(map(str, known))}"
+        raise ValueError(f"{expected}, found {shown(value)}" + (f"; {hint}" if hint else ""))
 
 
 def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
@@ -142,7 +156,7 @@ def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, floa
     if not 0 < low <= high <= most or high == math.inf:
         bound = "" if most == math.inf else f" <= {most:g}"
         expected = f"two numbers 0 < smallest <= largest{bound}"
-        raise ValueError(f"expected {name} to be {expected}, found {value!r}; change {name}")
+        raise ValueError(f"expected {name} to be {expected}, found {shown(value)}; change {name}")
     return low, high
 
 
@@ -162,7 +176,7 @@ def require_numbers(x: Any) -> None:
 def _is_number(name: str, value: Any) -> bool:
     """Returns whether a setting is a number; raises a ValueError for a whole number that arrays cannot hold."""
     if isinstance(value, Integral) and abs(int(value)) > LARGEST:
-        raise ValueError(f"expected {name} below 2^63 where it is a whole number, found {value!r}: write it as a float")
+        raise ValueError(f"expected {name} below 2^63 where it is a whole number, found {shown(value)}: write it as a float")
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -182,13 +196,13 @@ class Checked:
                 continue
             value = getattr(self, name)
             if not _fits(value, hint):
-                raise ValueError(f"expected {name} to be {_described(hint)}, found {value!r}")
+                raise ValueError(f"expected {name} to be {_described(hint)}, found {shown(value)}")
             if name in self.least and value is not None and not value >= self.least[name]:
-                raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {value!r}")
+                raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {shown(value)}")
             if name in self.most and value is not None and not value <= self.most[name]:
-                raise ValueError(f"expected {name} of at most {self.most[name]:,}, found {value!r}")
+                raise ValueError(f"expected {name} of at most {self.most[name]:,}, found {shown(value)}")
             if self.finite and any(isinstance(one, float) and not math.isfinite(one) for one in _numbers(value)):
-                raise ValueError(f"expected {name} to be finite, found {value!r}")
+                raise ValueError(f"expected {name} to be finite, found {shown(value)}")
 
 
 def _numbers(value: Any) -> Iterable[Any]:

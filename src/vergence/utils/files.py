@@ -24,6 +24,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from vergence.utils.checks import shown
+
 __all__ = [
     "DAMAGE",
     "Column",
@@ -71,9 +73,9 @@ def as_path(value: Any, what: str) -> Path:
     try:
         return Path(value).expanduser()
     except TypeError:
-        raise ValueError(f"expected a path for {what}, found {value!r:.100}: give it as text") from None
+        raise ValueError(f"expected a path for {what}, found {shown(value)}: give it as text") from None
     except RuntimeError:
-        raise ValueError(f"expected a path for {what}, found {value!r:.100} of an unknown user: write the path out") from None
+        raise ValueError(f"expected a path for {what}, found {shown(value)} of an unknown user: write the path out") from None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import is_count
+from vergence.utils.checks import is_count, shown
 
 __all__ = [
     "Seed",
@@ -159,7 +159,7 @@ def labels_of(name: str, values: Any, other: str, n: int) -> npt.NDArray[Any]:
 def generator(random_state: Seed) -> np.random.Generator:
     """Returns a generator of random numbers for a seed; a generator is returned as it is."""
     if not (random_state is None or isinstance(random_state, np.random.Generator) or is_count(random_state, 0)):
-        raise ValueError(f"expected random_state to be a whole number, a numpy Generator or None, found {random_state!r}")
+        raise ValueError(f"expected random_state to be a whole number, a numpy Generator or None, found {shown(random_state)}")
     return np.random.default_rng(random_state)
 
 
