@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -262,6 +263,15 @@ def test_probe_that_did_not_converge_is_named(tmp_path):
     evaluation = fixtures.evaluation()
     evaluation["representations"]["mu"]["probe"]["converged"] = False
     assert "The probe did not converge on mu." in plain(page(whole(tmp_path / "run", evaluation=evaluation)))
+
+
+def test_the_folder_is_text_or_a_path_and_a_run_is_named(tmp_path):
+    run = whole(tmp_path / "run")
+    assert write_report(str(run)) == write_report(run) == run / "report.html"
+    with pytest.raises(ValueError, match=r"found a SimpleNamespace; give run\.folder\.path"):
+        write_report(SimpleNamespace(folder=run))
+    with pytest.raises(ValueError, match="expected a path for the run folder, found None"):
+        write_report(None)
 
 
 def test_half_a_line_of_metrics_is_tolerated_and_said(tmp_path):

@@ -52,6 +52,20 @@ def test_scores_are_repeatable_and_leave_the_global_seed_alone(run):
         run.score(images(), "jiont")
 
 
+def test_paths_are_text_or_paths_and_a_run_is_no_path(run, tmp_path):
+    for name in ("x.npz", "s.csv"):
+        write = run.write_embeddings if name == "x.npz" else run.write_scores
+        assert write(images(), str(tmp_path / name)) == write(images(), tmp_path / name) == 5
+        with pytest.raises(ValueError, match="expected a path for out, found None"):
+            write(images(), None)
+    with pytest.raises(ValueError, match="expected a path for the run folder, found None"):
+        vergence.load(None)
+    with pytest.raises(ValueError, match=r"expected a run, found 'runs/f'; open its folder with vergence\.load"):
+        vergence.evaluate("runs/f")
+    with pytest.raises(ValueError, match=r"expected the path of a run folder, found a Run; give run\.folder\.path"):
+        vergence.write_report(run)
+
+
 def test_arrays_of_every_layout_are_one_thing(run):
     x = images()
     expected = run.encode(x)

@@ -16,6 +16,7 @@ from vergence.report.reading import RunFiles, read
 from vergence.report.reference import Reference, reference
 from vergence.report.rendering import count, is_number, number, write
 from vergence.report.show import PREDICTIVE
+from vergence.utils.files import as_path
 
 __all__ = ["write_report"]
 
@@ -53,7 +54,7 @@ POSTERIOR = {  # title and meaning by name
 }
 
 
-def write_report(run: Path) -> Path:
+def write_report(run: str | Path) -> Path:
     """Writes ``report.html`` into a run folder: one interactive page that loads nothing from elsewhere.
 
     Only files are read: ``config.json`` and, where they are there, ``metrics.jsonl``, ``evaluation.json``,
@@ -66,7 +67,7 @@ def write_report(run: Path) -> Path:
         The page's path. It appears in one step; an older page stays until then.
 
     Raises:
-        ValueError: ``config.json`` is missing or damaged.
+        ValueError: ``config.json`` is missing or damaged, or ``run`` is no path.
 
     Example:
         >>> import tempfile
@@ -76,6 +77,9 @@ def write_report(run: Path) -> Path:
         >>> write_report(run).name
         'report.html'
     """
+    if hasattr(run, "folder"):
+        raise ValueError(f"expected the path of a run folder, found a {type(run).__name__}; give run.folder.path")
+    run = as_path(run, "the run folder")
     files = read(run)
     examples, about = Examples(files), reference(files.config["model"].get("objective"))
     histogram, histogram_figure = examples.histogram()

@@ -36,6 +36,7 @@ from vergence.training.records import (
     Protocol,
     Representation,
 )
+from vergence.utils.checks import shown
 from vergence.utils.files import explained, replacing
 from vergence.utils.terminal import bar
 
@@ -70,8 +71,11 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
         What ``evaluation.json`` holds.
 
     Raises:
-        ValueError: The labels have one class only, so that there is nothing to classify; all else has been written by then.
+        ValueError: ``run`` is no run; or the labels have one class only, so that there is nothing to classify, where all else
+            has been written by then.
     """
+    if not isinstance(run, Run):
+        raise ValueError(f"expected a run, found {shown(run)}; open its folder with vergence.load")
     started = time.monotonic()
     config = run.folder.config
     opened = _without_known(run, open_data(config.data, workers=config.fit.workers))

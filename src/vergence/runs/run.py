@@ -27,6 +27,7 @@ from vergence.training import build
 from vergence.training.folder import RunFolder
 from vergence.utils.checks import require_at_least, require_count
 from vergence.utils.devices import as_device
+from vergence.utils.files import as_path
 
 if TYPE_CHECKING:
     from vergence.detection import MixtureDetector
@@ -48,7 +49,7 @@ def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) ->
     Raises:
         ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted.
     """
-    folder = RunFolder.open(Path(path), trust_code=trust_code)
+    folder = RunFolder.open(as_path(path, "the run folder"), trust_code=trust_code)
     on = as_device(device)
     state = folder.load_model()
     method = untrained_method(folder)
@@ -320,7 +321,9 @@ class Run:
         mean, spread = (torch.cat([part[name].cpu() for part in parts]) for name in ("z_crops", "spread"))
         return mean, spread
 
-    def write_embeddings(self, source: Images, out: Path, *, crops: int = 0, batch_size: int = 256, workers: int = 2) -> int:
+    def write_embeddings(
+        self, source: Images, out: str | Path, *, crops: int = 0, batch_size: int = 256, workers: int = 2
+    ) -> int:
         """Writes name, z, mean, variance and log-density of every item to a ``.npz``, ``.csv`` or ``.parquet`` file.
 
         With ``crops`` of 2 or more also ``z_crops`` and ``spread`` (see `spread`). Without a density there are name and z.
@@ -338,15 +341,16 @@ class Run:
                 "views": embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder),
                 "crops": crops,
             }
-        return embed.write_embeddings(self.method, self.items(source), out, **settings)
+        return embed.write_embeddings(self.method, self.items(source), as_path(out, "out"), **settings)
 
-    def write_scores(self, source: Images, out: Path, *, batch_size: int = 256, workers: int = 2, **settings: Any) -> int:
+    def write_scores(self, source: Images, out: str | Path, *, batch_size: int = 256, workers: int = 2, **settings: Any) -> int:
         """Writes what the detector says of every item: score, p-value, q-value, flag, level, nearest items, reason.
 
         A larger score is more anomalous. Of the flagged items on average at most a tenth are ordinary; see
         `vergence.runs.scoring.score_items` for other rates and ``all_scores``. Otherwise as `write_embeddings`.
         """
-        return scoring.score_items(self, self.items(source), out, batch_size=batch_size, workers=workers, **settings).rows
+        where = as_path(out, "out")
+        return scoring.score_items(self, self.items(source), where, batch_size=batch_size, workers=workers, **settings).rows
 
     def recorded(self) -> dict[str, Any]:
         """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
