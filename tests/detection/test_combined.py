@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import chi2, combine_pvalues, genpareto, kstest
 from sklearn.metrics import roc_auc_score
 
@@ -204,6 +205,14 @@ def test_cross_fitting_shows_what_overfits():
     X = np.random.default_rng(0).normal(size=(40, 30))
     out, *_ = cross_fit(GaussianDetector(), X)
     assert out.mean() > GaussianDetector().fit(X).anomaly_score(X).mean() + 1
+
+
+def test_the_default_is_given_names_and_not_features():
+    for wrong in (np.zeros((300, 6)), torch.zeros(3, 2), 3, None, "z"):
+        with pytest.raises(ValueError, match=r"expected the names or a dictionary of levels, found .*; leave it out") as caught:
+            default_detector(wrong)
+        assert "\n" not in str(caught.value)
+    assert list(default_detector(iter(["z"])).detectors) == ["z"]
 
 
 def test_the_default_takes_any_levels():

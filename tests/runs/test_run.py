@@ -66,6 +66,13 @@ def test_paths_are_text_or_paths_and_a_run_is_no_path(run, tmp_path):
         vergence.write_report(run)
 
 
+def test_what_is_neither_path_nor_array_is_refused(run):
+    with pytest.raises(ValueError, match="expected a path or a built-in name, found None"):
+        run.encode(None)
+    with pytest.raises(ValueError, match=r"expected a path or a built-in name, found \[1, 2\]"):
+        run.score([1, 2])
+
+
 def test_arrays_of_every_layout_are_one_thing(run):
     x = images()
     expected = run.encode(x)

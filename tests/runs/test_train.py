@@ -68,6 +68,16 @@ def test_code_that_is_given_itself_is_refused_with_the_form_of_its_name(tmp_path
             vergence.train("digits", out=tmp_path / "run", **{**QUICK, name: value})
 
 
+def test_an_array_is_no_source_and_is_to_be_saved(tmp_path):
+    for x in (np.zeros((300, 6)), torch.zeros(300, 6)):
+        with pytest.raises(ValueError, match=r"^expected a path or a built-in name, found an array of shape \(300, 6\); save it"):
+            vergence.train(x, out=tmp_path / "run", **QUICK)
+        with pytest.raises(ValueError, match=r"found an array of shape \(300, 6\); save it with numpy\.save$"):
+            vergence.score_folder(x)
+    with pytest.raises(ValueError, match=r"^expected a path or a built-in name, found \['digits'\]; give one as text$"):
+        vergence.train(["digits"], out=tmp_path / "run", **QUICK)
+
+
 def test_no_data_is_named(tmp_path):
     for source in (None, ""):
         with pytest.raises(ValueError, match="expected data, found none"):

@@ -1,10 +1,11 @@
 """Opens a data set by its name or path and splits it; the only room that knows data sets."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from vergence.data.images import ImageFiles, channels, written_name
 from vergence.data.items import ArrayItems, Items, PairItems, Skipped, Source, batches
 from vergence.data.loading import load
 from vergence.data.parquet import open_table
-from vergence.utils.checks import require_within
+from vergence.utils.checks import require_within, shown
 from vergence.utils.names import did_you_mean
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "PairItems",
     "Skipped",
     "absolute",
+    "as_source",
     "batches",
     "from_array",
     "open_data",
@@ -234,6 +236,26 @@ def _existing(source: str) -> Path:
         raise ValueError(f"expected the path of the data, or one of {known}, found a text of {len(source)} characters; {hint}")
     near = did_you_mean(source.lower(), BUILT_IN) if Path(source).name == source else ""
     raise ValueError(f"expected data at {source}, found no such file or folder; {near or f'give a path, or one of {known}'}")
+
+
+def as_source(value: Any) -> str:
+    """Returns a path or a built-in name as text.
+
+    Raises:
+        ValueError: It is something else, such as an array.
+
+    Example:
+        >>> as_source(Path("photos")), as_source("digits")
+        ('photos', 'digits')
+        >>> as_source(np.zeros((300, 6)))
+        Traceback (most recent call last):
+        ValueError: expected a path or a built-in name, found an array of shape (300, 6); save it with numpy.save
+    """
+    if isinstance(value, str | os.PathLike):
+        return str(value)
+    if (shape := getattr(value, "shape", None)) is None or isinstance(value, Items):
+        raise ValueError(f"expected a path or a built-in name, found {shown(value)}; give one as text")
+    raise ValueError(f"expected a path or a built-in name, found an array of shape {tuple(shape)}; save it with numpy.save")
 
 
 def absolute(source: str) -> str:

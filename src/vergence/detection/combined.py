@@ -310,7 +310,10 @@ def default_detector(
         ({'statistics': 0.15}, {'statistics': 3.0})
     """
     require_at_least(0, relative_error=relative_error)
-    names = list(levels)
+    names: list[Any] = list(levels) if isinstance(levels, Iterable) and not isinstance(levels, str) else [None]
+    if not all(isinstance(name, str) for name in names):
+        hint = "leave it out for one matrix, and pass the features to fit"
+        raise ValueError(f"expected the names or a dictionary of levels, found {shown(levels)}; {hint}")
     gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
     trim = 0.2 if contaminated else 0.05
     used = [name for name in names if name in (*PLAIN, *PATCHES, *EMBEDDED)] or names

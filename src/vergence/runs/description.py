@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.data.config import ViewConfig
-from vergence.data.sources import Data, absolute
+from vergence.data.sources import Data, absolute, as_source
 from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
 from vergence.encoders.patch_maps import as_recorded
 from vergence.training import closed_form, distillation, recipes, start
@@ -32,10 +32,10 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
     """
     settings = _completed(settings)
     if settings.get("init") is not None and not isinstance(source, RunConfig):
-        return _located(_from_run(None if source is None else str(source), recipe, settings, trust_code))
-    if source is None or source == "":
+        return _located(_from_run(None if source is None else as_source(source), recipe, settings, trust_code))
+    if source is None or (isinstance(source, str) and not source):
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
-    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(str(source))
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(as_source(source))
     config = recipes.override(base, **settings)
     other = is_closed_form(base.model.encoder) and not is_closed_form(config.model.encoder)
     if recipe is not None and other and not config.model.freeze:
@@ -111,7 +111,7 @@ def resumed(
     complete = _completion(folder)
     config = _with_encoder(config, complete(config.model.encoder))
     before = _located(config).to_dict()
-    given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": str(source)}
+    given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": as_source(source)}
     given = {**given, **{name: absolute(str(given[name])) for name in ("source", "root") if given.get(name) is not None}}
     if isinstance(given.get("encoder"), str):
         given = {**given, "encoder": complete(given["encoder"])}

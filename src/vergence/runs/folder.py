@@ -11,7 +11,7 @@ from torch import nn
 
 from vergence.data.images import file_name
 from vergence.data.items import Items
-from vergence.data.sources import open_whole
+from vergence.data.sources import as_source, open_whole
 from vergence.detection import image_size
 from vergence.runs.findings import write_folder_page
 from vergence.runs.folder_levels import Described, FolderLevels
@@ -76,7 +76,7 @@ def score_folder(
     require_within("(0, 1)", fdr=fdr)
     if out is not None:
         require_table(Path(out))
-    items = source if isinstance(source, Items) else _items(str(source), run, root)
+    items = source if isinstance(source, Items) else _items(as_source(source), run, root)
     other = _other(leaks_from, source, run, root)
     own = FolderLevels(items, seed) if run is None else run.levels()
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
@@ -135,9 +135,9 @@ def _other(given: str | Path | Items | None, source: str | Path | Items, run: "R
     """Returns the items among which leaks are looked for; None without any."""
     if given is None or isinstance(given, Items):
         return given
-    if not isinstance(source, Items) and overlap(str(given), str(source)):
+    if not isinstance(source, Items) and overlap(as_source(given), as_source(source)):
         raise ValueError(f"expected other items than those of {source}, found {given}, which overlaps it; name another source")
-    return _items(str(given), run, root)
+    return _items(as_source(given), run, root)
 
 
 def _shared(items: Items, other: Items, workers: int) -> Leaks:

@@ -369,9 +369,10 @@ class Run:
         config, shape = self.folder.config.data, self.read_shape(side)
         if isinstance(images, np.ndarray | Tensor):
             return sources.with_shape(sources.from_array(images), shape, "the array")
-        pairs = side == "target" and holds_pairs(Path(images))
+        source = sources.as_source(images)
+        pairs = side == "target" and holds_pairs(Path(source))
         items = sources.open_items(
-            str(images),
+            source,
             shape=self.read_shape() if pairs else shape,
             root=root or config.root,
             download=config.download,
