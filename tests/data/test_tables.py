@@ -90,6 +90,12 @@ def test_refused_arrays_of_pairs(tmp_path):
     refused(read_contexts, save(context=one[:0]), [], match="at least 1 row")
     refused(read_pairs, save(context=one, goal=one), match="found no target among context, goal")
     refused(read_pairs, save(context=one, target=np.array(["a"] * 3)), match="expected numbers in target")
+    odd = np.array([[1.0], [2.0], [np.nan]])
+    end = np.array([1.0, np.inf, 2.0])
+    refused(read_pairs, save(context=odd, target=one), match="in context of a.npz, found NaN or infinity in row 2; repair")
+    refused(read_pairs, save(context=one, target=end), match="in target of a.npz, found NaN or infinity in row 1")
+    refused(read_contexts, save(context=odd), [], match="in context of a.npz, found NaN or infinity in row 2")
+    refused(read_contexts, save(context=one), ["a"], match="contexts of 1 features in a.npz, found 2; give a")
     refused(read_pairs, save(context=one, target=np.array([{}] * 3)), match="cannot be read .*Python objects")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("context", b"not an array")

@@ -137,4 +137,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     refused("density", "sample", *use, "--n", "0", words="--n of at least 1")
     np.savez(tmp_path / "wide.npz", context=np.ones((3, 4)), target=np.ones(3))
     refused("density", "score", use[0], tmp_path / "wide.npz", *use[2:], words="4 features")
+    refused("density", "predict", use[0], tmp_path / "wide.npz", *use[2:], words="of 1 features in wide.npz, found 4")
+    np.savez(tmp_path / "one.npz", context=np.ones((1, 4)), target=np.ones(1))
+    refused(*fit, tmp_path / "one.npz", *out, words="expected at least 2 pairs to fit to, found 1 of 1")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()

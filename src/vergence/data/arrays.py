@@ -16,7 +16,7 @@ from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 
 __all__ = ["ARRAY_KEYS", "LABEL_KEYS", "NAME_KEYS", "PAIR_KEYS", "channels_first", "checked_names", "from_array", "holds_pairs"]
-__all__ += ["labels_of", "open_arrays", "read_arrays"]
+__all__ += ["labels_of", "not_finite", "open_arrays", "read_arrays"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
@@ -84,10 +84,15 @@ def _require_values(items: ArrayItems, name: str) -> None:
         bad = ~x.flatten(1).isfinite().all(1)
         if bad.any():
             row = int(index[bad][0])
-            raise ValueError(f"expected finite numbers in {name}, found NaN or infinity in row {row}; repair or drop such rows")
+            raise not_finite(name, row)
         if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
             found = f"found {x.min():.4g} to {x.max():.4g}"
             raise ValueError(f"expected float images in [0, 1] in {name}, {found}; rescale them, or give uint8 (0 to 255)")
+
+
+def not_finite(name: str, row: int) -> ValueError:
+    """Returns the error for NaN or infinity in a row of an array."""
+    return ValueError(f"expected finite numbers in {name}, found NaN or infinity in row {row}; repair or drop such rows")
 
 
 # NumPy files

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vergence.data.arrays import PAIR_KEYS, read_arrays
+from vergence.data.arrays import PAIR_KEYS, not_finite, read_arrays
 from vergence.data.items import Array
 from vergence.utils.names import did_you_mean
 
 __all__ = ["Pairs", "Table", "read_contexts", "read_csv", "read_pairs"]
 
 DELIMITERS = (",", ";", "\t")
+BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
 
 
@@ -68,7 +69,8 @@ def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = 
         context: Names of the columns that are the context; by default all others.
 
     Raises:
-        ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or text instead of numbers.
+        ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or text, NaN or infinity
+            instead of numbers.
     """
     if _is_csv(path):
         return _split(read_csv(path), target, context, path.name)
@@ -85,13 +87,16 @@ def read_contexts(path: Path, columns: Sequence[str]) -> Array:
     """Reads contexts (B, C): columns of a ``.csv`` file by name, ``context`` of a ``.npz`` file, or a ``.npy`` file.
 
     Raises:
-        ValueError: As `read_pairs`.
+        ValueError: As `read_pairs`; or an array has another number of columns than there are names, if any.
     """
     if _is_csv(path):
         return read_csv(path).columns(columns, path.name)
     found = _as_columns(_numbers(path, PAIR_KEYS[:1])["context"])
     if found.ndim != 2:
         raise ValueError(f"expected contexts (B, C) in {path.name}, found shape {found.shape}; reshape them")
+    if columns and found.shape[1] != len(columns):
+        hint = f"give {', '.join(columns)}"
+        raise ValueError(f"expected contexts of {len(columns)} features in {path.name}, found {found.shape[1]}; {hint}")
     return found
 
 
@@ -133,7 +138,16 @@ def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
             raise ValueError(f"expected numbers in {key} of {path.name}, found {arrays[key].dtype}; convert them")
         if arrays[key].size == 0:
             raise ValueError(f"expected at least 1 row in {key} of {path.name}, found shape {arrays[key].shape}")
+        _require_finite(arrays[key], f"{key} of {path.name}")
     return {key: arrays[key] for key in keys}
+
+
+def _require_finite(values: Array, name: str) -> None:
+    rows = np.atleast_1d(values)
+    for start in range(0, len(rows), BLOCK):  # a file may be on the disk
+        bad = ~np.isfinite(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).all(1)
+        if bad.any():
+            raise not_finite(name, start + int(bad.argmax()))
 
 
 # CSV

@@ -70,6 +70,8 @@ def fit(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdou
     estimator = build(model, {"random_state": seed, **settings})
     order = np.random.default_rng(seed).permutation(len(pairs.context))
     test, train = np.split(order, [int(holdout * len(order))])
+    if len(train) < 2:
+        raise ValueError(f"expected at least 2 pairs to fit to, found {len(train)} of {len(order)}; give more, or lower holdout")
     start = time.perf_counter()
     estimator.fit(pairs.context[train], pairs.target[train])
     seconds = time.perf_counter() - start
@@ -106,6 +108,7 @@ def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) 
         out: File to write: ``.npz``, ``.csv`` or ``.parquet``.
         level: Probability of the interval, in (0, 1).
     """
+    _require_width(model, contexts)
 
     def rows(c: np.ndarray) -> dict[str, np.ndarray]:
         low, high = np.moveaxis(model.intervals(c, level), -1, 0)
@@ -121,6 +124,7 @@ def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) 
 
 def sample(model: Any, contexts: np.ndarray, out: Path, *, n: int = 10, seed: int = 0) -> int:
     """Writes n samples of each context's targets, with the row of the context; returns the rows written."""
+    _require_width(model, contexts)
     rng = np.random.default_rng(seed)
     seeds = [int(rng.integers(2**31 - 1)) for _ in range(0, len(contexts), ROWS)]
 
@@ -136,6 +140,7 @@ def sample(model: Any, contexts: np.ndarray, out: Path, *, n: int = 10, seed: in
 
 def score(model: Any, pairs: Pairs, out: Path) -> int:
     """Writes the log-density (nats) and the PIT of each pair; returns the rows written."""
+    _require_width(model, pairs.context)
 
     def rows(block: slice) -> dict[str, np.ndarray]:
         c, t = pairs.context[block], pairs.target[block]
@@ -143,6 +148,13 @@ def score(model: Any, pairs: Pairs, out: Path) -> int:
 
     source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
     return _write(out, {"job": "score", "model": of_estimator(model), "source": source}, len(pairs.context), rows)
+
+
+def _require_width(model: Any, contexts: np.ndarray) -> None:
+    """Raises a ValueError unless contexts are as wide as those that a model was fitted to."""
+    if contexts.shape[1] != model.n_features_in_:
+        found = f"found {contexts.shape[1]} features"
+        raise ValueError(f"expected contexts of width {model.n_features_in_}, as in fit, {found}; give the same columns")
 
 
 def _write(out: Path, job: dict[str, Any], total: int, rows: Callable[[slice], dict[str, np.ndarray]]) -> int:
