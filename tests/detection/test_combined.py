@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, combine_pvalues, genpareto, kstest
+from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from vergence.detection import CombinedDetector, GaussianDetector, NeighborDetector, cross_fit, default_detector
 from vergence.detection.combined import COMBINE
@@ -205,6 +208,19 @@ def test_cross_fitting_shows_what_overfits():
     X = np.random.default_rng(0).normal(size=(40, 30))
     out, *_ = cross_fit(GaussianDetector(), X)
     assert out.mean() > GaussianDetector().fit(X).anomaly_score(X).mean() + 1
+
+
+def test_cross_fitting_takes_scikit_learns_detectors():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    X[7] = 9.0
+    expected, *_ = cross_fit(GaussianDetector(), X)
+    scores, *_ = cross_fit(make_pipeline(FunctionTransformer(), GaussianDetector()), X)
+    np.testing.assert_array_equal(scores, expected)
+    for detector in (IsolationForest(random_state=0), make_pipeline(StandardScaler(), GaussianDetector())):
+        assert cross_fit(detector, X)[0].argmax() == 7
+    for wrong in (StandardScaler(), GaussianDetector, None):
+        with pytest.raises(ValueError, match="expected a detector with score_samples, found"):
+            cross_fit(wrong, X)
 
 
 def test_the_default_is_given_names_and_not_features():

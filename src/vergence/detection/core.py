@@ -19,7 +19,7 @@ from torch import Tensor
 from vergence.detection.parts.kinds import generator, labels_of, numeric
 from vergence.detection.storage import pack, read_detector, restore, write_detector
 from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import require_count, require_within, shown
 
 __all__ = [
     "Detector",
@@ -196,11 +196,12 @@ def lower_quantile(scores: np.ndarray, w: np.ndarray | None, share: float) -> fl
     return float(scores[order][min(first, len(scores) - 1)])
 
 
-def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, random_state: Any = 0) -> Any:
+def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, random_state: Any = 0) -> Any:
     """Returns out-of-fold anomaly scores: each item is scored by a detector that has not seen it, nor its group.
 
     Args:
-        detector: Unfitted detector, which is cloned for each fold.
+        detector: Unfitted detector, which is cloned for each fold: one of this library, one of scikit-learn with
+            ``score_samples``, or a pipeline that ends in one.
         X: Features (N, D), or a dictionary of them for a `CombinedDetector`.
         n_folds: Folds, 2 to N.
         groups: Group of each item, (N,), for instance of near-duplicates; a group is in one fold. None makes each item a group.
@@ -211,7 +212,7 @@ def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, 
         seen all other folds.
 
     Raises:
-        ValueError: There are fewer items or groups than folds, or the groups do not fit the items.
+        ValueError: There are fewer items or groups than folds, the groups do not fit the items, or it is no such detector.
 
     Example:
         >>> from vergence.detection import GaussianDetector
@@ -222,6 +223,8 @@ def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, 
         (7, 5)
     """
     require_count(2, n_folds=n_folds)
+    if isinstance(detector, type) or not hasattr(detector, "score_samples"):
+        raise ValueError(f"expected a detector with score_samples, found {shown(detector)}: pass one such as GaussianDetector()")
     X = {name: _matrix(values) for name, values in X.items()} if isinstance(X, dict) else _matrix(X)
     if isinstance(X, dict) and len({len(values) for values in X.values()}) != 1:
         raise ValueError("expected the same items at every level, found none or different numbers of them")
@@ -230,7 +233,7 @@ def cross_fit(detector: Detector, X: Any, n_folds: int = 5, groups: Any = None, 
     for fold in range(n_folds):
         own = folds == fold
         fitted.append(clone(detector).fit(take(X, ~own)))
-        scores[own] = fitted[-1].anomaly_score(take(X, own))
+        scores[own] = -fitted[-1].score_samples(take(X, own))
     return scores, folds, fitted
 
 
