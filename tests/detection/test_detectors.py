@@ -254,6 +254,13 @@ def test_the_protocol_of_pytorch_ood(detector):
     np.testing.assert_allclose(scores, detector.fit(z[10:]).anomaly_score(z).astype(np.float32), rtol=1e-5)
 
 
+def test_labels_that_are_not_one_for_each_item_are_refused():
+    z = torch.from_numpy(data()).float()
+    for y in (torch.zeros(len(z) - 1), torch.zeros(len(z) + 1), torch.zeros(len(z), 1)):
+        with pytest.raises(ValueError, match="expected one label for each of 400 items, found shape"):
+            GaussianDetector().fit_features(z, y)
+
+
 def test_uniform_numbers_follow_the_values_and_are_uniform():
     X = data(1000, 3)
     u = uniform(np.concatenate([X, X]), 0)

@@ -148,7 +148,13 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
         Args:
             z: (N, D).
             y: Labels (N,); items of negative label, which marks outliers there, are left out. Other labels are not used.
+
+        Raises:
+            ValueError: There is not one label for each item; or as `fit`.
         """
+        if y is not None and y.shape != z.shape[:1]:
+            found = f"found shape {tuple(y.shape)}"
+            raise ValueError(f"expected one label for each of {len(z)} items, {found}: give labels of the same items")
         return self.fit(z if y is None else z[y >= 0])
 
     def predict_features(self, z: Tensor) -> Tensor:
