@@ -100,6 +100,15 @@ def test_pixel_statistics_of_what_is_no_number(images):
     refused(lambda: detection.pixel_statistics(images), "images")
 
 
+def test_pixel_statistics_of_channels_that_are_last_or_of_nan():
+    refused(lambda: detection.pixel_statistics(torch.zeros(2, 16, 16, 3)), r"\(2, 16, 16, 3\), whose channels are last")
+    refused(lambda: detection.pixel_statistics(np.zeros((2, 16, 16, 1))), "reshape them")
+    for value in (np.nan, np.inf):
+        x = np.zeros((4, 3, 8, 8))
+        x[2, 0, 0, 0] = value
+        refused(lambda x=x: detection.pixel_statistics(x), "found NaN or infinity in row 2")
+
+
 def test_pixel_statistics_of_bfloat16_and_whole_numbers():
     x = torch.randint(0, 2, (2, 3, 8, 8))
     torch.testing.assert_close(detection.pixel_statistics(x.bfloat16()), detection.pixel_statistics(x.float()))

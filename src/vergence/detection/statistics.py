@@ -31,7 +31,7 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
         grid: Cells per side, >= 1; at most the shorter side is used.
 
     Raises:
-        ValueError: The images have another shape, or are not numbers.
+        ValueError: The images have another shape or their channels last, or are not finite numbers.
 
     Example:
         >>> tuple(pixel_statistics(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape)
@@ -41,6 +41,11 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     x = numeric("images", images)
     if x.ndim != 4 or min(x.shape[2:]) < 2 or x.shape[1] < 1:
         raise ValueError(f"expected images (N, C, H, W) with sides of at least 2 pixels, found {tuple(x.shape)}: reshape them")
+    if x.shape[3] == 3 and x.shape[1] > 4:
+        raise ValueError(f"expected images (N, C, H, W), found {tuple(x.shape)}, whose channels are last: move them to the front")
+    if not (finite := x.flatten(1).isfinite().all(1)).all():
+        row = int(finite.int().argmin())
+        raise ValueError(f"expected finite numbers in images, found NaN or infinity in row {row}: repair or drop such rows")
     x = to_unit(x, torch.float32)
     light = x.mean(1, keepdim=True)
     parts = [*_cells(x, light, min(grid, *x.shape[2:])), *_moments(x), *_frequencies(light)]
