@@ -73,6 +73,11 @@ def test_what_is_neither_path_nor_array_is_refused(run):
         run.score([1, 2])
 
 
+def test_images_in_bfloat16_are_scored(run):
+    x = images().float() / 255
+    assert torch.equal(run.score(x.bfloat16()), run.score(x.bfloat16().float()))
+
+
 def test_arrays_of_every_layout_are_one_thing(run):
     x = images()
     expected = run.encode(x)

@@ -47,7 +47,9 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
         >>> from_array(np.zeros((5, 28, 28), dtype=np.uint8)).shape
         (1, 28, 28)
     """
-    array = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
+    if isinstance(array, Tensor):
+        array = array.detach().cpu()
+        array = (array.float() if array.dtype == torch.bfloat16 else array).numpy()
     if array.ndim == 2 and array.dtype.kind not in "iuf":
         raise ValueError(f"expected numbers in {name}, found type {array.dtype}; convert them with .astype('float32')")
     if array.ndim > 2 and array.dtype != np.uint8 and array.dtype.kind != "f":
