@@ -757,6 +757,15 @@ def test_not_finite_names_the_first_row(tmp_path, value, memory):
     refused(tmp_path / "p.npz", "target of p.npz, found NaN or infinity in row 3")
 
 
+def test_a_file_without_permission_to_read_says_so(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied")
+
+    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
+    monkeypatch.setattr(Path, "open", denied)
+    refused(tmp_path / "a.npy", "found one without permission to read it; change that$")
+
+
 def test_files_that_are_no_arrays(tmp_path):
     np.save(tmp_path / "o.npy", np.array([{"a": 1}] * 9, dtype=object), allow_pickle=True)
     refused(tmp_path / "o.npy", r"cannot be read .*save numbers \(no Python objects\)")

@@ -167,6 +167,8 @@ def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str,
                 return _read_archive(path, keys)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             return {"arr_0": array if path.stat().st_size > memory else np.array(array)}, ["arr_0"]
+    except PermissionError:
+        raise ValueError(f"expected a NumPy file at {path}, found one without permission to read it; change that") from None
     except DAMAGE as error:
         reason = str(error).split("\n", 1)[0].removesuffix(".") or type(error).__name__
         hint = "save numbers (no Python objects) with numpy.save or numpy.savez"
