@@ -94,6 +94,12 @@ def test_unusable_paths_are_refused(tmp_path, name):
         pass
 
 
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "no" / "a.json") as part:
+        part.write_text("new")
+    assert caught.value.filename == str(tmp_path / "no" / "a.json") and ".part" not in str(caught.value)
+
+
 def test_an_error_leaves_the_old_file_and_no_other(tmp_path):
     (tmp_path / "a.json").write_text("old")
     with pytest.raises(RuntimeError), replacing(tmp_path / "a.json") as part:

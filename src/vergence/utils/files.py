@@ -94,6 +94,10 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
             temporary.replace(path)
+        except OSError as error:
+            if error.filename != str(temporary):
+                raise
+            raise OSError(error.errno, error.strerror, str(path)) from None  # by the name that the caller knows
         finally:
             temporary.unlink(missing_ok=True)
 
