@@ -116,6 +116,18 @@ def test_a_run_that_died_before_its_first_checkpoint_is_replaced(tmp_path):
         vergence.train("digits", out=tmp_path / "run", **QUICK)
 
 
+def test_a_run_that_died_before_its_first_checkpoint_is_resumed_from_step_0(tmp_path):
+    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    before = run.folder.metrics()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "model.safetensors").unlink()
+    resumed = vergence.train(out=tmp_path / "run", resume=True)
+    after = resumed.folder.metrics()
+    assert [(row["step"], row["loss"]) for row in after] == [(row["step"], row["loss"]) for row in before]
+    assert "training starts again from step 0" in (tmp_path / "run" / "log.txt").read_text()
+    assert (tmp_path / "run" / "checkpoints" / "last.pt").exists()
+
+
 def test_a_finished_run_leaves_no_lock_and_no_temporary_files(tmp_path):
     vergence.train("digits", out=tmp_path / "run", **QUICK)
     found = {p.name for p in (tmp_path / "run").iterdir()}

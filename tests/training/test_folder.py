@@ -81,6 +81,17 @@ def test_metrics_survive_a_half_written_line(tmp_path):
     assert [r["step"] for r in run.metrics()] == [1, 2]
 
 
+def test_a_start_from_step_0_is_logged_where_it_drops_rows(tmp_path):
+    run = make(tmp_path)
+    run.drop_rows_after(0)
+    assert not (run.path / "metrics.jsonl").exists() and not (run.path / "log.txt").exists()
+    run.append({"step": 1, "loss": 2.0})
+    run.drop_rows_after(1)
+    assert not (run.path / "log.txt").exists()
+    run.drop_rows_after(0)
+    assert not run.metrics() and "training starts again from step 0" in (run.path / "log.txt").read_text()
+
+
 def damage(run, **changes):
     file = run.path / "config.json"
     record = json.loads(file.read_text()) | changes

@@ -151,8 +151,13 @@ class RunFolder:
         return _read(file, _read_skipped) if file.exists() else []
 
     def drop_rows_after(self, step: int) -> None:
-        """Drops the rows of ``metrics.jsonl`` behind ``step``, which will be written again."""
-        kept = [row for row in self.metrics() if row.get("step", 0) <= step]
+        """Drops the rows of ``metrics.jsonl`` behind ``step``, which will be written again; logs a start from step 0."""
+        if not (self.path / "metrics.jsonl").exists():
+            return
+        rows = self.metrics()
+        kept = [row for row in rows if row.get("step", 0) <= step]
+        if step == 0 and len(kept) < len(rows):
+            self.log("stopped before a checkpoint of its steps was written: training starts again from step 0")
         with self._writing("metrics.jsonl") as part:
             part.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
@@ -162,6 +167,8 @@ class RunFolder:
 
         whole = io.BytesIO()  # torch reports a full disk as an error of its own making; plain writing says what it is
         torch.save(state, whole)
+        with self._explained(CHECKPOINT):
+            (self.path / CHECKPOINT).parent.mkdir(exist_ok=True)
         self.write_checked(CHECKPOINT, whole.getbuffer())
 
     def load_checkpoint(self) -> State | None:

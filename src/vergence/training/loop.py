@@ -193,10 +193,10 @@ def _restore(
         method = with_global_batch_norm(method, on_gpu=fabric.device.type == "cuda")
     state = recorder.load_checkpoint()
     model, optimizer = fabric.setup(method, build_optimizer(config, method))  # converts parameters to the run's precision
-    if state is None:
-        return model, optimizer, {"step": 0, "metrics": {}, "threads": None}
-    _load(method.load_state_dict, state["model"])
-    _load(load_optimizer, optimizer, state["optimizer"], config)
+    if state is not None:
+        _load(method.load_state_dict, state["model"])
+        _load(load_optimizer, optimizer, state["optimizer"], config)
+    state = state or {"step": 0}
     if fabric.is_global_zero:
         recorder.drop_rows_after(state["step"])
     return model, optimizer, {"step": state["step"], "metrics": state.get("metrics") or {}, "threads": state.get("threads")}
