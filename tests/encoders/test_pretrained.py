@@ -50,6 +50,8 @@ def test_identity_returns_vectors_as_they_are_and_has_no_weights():
     [
         ("tests.factories:nothing", (3, 12, 12), "cannot import encoder 'tests.factories:nothing'"),
         ("no_such_package:x", (3, 12, 12), "expected 'package.module:factory'"),
+        ("no_such_package:x", (3, 12, 12), "install the package, or put its folder on PYTHONPATH$"),
+        ("tests.no_such:x", (3, 12, 12), "put its folder on PYTHONPATH$"),
         ("tests.factories:number", (3, 12, 12), "torch.nn.Module, found int"),
         ("tests.factories:needs", (3, 12, 12), "failed when it was called without arguments"),
         ("tests.factories:on_vectors", (3, 12, 12), "does not accept items"),
@@ -59,6 +61,13 @@ def test_identity_returns_vectors_as_they_are_and_has_no_weights():
 def test_encoders_that_cannot_be_built(name, shape, words):
     with pytest.raises(ValueError, match=words):
         networks.encoder(name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
+
+
+def test_a_missing_module_inside_the_one_that_is_named_is_not_its_own(tmp_path, monkeypatch):
+    (tmp_path / "importing.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=r"No module named 'no_such_package'; expected 'package.module:factory'$"):
+        networks.encoder("importing:x", (3, 12, 12), torch.zeros(3), torch.ones(3))
 
 
 def test_a_configuration_that_cannot_be_read_is_named():

@@ -24,5 +24,9 @@ def load_outside(what: str, name: str, expected: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        itself = f"{module}.".startswith(f"{error.name}.")  # the module that is named, not one that it imports
+        advice = ": install the package, or put its folder on PYTHONPATH" if itself else ""
+        raise ValueError(f"cannot import {what} '{name}': {error}; expected '{expected}'{advice}") from None
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(f"cannot import {what} '{name}': {error}; expected '{expected}'") from None
