@@ -54,7 +54,9 @@ def test_identity_returns_vectors_as_they_are_and_has_no_weights():
         ("tests.no_such:x", (3, 12, 12), "put its folder on PYTHONPATH$"),
         ("tests.factories:number", (3, 12, 12), "torch.nn.Module, found int"),
         ("tests.factories:needs", (3, 12, 12), "failed when it was called without arguments"),
-        ("tests.factories:on_vectors", (3, 12, 12), "does not accept items"),
+        ("tests.factories:on_vectors", (3, 12, 12), "does not accept items.*try another --size"),
+        ("tests.factories:plain", (1, 12, 12), r'channels with --set "input_mean=\(0.5,0.5,0.5\)" --set "input_std='),
+        ("tests.factories:plain", (4, 12, 12), "give images of 3 channels, or choose another encoder"),
         ("identity", (3, 12, 12), "expected vectors for encoder 'identity'"),
     ],
 )

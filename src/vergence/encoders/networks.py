@@ -7,6 +7,7 @@ architecture. `vergence.encoders.pretrained` reads weights and puts them into a 
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ KNOWN = (
     *("small", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp"),
     "package.module:factory",
 )
+CHANNELS = re.compile(r"to have (\d+) channels, but got (\d+) channels")  # in torch's message
 
 
 class Standardize(nn.Module):
@@ -295,11 +297,25 @@ def _embedded_zeros(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
     return z
 
 
+def _advice(reason: str, shape: tuple[int, ...]) -> str:
+    """Returns what to do about an encoder that does not accept items of a shape, from torch's message."""
+    found = CHANNELS.search(reason)
+    if found is None or int(found[2]) != shape[0]:  # of another layer than the first
+        return "try another --size"
+    wanted = int(found[1])
+    if shape[0] != 1:
+        return f"give images of {wanted} channels, or choose another encoder"
+    mean, std = (f"({','.join([number] * wanted)})" for number in ("0.5", "0.25"))
+    settings = f'--set "input_mean={mean}" --set "input_std={std}"'
+    return f"make gray images {wanted} equal channels with {settings}, or with mean and std in the network's default_cfg"
+
+
 def _require_embeddings(name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
     try:
         z = _embedded_zeros(net, shape)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"encoder '{name}' does not accept items of shape {shape}: {reason}; try another --size") from None
+        advice = _advice(reason, shape)
+        raise ValueError(f"encoder '{name}' does not accept items of shape {shape}: {reason}; {advice}") from None
     if z.ndim != 2:
         raise ValueError(f"expected embeddings (B, D) of encoder '{name}', found shape {tuple(z.shape)}; choose another")
