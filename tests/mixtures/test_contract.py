@@ -38,6 +38,15 @@ CANNOT = dict.fromkeys(
 )
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("which", [0, 1])
+def test_values_whose_squares_overflow_are_refused(name, which):
+    pairs = list(arcs(targets=2))
+    pairs[which] = pairs[which] * 1e160
+    with pytest.raises(ValueError, match=r"expected values whose squares can be summed, found values up to .*; divide them"):
+        model(name).fit(*pairs)
+
+
 def model(name, **also):
     return mixtures.get(name)(**{**QUICK.get(name, {}), "random_state": 0, **also})
 

@@ -41,8 +41,15 @@ class Scale:
 
     @classmethod
     def of(cls, x: Tensor) -> "Scale":
-        """Returns the scale of items x (N, D)."""
+        """Returns the scale of items x (N, D).
+
+        Raises:
+            ValueError: The values are so large that their squares overflow.
+        """
         std = x.std(0, correction=0)
+        if not (std.isfinite() & x.mean(0).isfinite()).all():
+            top = f"{x.abs().max().item():.3g}"
+            raise ValueError(f"expected values whose squares can be summed, found values up to {top}; divide them by a number")
         constant = std <= 1e-14 * x.abs().amax(0)
         return cls(torch.where(constant, x[0], x.mean(0)).cpu(), torch.where(constant, 1.0, std).cpu())
 
