@@ -3,13 +3,18 @@
 import re
 from collections.abc import Sequence
 
+from vergence.utils.names import did_you_mean
+
 __all__ = ["in_one_line"]
 
 FRAME = ("╭", "╰", "+")  # starts of a box's first line, which has its title, and of its last; the plus without Unicode
 KINDS = {"float": "a number", "int": "a whole number"}  # by the type's name
 WRONG_VALUE = re.compile(r"Error parsing (\S+): .*?(could not convert string to float|invalid literal for int).*: '(.*?)'")
 WRONG_CHOICE = re.compile(r"invalid choice '(.*?)' for argument '(\S+)'\. Expected one of \((.*?),?\)")
-UNKNOWN = re.compile(r"Unrecognized options: (.*?)(?: Perhaps you meant: (--\S+).*| Available subcommands: (.*))?$")
+UNKNOWN = re.compile(
+    r"Unrecognized (?:or misplaced )?options: (.*?)"
+    r"(?: (?:Perhaps you meant|Arguments similar to|Arguments are applied).*| Available subcommands: (.*))?$"
+)
 NO_TYPE = re.compile(r"Error parsing (\S+): no type matching (.*?) could be instantiated from (\[.*?\])")
 NO_VALUE = re.compile(r"Missing value for argument '(\S+)'")
 COMMANDS = re.compile(r"Expected one of \{(.*?)\}")
@@ -27,20 +32,32 @@ def in_one_line(text: str, arguments: Sequence[str]) -> str:
         >>> in_one_line("│ Error parsing --fdr: could not convert string to float: 'a' │", ["score", "x", "--fdr", "a"])
         "expected a number for --fdr, found 'a'; vergence score --help lists the options"
     """
-    inner = (line.strip("│| ") for line in text.splitlines() if not line.startswith(FRAME))
+    inner = [line.strip("│| ") for line in text.splitlines() if not line.startswith(FRAME)]
     said = " ".join(line for line in inner if line.strip("─-"))
-    said = re.sub(r"\s+", " ", said.partition("For full helptext")[0]).strip()
+    said = re.sub(r"\s+(\(applied to .*?\)\s*)?", " ", said.partition("For full helptext")[0]).strip()
     words = [word for word in arguments[: 2 if arguments[:1] == ["density"] else 1] if re.fullmatch(r"[a-z]+", word)]
     if found := COMMANDS.search(said):
         return f"expected a command after {' '.join(['vergence', *words])}, found none: there are {found[1]}"
     found = UNKNOWN.search(said)
-    if found is not None and found[3]:
-        return f"expected a command, found {found[1].partition(',')[0]!r}: there are {found[3]}"
-    return f"{_what(said)}; {' '.join(['vergence', *words])} --help lists the options"
+    if found is not None and found[2]:
+        return f"expected a command, found {found[1].partition(',')[0]!r}: there are {found[2]}"
+    command = " ".join(["vergence", *words])
+    return f"{_what(said, _similar(inner, command))}; {command} --help lists the options"
 
 
-def _what(said: str) -> str:
-    """Returns what is wrong, from the parser's message in one line."""
+def _similar(lines: Sequence[str], command: str) -> list[str]:
+    """Returns the options of a command that the parser's message shows; it shows other commands' options, too."""
+    found, option = [], ""
+    for line in lines:
+        if line.startswith("--"):
+            option = line.split()[0]
+        elif line == f"in {command} --help":
+            found.append(option)
+    return found
+
+
+def _what(said: str, similar: Sequence[str] = ()) -> str:
+    """Returns what is wrong, from the parser's message in one line, and the options that it shows as similar to unknown ones."""
     if found := WRONG_VALUE.search(said):
         return f"expected {KINDS['float' if 'float' in found[2] else 'int']} for {found[1]}, found {found[3]!r}"
     if found := NO_TYPE.search(said):
@@ -55,6 +72,8 @@ def _what(said: str) -> str:
     if found := MISSING.search(said):
         return f"expected {found[2]} for {found[1]}, found none"
     if found := UNKNOWN.search(said):
-        like = f" (did you mean {found[2]}?)" if found[2] else ""
-        return f"found unknown arguments: {found[1].replace(',', '')}{like}"
+        unknown = found[1].replace(",", "").split()
+        near = [did_you_mean(word, similar).replace("'", "") for word in unknown if word.startswith("--")]
+        like = next((f" ({question})" for question in near if question), "")
+        return f"found unknown arguments: {' '.join(unknown)}{like}"
     return said
