@@ -1,9 +1,23 @@
 """Wrong arguments are one line that says what was expected, what was found and what to do, and the exit code 2."""
 
+import os
+import signal
+import subprocess
+
 import pytest
+from tests import forked
 
 from vergence.cli.commands import main
 from vergence.cli.refusals import in_one_line
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_message():
+    for arguments in (["train", "--help"], ["--version"]):
+        read, write = os.pipe()
+        os.close(read)
+        ended = subprocess.run([forked.PROGRAM, *arguments], stdout=write, stderr=subprocess.PIPE, text=True)
+        os.close(write)
+        assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -38,15 +39,13 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files are any bytes
-    if arguments[:1] == ["--version"]:
-        print(f"vergence {__version__}")
-        return
     try:
-        _require_no_empty(arguments)
-        command = _parsed(arguments)
-        options.check(command)
-        with _threads(command):
-            RUN[type(command)](command)
+        try:
+            _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _leave()
     except (ValueError, OSError) as error:
         _stop(_message(error))
     except (RuntimeError, MemoryError) as error:
@@ -56,6 +55,23 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[:1] == ["--version"]:
+        print(f"vergence {__version__}")
+        return
+    _require_no_empty(arguments)
+    command = _parsed(arguments)
+    options.check(command)
+    with _threads(command):
+        RUN[type(command)](command)
+
+
+def _leave() -> None:
+    """Exits without a message, as of SIGPIPE: nobody reads what is printed, as behind ``| head``."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the exit
+    sys.exit(128 + signal.SIGPIPE)
 
 
 def _parsed(arguments: list[str]) -> Any:
