@@ -228,6 +228,7 @@ def test_unusable_data(tmp_path):
         (["--encoder", "resnet81"], "did you mean 'resnet18'"),
         (["--recipe", "vje_smal"], "did you mean 'vje_small'"),
         (["--set", "nuu=3"], "did you mean 'nu'"),
+        (["--set", "blurr=0.5"], "did you mean 'blur'"),
         (["--set", "nu=-1"], "nu > 0"),
         (["--set", "nu"], "NAME=VALUE"),
         (["--set", "crop=(0.5,2)"], "crop"),

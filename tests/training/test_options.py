@@ -41,3 +41,36 @@ def test_explicit_options_win_and_others_are_left_alone():
         built("gje", covariance="low_rank", likelihood="ema")
     with pytest.raises(ValueError, match="found 'nothing'"):
         built("gje", covariance="nothing")
+
+
+TYPED = """
+from typing import Literal
+from vergence.objectives import Objective
+
+class Typed(Objective):
+    def __init__(
+        self, dim, *, w: float = 1.0, name: str = "a", count: int = 1, may: float | None = None,
+        two: tuple[float, ...] = (), kind: Literal["a"] = "a",
+    ):
+        super().__init__()
+        self.dim, self.found = dim, (w, name, count, may, two, kind)
+
+    def forward(self, za, zb):
+        return {"distance": (za - zb).square().sum(-1).mean()}
+"""
+
+
+def test_options_have_the_types_of_the_class(tmp_path, monkeypatch):
+    (tmp_path / "typed.py").write_text(TYPED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for options in ({"w": 2}, {"w": float("inf"), "name": "abc"}, {"may": None, "two": (1, 2.5)}, {"may": 3}):
+        assert set(options.values()) <= set(built("typed:Typed", **options).found)
+    for options, words in (
+        ({"w": "abc"}, "expected w of objective 'typed:Typed' to be a number, found 'abc'; change it"),
+        ({"w": True}, "expected w of objective 'typed:Typed' to be a number, found True"),
+        ({"w": None}, "to be a number, found None"),
+        ({"name": 3}, "expected name of objective 'typed:Typed' to be text, found 3"),
+        ({"count": 1.5}, "to be a whole number, found 1.5"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            built("typed:Typed", **options)

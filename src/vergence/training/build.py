@@ -3,13 +3,14 @@
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vergence import methods, objectives
-from vergence.data.config import ViewConfig
+from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
@@ -21,7 +22,7 @@ from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
-from vergence.training.config import ModelConfig, RunConfig
+from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.options import current_options
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
@@ -43,7 +44,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number"}  # types of options that are checked
+WORDS: dict[Any, str] = {  # types of options that are checked
+    **{bool: "true or false", int: "a whole number", float: "a number", str: "text"},
+}
+SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
 
@@ -157,14 +161,19 @@ def _with_options(
     hints = _hints(kind)
     for name in options:
         if name not in known:
-            raise unknown(f"option of {what}", name, known)
+            raise unknown(f"option of {what}", name, known, also=SETTINGS)
         hint, found = hints.get(name), options[name]
-        if hint is not None and hint in WORDS and (not isinstance(found, hint) or isinstance(found, bool) != (hint is bool)):
+        if hint is not None and hint in WORDS and not _is_of(hint, found):
             raise ValueError(f"expected {name} of {what} to be {WORDS[hint]}, found {found!r}; change it")
     try:
         return kind(*arguments, **{**(own or {}), **options})
     except TypeError as error:
         raise ValueError(f"{what} cannot take the options {dict(options)}: {error}") from error
+
+
+def _is_of(kind: Any, value: object) -> bool:
+    """Returns whether a value is of one of the types in `WORDS`; whole numbers are numbers, and true and false are neither."""
+    return isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
 
 
 def _hints(kind: Callable[..., Any]) -> dict[str, Any]:

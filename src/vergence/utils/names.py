@@ -31,7 +31,7 @@ def quoted(name: str) -> str:
     return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 4]}...'"
 
 
-def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> ValueError:
+def unknown(what: str, name: str, known: Iterable[str], hint: str = "", *, also: Iterable[str] = ()) -> ValueError:
     """Returns the error for an unknown name: what was expected, what was found, and the nearest known name or else a hint.
 
     Args:
@@ -39,6 +39,7 @@ def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> Value
         name: The name that was given.
         known: Names that exist.
         hint: What to do where no known name is near.
+        also: Names that are suggested, too, and not listed.
 
     Example:
         >>> unknown("encoder", "resnet81", ["mlp", "resnet18"])
@@ -46,11 +47,10 @@ def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> Value
     """
     known = list(known)
     article = "an" if what[0] in "aeiou" else "a"
-    last = did_you_mean(name, known) or hint
+    last = did_you_mean(name, [*known, *also]) or hint
     listed = known
     if len(known) > MANY:
         near = difflib.get_close_matches(str(name), known, n=NEAREST, cutoff=0.0)
         listed = [*near, f"and {len(known) - len(near)} others"]
-    return ValueError(
-        f"expected {article} {what} among {', '.join(listed)}, found {quoted(name)}" + (f"; {last}" if last else "")
-    )
+    expected = f"expected {article} {what} among {', '.join(listed)}"
+    return ValueError(f"{expected}, found {quoted(name)}" + (f"; {last}" if last else ""))
