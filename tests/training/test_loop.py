@@ -206,6 +206,40 @@ def test_a_run_that_ends_collapsed_says_so_at_its_end_and_on_its_page(tmp_path, 
         assert re.search(advice, ended[-1]) and "The training ended, but the embedding collapses" in page
 
 
+OUTSIDE = """
+import torch
+from vergence.objectives import Objective
+
+class Outside(Objective):
+    def __init__(self, dim, *, term="distance", name="spread", size=1):
+        super().__init__()
+        self.dim, self.term, self.name, self.size = dim, term, name, size
+
+    def forward(self, za, zb):
+        return {self.term: (za - zb).square().sum(-1).mean() - za.std(0).mean()}
+
+    def diagnostics(self, za, zb):
+        return {self.name: za.std(0)[: self.size], "count": 3}
+"""
+
+
+def test_numbers_of_an_objective_outside_the_library_do_not_damage_the_rows(tmp_path, monkeypatch):
+    (tmp_path / "rows.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"objective": "rows:Outside", "epochs": 1, "batch_size": 64, "limit": 128, "device": "cpu", "knn_every": 0}
+    run = vergence.train("digits", out=tmp_path / "run", **settings)
+    (row,) = run.folder.metrics()
+    assert isinstance(row["spread"], float) and row["count"] == 3 and row["step"] == 1
+    for options, words in (
+        ({"term": "step"}, "expected names of terms other than step, .*, found 'step'; give it another name"),
+        ({"term": "loss"}, "found 'loss'"),
+        ({"name": "lr"}, "expected names of diagnostics other than .*, found 'lr'"),
+        ({"size": 2}, "expected a number for each name of diagnostics, found spread of type Tensor"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            vergence.train("digits", out=tmp_path / "refused", options=options, **settings)
+
+
 def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):
     settings = {
         "objective": "gje",

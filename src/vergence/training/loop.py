@@ -170,7 +170,7 @@ def fit(
                 optimizer.zero_grad(set_to_none=True)
                 method.after_step()
                 step += 1
-                metrics.add(step, {"loss": loss, **terms})
+                metrics.add(step, loss, terms)
                 if progress is not None:
                     progress(step, metrics.row)
                 stop = _agreed(stopped, fabric, step)

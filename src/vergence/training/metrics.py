@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ __all__ = ["MemoryRecorder", "Metrics", "Monitor", "Progress", "Recorder"]
 LOG_EVERY = 50  # steps between two rows; each row costs one synchronization with the device
 PATIENCE = 2  # epochs in a row that show a symptom before it is reported
 
+RESERVED = ("step", "epoch", "loss", "lr", "images_per_second", "threads")  # names of the loop's own numbers in a row
 KEPT = {"sums", "count", "collapsed", "notices", "warned"}  # of the metrics, in a checkpoint
 
 State = dict[str, Any]
@@ -127,13 +128,14 @@ class Metrics:
         for name in KEPT & state.keys():
             setattr(self, name, state[name])
 
-    def add(self, step: int, terms: dict[str, Tensor]) -> None:
-        """Adds the terms of a step; writes a row every `LOG_EVERY` steps and at the end of an epoch.
+    def add(self, step: int, loss: Tensor, terms: dict[str, Tensor]) -> None:
+        """Adds the loss of a step and its terms; writes a row every `LOG_EVERY` steps and at the end of an epoch.
 
         Raises:
-            ValueError: A term is not finite, or the embedding collapsed under ``strict``.
+            ValueError: A term is not finite or has a reserved name, or the embedding collapsed under ``strict``.
         """
-        for name, value in terms.items():
+        _require_own_names("terms", terms)
+        for name, value in {"loss": loss, **terms}.items():
             self.sums[name] = self.sums.get(name, 0) + value.detach()
         self.count += 1
         if step % LOG_EVERY == 0 or step % self.steps == 0:
@@ -156,7 +158,7 @@ class Metrics:
         """Returns the numbers of an epoch's end, the monitor's among them, and warns of what they show."""
         z = self.method.embeddings()
         spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
-        numbers = spread | self.method.diagnostics()
+        numbers = spread | _numbers(self.method.diagnostics())
         self._warn_of_collapse(None if z is None else collapse.warning(numbers, advice=self.method.advice()), epoch)
         self._warn_of_notices(self.method.notices(numbers))
         every = self.config.knn_every
@@ -185,6 +187,30 @@ class Metrics:
             if self.notices[name] == PATIENCE:
                 self.recorder.log(message)
                 self.warn(message)
+
+
+def _require_own_names(what: str, values: Mapping[str, object]) -> None:
+    """Raises a ValueError where one of an objective's or a method's numbers has the name of one of the loop's own."""
+    for name in values:
+        if name in RESERVED:
+            raise ValueError(f"expected names of {what} other than {', '.join(RESERVED)}, found '{name}'; give it another name")
+
+
+def _numbers(diagnostics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns diagnostics as numbers, which code from outside the library may return as tensors.
+
+    Raises:
+        ValueError: A value is no number, or its name is reserved.
+    """
+    _require_own_names("diagnostics", diagnostics)
+    found: dict[str, float] = {}
+    for name, value in diagnostics.items():
+        try:
+            found[name] = value if isinstance(value, int) else float(value)
+        except (TypeError, ValueError, RuntimeError):
+            kind = type(value).__name__
+            raise ValueError(f"expected a number for each name of diagnostics, found {name} of type {kind}; reduce it") from None
+    return found
 
 
 def _require_finite(row: dict[str, float], step: int) -> None:
