@@ -20,7 +20,7 @@ def grouped(rows: list[Row]) -> dict[Group, list[Row]]:
     """Returns the rows of all seeds by data, items, epochs, seconds, side, setting and method, in the ledger's order."""
 
     def key(row: Row) -> Group:
-        searched = row.get("search_share", 0.5)
+        searched = 0.5 if row["setting"] == "control" else row.get("search_share", 0.5)  # a control has no search
         budget = row["data"], row["n_train"], row["epochs"], row["budget_seconds"], row["set"].get("size"), searched
         return (*budget, row["setting"], row["method"])
 
