@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -71,7 +70,7 @@ def _run(arguments: list[str]) -> None:
 def _leave() -> None:
     """Exits without a message, as of SIGPIPE: nobody reads what is printed, as behind ``| head``."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the exit
-    sys.exit(128 + signal.SIGPIPE)
+    sys.exit(141)  # 128 + SIGPIPE, which Windows does not have
 
 
 def _parsed(arguments: list[str]) -> Any:
