@@ -93,28 +93,33 @@ def accuracies(rows: list[Row], measure: str = "probe") -> Table:
     return ["data, images", "seeds", "corruption", "severity", "strength of the aligned view", *names], body
 
 
+def drop(found: dict[tuple, dict[str, Row]], data: str, n: int, kind: str, name: str) -> float | None:
+    """Returns 100 (first - fifth) / first of a paradigm without aligned augmentation; None where an end was not measured."""
+    ends = [found.get((data, n, kind, severity, 0), {}).get(name) for severity in ENDS]
+    if None in ends:
+        return None
+    first, fifth = (one["probe"] for one in ends)
+    return 100 * (first - fifth) / first
+
+
 def drops(rows: list[Row]) -> Table:
     """Returns the relative drop 100 (first - fifth) / first from severity 1 to 5, in percent, without aligned augmentation.
 
     Of the corruptions that a network was trained on.
     """
     found = averaged(of_networks(rows))
-    pairs = [
-        (data, n, kind) for data, n, kind, severity, s in found if severity == 1 and s == 0 and (data, n, kind, 5, 0) in found
-    ]
+    pairs = sorted({setting[:3] for setting in found if all((*setting[:3], severity, 0) in found for severity in ENDS)})
     body = []
     for name in present(found):
         values = {}
-        for data, n, kind in sorted(pairs):
-            ends = [found[data, n, kind, severity, 0].get(name) for severity in (1, 5)]
-            if all(ends):
-                first, fifth = (one["probe"] for one in ends)
-                values[data, n, kind] = 100 * (first - fifth) / first
+        for pair in pairs:
+            if (lost := drop(found, *pair, name)) is not None:
+                values[pair] = lost
         if values:
-            shown = [f"{values[pair]:.1f}" if pair in values else "" for pair in sorted(pairs)]
+            shown = [f"{values[pair]:.1f}" if pair in values else "" for pair in pairs]
             paper = f"{PAPER_DROPS[name]:.1f}" if name in PAPER_DROPS else ""
             body.append([name, *shown, f"{statistics.mean(values.values()):.1f}", paper])
-    columns = [f"{data}, {n:,}: {kind}" for data, n, kind in sorted(pairs)]
+    columns = [f"{data}, {n:,}: {kind}" for data, n, kind in pairs]
     return ["paradigm", *columns, "mean drop, %", "the paper's mean, ImageNet-100, %"], body
 
 
@@ -161,11 +166,8 @@ def closed_forms(rows: list[Row]) -> Table:
     for data, n, kind in sorted({setting[:3] for setting in found}):
         own = {setting[3:]: of for setting, of in found.items() if setting[:3] == (data, n, kind)}
         leads = [", ".join(f"{lead(own[s, k]):+.1f}" for k in strengths if (s, k) in own) for s in ENDS]
-        lost = []
-        for name in PATCHES.values():
-            first, fifth = (own[s, 0][name]["probe"] if (s, 0) in own else math.nan for s in ENDS)
-            lost.append("" if math.isnan(first + fifth) else f"{100 * (first - fifth) / first:.1f}")
-        body.append([f"{data}, {n:,}", kind, *leads, *lost])
+        lost = [drop(found, data, n, kind, name) for name in PATCHES.values()]
+        body.append([f"{data}, {n:,}", kind, *leads, *("" if one is None else f"{one:.1f}" for one in lost)])
     aligned = f"strengths {', '.join(map(str, strengths))}"
     columns = [f"lead at severity {s}, points; {aligned}" for s in ENDS]
     return ["data, images", "corruption", *columns, "joint embedding's drop, %", "reconstruction's drop, %"], body
@@ -182,13 +184,13 @@ def winner(a: Row, b: Row) -> str:
 
 def winners(rows: list[Row]) -> dict[str, dict[tuple, str]]:
     """Returns the winner of each setting: by the best networks of both kinds, and by the closed forms on patches."""
-    out: dict[str, dict[tuple, str]] = {"networks": {}, "patches": {}}
+    closed = closed_form_settings(rows)
+    patches = {setting: winner(*(of[name] for name in PATCHES.values())) for setting, of in closed.items()}
+    out: dict[str, dict[tuple, str]] = {"networks": {}, "patches": patches}
     for setting, of in averaged(rows).items():
         joint, other = ([of[name] for name in names if name in of] for names in (JOINT, RECONSTRUCTION))
         if joint and other:
             out["networks"][setting] = winner(*(max(some, key=lambda one: one["probe"]) for some in (joint, other)))
-        if all(name in of for name in PATCHES.values()):
-            out["patches"][setting] = winner(*(of[name] for name in PATCHES.values()))
     return out
 
 
@@ -305,13 +307,9 @@ def draw(folder: Path | None) -> None:
     """Draws the heat maps of every data set that has rows into a folder; None draws and writes nothing."""
     whole = ledger.rows("corruption")
     rows = of_networks(whole)
-    for data in dict.fromkeys(row["data"] for row in flat(rows)):
-        fig = figure(rows, data)
-        if folder is not None:
-            fig.savefig(folder / f"corruption_{data}.png", dpi=110)
-            print(f"wrote corruption_{data}.png")
+    figures = {data: figure(rows, data) for data in dict.fromkeys(row["data"] for row in flat(rows))}
     if closed_form_settings(whole):
-        fig = lead_figure(whole)
-        if folder is not None:
-            fig.savefig(folder / "corruption_closed_forms.png", dpi=110)
-            print("wrote corruption_closed_forms.png")
+        figures["closed_forms"] = lead_figure(whole)
+    for name, fig in figures.items() if folder is not None else ():
+        fig.savefig(folder / f"corruption_{name}.png", dpi=110)
+        print(f"wrote corruption_{name}.png")

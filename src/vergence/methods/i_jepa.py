@@ -13,6 +13,7 @@ them. The evaluated encoder is the teacher's, as in the paper, with averaged tok
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,9 +85,9 @@ class IJepa(ImageMethod):
                 "class_token=False,global_pool=avg to the encoder's name"
             )
         self.grid, self.momentum, self.progress = tuple(vit.patch_embed.grid_size), momentum, 0.0
-        self.blocks = {"targets": targets, "scale": target_scale, "aspect": target_aspect, "context": context_scale}
-        self.blocks["least"] = min_context
-        block_masks(TRIED, self.grid, torch.Generator().manual_seed(0), **self.blocks)  # type: ignore[arg-type]
+        own: dict[str, Any] = {"targets": targets, "scale": target_scale, "aspect": target_aspect, "context": context_scale}
+        self.blocks = {**own, "least": min_context}
+        block_masks(TRIED, self.grid, torch.Generator().manual_seed(0), **self.blocks)
         self.student = frozen_copy(encoder).requires_grad_()
         self.encoder.requires_grad_(False)
         own = {"width": predictor_width, "depth": predictor_depth, "heads": predictor_heads}
@@ -100,7 +101,7 @@ class IJepa(ImageMethod):
         """Returns one view, and the positions of its context and of its target blocks."""
 
         def numbers(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-            context, targets = block_masks(n, self.grid, generator, **self.blocks)  # type: ignore[arg-type]
+            context, targets = block_masks(n, self.grid, generator, **self.blocks)
             return {"context": context, "targets": targets}
 
         return OneView(views, numbers)

@@ -162,9 +162,11 @@ def note_views(settings: dict[str, Any], kind: str) -> None:
     given = [field.name for field in dataclasses.fields(ViewConfig) if field.name in settings]
     vectors = [name for name in given if name in ViewConfig.of_vectors]
     images = [name for name in given if name not in vectors]
-    of_pairs = ("pairs", given, "pairs are their own views")
-    kinds = {"image": ("images", vectors, "of vectors' views"), "vector": ("vectors", images, "of images' views")}
-    data, unused, why = kinds.get(kind, of_pairs)
+    data, unused, why = {
+        "image": ("images", vectors, "of vectors' views"),
+        "vector": ("vectors", images, "of images' views"),
+        "pairs": ("pairs", given, "pairs are their own views"),
+    }[kind]
     if unused:
         print(f"note: without effect on {data}: {', '.join(unused)} ({why})", file=sys.stderr)
 

@@ -45,7 +45,10 @@ __all__ = [
 
 T = TypeVar("T")
 WORDS: dict[Any, str] = {  # types of options that are checked
-    **{bool: "true or false", int: "a whole number", float: "a number", str: "text"},
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
 }
 SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
 

@@ -342,12 +342,12 @@ def of_method(name: str) -> str:
     from vergence import methods
 
     known = [recipe.removesuffix("_small") for recipe in names() if hasattr(image_recipes, recipe) and recipe.endswith("_small")]
-    if name not in known and name in methods.names():
-        found = f"found none of method '{name}'; write it in training/image_recipes.py, or name another with --recipe"
-        raise ValueError(f"expected a recipe {name}_small, {found}")
-    if name not in known:
+    if name in known:
+        return f"{name}_small"
+    if name not in methods.names():
         raise unknown("method", name, known)
-    return f"{name}_small"
+    found = f"found none of method '{name}'; write it in training/image_recipes.py, or name another with --recipe"
+    raise ValueError(f"expected a recipe {name}_small, {found}")
 
 
 def override(config: RunConfig, **changes: Any) -> RunConfig:
