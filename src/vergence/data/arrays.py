@@ -14,6 +14,7 @@ from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, 
 from vergence.data.loading import rows_in_chunk
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
+from vergence.utils.linalg import as_array
 
 __all__ = ["ARRAY_KEYS", "LABEL_KEYS", "NAME_KEYS", "PAIR_KEYS", "channels_first", "checked_names", "from_array", "holds_pairs"]
 __all__ += ["labels_of", "not_finite", "open_arrays", "read_arrays"]
@@ -47,9 +48,7 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
         >>> from_array(np.zeros((5, 28, 28), dtype=np.uint8)).shape
         (1, 28, 28)
     """
-    if isinstance(array, Tensor):
-        array = array.detach().cpu()
-        array = (array.float() if array.dtype == torch.bfloat16 else array).numpy()
+    array = as_array(array) if isinstance(array, Tensor) else array
     if array.ndim == 2 and array.dtype.kind not in "iuf":
         raise ValueError(f"expected numbers in {name}, found type {array.dtype}; convert them with .astype('float32')")
     if array.ndim > 2 and array.dtype != np.uint8 and array.dtype.kind != "f":

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.data.arrays import not_finite
 from vergence.data.pixels import to_unit
 from vergence.detection.parts.kinds import numeric
 from vergence.utils.checks import require_count
@@ -44,8 +45,7 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     if x.shape[3] == 3 and x.shape[1] > 4:
         raise ValueError(f"expected images (N, C, H, W), found {tuple(x.shape)}, whose channels are last: move them to the front")
     if not (finite := x.flatten(1).isfinite().all(1)).all():
-        row = int(finite.int().argmin())
-        raise ValueError(f"expected finite numbers in images, found NaN or infinity in row {row}: repair or drop such rows")
+        raise not_finite("images", int(finite.int().argmin()))
     x = to_unit(x, torch.float32)
     light = x.mean(1, keepdim=True)
     parts = [*_cells(x, light, min(grid, *x.shape[2:])), *_moments(x), *_frequencies(light)]

@@ -19,6 +19,7 @@ from vergence.mixtures.storage import Stored
 from vergence.utils.checks import require_count, require_numbers, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.distributed import several
+from vergence.utils.linalg import as_array
 
 __all__ = ["Conditional", "Predictive", "Scale", "seed_of", "shared_seed", "to_numpy", "warn_unfinished"]
 
@@ -238,8 +239,7 @@ def _require_spread(t: np.ndarray) -> None:
 def to_numpy(x: Any) -> Any:
     """Returns a tensor as an array, anything else unchanged; arrays of records or dates are refused."""
     if isinstance(x, Tensor):
-        x = x.detach().cpu()
-        return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+        return as_array(x)
     require_numbers(x)
     return x
 

@@ -3,10 +3,12 @@
 Shapes: N items, D features.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-__all__ = ["JITTER", "cholesky", "covariance_cholesky", "require_features", "require_symmetric", "upcast_half"]
+__all__ = ["JITTER", "as_array", "cholesky", "covariance_cholesky", "require_features", "require_symmetric", "upcast_half"]
 
 JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of the mean of the diagonal
 
@@ -59,6 +61,17 @@ def upcast_half(x: Tensor) -> Tensor:
         (torch.float32, torch.float64)
     """
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def as_array(x: Tensor) -> Any:
+    """Returns a tensor of any device as an array; bfloat16, which NumPy lacks, as float32.
+
+    Example:
+        >>> as_array(torch.ones(2, dtype=torch.bfloat16)).dtype
+        dtype('float32')
+    """
+    x = x.detach().cpu()
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
 
 
 def require_symmetric(a: Tensor) -> None:
