@@ -67,7 +67,7 @@ def write_report(run: str | Path) -> Path:
         The page's path. It appears in one step; an older page stays until then.
 
     Raises:
-        ValueError: ``config.json`` is missing or damaged, or ``run`` is no path.
+        ValueError: ``config.json`` is missing or damaged, or ``run`` is not a path.
 
     Example:
         >>> import tempfile

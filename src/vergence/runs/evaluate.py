@@ -71,8 +71,8 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
         What ``evaluation.json`` holds.
 
     Raises:
-        ValueError: ``run`` is no run; or the labels have one class only, so that there is nothing to classify, where all else
-            has been written by then.
+        ValueError: ``run`` is not a run; or the labels have one class only, so that there is nothing to classify (all else has
+            been written by then).
     """
     if not isinstance(run, Run):
         raise ValueError(f"expected a run, found {shown(run)}; open its folder with vergence.load")

@@ -200,7 +200,7 @@ def _numbers(diagnostics: Mapping[str, Any]) -> dict[str, float]:
     """Returns diagnostics as numbers, which code from outside the library may return as tensors.
 
     Raises:
-        ValueError: A value is no number, or its name is reserved.
+        ValueError: A value is not a number, or its name is reserved.
     """
     _require_own_names("diagnostics", diagnostics)
     found: dict[str, float] = {}

@@ -138,7 +138,7 @@ def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, floa
     """Returns a range as two floats; raises a ValueError unless it is 0 < smallest <= largest <= most.
 
     Args:
-        name: Of the setting.
+        name: Name of the setting, for the message.
         value: A tuple or list of two numbers.
         most: Upper end of what is allowed.
 
