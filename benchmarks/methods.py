@@ -140,7 +140,11 @@ def searched(a: argparse.Namespace, key: dict[str, Any], settings: dict[str, Any
 
 
 def earlier(a: argparse.Namespace, key: dict[str, Any]) -> dict[str, Any]:
-    """Returns AdamW's settings with the learning rate that the last row of the same settings found, whatever its commit."""
+    """Returns AdamW's settings with the learning rate that the last row of the same settings found, whatever its commit.
+
+    The row may have another budget, ``--search-seconds``: a search that was long enough for one serves a longer one.
+    """
+    key = key if a.search_seconds is None else {**key, "budget_seconds": a.search_seconds}
     found = [row for row in ledger.rows(a.out) if ledger.has(row, **key)]
     if not found:
         raise SystemExit(f"expected a row of {key['method']} with these settings, found none; leave out --earlier-search")
@@ -270,6 +274,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=list(SEARCHED), help="learning rates that the search tries")
     parser.add_argument("--search-share", type=float, default=0.5, help="share of the epochs that the search trains for")
     parser.add_argument("--earlier-search", action="store_true", help="take the search of an earlier row, whatever its commit")
+    parser.add_argument("--search-seconds", type=float, help="with --earlier-search: budget of the row whose search is taken")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--foreign", nargs="*", default=list(FOREIGN), choices=list(FOREIGN))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the runs, in JSON")

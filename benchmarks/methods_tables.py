@@ -74,13 +74,15 @@ def every(rows: list[Row]) -> Table:
 
 
 def short(rows: list[Row]) -> Table:
-    """Returns a line for each method with the searched optimizer and each control, of the last budget, best kNN first.
+    """Returns a line for each method with the searched optimizer and each control, best kNN first.
 
-    Where a method was searched for several shares of the epochs, the longest search counts.
+    They are those of the budget that most methods have; of the last of these where there are several. Where a method was
+    searched for several shares of the epochs, the longest search counts.
     """
     groups = {key: found for key, found in grouped(rows).items() if key[-2] != "published"}
-    last = list(groups)[-1][:5] if groups else ()
-    longest = {key[-1]: key for key in sorted(groups, key=lambda key: float(key[5])) if key[:5] == last}
+    methods = collections.Counter(budget for budget, _ in dict.fromkeys((key[:5], key[-1]) for key in groups))
+    budget = max(reversed(methods), key=methods.__getitem__) if methods else ()
+    longest = {key[-1]: key for key in sorted(groups, key=lambda key: float(key[5])) if key[:5] == budget}
     body = []
     for method, key in longest.items():
         found = groups[key]

@@ -23,6 +23,7 @@ OPTIONS = {
     "settings": {},
     "search_share": 0.5,
     "rates": [1e-3],
+    "search_seconds": None,
 }
 
 
@@ -70,6 +71,17 @@ def test_an_earlier_search_is_that_of_the_last_row_of_the_same_settings_and_name
     assert benchmark.earlier(a, key)["search_commit"] == "0123456789ab", "not that of a row that took the search of another"
 
 
+def test_an_earlier_search_may_be_that_of_another_budget(tmp_path):
+    key = {"method": "byol", "setting": "searched", "budget_seconds": 1800.0}
+    a = options(out=tmp_path / "rows.jsonl", search_seconds=300.0)
+    for seconds, search in ((300.0, {"0.002": 0.4, "0.008": 0.3}), (60.0, {"0.002": 0.2, "0.008": 0.3})):
+        ledger.add(a.out, ledger.row({**key, "budget_seconds": seconds, "search": search}, seed=0))
+    assert benchmark.earlier(a, key)["lr"] == 2e-3
+    a.search_seconds = None
+    with pytest.raises(SystemExit, match="expected a row of byol with these settings"):
+        benchmark.earlier(a, key)
+
+
 @pytest.mark.float32
 def test_the_control_of_components_is_that_of_evaluation(tmp_path):
     settings = benchmark.described(options(data_root=None), "pca")
@@ -90,7 +102,7 @@ def measured(method, setting, knn, seed=0, **changes):
     return {**shared, **values, **own, "r_auroc": {"neighbor spread": 0.6}, "untrained_knn30": 20.0, **changes}
 
 
-def test_the_short_table_has_the_best_first_and_the_last_budget_alone():
+def test_the_short_table_has_the_best_first_and_one_budget_alone():
     rows = [measured("vje", "searched", 99.0, epochs=1), measured("vje", "searched", 40.0), measured("vje", "searched", 42.0, 1)]
     rows += [measured("byol", "searched", 45.0), measured("byol", "published", 60.0)]
     rows += [measured("patches", "control", 50.0, images_per_second=None)]
@@ -98,6 +110,16 @@ def test_the_short_table_has_the_best_first_and_the_last_budget_alone():
     assert [line[0] for line in body] == ["`patches` (control)", "`byol`", "`vje`"]
     assert body[2][1] == "41.0 ± 1.4" and body[1][4:] == ["0.800", "0.600", "800", "900"] and body[0][-2] == ""
     assert {len(line) for line in body} == {len(header)} and methods_tables.short([])[1] == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_short_table_has_the_budget_of_most_methods_and_the_last_of_equals(first):
+    few = [measured("vje", "searched", 50.0, epochs=None, budget_seconds=1800.0)]
+    many = [measured(name, "searched", 40.0, epochs=None, budget_seconds=300.0) for name in ("vje", "byol")]
+    found = methods_tables.short(few + many if first else many + few)[1]
+    assert [line[1] for line in found] == ["40.0", "40.0"]
+    other = [measured(name, "searched", 30.0, epochs=9) for name in ("vje", "byol")]
+    assert [line[1] for line in methods_tables.short(many + other)[1]] == ["30.0", "30.0"]
 
 
 def test_the_whole_table_has_every_setting_beside_its_first_weights():
