@@ -183,21 +183,21 @@ def test_scores_do_not_depend_on_the_units_of_the_features(detector):
     np.testing.assert_allclose(second - second.mean(), first - first.mean(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("heap", [False, True])
+@pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize("detector", DENSITIES, ids=name)
 @pytest.mark.parametrize("D", [5, 100])
-def test_oddities_at_fifty_deviations_come_first(detector, heap, D):
-    """Two percent of the items, scattered or in one heap; a Gaussian without trimming is dragged by the heap."""
+def test_oddities_at_fifty_deviations_come_first(detector, cluster, D):
+    """Two percent of the items, scattered or in one cluster; a Gaussian without trimming is dragged by the cluster."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, D))
-    direction = rng.normal(size=(1 if heap else 40, D))
+    direction = rng.normal(size=(1 if cluster else 40, D))
     X[:40] += 50 * direction / np.linalg.norm(direction, axis=1, keepdims=True)
     odd = np.arange(2000) < 40
     assert roc_auc_score(odd, detector.fit(X).anomaly_score(X)) == 1
 
 
 def test_a_heap_hides_from_what_is_not_robust():
-    """The precondition of the test above: the same heap is missed by a plain Gaussian and by few neighbors."""
+    """The precondition of the test above: the same cluster is missed by a plain Gaussian and by few neighbors."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 100))
     X[:40] += 50 * np.eye(100)[0]

@@ -96,8 +96,8 @@ def test_a_feature_that_is_one_value_for_most_is_a_reason_and_part_of_a_group():
 def test_equal_scores_have_the_share_of_all_of_them():
     p = tail_p_values(np.r_[np.arange(200) + 1.0, np.zeros(800)])
     np.testing.assert_allclose(p[200:], 1.0)
-    heap = tail_p_values(np.r_[normal(990, 1)[:, 0], np.full(10, 30.0)])
-    assert (heap[990:] < 1e-4).all()
+    cluster = tail_p_values(np.r_[normal(990, 1)[:, 0], np.full(10, 30.0)])
+    assert (cluster[990:] < 1e-4).all()
 
 
 def test_calibration_drops_items_of_weight_zero():

@@ -1,4 +1,4 @@
-"""Odd groups: planted heaps are found with all their members, and Gaussian data has none."""
+"""Odd groups: planted clusters are found with all their members, and Gaussian data has none."""
 
 import numpy as np
 import pytest
@@ -53,14 +53,14 @@ def test_none_in_gaussian_data(d):
     assert sum(found) <= {2: 3, 8: 10, 64: 5}[d]
 
 
-@pytest.mark.parametrize(("n", "heap", "d"), [(3000, 60, 32), (400, 8, 8), (400, 6, 2)])
-def test_a_planted_heap_is_found(n, heap, d):
+@pytest.mark.parametrize(("n", "cluster", "d"), [(3000, 60, 32), (400, 8, 8), (400, 6, 2)])
+def test_a_planted_cluster_is_found(n, cluster, d):
     x = cloud(n, d)
-    x[:heap] = 0.3 * x[:heap] + (4 if d > 2 else 12)
+    x[:cluster] = 0.3 * x[:cluster] + (4 if d > 2 else 12)
     (group,) = odd_groups(x)
-    assert sorted(group.members.tolist()) == list(range(heap)) and group.p_value < 1e-3 and group.distance > 1.5
-    assert f"{heap} items like item {group.medoid}" in str(group)
-    own = x[:heap].double()
+    assert sorted(group.members.tolist()) == list(range(cluster)) and group.p_value < 1e-3 and group.distance > 1.5
+    assert f"{cluster} items like item {group.medoid}" in str(group)
+    own = x[:cluster].double()
     assert group.medoid == int(torch.cdist(own, own).sum(1).argmin())
 
 
@@ -73,7 +73,7 @@ def test_several_heaps_and_no_scattered_items():
 
 
 def test_a_heap_without_edges_to_the_rest_and_equal_items():
-    """Fifteen neighbors are all inside a heap of twenty; copies have distance zero."""
+    """Fifteen neighbors are all inside a cluster of twenty; copies have distance zero."""
     x = cloud(500, 8)
     x[:20] = x[0] + 8
     (group,) = odd_groups(x)

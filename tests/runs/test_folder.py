@@ -1,4 +1,4 @@
-"""A folder judged by itself: planted oddities come first, scattered or in a heap; clean folders stay quiet; copies are named."""
+"""A folder judged by itself: planted oddities, alone or in a cluster, come first; clean folders stay quiet; copies are named."""
 
 import dataclasses
 
@@ -104,19 +104,21 @@ def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
     strangest = np.argsort(-found.score)
     assert [row["group"] != "" for row in found.first] == [True] + 9 * [False]  # a group counts once
     assert [row["name"] for row in found.first[1:]] == [str(i) for i in strangest if not found.group[i]][:9]
-    heap = found.groups[0]
-    assert heap.distance > 3
-    said = f"15 items like {heap.medoid} form a group of their own: {heap.distance:.3g} times as far"
+    cluster = found.groups[0]
+    assert cluster.distance > 3
+    said = f"15 items like {cluster.medoid} form a group of their own: {cluster.distance:.3g} times as far"
     assert any(line.startswith(said) for line in found.lines())
-    near = found.about(dataclasses.replace(heap, distance=0.507))
-    assert near.startswith(f"15 items like {heap.medoid} are nearly the same, and no farther from the mean than a typical item")
+    near = found.about(dataclasses.replace(cluster, distance=0.507))
+    assert near.startswith(
+        f"15 items like {cluster.medoid} are nearly the same, and no farther from the mean than a typical item"
+    )
 
 
 def test_copies_of_every_photograph_are_near_duplicates_and_no_groups_but_join_that_of_their_kind(tmp_path):
     several = [mild_views(photographs(100), torch.Generator().manual_seed(i)) for i in range(5)]
     typical = torch.cat([photographs(100), *((255 * x).round().byte() for x in several)])
-    heap = (0.02 * photographs(20, seed=5)[:1].float() + drawings(20) * 0.9).byte()
-    x = torch.cat([typical, heap, heap[:1]]).numpy()
+    cluster = (0.02 * photographs(20, seed=5)[:1].float() + drawings(20) * 0.9).byte()
+    x = torch.cat([typical, cluster, cluster[:1]]).numpy()
     found = judged(tmp_path, x)
     members = {i for group in found.groups for i in group.members.tolist()}
     assert sum(name != "" for name in found.similar_to[100:600]) >= 450

@@ -1,4 +1,4 @@
-"""Opens a data set by its name or path and splits it; the only room that knows data sets."""
+"""Opens a data set by its name or path and splits it; the only package that knows data sets."""
 
 import math
 import os

@@ -298,7 +298,7 @@ def default_detector(
     Args:
         levels: Names of the levels of features that it will be fitted to; none for one matrix.
         contaminated: Whether oddities are among the items of the fit, up to about 5 % of them, as in a folder that is judged by
-            itself: then every level has a Gaussian without the least likely fifth of the items, from which heaps do not hide.
+            itself: then every level has a Gaussian without the least likely fifth of the items, from which clusters do not hide.
         relative_error: How badly the embedding recognizes other views of typical items, >= 0: its rank error divided by that of
             the statistics (`vergence.evaluation.recognition.relative_error`). From 0.5 on statistics weigh more than it.
         **settings: Settings of `CombinedDetector` that differ.

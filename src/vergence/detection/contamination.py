@@ -91,7 +91,7 @@ def tail_p_values(scores: Values) -> Any:
         f(s) = lambda exp(-lambda (s - u)) / (1 - exp(-lambda (t - u))),    u <= s < t,
 
     with lambda at the lower 95 % limit of its maximum-likelihood estimate. It expects E = m / (exp(lambda (t - u)) - 1) typical
-    items beyond t, and p = E / N. A heap of oddities thus never hides itself: the items below it alone say how many typical ones
+    items beyond t, and p = E / N. A cluster of oddities thus never hides: the items below it alone say how many typical ones
     should be where it is. A stranger item has no larger p than a less strange one; beyond the largest tenth p is the share of the
     items that are at least as strange. `select` then reports the k strangest items for the largest k with E <= fdr k.
 

@@ -86,7 +86,7 @@ def odd_groups(
 
     Args:
         features: (N, D), an array or tensor; on the tensor's device. Distances are Euclidean: use features of one unit.
-        smallest: Fewest members, 2 to ``neighbors``; larger heaps only. Near-duplicates in pairs are not groups.
+        smallest: Fewest members, 2 to ``neighbors``; larger clusters only. Near-duplicates in pairs are not groups.
         largest: Most members, as a share of the items in (0, 0.5].
         neighbors: Neighbors k of the graph.
         separation: Least separation, >= 1.

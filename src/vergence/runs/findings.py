@@ -45,10 +45,10 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str, o
     """
     place = {one: i for i, one in enumerate(found.names)}
     order = found.strangest(ODD).tolist()
-    heaps = found.groups[:GROUPS]
+    clusters = found.groups[:GROUPS]
     copies = _copies(found, place)
     shown = (
-        {i for group in heaps for i in group.members[:MEMBERS].tolist()} | set(order) | {i for _, rows in copies for i in rows}
+        {i for group in clusters for i in group.members[:MEMBERS].tolist()} | set(order) | {i for _, rows in copies for i in rows}
     )
     picture = _pictures(items, [found.names[i] for i in sorted(shown)])
     columns = found.columns()
@@ -69,10 +69,10 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str, o
         oddities=[_shown({key: values[i] for key, values in columns.items()}, picture, found.near) for i in order],
         groups=[
             Group(
-                f"{found.about(heap)}; the most central first",
-                plain(heap.members[:MEMBERS].tolist()),
+                f"{found.about(cluster)}; the most central first",
+                plain(cluster.members[:MEMBERS].tolist()),
             )
-            for heap in heaps
+            for cluster in clusters
         ],
         copies=[Group(sentence, plain(rows)) for sentence, rows in copies],
         leaks=None if other is None else _leaks(found, items, other),

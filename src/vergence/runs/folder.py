@@ -1,4 +1,4 @@
-"""A folder judged by itself: what is unusual among its items, scattered or in heaps, without a reference and without a run."""
+"""A folder judged by itself: what is unusual among its items, scattered or in clusters, without a reference and without a run."""
 
 import sys
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def score_folder(
     seed: int = 0,
     workers: int = 2,
 ) -> Judged:
-    """Returns what is unusual in a folder that is judged by itself; oddities may be among the items, one by one or in heaps.
+    """Returns what is unusual in a folder that is judged by itself; oddities may be among the items, one by one or in clusters.
 
     No run is needed: levels are statistics of the pixels and responses to a dictionary of the folder's own patches. Each item is
     scored by robust fits that did not see it, nor a copy of it (`vergence.runs.robust`). Given ``out``, finished parts of the

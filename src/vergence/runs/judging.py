@@ -65,7 +65,7 @@ class Judged:
         similar_to: Name of the first item of which this one is nearly a copy; empty for items without one, and for equal ones.
         leak: Name of the item of another source that equals this one or nearly so, empty for none; empty list without a source.
         fdr: False-discovery rate of the flags.
-        groups: Odd groups: heaps of items that are alike and unlike all others; members are numbers of items.
+        groups: Odd groups: clusters of items that are alike and unlike all others; members are numbers of items.
         notes: What the reader must know.
     """
 
@@ -119,11 +119,11 @@ class Judged:
             )
             why = "without a reference, odd items cannot be told from the tail of the others"
             found = f"{least}, as {why}; the order is still the one to look in"
-        heaps = [self.about(group) for group in self.groups]
+        clusters = [self.about(group) for group in self.groups]
         counted = {"copies of other items": copies, "near-duplicates of other items": near}
         counted["copies or near-duplicates of items in the other source"] = sum(map(bool, self.leak))
         shared = [] if any(self.leak) or not self.leak else ["no item is a copy or near-duplicate of one in the other source"]
-        return [*shared, found, *heaps, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
+        return [*shared, found, *clusters, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
 
     def about(self, group: Group) -> str:
         """Returns what an odd group is, in a sentence."""

@@ -1,7 +1,7 @@
 r"""Scores of items among which oddities are, without a reference: robust fits, each on other items than it scores.
 
 1. Of each level of features, K Gaussians are fitted to all but one fold, each to its most likely 60 % (`GaussianDetector` with a
-   trimmed likelihood): a heap of oddities then attracts none of them.
+   trimmed likelihood): a cluster of oddities then attracts none of them.
 2. The squared Mahalanobis distance d^2 of each item in the fold that was left out, t = log d^2, is compared with all others by
    quantiles that oddities do not move: s = (t - median) / ((upper quartile - median) / 0.6745).
 3. The score is the largest s over the levels: an oddity shows at one level, and looks most typical at others.
@@ -35,7 +35,7 @@ class RobustScores:
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(400, 3))
-        >>> x[:40] = 0.1 * x[:40] + 9.0  # a heap
+        >>> x[:40] = 0.1 * x[:40] + 9.0  # a cluster
         >>> found = RobustScores({"x": x})
         >>> bool(found.total[:40].min() > found.total[40:].max())
         True

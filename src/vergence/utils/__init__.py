@@ -1,1 +1,1 @@
-"""What every room may use: names, checks, files, terminal, devices, linear algebra."""
+"""What every package may use: names, checks, files, terminal, devices, linear algebra."""

@@ -1,4 +1,4 @@
-"""Checks that several rooms share; each error says what was expected, what was found and what to do."""
+"""Checks that several packages share; each error says what was expected, what was found and what to do."""
 
 import math
 import types

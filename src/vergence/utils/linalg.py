@@ -1,4 +1,4 @@
-"""Linear algebra that several rooms share: checks of feature matrices, float32 for half precision, Cholesky factors.
+"""Linear algebra that several packages share: checks of feature matrices, float32 for half precision, Cholesky factors.
 
 Shapes: N items, D features.
 """

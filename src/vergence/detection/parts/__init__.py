@@ -1,1 +1,1 @@
-"""What several files of the room share."""
+"""What several files of the package share."""

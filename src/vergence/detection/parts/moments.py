@@ -146,7 +146,7 @@ def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | f
 
     From a robust initialization (spatial signs, rescaled along their principal directions as in Hubert, Rousseeuw, Verdonck, A
     deterministic algorithm for robust location and scatter, 2012), the share is chosen by the Mahalanobis distance under the
-    moments of the last share until it does not change. One heap of oddities does not attract the initialization.
+    moments of the last share until it does not change. One cluster of oddities does not attract the initialization.
 
     Args:
         X: Items (N, D).
