@@ -74,6 +74,7 @@ CONTROLS = {  # encoders that are frozen, or the recipe of a closed form
 }
 COMPONENTS = 256  # principal components of the pixels, as many as the network has features
 SEARCHED = (1.25e-4, 5e-4, 2e-3, 8e-3)  # learning rates of AdamW, with a weight decay of 1e-4
+OPTIMIZER = ("optimizer", "lr", "encoder_lr", "weight_decay")  # settings of a run that a row has, as the run had them
 SETTINGS = ("control", "searched", "published")
 FOREIGN = ("cifar100", "fashion_mnist", "mnist", "noise")
 SHARED = ("torchvision", "lightning_fabric", "torch._dynamo", "lightly", "timm", "sklearn")
@@ -214,8 +215,9 @@ def one(a: argparse.Namespace, key: dict[str, Any], seed: int, answer: Any) -> N
                 values |= optimizer(a, method)
             else:
                 values |= earlier(a, key) if a.earlier_search else searched(a, key, settings, place)
-        own = {name: values[name] for name in ("optimizer", "lr", "weight_decay") if values.get(name) is not None}
+        own = {name: values[name] for name in OPTIMIZER if values.get(name) is not None}
         run, seconds = trained(a, {**settings, **own, "seed": seed}, place / "run")
+        values |= {} if setting == "control" else {name: getattr(run.folder.config.fit, name) for name in OPTIMIZER}
         opened = open_data(run.folder.config.data)
         run = components(run, opened, COMPONENTS) if method == "pca" else run
         values |= {"seconds": round(seconds, 1), "trained_epochs": settings.get("epochs", 0), "peak_mib": two_cores.peak()}

@@ -95,6 +95,20 @@ def test_the_control_of_components_is_that_of_evaluation(tmp_path):
     torch.testing.assert_close(torch.cdist(z, z), torch.cdist(expected, expected), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.float32
+@pytest.mark.parametrize(("setting", "expected"), [("published", ("sgd", 1.0)), ("searched", ("adamw", 0.2))])
+def test_a_row_has_the_optimizer_that_its_run_had(setting, expected):
+    """VJE's paper has one rate for all parts, its recipe two."""
+    sent = []
+    a = options(data_root=None, epochs=1, foreign=["noise"], shown=20, steps=1, earlier_search=False, out=None, options={})
+    a.settings = {"projector": (16,)}
+    key = {"method": "vje", "setting": setting}
+    benchmark.one(a, key, 0, argparse.Namespace(send=sent.append))
+    row = sent[0]
+    assert (row["optimizer"], row["encoder_lr"]) == expected and row["lr"] == (0.05 / 16 if setting == "published" else 1e-3)
+    assert row["trained_epochs"] == 1
+
+
 def measured(method, setting, knn, seed=0, **changes):
     shared = {"data": "cifar10", "n_train": 5000, "epochs": 12, "budget_seconds": None, "set": {"size": 16}}
     values = {"knn30": knn, "probe": knn, "effective_rank": 9.0, "auroc": {"mnist": 0.9, "noise": 0.7}, "peak_mib": 900}

@@ -96,6 +96,9 @@ def test_refused_arrays_of_pairs(tmp_path):
     refused(read_pairs, save(context=one, target=end), match="in target of a.npz, found NaN or infinity in row 1")
     refused(read_contexts, save(context=odd), [], match="in context of a.npz, found NaN or infinity in row 2")
     refused(read_contexts, save(context=one), ["a"], match="contexts of 1 features in a.npz, found 2; give a")
+    assert read_pairs(save(context=one, target=end[:1].repeat(3)), ["t"], ["a", "b"]).context.shape == (3, 2)
+    refused(read_pairs, save(context=one, target=one), ["t"], ["a", "b"], match="targets of 1 in a.npz, found 2 features and 2;")
+    refused(read_pairs, save(context=one, target=one), ["t", "u"], ["a"], match="found 2 features and 2; give a and t, u")
     refused(read_pairs, save(context=one, target=np.array([{}] * 3)), match="cannot be read .*Python objects")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("context", b"not an array")

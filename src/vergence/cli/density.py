@@ -144,8 +144,7 @@ def _score(command: DensityScore) -> None:
     from vergence.runs import density
 
     model, context, target = _load(command)
-    pairs = read_pairs(command.source, *((target, context) if command.source.suffix.lower() == ".csv" else ()))
-    _print_rows(command, density.score(model, pairs, command.out))
+    _print_rows(command, density.score(model, read_pairs(command.source, target, context), command.out))
 
 
 def _print_rows(command: _Use, rows: int) -> None:

@@ -67,7 +67,9 @@ def _what(said: str, similar: Sequence[str] = ()) -> str:
     if found := WRONG_CHOICE.search(said):
         names = sorted(name for name in re.findall(r"'(.*?)'", found[3]) if name != "None")
         return f"expected {found[2]} to be {', '.join(names[:-1])} or {names[-1]}, found {found[1]!r}"
-    if found := NO_VALUE.search(said):
+    if (found := NO_VALUE.search(said)) and not found[1].startswith("-"):
+        return f"expected {found[1].rpartition('.')[2].upper()} first, found an option that is not known"
+    if found:
         return f"expected a value after {found[1]}, found none"
     if found := MISSING.search(said):
         return f"expected {found[2]} for {found[1]}, found none"

@@ -61,7 +61,8 @@ def train(command: Any) -> None:
     if command.resume and out is None and source is not None:
         out, source = Path(source), None  # vergence train --resume RUN
     if out is None:
-        raise ValueError("name the run folder to write: --out runs/NAME")
+        to_do = "continue: vergence train --resume RUN" if command.resume else "write: --out runs/NAME"
+        raise ValueError(f"name the run folder to {to_do}")
     settings, also = options.chosen(command), options.parse_settings(command.set)
     if twice := sorted(settings.keys() & also.keys()):
         raise ValueError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")

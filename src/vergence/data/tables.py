@@ -66,7 +66,8 @@ def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = 
     Args:
         path: The file.
         target: Names of the columns that are the target, for a ``.csv`` file.
-        context: Names of the columns that are the context; by default all others.
+        context: Names of the columns that are the context; by default all others. With both, the arrays of a ``.npz`` file
+            must have as many columns.
 
     Raises:
         ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or text, NaN or infinity
@@ -74,12 +75,16 @@ def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = 
     """
     if _is_csv(path):
         return _split(read_csv(path), target, context, path.name)
-    if target:
+    if target and not context:
         raise ValueError(f"expected --target with a .csv file only; {path.name} has its arrays context and target")
     found = _numbers(path, PAIR_KEYS)
     c, t = _as_columns(found["context"]), found["target"]
     if c.ndim != 2 or t.ndim not in (1, 2) or len(c) != len(t):
         raise ValueError(f"expected context (N, C) and target (N, T) in {path.name}, found shapes {c.shape} and {t.shape}")
+    if context and (c.shape[1], _as_columns(t).shape[1]) != (len(context), len(target)):
+        expected = f"contexts of {len(context)} features and targets of {len(target)} in {path.name}"
+        shapes = f"found {c.shape[1]} features and {_as_columns(t).shape[1]}"
+        raise ValueError(f"expected {expected}, {shapes}; give {', '.join(context)} and {', '.join(target)}")
     return Pairs(c, t, (_numbered("context", c), _numbered("target", t)))
 
 
