@@ -13,7 +13,7 @@ from safetensors.torch import save
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from vergence.utils.files import replacing
+from vergence.utils.files import explained, replacing
 from vergence.utils.names import quoted
 from vergence.utils.records import shortened
 
@@ -100,9 +100,9 @@ def write_model(path: Path, kind: str, settings: str, state: str, arrays: Mappin
     head = {"format": str(FORMAT), "class": kind, "settings": settings, "state": state}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     try:
-        with replacing(path) as part:
+        with explained(path, "choose another path, or free space"), replacing(path) as part:
             part.write_bytes(_sorted_head(save(tensors, metadata=head)))
-    except (OSError, SafetensorError) as error:
+    except SafetensorError as error:
         raise ValueError(f"cannot write {path}: {error}") from None
 
 
