@@ -240,7 +240,7 @@ def test_files_that_are_not_for_this_version(fitted, tmp_path):
         mixtures.load(file)
     with pytest.raises(ValueError, match="found no file"):
         mixtures.load(tmp_path / "none")
-    with pytest.raises(ValueError, match="cannot write [^\\n]*: No such file or directory; choose another path"):
+    with pytest.raises(ValueError, match=r"cannot write \S*: No such file or directory; choose another path"):
         m.save(tmp_path / "no" / "m.safetensors")
     with pytest.raises(ValueError, match="found a RandomState"):
         clone(m).set_params(random_state=np.random.RandomState(0)).fit(*arcs(20)).save(file)

@@ -234,6 +234,10 @@ def test_numbers_of_an_objective_outside_the_library_do_not_damage_the_rows(tmp_
         ({"term": "step"}, "expected names of terms other than step, .*, found 'step'; give it another name"),
         ({"term": "loss"}, "found 'loss'"),
         ({"name": "lr"}, "expected names of diagnostics other than .*, found 'lr'"),
+        (
+            {"name": "distance"},
+            "expected names of diagnostics other than .*, distance, found 'distance'",
+        ),
         ({"size": 2}, "expected a number for each name of diagnostics, found spread of type Tensor"),
     ):
         with pytest.raises(ValueError, match=words):

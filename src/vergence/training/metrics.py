@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -158,7 +158,7 @@ class Metrics:
         """Returns the numbers of an epoch's end, the monitor's among them, and warns of what they show."""
         z = self.method.embeddings()
         spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
-        numbers = spread | _numbers(self.method.diagnostics())
+        numbers = spread | _numbers(self.method.diagnostics(), self.sums)
         self._warn_of_collapse(None if z is None else collapse.warning(numbers, advice=self.method.advice()), epoch)
         self._warn_of_notices(self.method.notices(numbers))
         every = self.config.knn_every
@@ -189,20 +189,21 @@ class Metrics:
                 self.warn(message)
 
 
-def _require_own_names(what: str, values: Mapping[str, object]) -> None:
-    """Raises a ValueError where one of an objective's or a method's numbers has the name of one of the loop's own."""
+def _require_own_names(what: str, values: Mapping[str, object], taken: Iterable[str] = ()) -> None:
+    """Raises a ValueError where one of an objective's or a method's numbers has the name of another number of a row."""
+    others = tuple(dict.fromkeys((*RESERVED, *taken)))
     for name in values:
-        if name in RESERVED:
-            raise ValueError(f"expected names of {what} other than {', '.join(RESERVED)}, found '{name}'; give it another name")
+        if name in others:
+            raise ValueError(f"expected names of {what} other than {', '.join(others)}, found '{name}'; give it another name")
 
 
-def _numbers(diagnostics: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(diagnostics: Mapping[str, Any], terms: Iterable[str]) -> dict[str, float]:
     """Returns diagnostics as numbers, which code from outside the library may return as tensors.
 
     Raises:
-        ValueError: A value is not a number, or its name is reserved.
+        ValueError: A value is not a number, or its name is reserved or that of a term.
     """
-    _require_own_names("diagnostics", diagnostics)
+    _require_own_names("diagnostics", diagnostics, terms)
     found: dict[str, float] = {}
     for name, value in diagnostics.items():
         try:
