@@ -10,7 +10,7 @@ from vergence import methods, objectives
 from vergence.data.config import DataConfig
 from vergence.encoders import networks
 from vergence.runs.train import describe
-from vergence.training import build, recipes
+from vergence.training import build, paired_recipes, recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 
 
@@ -72,6 +72,11 @@ def test_recipes_of_methods_hold_the_published_settings():
     assert dino.views.crop == (0.4, 1.0) and (default["local_crop"], default["local_crops"]) == ((0.05, 0.4), 8)
     assert (default["teacher_temperature"], default["temperature"], default["momentum"]) == (0.04, 0.1, 0.996)
     assert (jepa.fit.lr, jepa.fit.batch_size, jepa.views.crop, default["predictor_width"]) == (1e-3, 2048, (0.3, 1.0), 384)
+    assert (jepa.fit.weight_decay, jepa.fit.warmup_epochs, jepa.fit.epochs, dino.fit.warmup_epochs) == (0.04, 15, 600, 10)
+    assert (dino.views.jitter, dino.views.jitter_p, dino.views.grayscale) == ((0.4, 0.4, 0.2, 0.1), 0.8, 0.2)
+    assert jepa.views.flip == 0 and mae.views.flip == dino.views.flip == 0.5
+    for views in (mae.views, jepa.views):
+        assert (views.jitter_p, views.grayscale, views.blur, views.solarize) == (0, 0, 0, 0)
     assert recipes.get("masked_autoencoder_small")().model.encoder.startswith("timm:vit_tiny_patch16_224,patch_size=4,")
 
 
@@ -118,13 +123,19 @@ def test_published_settings_are_the_published_ones(name):
     assert (fit.trust, fit.trust_clip) == ((0.02, True) if larc else (0.001, False))
 
 
-UNLIKE = (0.4, 0.4, 0.2, 0.1)  # jitter of BYOL; SimCLR's at full strength is STRONG
-STRONG = (0.8, 0.8, 0.8, 0.2)
+UNLIKE = (0.4, 0.4, 0.2, 0.1)  # jitter of BYOL; SimCLR's at full strength is STRONG, MoCo v2's and SimSiam's WEAK
+STRONG, WEAK = (0.8, 0.8, 0.8, 0.2), (0.4, 0.4, 0.4, 0.1)
 DETAILS = {  # smallest crop, jitter, blur, solarization; head and its normalization; warm-up; options of the objective
+    "barlow_twins_imagenet": (0.08, UNLIKE, 0.55, 0.1, (8192,) * 3, "batch", 10, {"redundancy": 0.0051}),
+    "barlow_twins_solo_learn": (0.08, UNLIKE, 0.0, 0.1, (2048,) * 3, "batch", 10, {"redundancy": 0.0051, "scale": 0.1}),
+    "byol_cifar10": (0.08, UNLIKE, 0.0, 0.1, (2048, 128), "batch", 10, {"hidden": 2048}),
     "byol_imagenet": (0.08, UNLIKE, 0.55, 0.1, (4096, 256), "batch", 10, {"hidden": 4096}),
     "byol_imagenet100": (0.08, UNLIKE, 0.55, 0.1, (4096, 256), "batch", 10, {"hidden": 4096}),
-    "barlow_twins_imagenet": (0.08, UNLIKE, 0.55, 0.1, (8192,) * 3, "batch", 10, {"redundancy": 0.0051}),
-    "vicreg_imagenet": (0.08, UNLIKE, 0.55, 0.1, (8192,) * 3, "batch", 10, {}),
+    "byol_solo_learn": (0.08, UNLIKE, 0.0, 0.1, (4096, 256), "batch", 10, {"hidden": 4096}),
+    "contrastive_cifar10": (0.08, STRONG, 0.0, 0.0, (2048, 2048, 256), "batch", 10, {"temperature": 0.5}),
+    "contrastive_imagenet": (0.08, STRONG, 0.5, 0.0, (2048, 128), "batch", 10, {"temperature": 0.1}),
+    "contrastive_solo_learn": (0.08, STRONG, 0.5, 0.0, (2048, 256), "batch", 10, {"temperature": 0.2}),
+    "lejepa_imagenette": (0.08, STRONG, 0.5, 0.2, (2048, 2048, 16), "batch", 1, {"weight": 0.02, "slices": 256}),
     "moco_imagenet": (
         0.2,
         UNLIKE,
@@ -135,11 +146,21 @@ DETAILS = {  # smallest crop, jitter, blur, solarization; head and its normaliza
         10,
         {"hidden": 4096, "temperature": 1.0, "last_norm": False},
     ),
+    "simsiam_cifar10": (0.2, WEAK, 0.0, 0.0, (2048,) * 2, "batch_last", 0, {"hidden": 512}),
+    "simsiam_imagenet": (0.2, WEAK, 0.5, 0.0, (2048,) * 3, "batch_last", 0, {"hidden": 512}),
+    "simsiam_solo_learn": (0.08, WEAK, 0.5, 0.0, (2048,) * 3, "batch_last", 10, {"hidden": 512}),
+    "simsiam_vje_cifar10": (0.2, WEAK, 0.0, 0.0, (2048,) * 2, "batch_last", 0, {"hidden": 512}),
     "swav_imagenet": (0.08, STRONG, 0.5, 0.0, (2048, 128), "batch", 10, {}),
-    "contrastive_imagenet": (0.08, STRONG, 0.5, 0.0, (2048, 128), "batch", 10, {"temperature": 0.1}),
-    "simsiam_imagenet": (0.2, (0.4, 0.4, 0.4, 0.1), 0.5, 0.0, (2048,) * 3, "batch_last", 0, {"hidden": 512}),
-    "simsiam_cifar10": (0.2, (0.4, 0.4, 0.4, 0.1), 0.0, 0.0, (2048,) * 2, "batch_last", 0, {"hidden": 512}),
+    "vicreg_cifar10": (0.08, UNLIKE, 0.0, 0.1, (2048,) * 3, "batch", 10, {}),
+    "vicreg_imagenet": (0.08, UNLIKE, 0.55, 0.1, (8192,) * 3, "batch", 10, {}),
+    "vicreg_solo_learn": (0.2, UNLIKE, 0.0, 0.1, (2048,) * 3, "batch", 10, {"variance": 50.0}),  # two terms, averaged
+    "vicreg_vje_cifar10": (0.2, WEAK, 0.0, 0.0, (4096,) * 3, "batch", 0, {}),
 }
+
+
+def test_every_published_recipe_of_pairs_is_compared_with_its_source():
+    published = {name for name in paired_recipes.__all__ if not name.endswith("_small")}
+    assert published == set(PUBLISHED) == set(DETAILS)
 
 
 @pytest.mark.parametrize("name", sorted(DETAILS))
@@ -148,6 +169,9 @@ def test_published_views_and_heads_are_the_published_ones(name):
     views, model = config.views, config.model
     found = (views.crop[0], views.jitter, views.blur, views.solarize, model.projector, model.projector_norm)
     assert (*found, config.fit.warmup_epochs, model.options) == DETAILS[name]
+    assert (views.crop[1], views.flip, views.jitter_p, views.grayscale) == (1.0, 0.5, 0.8, 0.2)
+    network = "resnet50-imagenet" if "imagenet" in name else "resnet18-cifar"
+    assert model.encoder == ("timm:vit_small_patch8_224" if name == "lejepa_imagenette" else network)
 
 
 def test_defaults_of_objectives_are_the_published_ones():
