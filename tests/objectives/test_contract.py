@@ -102,6 +102,10 @@ def test_unknown_name_suggests_the_nearest():
         objectives.get("nothing like it")
     with pytest.raises(ValueError, match="core"):
         objectives.get("core")
+    with pytest.raises(ValueError, match=r"found 'masked_autoencoder'; methods on images are chosen by --method"):
+        objectives.get("masked_autoencoder")
+    with pytest.raises(ValueError, match=r"found 'SimCLR'; SimCLR is 'contrastive'"):
+        objectives.get("SimCLR")
 
 
 def test_class_from_outside():

@@ -19,6 +19,9 @@ __all__ = [
     "names",
 ]
 
+HINT = "methods on images are chosen by --method, an objective of your own is named 'package.module:Class'"
+KNOWN_AS = {"simclr": "SimCLR is 'contrastive'", "sigreg": "SIGReg is the loss of 'lejepa'"}  # by other names of what is here
+
 
 def names() -> list[str]:
     """Returns the names of the objectives in this folder, sorted.
@@ -47,7 +50,7 @@ def get(name: str) -> type[Objective]:
     if ":" in name:
         return _outside(name)
     if name not in names():
-        raise unknown("objective", name, names(), "name an objective of your own 'package.module:Class'")
+        raise unknown("objective", name, names(), KNOWN_AS.get(name.lower(), HINT))
     return _defined_in(importlib.import_module(f"{__name__}.{name}"))
 
 
