@@ -153,3 +153,20 @@ def test_of_several_searches_the_longest_is_in_the_short_table():
     )
     found = [line[3] for line in methods_tables.every(rows)[1]]
     assert found == [f"searched: adamw 0.002 (search over {share} of the epochs)" for share in (0.2, 0.5)]
+
+
+SOURCES = {  # recipe that has a method's published setting, where its optimizer is that of the same source
+    **{name: f"{name}_imagenet" for name in ("barlow_twins", "byol", "contrastive", "moco", "simsiam", "swav", "vicreg")},
+    **{"vje": "vje_cifar10", "masked_autoencoder": "masked_autoencoder", "i_jepa": "i_jepa"},
+}
+OTHERS = {"dino": ("adamw", 5e-4, 0.04), "lejepa": ("adamw", 5e-4, 5e-4)}  # DINO's own, and LeJEPA's of convolutional networks
+
+
+def test_the_published_optimizers_are_those_of_the_recipes_or_of_another_named_source():
+    known = {name: published for name, published in benchmark.METHODS.items() if published is not None}
+    assert known.keys() == SOURCES.keys() | OTHERS.keys()
+    for name, recipe in SOURCES.items():
+        fit = recipes.get(recipe)().fit
+        assert (fit.optimizer, fit.weight_decay) == (known[name][0], known[name][2]), name
+        assert fit.lr * 256 / fit.batch_size == pytest.approx(known[name][1]), name
+    assert {name: known[name] for name in OTHERS} == OTHERS
