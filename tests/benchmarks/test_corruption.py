@@ -15,7 +15,7 @@ from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder
 from vergence.methods.dino import Dino
-from vergence.training import build
+from vergence.training import build, recipes
 
 VIEWS = ViewConfig(blur=0.0)
 
@@ -214,6 +214,14 @@ def test_every_network_has_the_same_batch_and_epochs_and_the_closed_forms_have_n
             assert (config.model.encoder == "small") == (cell["paradigm"] != "masked_autoencoder")
         else:
             assert cell["epochs"] is None and cell["atoms"] == 8
+
+
+def test_every_network_has_the_small_recipe_of_its_own_name_and_supervised_the_views_of_simclr():
+    networks = {name: value for name, value in corruption.RECIPES.items() if name != "supervised"}
+    assert networks == {name: (f"{name}_small", {}) for name in networks}
+    for data in corruption.GRID["data"]:
+        views = [recipes.get(corruption.RECIPES[name][0])(data).views for name in ("supervised", "contrastive")]
+        assert views[0] == views[1]
 
 
 @pytest.fixture(scope="module")
