@@ -2,8 +2,8 @@
 
 Each summary returns the header and the lines of a table; without measurements, the table has no lines. If a cell was measured
 more than once, the last row counts. Results are averaged over seeds. Accuracies are those of the linear probe in percent, on
-test images with the corruption of the training images unless `clean` is named. The paper's numbers (arXiv:2505.12477, table 1
-and appendix D) are marked as such.
+test images with the corruption of the training images unless `clean` is named. A drop and a gain are between trainings of equal
+precision. The paper's numbers (arXiv:2505.12477, table 1 and appendix D) are marked as such.
 """
 
 import math
@@ -54,7 +54,7 @@ def largest(rows: list[Row]) -> list[Row]:
 
 
 def averaged(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
-    """Returns by setting and paradigm the accuracies, averaged over seeds."""
+    """Returns by setting and paradigm the accuracies, averaged over seeds, and the precision of the trainings."""
     whole = largest(rows)
     last = {(*(row[name] for name in SETTING), row["paradigm"], row["seed"]): row for row in flat(whole)}
     groups: dict[tuple, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -63,7 +63,7 @@ def averaged(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
     return {
         setting: {
             paradigm: {name: statistics.mean(one[name] for one in some) for name in MEASURES}
-            | {"seeds": len(some), "n_test": some[0]["n_test"]}
+            | {"seeds": len(some), "n_test": some[0]["n_test"], "precision": {one.get("precision") for one in some}}
             for paradigm, some in sorted(found.items(), key=lambda pair: ORDER.index(pair[0]))
         }
         for setting, found in groups.items()
@@ -93,13 +93,18 @@ def accuracies(rows: list[Row], measure: str = "probe") -> Table:
     return ["data, images", "seeds", "corruption", "severity", "strength of the aligned view", *names], body
 
 
+def comparable(a: dict[str, Row], b: dict[str, Row], name: str) -> bool:
+    """Returns whether two settings have results of a paradigm, in equal precision."""
+    return name in a and name in b and a[name]["precision"] == b[name]["precision"]
+
+
 def drop(found: dict[tuple, dict[str, Row]], data: str, n: int, kind: str, name: str) -> float | None:
-    """Returns 100 (first - fifth) / first of a paradigm without aligned augmentation; None where an end was not measured."""
-    ends = [found.get((data, n, kind, severity, 0), {}).get(name) for severity in ENDS]
-    if None in ends:
+    """Returns 100 (first - fifth) / first of a paradigm without aligned augmentation; None without comparable ends."""
+    ends = [found.get((data, n, kind, severity, 0), {}) for severity in ENDS]
+    if not comparable(*ends, name):
         return None
-    first, fifth = (one["probe"] for one in ends)
-    return 100 * (first - fifth) / first
+    first, fifth = (one[name]["probe"] for one in ends)
+    return float(100 * (first - fifth) / first)
 
 
 def drops(rows: list[Row]) -> Table:
@@ -134,7 +139,7 @@ def helped(rows: list[Row]) -> Table:
                 others = [
                     found[key][name][measure]
                     for key in found
-                    if key[:-1] == tuple(setting) and key[-1] > 0 and name in found[key]
+                    if key[:-1] == tuple(setting) and key[-1] > 0 and comparable(of, found[key], name)
                 ]
                 if strength == 0 and name in of and others:
                     values.append(max(others) - of[name][measure])

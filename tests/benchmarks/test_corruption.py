@@ -294,6 +294,14 @@ def test_drops_are_relative_to_severity_one_without_aligned_views():
     )
 
 
+def test_a_drop_and_a_gain_are_between_results_of_equal_precision():
+    rows = [row(probe=50.0, precision="bf16"), row(severity=5, probe=40.0, precision="fp32")]
+    rows += [row(strength=1, probe=49.0, precision="bf16"), row(strength=2, probe=60.0, precision="fp32")]
+    assert ct.drops(rows)[1] == [] and ct.helped(rows)[1][0][3] == "-1.0", "not that of strength 2"
+    rows = [{**one, "precision": "fp32"} for one in rows]
+    assert ct.drops(rows)[1][0][1] == "20.0" and ct.helped(rows)[1][0][3] == "+10.0"
+
+
 def test_aligned_views_help_where_the_best_strength_is_better_than_none():
     found = [row(strength=0, probe=50), row(strength=1, probe=45), row(strength=2, probe=56)]
     found += [row(strength=s, severity=5, probe=50 - s, clean_probe=40 + s) for s in (0, 1)]
