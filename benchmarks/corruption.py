@@ -4,7 +4,7 @@ Every training image has one fixed corruption, which follows from its index and 
 what they learned is measured by kNN and a linear probe on the frozen features of test images with the same corruption, and of
 clean ones. Augmentation is aligned with the corruption by appending it, at strength 0, 1 or 2 and sampled anew, to each view.
 
-    python benchmarks/corruption.py run --data-root DATA              # the reduced grid, two hours on two cores
+    python benchmarks/corruption.py run --data-root DATA              # the reduced grid: 140 minutes of one thread
     python benchmarks/corruption.py run --data-root DATA --whole      # all corruptions, severities and strengths: for a GPU
     python benchmarks/corruption.py draw                              # docs/figures/corruption_*.png (needs matplotlib)
 
@@ -14,6 +14,8 @@ ledger has from the same commit and settings are skipped. Paradigms:
 networks        byol, contrastive (SimCLR), vicreg, dino, vje, gje; masked_autoencoder, denoising_autoencoder,
                 variational_autoencoder; supervised. Views, head and optimizer are those of the method's small recipe, batch and
                 epochs the same for all; the masked autoencoder's network is a transformer, all others' the network of --encoder.
+                With --whole they are ResNet-18 and ViT-Tiny; heads and optimizers stay those of the small recipes, where
+                the paper has LARS and 1,000 epochs.
 patches         closed-form joint embedding and closed-form reconstruction, from the same features of patches and the same views
 advice          what `vergence advise` says before training, on pixels and on patches, with labels and joint embedding's views
 """
@@ -47,6 +49,7 @@ from vergence.linear.solutions import joint_embedding, reconstruction
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.training import build, loop, recipes
 from vergence.training.config import RunConfig
+from vergence.training.image_recipes import TINY as TINY_SIZE
 from vergence.training.metrics import MemoryRecorder
 from vergence.training.moments import principal_directions
 from vergence.utils.devices import as_device, describe_device
@@ -165,12 +168,16 @@ def measured(parts: Parts, train: Tensor, test: Tensor, clean_test: Tensor) -> d
 
 
 def described(a: argparse.Namespace, cell: dict[str, Any], seed: int) -> RunConfig:
-    """Returns the description of a network's training."""
+    """Returns the description of a network's training; with another network than `small` a transformer has timm's own size."""
     recipe, own = RECIPES[cell["paradigm"]]
     config = recipes.override(recipes.get(recipe)(cell["data"]), **own)
-    network = {} if config.model.encoder.startswith("timm:") else {"encoder": a.encoder}
+    own = config.model.encoder
+    if own.startswith("timm:"):
+        network = own if a.encoder == "small" else own.replace(f",{TINY_SIZE}", "")
+    else:
+        network = a.encoder
     fit = {"epochs": a.epochs, "batch_size": a.batch_size, "device": a.device, "seed": seed, "knn_every": 0, "threads": a.threads}
-    return recipes.override(config, **network, **fit, checkpoint_seconds=1e9, **a.settings)
+    return recipes.override(config, encoder=network, **fit, checkpoint_seconds=1e9, **a.settings)
 
 
 def trained(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts) -> dict[str, Any]:

@@ -224,6 +224,20 @@ def test_every_network_has_the_small_recipe_of_its_own_name_and_supervised_the_v
         assert views[0] == views[1]
 
 
+def test_the_whole_grid_has_larger_networks():
+    settings = {"epochs": 1, "batch_size": 64, "device": "cpu", "threads": 1, "settings": {}}
+
+    def network(paradigm, encoder):
+        a = argparse.Namespace(encoder=encoder, **settings)
+        return corruption.described(a, {"paradigm": paradigm, "data": "cifar10"}, 0).model.encoder
+
+    assert [network("byol", name) for name in ("small", "resnet18-cifar")] == ["small", "resnet18-cifar"]
+    small, whole = (network("masked_autoencoder", name) for name in ("small", "resnet18-cifar"))
+    moments = torch.zeros(3), torch.ones(3)
+    sizes = [sum(p.numel() for p in encoder(name, (3, 32, 32), *moments).parameters()) for name in (small, whole)]
+    assert sizes[0] < 1e6 and 5e6 < sizes[1] < 6e6, "ViT-Tiny has 5.5 million weights at 224 pixels"
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return str(torchvision_root("FashionMNIST", "fashion_mnist", tmp_path_factory))
