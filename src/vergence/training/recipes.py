@@ -344,8 +344,7 @@ def of_method(name: str) -> str:
     known = [recipe.removesuffix("_small") for recipe in names() if hasattr(image_recipes, recipe) and recipe.endswith("_small")]
     if name in known:
         return f"{name}_small"
-    if name not in methods.names():
-        raise unknown("method", name, known)
+    methods.get(name)  # an unknown name ends here
     found = f"found none of method '{name}'; write it in training/image_recipes.py, or name another with --recipe"
     raise ValueError(f"expected a recipe {name}_small, {found}")
 
