@@ -476,6 +476,7 @@ def test_a_folder_is_judged_by_itself(run, tmp_path):
     folder = photographs(tmp_path / "photos")
     found = call("score", folder, "--out", tmp_path / "s.csv")
     assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "the most unusual first" in found.stdout
+    assert f"and pictures to {tmp_path / 's.csv.html'}" in found.stdout and (tmp_path / "s.csv.html").is_file()
     assert call("score", run, "--out", tmp_path / "t.npz").returncode == 0
     other = tmp_path / "other"
     shutil.copytree(folder, other)

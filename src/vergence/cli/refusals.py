@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from vergence.utils.names import did_you_mean
+from vergence.utils.names import did_you_mean, quoted
 
 __all__ = ["in_one_line"]
 
@@ -15,6 +15,7 @@ UNKNOWN = re.compile(
     r"Unrecognized (?:or misplaced )?options: (.*?)"
     r"(?: (?:Perhaps you meant|Arguments similar to|Arguments are applied).*| Available subcommands: (.*))?$"
 )
+AVAILABLE = re.compile(r"Available subcommands: ((?:[a-z]+, )+[a-z]+)")
 NO_TYPE = re.compile(r"Error parsing (\S+): no type matching (.*?) could be instantiated from (\[.*?\])")
 NO_VALUE = re.compile(r"Missing value for argument '(\S+)'")
 COMMANDS = re.compile(r"Expected one of \{(.*?)\}")
@@ -39,10 +40,18 @@ def in_one_line(text: str, arguments: Sequence[str]) -> str:
     if found := COMMANDS.search(said):
         return f"expected a command after {' '.join(['vergence', *words])}, found none: there are {found[1]}"
     found = UNKNOWN.search(said)
-    if found is not None and found[2]:
-        return f"expected a command, found {found[1].partition(',')[0]!r}: there are {found[2]}"
+    there = AVAILABLE.search(said)
+    name = arguments[1] if arguments[:1] == ["density"] and len(arguments) > 1 else arguments[0] if arguments else ""
+    if found is not None and there and name not in there[1].split(", "):
+        return _no_command(name, there[1])
     command = " ".join(["vergence", *words])
     return f"{_what(said, _similar(inner, command))}; {command} --help lists the options"
+
+
+def _no_command(name: str, known: str) -> str:
+    """Returns what is wrong with the name of a command that does not exist, of those that do."""
+    near = did_you_mean(name, known.split(", "))
+    return f"expected a command, found {quoted(name)}: there are {known}" + (f"; {near}" if near else "")
 
 
 def _similar(lines: Sequence[str], command: str) -> list[str]:

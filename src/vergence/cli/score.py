@@ -33,7 +33,7 @@ class Score:
     images: Annotated[Positional[str | None], arg(metavar="[IMAGES]", help_behavior_hint="")] = None
     """Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."""
     out: Path
-    """File to write: .npz, .csv or .parquet."""
+    """File to write: .npz, .csv or .parquet. A page with pictures is written beside it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
     """Share of the flagged items that is ordinary, on average at most."""
     fpr: Annotated[float | None, arg(metavar="RATE", help_behavior_hint="(default: flag by --fdr)")] = None
@@ -87,7 +87,7 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     settings: dict[str, Any] = {**_rates(command), "fpr": command.fpr}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
     found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
-    print_written(command.out, found.rows)
+    print_written(command.out, found.rows, Path(f"{command.out}.html"))
     return found
 
 
@@ -99,7 +99,7 @@ def _of_pairs(command: Score, run: "Run", items: "Items", confirmed: list[str] |
     if given := [name for name, used in wrong.items() if used]:
         raise ValueError(f"expected --pairs without {given[0]}, found both; leave one out")
     found = score_pairs(run, items, command.out, batch_size=command.batch_size, **_rates(command))
-    print_written(command.out, found.rows)
+    print_written(command.out, found.rows, Path(f"{command.out}.html"))
     return found
 
 
@@ -122,7 +122,7 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
         source = f"{data.source}:train" if data.source in BUILT_IN else data.source
     settings: dict[str, Any] = {"confirmed": confirmed, "leaks_from": command.leaks_from, "root": command.data_root}
     found = score_folder(source, command.out, run=run, **_rates(command), **settings)
-    print_written(command.out, len(found.names))
+    print_written(command.out, len(found.names), Path(f"{command.out}.html"))
     return found
 
 
