@@ -51,7 +51,7 @@ class _Use:
 
 @dataclass(kw_only=True)
 class DensityPredict(_Use):
-    """Write the mean, mode, interval and effective number of modes of each context's targets."""
+    """Write the mean, mode, interval and effective number of answers of each context's targets."""
 
     level: float = 0.9
     """Probability of the interval."""
