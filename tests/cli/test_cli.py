@@ -127,6 +127,8 @@ def test_version():
     from vergence import __version__
 
     assert apart("--version").stdout.split() == ["vergence", __version__]
+    found = subprocess.run([sys.executable, "-m", "vergence", "--version"], capture_output=True, text=True, env=ENV, check=True)
+    assert found.stdout.split() == ["vergence", __version__]
 
 
 def test_uncertainty_and_crops_are_options(run, tmp_path):

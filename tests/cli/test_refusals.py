@@ -35,7 +35,10 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("train x --batch-siz 3 --epoch 4", "found unknown arguments: --batch-siz 3 --epoch 4 (did you mean --batch-size?)"),
         ("scor x", "expected a command, found 'scor': there are demo, train,"),
         ("scor x --out y.csv", "expected a command, found 'scor': there are demo, train,"),
-        ("density fitt x --out y", "expected a command, found 'fitt': there are fit, predict, sample, score; did you mean 'fit'?"),
+        (
+            "density fitt x --out y",
+            "expected a command, found 'fitt': there are fit, predict, sample, score; did you mean 'fit'?",
+        ),
         ("evaluate", "expected RUN for vergence evaluate, found none; vergence evaluate --help"),
         ("evaluate --foo", "expected RUN first, found an option that is not known; vergence evaluate --help"),
         ("density predict --foo", "expected MODEL first, found an option that is not known; vergence density predict --help"),

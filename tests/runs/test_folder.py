@@ -351,6 +351,19 @@ def test_a_folder_of_files_is_written_and_what_cannot_be_read_is_listed(tmp_path
     assert not (tmp_path / "s.csv.skipped.csv").exists(), "of an earlier call"
 
 
+def test_what_lies_beside_the_middle_of_wide_images_is_said_not_to_be_seen(tmp_path, capsys):
+    place = tmp_path / "photos"
+    place.mkdir()
+    for i, image in enumerate(photographs(30, side=40)):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).resize((80 if i < 3 else 40, 40)).save(place / f"{i:03d}.png")
+    found = score_folder(place, workers=0)
+    words = "3 of 30 images are not square, and only their middle is judged, 50% of the area: what lies beside it is not seen"
+    assert words in found.notes and f"warning: {words}" in capsys.readouterr().err
+    for i in range(3):
+        (place / f"{i:03d}.png").unlink()
+    assert not any("not square" in note for note in score_folder(place, workers=0).notes)
+
+
 def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
     x, odd = mixed(photographs(380), drawings(12))
     np.save(tmp_path / "x.npy", x)

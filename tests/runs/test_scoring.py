@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.numpy import load, save
 from sklearn.preprocessing import StandardScaler
 
@@ -214,6 +215,18 @@ def test_one_item_and_what_the_numbers_allow(run, tmp_path, capsys):
     capsys.readouterr()
     scored(run, "digits", tmp_path / "s.npz")
     assert "with 287 calibration items, fewer than 13 oddities among 359 items cannot be reported" in capsys.readouterr().err
+
+
+def test_the_border_that_a_run_of_a_folder_does_not_see_is_named(tmp_path, capsys):
+    place = tmp_path / "photos"
+    place.mkdir()
+    for i, image in enumerate(torch.randint(0, 256, (80, 24, 24, 3), dtype=torch.uint8)):
+        Image.fromarray(image.numpy()).save(place / f"{i:03d}.png")
+    settings = {"epochs": 1, "batch_size": 32, "device": "cpu", "precision": "fp32", "size": 21, "knn_every": 0, "encoder": "mlp"}
+    trained = vergence.train(str(place), out=tmp_path / "run", **settings)
+    assert trained.folder.metadata.read_shape == (3, 24, 24)
+    scored(trained, trained.items(str(place)), tmp_path / "s.npz")
+    assert "the run sees the middle square of each image, 88% of the shorter side" in capsys.readouterr().err
 
 
 def test_images_that_the_run_reads_otherwise_are_named(run, tmp_path, capsys):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Judged", "score_folder"]
 
 EVERY = 1024  # items of a part
+WHOLE = 0.99  # share of an image that is judged, from which on nothing is said of the rest
 
 
 def score_folder(
@@ -79,15 +80,17 @@ def score_folder(
     items = source if isinstance(source, Items) else _items(as_source(source), run, root)
     other = _other(leaks_from, source, run, root)
     own = FolderLevels(items, seed) if run is None else run.levels()
+    sizes = _sizes(source, items)
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
         shared = None if other is None else _shared(items, other, workers)
         with late_bar("items", len(items)) as advance:
             choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
-            found = judge(Described(own), items, advance, kept=kept, sizes=_sizes(source, items), **choices, **settings)
+            found = judge(Described(own), items, advance, kept=kept, sizes=sizes, **choices, **settings)
         if shared is not None:
             found.leak = [shared.names.get(name, "") for name in found.names]
             found.notes += shared.notes
+        found.notes += _unseen(sizes, items.shape)
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)
         if out is not None:
@@ -129,6 +132,30 @@ def _sizes(source: str | Path | Items, items: Items) -> np.ndarray | None:
         except ValueError:  # it cannot be read, which is listed elsewhere
             rows.append(items.shape[1:])
     return np.array(rows)
+
+
+def _unseen(sizes: np.ndarray | None, shape: tuple[int, ...]) -> list[str]:
+    """Returns what the reader must know of images that are wider or taller than what is cut out of their middle.
+
+    Args:
+        sizes: Heights and widths (N, 2) of the files; None for other items.
+        shape: Shape (C, H, W) that the items are brought to.
+
+    Example:
+        >>> _unseen(np.array([[480, 640], [64, 64]]), (3, 32, 32))
+        ['1 of 2 images are not square, and only their middle is judged, 75% of the area: what lies beside it is not seen']
+    """
+    if sizes is None:
+        return []
+    aspect = sizes[:, 1] / sizes[:, 0] * (shape[1] / shape[2])
+    seen = np.minimum(aspect, 1 / aspect)
+    if not (cut := seen < WHOLE).any():
+        return []
+    much = f"{seen[cut].max():.0%}" if np.ptp(seen[cut]) < 0.005 else f"{seen[cut].min():.0%} to {seen[cut].max():.0%}"
+    return [
+        f"{int(cut.sum()):,} of {len(sizes):,} images are not square, and only their middle is judged, {much} of the area: "
+        "what lies beside it is not seen"
+    ]
 
 
 def _other(given: str | Path | Items | None, source: str | Path | Items, run: "Run | None", root: str | None) -> Items | None:

@@ -209,6 +209,12 @@ def _before(run: "Run", found: RunDetector, items: Items, decisions: Decisions) 
     lines = [f"warning: {note}" for note in found.notes]
     if items.conversion is not None:
         lines.append(f"note: images are changed from {items.conversion}, as the run reads them; what that hides is not judged")
+    about = run.folder.metadata
+    if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
+        share = about.shape[1] / about.read_shape[1]
+        lines.append(
+            f"note: the run sees the middle square of each image, {share:.0%} of the shorter side: the rest is not judged"
+        )
     if isinstance(items, PairItems) and run.folder.metadata.kind == "pairs":
         lines.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
     if not found.held_out:
