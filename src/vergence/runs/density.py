@@ -136,9 +136,9 @@ def n_answers(density: Any) -> Tensor:
 
     Example:
         >>> from vergence.densities import GaussianMixture
-        >>> mean = torch.tensor([[[-5.0], [5.0], [5.0]], [[0.0], [0.0], [0.0]]])
-        >>> weights = torch.tensor([0.5, 0.25, 0.25]).log().expand(2, 3)
-        >>> n_answers(GaussianMixture(weights, mean, torch.eye(1).expand(2, 3, 1, 1))).round(decimals=2).tolist()
+        >>> mean = torch.tensor([[[-5.0], [5.0]], [[0.0], [0.0]]])
+        >>> weights = torch.tensor([0.5, 0.5]).log().expand(2, 2)
+        >>> n_answers(GaussianMixture(weights, mean, torch.eye(1).expand(2, 2, 1, 1))).round(decimals=2).tolist()
         [2.0, 1.0]
     """
     device = density.mean.device
