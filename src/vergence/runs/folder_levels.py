@@ -12,11 +12,13 @@ from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
 from vergence.encoders.pooling import ROOT
 from vergence.runs.levels import Leveled
+from vergence.runs.robust import SUMMARY
 
 __all__ = ["Described", "FolderLevels"]
 
 ATOMS, SIDE, PATCH = 128, 32, 6  # of the dictionary of patches
 PATCHES, IMAGES, BLOCK = 20_000, 1_000, 100  # that the dictionary is learned from
+COLORLESS = 1 / 512  # added to differences of channels in [0, 1], half a step of bytes
 
 
 class Described:
@@ -45,11 +47,13 @@ class Described:
 
 
 class FolderLevels(nn.Module):
-    """Levels of items that no encoder was trained on: ``pixels`` and ``patches`` of images, ``inputs`` of vectors.
+    """Levels of items that no encoder was trained on: ``pixels``, ``summary`` and ``patches`` of images, ``inputs`` of vectors.
 
-    ``pixels`` are `vergence.detection.pixel_statistics`; ``patches`` are responses of images, resized to 32 pixels, to a
-    dictionary of 128 patches of the same folder, averaged over positions (`vergence.encoders.patch_maps`). They are plain
-    averages, without the root that encoders take, which would hide images of many and strong edges, such as noise.
+    ``pixels`` are `vergence.detection.pixel_statistics`; ``summary`` are those of the whole image and, of color images, the
+    logarithms of the channels' differences, few numbers that some hundred items suffice for. ``patches`` are responses of images,
+    resized to 32 pixels, to a dictionary of 128 patches of the same folder, averaged over positions
+    (`vergence.encoders.patch_maps`). They are plain averages, without the root that encoders take, which would hide images of
+    many and strong edges, such as noise.
 
     Args:
         items: Items that the dictionary is learned from; at most 1,000 of them are read.
@@ -69,7 +73,7 @@ class FolderLevels(nn.Module):
             return {"inputs": x.float()}
         if min(self.shape[1:]) < 2:
             return {"inputs": to_unit(x, torch.float32).flatten(1)}
-        found = {"pixels": pixel_statistics(x)}
+        found = {"pixels": pixel_statistics(x), SUMMARY: _summary(x)}
         if self.maps is not None:
             found["patches"] = self.maps(to_unit(x, torch.float32)) ** ROOT
         return found
@@ -78,6 +82,15 @@ class FolderLevels(nn.Module):
     def widths(self) -> dict[str, int]:
         """Returns the number of features of each level."""
         return {name: f.shape[1] for name, f in self(torch.zeros(1, *self.shape)).items()}
+
+
+def _summary(x: Tensor) -> Tensor:
+    """Returns statistics of whole images: color, contrast, sharpness, noise; (B, 28) of color images, (B, 17) of gray ones."""
+    found = [pixel_statistics(x, grid=1)]
+    if x.shape[1] == 3:
+        light = to_unit(x, torch.float32)
+        found.append(((light - light.roll(1, 1)).abs().mean((2, 3)) + COLORLESS).log().to(found[0]))
+    return torch.cat(found, 1)
 
 
 @torch.no_grad()

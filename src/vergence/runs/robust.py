@@ -4,17 +4,23 @@ r"""Scores of items among which oddities are, without a reference: robust fits, 
    trimmed likelihood): a cluster of oddities then attracts none of them.
 2. The squared Mahalanobis distance d^2 of each item in the fold that was left out, t = log d^2, is compared with all others by
    quantiles that oddities do not move: s = (t - median) / ((upper quartile - median) / 0.6745).
-3. The score is the largest s over the levels: an oddity shows at one level, and looks most typical at others.
+3. Of the level ``summary``, which has few features, d is the distance to the fifth neighbor in the other folds instead, each
+   feature in units of its robust deviation: items of several kinds are no one Gaussian, and a few hundred items tell d apart.
+4. The score is the largest s over the levels: an oddity shows at one level, and looks most typical at others.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from vergence.detection import GaussianDetector, cross_fit
+from vergence.detection import GaussianDetector, NeighborDetector, cross_fit
+from vergence.detection.parts.robust import deviation
 from vergence.runs.levels import Arrays
 
-__all__ = ["RobustScores"]
+__all__ = ["SUMMARY", "RobustScores"]
+
+SUMMARY = "summary"  # level that neighbors score
+NEIGHBORS = 5
 
 TRIM = 0.4  # largest share of oddities that no fit sees, with the most extreme of the typical items
 FOLDS = 5
@@ -43,7 +49,8 @@ class RobustScores:
 
     def __init__(self, levels: Mapping[str, np.ndarray], groups: np.ndarray | None = None, seed: int = 0) -> None:
         self.names = list(levels)
-        self._detectors: dict[str, GaussianDetector] = {}  # of the first fold
+        self._detectors: dict[str, GaussianDetector | NeighborDetector] = {}  # of the first fold
+        self._units: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # medians and deviations of levels that neighbors score
         self._scale: dict[str, tuple[float, float]] = {}
         self.each = np.stack([self._fit(name, levels[name], groups, seed) for name in self.names], -1)
 
@@ -53,13 +60,25 @@ class RobustScores:
         return np.asarray(self.each.max(1))
 
     def _fit(self, name: str, x: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        scores, folds, detectors = cross_fit(GaussianDetector(trim=TRIM), x, FOLDS, groups, seed)
+        detector: GaussianDetector | NeighborDetector = GaussianDetector(trim=TRIM)
+        if name == SUMMARY:
+            detector = NeighborDetector(NEIGHBORS, standardize=False)
+            middle = np.median(x, 0)
+            self._units[name] = middle, deviation(x - middle)
+        scores, folds, detectors = cross_fit(detector, self._in_units(name, x), FOLDS, groups, seed)
         self._detectors[name] = detectors[0]
-        at_mean = np.array([one.log_norm_ for one in detectors])
-        t = _log(scores + at_mean[folds])
+        t = np.empty(len(scores))
+        for fold, one in enumerate(detectors):
+            t[folds == fold] = _log_distance(one, scores[folds == fold])
         median, upper = np.quantile(t, [0.5, 0.75])
         self._scale[name] = float(median), max(float(upper - median), 1e-12) / QUARTILE
         return self._standardized(name, t)
+
+    def _in_units(self, name: str, x: np.ndarray) -> np.ndarray:
+        if name not in self._units:
+            return x
+        middle, unit = self._units[name]
+        return np.asarray((x - middle) / unit)
 
     def _standardized(self, name: str, t: np.ndarray) -> np.ndarray:
         median, spread = self._scale[name]
@@ -72,10 +91,12 @@ class RobustScores:
         found = []
         for name in self.names:
             one = self._detectors[name]
-            found.append(self._standardized(name, _log(one.anomaly_score(levels[name]) + one.log_norm_)))
+            scores = one.anomaly_score(self._in_units(name, levels[name]))
+            found.append(self._standardized(name, _log_distance(one, scores)))
         return np.stack(found, -1)
 
 
-def _log(half: np.ndarray) -> np.ndarray:
-    """Returns log d^2 of half the squared distances."""
-    return np.asarray(np.log(np.maximum(2 * half, np.finfo(np.float64).tiny)))
+def _log_distance(detector: GaussianDetector | NeighborDetector, scores: np.ndarray) -> np.ndarray:
+    """Returns log d^2, the squared distance from the mean of a Gaussian, or log d, that to a neighbor."""
+    d = 2 * (scores + detector.log_norm_) if isinstance(detector, GaussianDetector) else scores
+    return np.asarray(np.log(np.maximum(d, np.finfo(np.float64).tiny)))
