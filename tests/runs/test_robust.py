@@ -53,4 +53,4 @@ def test_some_hundred_photographs_show_gray_dark_and_inverted_ones(tmp_path):
     found = judged(tmp_path, torch.cat([x, planted]).numpy())
     odd = np.arange(309) >= 300
     assert roc_auc_score(odd, found.score) > 0.99 and found.flag[odd].all() and found.flag[~odd].sum() <= 2
-    assert set(found.level[odd]) == {"summary"} and all("summary rarer" in found.reason[i] for i in np.flatnonzero(odd))
+    assert set(found.level[odd]) == {"summary"} and all("summary" in found.reason[i] for i in np.flatnonzero(odd))

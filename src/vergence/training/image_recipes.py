@@ -28,7 +28,7 @@ def masked_autoencoder(source: str = "imagenet") -> RunConfig:
     """Masked autoencoder with ViT-B/16 at 224 pixels: 75 % masked, a decoder of width 512 and depth 8, 500 epochs.
 
     Command: ``vergence train PATH --recipe masked_autoencoder --out runs/mae``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 21 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2505.12477, table 1): linear probe 64.9 on ImageNet-100 with pixelation of severity 1, 46.8 with 5.
 
     Settings are those of that paper's appendix D, with lightly's defaults where it names none: crops of (0.2, 1), AdamW 1.5e-4 of
@@ -46,7 +46,7 @@ def dino(source: str = "imagenet") -> RunConfig:
     """DINO with ViT-B/16 at 224 pixels: large crops of (0.4, 1), 8 small ones of (0.05, 0.4) at 96 pixels, 500 epochs.
 
     Command: ``vergence train PATH --recipe dino --out runs/dino``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 150 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2505.12477, table 1): linear probe 68.7 on ImageNet-100 with pixelation of severity 1, 60.2 with 5.
 
     Settings are those of that paper's appendix D, with lightly's and DINO's defaults where it names none: AdamW 1.5e-4, decay
@@ -65,7 +65,7 @@ def i_jepa(source: str = "imagenet") -> RunConfig:
     """I-JEPA with ViT-B/16 at 224 pixels: 4 target blocks, a predictor of width 384 and depth 6, 600 epochs at batch 2048.
 
     Command: ``vergence train PATH --recipe i_jepa --devices 8 --out runs/i_jepa``
-    Device and time: eight data-center GPUs; not run by us.
+    Device and time: eight data-center GPUs, about 430 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2301.08243, table 1): linear probe 72.9 on ImageNet-1K.
 
     AdamW 1e-3, 15 epochs of warm-up, momentum from 0.996 to 1. The released code's decay grows from 0.04 to 0.4 and its warm-up

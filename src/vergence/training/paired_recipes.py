@@ -61,7 +61,7 @@ def byol_imagenet(source: str = "imagenet") -> RunConfig:
     """BYOL on ImageNet-1K for 100 epochs: ResNet-50, heads of 4096 and 256, LARS 0.45 per 256 images at batch 4096.
 
     Command: ``vergence train PATH --recipe byol_imagenet --devices 8 --out runs/byol_imagenet``
-    Device and time: eight data-center GPUs; not run by us.
+    Device and time: eight data-center GPUs, about 46 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2006.07733): linear probe 74.3 (top-1) after 1,000 epochs. This is lightly's setting for 100 epochs: momentum
     from 0.99 to 1, weight decay 1e-6, 10 epochs of warm-up.
     """
@@ -73,7 +73,7 @@ def byol_cifar10(source: str = "cifar10") -> RunConfig:
     """BYOL on CIFAR-10 as in the comparison of arXiv:2505.12477: LARS 5, batch 256, 1,000 epochs; here ResNet-18.
 
     Command: ``vergence train cifar10 --recipe byol_cifar10 --out runs/byol_cifar10``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 2.5 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 1.0 with a trust coefficient of 0.02): online classifier 92.58.
     """
     model = _model("byol", (2048, 128), "batch", {"hidden": 2048}, "resnet18-cifar")
@@ -84,7 +84,7 @@ def byol_imagenet100(source: str = "imagenet100") -> RunConfig:
     """BYOL on ImageNet-100 as in the comparison of arXiv:2505.12477: ResNet-50, LARS 0.45, batch 256, 500 epochs.
 
     Command: ``vergence train PATH --recipe byol_imagenet100 --devices 2 --out runs/byol_imagenet100``
-    Device and time: two data-center GPUs; not run by us.
+    Device and time: two data-center GPUs, about 23 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2505.12477, table 1), on corrupted images: linear probe 66.7 (pixelate, severity 1) to 56.4 (noise, severity 5).
     """
     model = _model("byol", (4096, 256), "batch", {"hidden": 4096})
@@ -95,7 +95,7 @@ def simsiam_imagenet(source: str = "imagenet") -> RunConfig:
     """SimSiam on ImageNet-1K for 100 epochs: ResNet-50, three layers of 2048, SGD 0.05 per 256 images at batch 512.
 
     Command: ``vergence train PATH --recipe simsiam_imagenet --devices 8 --out runs/simsiam_imagenet``
-    Device and time: eight data-center GPUs; not run by us.
+    Device and time: eight data-center GPUs, about 35 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2011.10566): linear probe 68.1 (top-1), with the predictor's learning rate kept constant; 67.7 without.
     """
     model = _model("simsiam", (2048, 2048, 2048), "batch_last", {"hidden": 512})
@@ -106,7 +106,7 @@ def simsiam_cifar10(source: str = "cifar10") -> RunConfig:
     """SimSiam on CIFAR-10 as in its paper's appendix: ResNet-18, two layers of 2048, SGD 0.03 per 256 images, 800 epochs.
 
     Command: ``vergence train cifar10 --recipe simsiam_cifar10 --out runs/simsiam_cifar10``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.5 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn, ResNet-18, 1,000 epochs, its own setting): online classifier 90.51.
     """
     model = _model("simsiam", (2048, 2048), "batch_last", {"hidden": 512}, "resnet18-cifar")
@@ -118,7 +118,7 @@ def simsiam_vje_cifar10(source: str = "cifar10") -> RunConfig:
     """SimSiam as VJE's paper compares with it: ResNet-18, two layers of 2048, and VJE's schedule (`vje_cifar10`).
 
     Command: ``vergence train cifar10 --recipe simsiam_vje_cifar10 --out runs/simsiam_vje``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.5 GPU-hours by its operations (``docs/methods.md``); not run by us.
     VJE's paper (table 2): kNN (k = 30) 90.60, linear probe 91.8.
     """
     return _cifar10(source, _model("simsiam", (2048, 2048), "batch_last", {"hidden": 512}, "resnet18-cifar"), NO_BLUR, **VJES)
@@ -128,7 +128,7 @@ def vicreg_vje_cifar10(source: str = "cifar10") -> RunConfig:
     """VICReg as VJE's paper compares with it: ResNet-18, three layers of 4096, and VJE's schedule (`vje_cifar10`).
 
     Command: ``vergence train cifar10 --recipe vicreg_vje_cifar10 --out runs/vicreg_vje``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.6 GPU-hours by its operations (``docs/methods.md``); not run by us.
     VJE's paper (table 2): kNN (k = 30) 86.37, linear probe 89.4. That schedule is not VICReg's own, with which solo-learn reports
     92.07 (`vicreg_solo_learn`).
     """
@@ -139,7 +139,7 @@ def vicreg_imagenet(source: str = "imagenet") -> RunConfig:
     """VICReg on ImageNet-1K: ResNet-50, three layers of 8192, LARS 0.2 per 256 images at batch 2048, 1,000 epochs.
 
     Command: ``vergence train PATH --recipe vicreg_imagenet --devices 32 --out runs/vicreg_imagenet``
-    Device and time: 32 data-center GPUs; not run by us.
+    Device and time: 32 data-center GPUs, about 360 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2105.04906): linear probe 73.2 (top-1).
     """
     model = _model("vicreg", (8192, 8192, 8192), "batch")
@@ -150,7 +150,7 @@ def vicreg_cifar10(source: str = "cifar10") -> RunConfig:
     """VICReg on CIFAR-10 as in the comparison of arXiv:2505.12477: LARS 5, batch 256, 1,000 epochs; here ResNet-18.
 
     Command: ``vergence train cifar10 --recipe vicreg_cifar10 --out runs/vicreg_cifar10``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.9 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn, ResNet-18, 1,000 epochs, LARS 0.3 with a trust coefficient of 0.02): online classifier 92.07.
     """
     model = _model("vicreg", (2048, 2048, 2048), "batch", {}, "resnet18-cifar")
@@ -161,7 +161,7 @@ def barlow_twins_imagenet(source: str = "imagenet") -> RunConfig:
     """Barlow Twins on ImageNet-1K: ResNet-50, three layers of 8192, LARS 0.2 per 256 images at batch 2048, 1,000 epochs.
 
     Command: ``vergence train PATH --recipe barlow_twins_imagenet --devices 32 --out runs/barlow_twins_imagenet``
-    Device and time: 32 data-center GPUs; not run by us.
+    Device and time: 32 data-center GPUs, about 360 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (arXiv:2103.03230): linear probe 73.2 (top-1), with 0.0048 per 256 images for biases and normalization.
     """
     model = _model("barlow_twins", (8192, 8192, 8192), "batch", {"redundancy": 0.0051})
@@ -174,7 +174,7 @@ def moco_imagenet(source: str = "imagenet") -> RunConfig:
     As the released code, with crops from 0.2 of the image and no batch normalization behind the predictor.
 
     Command: ``vergence train PATH --recipe moco_imagenet --devices 16 --out runs/moco_imagenet``
-    Device and time: 16 data-center GPUs; not run by us.
+    Device and time: 16 data-center GPUs, about 140 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (facebookresearch/moco-v3): linear probe 72.8 (top-1).
     """
     model = _model("moco", (4096, 256), "batch_last", {"hidden": 4096, "temperature": 1.0, "last_norm": False})
@@ -186,7 +186,7 @@ def swav_imagenet(source: str = "imagenet") -> RunConfig:
     """SwAV on ImageNet-1K without small crops: ResNet-50, 3,000 prototypes, LARS 4.8 at batch 4096, 400 epochs.
 
     Command: ``vergence train PATH --recipe swav_imagenet --devices 64 --out runs/swav_imagenet``
-    Device and time: 64 data-center GPUs; not run by us.
+    Device and time: 64 data-center GPUs, about 140 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (facebookresearch/swav, 2 x 224 pixels): linear probe 70.1 (top-1).
     """
     model = _model("swav", (2048, 128), "batch")
@@ -198,7 +198,7 @@ def lejepa_imagenette(source: str = "imagenette") -> RunConfig:
     """LeJEPA on Imagenette as in its authors' minimal example, with two views: ViT-S/8, 128 pixels, AdamW 2e-3, 800 epochs.
 
     Command: ``vergence train PATH --recipe lejepa_imagenette --out runs/lejepa_imagenette`` (needs the extra timm)
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 3.1 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (rbalestr-lab/lejepa, four views, lambda 0.02, 256 directions): linear probe 90.7, 200 minutes.
     """
     model = _model("lejepa", (2048, 2048, 16), "batch", {"weight": 0.02, "slices": 256}, "timm:vit_small_patch8_224")
@@ -221,7 +221,7 @@ def contrastive_cifar10(source: str = "cifar10") -> RunConfig:
     """SimCLR on CIFAR-10: ResNet-18, a head of 2048, 2048 and 256, temperature 0.5, LARS 5, 1,000 epochs.
 
     Command: ``vergence train cifar10 --recipe contrastive_cifar10 --out runs/contrastive_cifar10``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.9 GPU-hours by its operations (``docs/methods.md``); not run by us.
     It is the CIFAR-10 setting of arXiv:2505.12477, there with a ResNet-50; solo-learn reports 90.74 for another setting.
     """
     model = _model("contrastive", (2048, 2048, 256), "batch", {"temperature": 0.5}, "resnet18-cifar")
@@ -232,7 +232,7 @@ def contrastive_imagenet(source: str = "imagenet") -> RunConfig:
     """SimCLR on ImageNet-1K for 100 epochs: ResNet-50, a head of 2048 and 128, temperature 0.1, LARS 0.075 sqrt(4096).
 
     Command: ``vergence train PATH --recipe contrastive_imagenet --devices 8 --out runs/contrastive_imagenet``
-    Device and time: eight data-center GPUs; not run by us.
+    Device and time: eight data-center GPUs, about 35 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reported (arXiv:2011.10566, table 4): linear probe 66.5 (top-1), reproduced by its authors, of SimCLR (arXiv:2002.05709).
     """
     model = _model("contrastive", (2048, 128), "batch", {"temperature": 0.1})
@@ -314,7 +314,7 @@ def barlow_twins_solo_learn(source: str = "cifar10") -> RunConfig:
     """Barlow Twins on CIFAR-10 as in solo-learn: three layers of 2048, a tenth of the loss, LARS 0.3.
 
     Command: ``vergence train cifar10 --recipe barlow_twins_solo_learn --calibration-share 0 --out runs/barlow_twins``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.9 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn): online classifier 92.10.
     """
     model = _model("barlow_twins", (2048, 2048, 2048), "batch", {"redundancy": 0.0051, "scale": 0.1}, "resnet18-cifar")
@@ -325,7 +325,7 @@ def byol_solo_learn(source: str = "cifar10") -> RunConfig:
     """BYOL on CIFAR-10 as in solo-learn: heads of 4096 and 256, momentum from 0.99 to 1, LARS 1.0.
 
     Command: ``vergence train cifar10 --recipe byol_solo_learn --calibration-share 0 --out runs/byol``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 2.5 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn): online classifier 92.58.
     """
     model = _model("byol", (4096, 256), "batch", {"hidden": 4096}, "resnet18-cifar")
@@ -336,7 +336,7 @@ def contrastive_solo_learn(source: str = "cifar10") -> RunConfig:
     """SimCLR on CIFAR-10 as in solo-learn: a head of 2048 and 256, temperature 0.2, LARS 0.4.
 
     Command: ``vergence train cifar10 --recipe contrastive_solo_learn --calibration-share 0 --out runs/contrastive``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.9 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn, whose head has no normalization): online classifier 90.74.
     """
     model = _model("contrastive", (2048, 256), "batch", {"temperature": 0.2}, "resnet18-cifar")
@@ -347,7 +347,7 @@ def simsiam_solo_learn(source: str = "cifar10") -> RunConfig:
     """SimSiam on CIFAR-10 as in solo-learn: three layers of 2048, a predictor of 512, SGD 0.5.
 
     Command: ``vergence train cifar10 --recipe simsiam_solo_learn --calibration-share 0 --out runs/simsiam``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.9 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn, with the predictor's learning rate kept constant): online classifier 90.51.
     """
     views = ViewConfig(crop=(0.08, 1.0), blur=0.5)
@@ -359,7 +359,7 @@ def vicreg_solo_learn(source: str = "cifar10") -> RunConfig:
     """VICReg on CIFAR-10 as in solo-learn: three layers of 2048, weights 25, 25, 1, LARS 0.3.
 
     Command: ``vergence train cifar10 --recipe vicreg_solo_learn --calibration-share 0 --out runs/vicreg``
-    Device and time: one data-center GPU; not run by us.
+    Device and time: one data-center GPU, about 1.9 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Reference (solo-learn): online classifier 92.07. It adds the variances' terms of the two views, which are averaged here: the
     weight is 50 for that reason.
     """

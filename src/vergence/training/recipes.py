@@ -175,7 +175,7 @@ def vje_cifar10(source: str = "cifar10") -> RunConfig:
     """VJE as in the paper's CIFAR-10 experiment: ResNet-18 (3x3 stem, no max-pool), SGD 0.05, 800 epochs.
 
     Command: ``vergence train cifar10 --recipe vje_cifar10 --out runs/vje_cifar10``
-    Device and time: one data-center GPU; not yet run by us.
+    Device and time: one data-center GPU, about 1.5 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (table 2): kNN (k = 30) 89.98 and linear probe 92.1 on z; 89.02 and 90.8 on the posterior mean.
     """
     return RunConfig(
@@ -190,7 +190,7 @@ def vje_cifar10_200(source: str = "cifar10") -> RunConfig:
     """`vje_cifar10` for 200 epochs, the setting of the paper's ablations.
 
     Command: ``vergence train cifar10 --recipe vje_cifar10_200 --out runs/vje_cifar10_200``
-    Device and time: one data-center GPU; not yet run by us.
+    Device and time: one data-center GPU, about 0.37 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (table 5, nu = 3): kNN (k = 30) 86.2, linear probe 88.9; posterior variance mean 0.32, CV 0.78 (table 7).
     """
     return override(vje_cifar10(source), epochs=200)
@@ -200,7 +200,7 @@ def vje_oneclass_cifar10(source: str = "cifar10", inlier: int = 0) -> RunConfig:
     """VJE on one class of CIFAR-10; the other nine are the anomalies of the evaluation.
 
     Command: ``vergence train cifar10 --recipe vje_oneclass_cifar10 --keep-classes 3 --out runs/oneclass_3``
-    Device and time: one data-center GPU; not yet run by us.
+    Device and time: one data-center GPU, about 0.15 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (table 3, nu = 0.5, beta = 1): AUROC of the joint score .872 .976 .851 .828 .884 .897 .909 .935 .940 .937 for classes
     0 to 9, mean 0.903. The paper prints a learning rate of 5e-6, equal to its weight decay and perhaps a misprint; it is used as
     printed: also run ``--lr 5e-4`` and ``--lr 5e-3`` for comparison.
@@ -213,7 +213,7 @@ def vje_stl10(source: str = "stl10") -> RunConfig:
     """VJE on STL-10's 105,000 training and unlabeled images at 96 pixels, ResNet-18 with its standard stem, 200 epochs.
 
     Command: ``vergence train stl10 --recipe vje_stl10 --out runs/vje_stl10``
-    Device and time: one data-center GPU; not yet run by us.
+    Device and time: one data-center GPU, about 0.46 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (table 5, nu = 3): kNN (k = 30) 79.7, linear probe 85.1. The paper does not name its pre-training split.
     """
     return override(vje_cifar10_200(source), encoder="resnet18-imagenet", workers=8)
@@ -223,7 +223,7 @@ def vje_imagenet(source: str = "imagenet") -> RunConfig:
     """VJE on ImageNet-1K as a folder of classes: ResNet-50, 100 epochs with 10 of warm-up, MoCo v2 views with blur.
 
     Command: ``vergence train PATH --recipe vje_imagenet --devices 8 --out runs/vje_imagenet``
-    Device and time: eight data-center GPUs; not run by us.
+    Device and time: eight data-center GPUs, about 35 GPU-hours by its operations (``docs/methods.md``); not run by us.
     Paper (table 1): linear probe 65.6 (top-1). Images are decoded to 256 pixels, short side, and cropped to the center square
     before the random crop; the paper crops the whole image.
     """
