@@ -497,26 +497,42 @@ def cost_table() -> str:
     return grid(["objective", *head], [*body, ["rounds, commit", *rounds]])
 
 
+def best_control(lines: list[dict]) -> str:
+    """Returns the mean AUROC of the control that is best on average over seeds, and its name; nothing where none was measured."""
+    measured = [row["controls"] for row in lines if "controls" in row]
+    if not measured:
+        return ""
+    means = {name: statistics.mean(one[name] for one in measured) for name in measured[0]}
+    name = max(means, key=means.__getitem__)
+    return f"{means[name]:.4f} ({name})"
+
+
 def folder_table() -> str:
     """Lines of ``folder.py``: means over the seeds of the last row of each setting."""
-    last = {(row["kind"], row["share"], row["seed"]): row for row in rows("folder") if row["n"] == 3000}
+    last = {(row["kind"], row["share"], row["seed"]): row for row in rows("folder") if row["n"] in (600, 3000)}
     found = defaultdict(list)
     for (kind, share, _), row in last.items():
         found[share, kind].append(row)
     body = []
-    for (share, kind), lines in sorted(found.items(), key=lambda one: (one[0][0], one[1][0]["kind"])):
+    for (share, kind), lines in sorted(found.items(), key=lambda one: (one[0][1] == "cells", one[0])):
 
         def mean(name: str, digits: int = 0, lines: list = lines) -> str:
             return f"{statistics.mean(row[name] for row in lines):.{digits}f}"
 
+        cells = kind == "cells"
         what = f"{100 * share:g} % {kind}" if share else "photographs alone"
-        ranked = [mean("auroc", 4), f"{100 * float(mean('precision', 4)):.0f} %"] if share else ["", ""]
+        if cells:
+            what = f"tiles of blood cells, {100 * share:g} % altered" if share else "tiles of blood cells alone"
+        ranked = ["", "", ""]
+        if share:
+            ranked = [mean("auroc", 4), best_control(lines), f"{100 * float(mean('precision', 4)):.0f} %"]
         groups = f"{mean('grouped_odd')} and {mean('grouped_others')}"
         body.append([what, str(len(lines)), *ranked, f"{mean('flagged_odd')} and {mean('flagged_others')}", groups])
     head = [
         "planted",
         "seeds",
         "AUROC",
+        "AUROC of the best control",
         "oddities among as many first items",
         "flagged: oddities and others",
         "in groups: oddities and others",
