@@ -398,6 +398,7 @@ def test_a_plain_objective_is_scored_by_its_detector(tmp_path):
         "run --trust-code, or what is unusual: vergence score" in found.stdout
         and "154 items to train, 38 to calibrate" in found.stdout
     )
+    assert f"vergence score {tmp_path / 'run'} NEW --trust-code --out scores.csv" in found.stdout
     assert call("score", tmp_path / "run", "digits", "--out", tmp_path / "s.csv", "--trust-code").returncode == 0
     assert call("evaluate", tmp_path / "run", "--no-probes", "--trust-code").returncode == 0
     assert call("report", tmp_path / "run").returncode == 0

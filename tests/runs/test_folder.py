@@ -248,6 +248,7 @@ def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(t
     total = sum(map(bool, found.leak))
     assert total == sum(near) + 2, "no other one"
     assert f"copies or near-duplicates of items in the other source: {total}" in found.lines()
+    assert "t080.png is t000.png" in found.lines()[-1] and "turned and cropped copies are not looked for" in found.lines()[-1]
     page = (tmp_path / "s.csv.html").read_text()
     assert "t090.png, and t020.png of the other source" in page and page.count("of the other source</h3>") == total
     header, row = (tmp_path / "s.csv").read_text().splitlines()[::91][:2]
@@ -358,7 +359,7 @@ def test_what_lies_beside_the_middle_of_wide_images_is_said_not_to_be_seen(tmp_p
         Image.fromarray(image.permute(1, 2, 0).numpy()).resize((80 if i < 3 else 40, 40)).save(place / f"{i:03d}.png")
     found = score_folder(place, workers=0)
     words = "3 of 30 images are not square, and only their middle is judged, 50% of the area: what lies beside it is not seen"
-    assert words in found.notes and f"warning: {words}" in capsys.readouterr().err
+    assert words in found.notes and f"note: {words}" in capsys.readouterr().err
     for i in range(3):
         (place / f"{i:03d}.png").unlink()
     assert not any("not square" in note for note in score_folder(place, workers=0).notes)

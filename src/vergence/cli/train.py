@@ -101,7 +101,7 @@ def _next(run: "Run") -> str:
     trust = " --trust-code" if run.folder.config.model.needs_import else ""
     folder = shlex.quote(str(run.folder.path))
     judged = run.folder.metadata.kind == "pairs" and isinstance(run.method.objective, ConditionalObjective)
-    score = f"vergence score {folder}{' NEW_PAIRS --pairs' if judged else ''}{trust} --out scores.csv"
+    score = f"vergence score {folder}{' NEW_PAIRS --pairs' if judged else ' NEW'}{trust} --out scores.csv"
     unusual = f", or what is unusual: {score}" if (run.folder.path / FILE).exists() else ""
     return f"vergence evaluate {folder}{trust}{unusual}"
 

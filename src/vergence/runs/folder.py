@@ -90,9 +90,11 @@ def score_folder(
         if shared is not None:
             found.leak = [shared.names.get(name, "") for name in found.names]
             found.notes += shared.notes
-        found.notes += _unseen(sizes, items.shape)
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)
+        for note in (unseen := _unseen(sizes, items.shape)):
+            print(f"note: {note}", file=sys.stderr)
+        found.notes += unseen
         if out is not None:
             found.write(Path(out))
             write_skipped(Path(f"{out}.skipped.csv"), items.skipped)

@@ -41,6 +41,7 @@ __all__ = ["Judged", "Kept", "judge"]
 
 SHOWN, WRITTEN = 10, 4096  # oddities that are printed; rows that are written at a time
 TYPICAL, NEAREST = 5_000, 3
+LEAKS = 3  # that are printed
 FEWEST_TAIL = FEWEST_GROUPED = 100  # items
 LARGEST_GROUP = 0.05  # share of the items in an odd group, at most
 
@@ -123,7 +124,14 @@ class Judged:
         counted = {"copies of other items": copies, "near-duplicates of other items": near}
         counted["copies or near-duplicates of items in the other source"] = sum(map(bool, self.leak))
         shared = [] if any(self.leak) or not self.leak else ["no item is a copy or near-duplicate of one in the other source"]
-        return [*shared, found, *clusters, *(f"{what}: {count:,}" for what, count in counted.items() if count)]
+        also = [f"{what}: {count:,}" for what, count in counted.items() if count]
+        return [*shared, found, *clusters, *also, *([self._about_leaks()] if self.leak else [])]
+
+    def _about_leaks(self) -> str:
+        """Returns some of the items that another source holds, and which copies of them are not looked for."""
+        some = [f"{name} is {other}" for name, other in zip(self.names, self.leak, strict=True) if other][:LEAKS]
+        shown = f"for instance {', '.join(some)}; " if some else ""
+        return f"{shown}mirrored, turned and cropped copies are not looked for"
 
     def about(self, group: Group) -> str:
         """Returns what an odd group is, in a sentence."""
