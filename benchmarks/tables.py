@@ -497,6 +497,31 @@ def cost_table() -> str:
     return grid(["objective", *head], [*body, ["rounds, commit", *rounds]])
 
 
+def recipe_costs_table() -> str:
+    """Lines of ``recipe_costs.py``, of the last row of each recipe."""
+    body = []
+    for name, row in sorted({row["recipe"]: row for row in rows("recipe_costs")}.items()):
+        seen = f"{row['items']:,} x {row['epochs']:,} at {row['size']} px"
+        hours = float(f"{row['hours']:.2g}")
+        body.append(
+            [
+                f"`{name}`",
+                seen,
+                f"{row['gflop']:.1f}",
+                f"{row['exaflop']:.2g}",
+                f"{hours:,.2g}" if hours < 10 else f"{hours:,.0f}",
+            ]
+        )
+    head = [
+        "recipe",
+        "images x epochs",
+        "operations an image and epoch, 10^9",
+        "operations of the training, 10^18",
+        "hours at 50 TFLOP/s",
+    ]
+    return grid(head, body)
+
+
 def best_control(lines: list[dict]) -> str:
     """Returns the mean AUROC of the control that is best on average over seeds, and its name; nothing where none was measured."""
     measured = [row["controls"] for row in lines if "controls" in row]
@@ -897,7 +922,11 @@ PAGES = {
         },
         "samples": samples_table,
     },
-    ROOT / "docs" / "methods.md": {"methods": functools.partial(summary, methods_tables, "every"), "peers": peers_table},
+    ROOT / "docs" / "methods.md": {
+        "methods": functools.partial(summary, methods_tables, "every"),
+        "recipe-costs": recipe_costs_table,
+        "peers": peers_table,
+    },
     ROOT / "docs" / "trained.md": {"distilled": distilled_table, "from-random": from_random_table},
     ROOT / "docs" / "encoders.md": {"pretrained": pretrained_table, "duplicates": duplicates_table},
     ROOT / "docs" / "advice.md": {
