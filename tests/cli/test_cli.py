@@ -442,6 +442,10 @@ def test_advise_on_vectors(tmp_path):
     np.savez(tmp_path / "v.npz", x=rng.normal(size=(300, 6)), labels=np.arange(300) % 3)
     found = call("advise", tmp_path / "v.npz", "--out", tmp_path / "a", "--set", "noise=0.1")
     assert found.returncode == 0 and "no mask" in found.stdout, found.stderr
+    assert "a sub-folder for each class" not in found.stdout
+    np.save(tmp_path / "v.npy", rng.normal(size=(60, 6)))
+    found = call("advise", tmp_path / "v.npy", "--out", tmp_path / "b", "--set", "noise=0.1", "--draws", "2")
+    assert "labels make the answer surer: a sub-folder for each class" in found.stdout, found.stderr
 
 
 def test_advise_refuses_what_it_cannot_use(run, tmp_path):
@@ -479,7 +483,7 @@ def test_a_folder_is_judged_by_itself(run, tmp_path):
     folder = photographs(tmp_path / "photos")
     found = call("score", folder, "--out", tmp_path / "s.csv")
     assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "the most unusual first" in found.stdout
-    assert f"and pictures to {tmp_path / 's.csv.html'}" in found.stdout and (tmp_path / "s.csv.html").is_file()
+    assert f"and a page to {tmp_path / 's.csv.html'}" in found.stdout and (tmp_path / "s.csv.html").is_file()
     assert call("score", run, "--out", tmp_path / "t.npz").returncode == 0
     other = tmp_path / "other"
     shutil.copytree(folder, other)

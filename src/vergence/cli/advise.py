@@ -62,6 +62,8 @@ def advise(command: Advise) -> None:
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
     show_advice(advice.to_dict())
+    if not advice.facts.labeled and command.labels:
+        print("labels make the answer surer: a sub-folder for each class, or an array labels beside images in a .npz file")
     skipped = advice.facts.skipped
     listed = f"; {skipped} files could not be read: {command.out / 'skipped.csv'}" if skipped else ""
     print(f"wrote {command.out / 'report.html'}{listed}")
