@@ -444,7 +444,7 @@ def test_advise_on_vectors(tmp_path):
     assert found.returncode == 0 and "no mask" in found.stdout, found.stderr
     assert "a sub-folder for each class" not in found.stdout
     np.save(tmp_path / "v.npy", rng.normal(size=(130, 6)))
-    found = call("advise", tmp_path / "v.npy", "--out", tmp_path / "b", "--set", "noise=0.1", "--draws", "2")
+    found = call("advise", tmp_path / "v.npy", "--out", tmp_path / "b", "--set", "noise=0.1", "--draws", "4")
     assert "labels make the answer surer: a sub-folder for each class" in found.stdout, found.stderr
 
 
