@@ -23,7 +23,7 @@ __all__ = ["build", "fit", "n_answers", "predict", "sample", "score"]
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
 PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
-DRAWS = 64  # targets by which components are told apart
+DRAWS = 32  # targets by which components are told apart
 FEW = 20  # held-out pairs below which no scores are reported
 
 
