@@ -292,6 +292,7 @@ def main() -> None:
     if a.tiny:
         a.methods, a.chosen, a.controls = ["simsiam"], ["searched", "control"], ["pca", "patches"]
         a.seeds, a.foreign = [0], ["noise"]
+        a.seconds, a.earlier_search = None, False
         a.limit, a.epochs, a.batch_size, a.shown, a.rates, a.steps = 64, 1, 16, 40, [SEARCHED[0]], 1
         a.settings |= {"size": 8}
         a.options = {"simsiam": {"options": {"hidden": 8}, "projector": (16, 16)}}
