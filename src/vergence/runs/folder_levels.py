@@ -85,7 +85,7 @@ class FolderLevels(nn.Module):
 
 
 def _summary(x: Tensor) -> Tensor:
-    """Returns statistics of whole images: color, contrast, sharpness, noise; (B, 28) of color images, (B, 17) of gray ones."""
+    """Returns statistics of whole images: color, contrast, sharpness, noise; (B, 28) of color images, (B, 14) of gray ones."""
     found = [pixel_statistics(x, grid=1)]
     if x.shape[1] == 3:
         light = to_unit(x, torch.float32)
