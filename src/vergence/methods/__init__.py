@@ -12,6 +12,7 @@ from vergence.utils.names import unknown
 
 __all__ = ["ImageMethod", "Method", "get", "names"]
 
+HINT = "objectives on pairs are chosen by --objective"  # of an unknown name
 OTHERS = ("core", "paired", "parts")  # of this folder
 
 
@@ -38,7 +39,7 @@ def get(name: str) -> type[ImageMethod]:
         'VariationalAutoencoder'
     """
     if name not in names():
-        raise unknown("method", name, names(), "objectives on pairs are chosen by --objective")
+        raise unknown("method", name, names(), HINT)
     module = importlib.import_module(f"{__name__}.{name}")
     classes = [
         member

@@ -354,7 +354,8 @@ def of_method(name: str) -> str:
     known = [recipe.removesuffix("_small") for recipe in names() if hasattr(image_recipes, recipe) and recipe.endswith("_small")]
     if name in known:
         return f"{name}_small"
-    methods.get(name)  # an unknown name ends here
+    if name not in methods.names():
+        raise unknown("method", name, known, methods.HINT)
     found = f"found none of method '{name}'; write it in training/image_recipes.py, or name another with --recipe"
     raise ValueError(f"expected a recipe {name}_small, {found}")
 
