@@ -38,7 +38,6 @@ from vergence.detection import pixel_statistics
 KINDS = ("digits", "clothes", "noise", "mixed")
 SHARES = (0.005, 0.02, 0.05)
 CELLS = "cells"  # the kind of oddities among tiles of blood cells
-ALTERED = ("photograph", "drawing", "black", "blurred", "inverted", "gray", "dark")
 SIDE, SIGMA = 64, 1.07  # of a tile; of its blur, 4 pixels of the 240 that it had
 NEIGHBORS, COMPONENTS = 5, 64  # of the controls
 
@@ -81,16 +80,9 @@ def altered(root: Path, spare: torch.Tensor, n: int, seed: int) -> torch.Tensor:
     others = F.interpolate(sample(CIFAR10(root).data, n, seed).permute(0, 3, 1, 2).float(), size=SIDE, mode="bicubic")
     strokes = 255 - F.interpolate(gray(MNIST, root, n, seed).float(), size=SIDE)
     x = spare[:n].float()
-    kinds = {
-        "photograph": others,
-        "drawing": strokes,
-        "black": torch.zeros_like(x),
-        "blurred": gaussian_blur(x, [9, 9], [SIGMA, SIGMA]),
-        "inverted": 255 - x,
-        "gray": x.mean(1, keepdim=True).expand_as(x),
-        "dark": x / 4,
-    }
-    return torch.stack([kinds[ALTERED[i % len(ALTERED)]][i] for i in range(n)]).clamp(0, 255).byte()
+    gray_ones = x.mean(1, keepdim=True).expand_as(x)
+    kinds = [others, strokes, torch.zeros_like(x), gaussian_blur(x, [9, 9], [SIGMA, SIGMA]), 255 - x, gray_ones, x / 4]
+    return torch.stack([kinds[i % len(kinds)][i] for i in range(n)]).clamp(0, 255).byte()
 
 
 def photographs(root: Path, kind: str, m: int, n: int, seed: int) -> torch.Tensor:

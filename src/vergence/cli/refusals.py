@@ -13,7 +13,7 @@ WRONG_VALUE = re.compile(r"Error parsing (\S+): .*?(could not convert string to 
 WRONG_CHOICE = re.compile(r"invalid choice '(.*?)' for argument '(\S+)'\. Expected one of \((.*?),?\)")
 UNKNOWN = re.compile(
     r"Unrecognized (?:or misplaced )?options: (.*?)"
-    r"(?: (?:Perhaps you meant|Arguments similar to|Arguments are applied).*| Available subcommands: (.*))?$"
+    r"(?: (?:Perhaps you meant|Arguments similar to|Arguments are applied|Available subcommands:).*)?$"
 )
 AVAILABLE = re.compile(r"Available subcommands: ((?:[a-z]+, )+[a-z]+)")
 NO_TYPE = re.compile(r"Error parsing (\S+): no type matching (.*?) could be instantiated from (\[.*?\])")
@@ -39,10 +39,9 @@ def in_one_line(text: str, arguments: Sequence[str]) -> str:
     words = [word for word in arguments[: 2 if arguments[:1] == ["density"] else 1] if re.fullmatch(r"[a-z]+", word)]
     if found := COMMANDS.search(said):
         return f"expected a command after {' '.join(['vergence', *words])}, found none: there are {found[1]}"
-    found = UNKNOWN.search(said)
     there = AVAILABLE.search(said)
-    name = arguments[1] if arguments[:1] == ["density"] and len(arguments) > 1 else arguments[0] if arguments else ""
-    if found is not None and there and name not in there[1].split(", "):
+    name = next(iter(arguments[1:] if arguments[:1] == ["density"] else arguments), "")
+    if UNKNOWN.search(said) and there and name not in there[1].split(", "):
         return _no_command(name, there[1])
     command = " ".join(["vergence", *words])
     return f"{_what(said, _similar(inner, command))}; {command} --help lists the options"

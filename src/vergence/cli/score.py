@@ -87,7 +87,7 @@ def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisi
     settings: dict[str, Any] = {**_rates(command), "fpr": command.fpr}
     settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
     found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
-    print_written(command.out, found.rows, Path(f"{command.out}.html"))
+    print_written(command.out, found.rows, page=True)
     return found
 
 
@@ -99,7 +99,7 @@ def _of_pairs(command: Score, run: "Run", items: "Items", confirmed: list[str] |
     if given := [name for name, used in wrong.items() if used]:
         raise ValueError(f"expected --pairs without {given[0]}, found both; leave one out")
     found = score_pairs(run, items, command.out, batch_size=command.batch_size, **_rates(command))
-    print_written(command.out, found.rows, Path(f"{command.out}.html"))
+    print_written(command.out, found.rows, page=True)
     return found
 
 
@@ -122,7 +122,7 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
         source = f"{data.source}:train" if data.source in BUILT_IN else data.source
     settings: dict[str, Any] = {"confirmed": confirmed, "leaks_from": command.leaks_from, "root": command.data_root}
     found = score_folder(source, command.out, run=run, **_rates(command), **settings)
-    print_written(command.out, len(found.names), Path(f"{command.out}.html"))
+    print_written(command.out, len(found.names), page=True)
     return found
 
 

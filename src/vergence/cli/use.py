@@ -108,15 +108,15 @@ def embed(command: Embed) -> None:
     print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
 
 
-def print_written(out: Path, rows: int, page: Path | None = None) -> None:
-    """Prints how many rows were written, the page beside them, and where what could not be read is listed."""
+def print_written(out: Path, rows: int, page: bool = False) -> None:
+    """Prints how many rows were written, the page beside them if there is one, and where what could not be read is listed."""
     skipped = out.with_name(f"{out.name}.skipped.csv")
     bad = ""
     if skipped.exists():
         with skipped.open(newline="", encoding="utf-8") as file:
             n = sum(1 for _ in csv.reader(file)) - 1
         bad = f"; {skipped} lists {n:,} that could not be read"
-    print(f"wrote {rows} rows to {out}{f', and a page to {page}' if page else ''}{bad}")
+    print(f"wrote {rows} rows to {out}{f', and a page to {out}.html' if page else ''}{bad}")
 
 
 def report(command: Report) -> None:

@@ -4,8 +4,8 @@ r"""Scores of items among which oddities are, without a reference: robust fits, 
    trimmed likelihood): a cluster of oddities then attracts none of them.
 2. The squared Mahalanobis distance d^2 of each item in the fold that was left out, t = log d^2, is compared with all others by
    quantiles that oddities do not move: s = (t - median) / ((upper quartile - median) / 0.6745).
-3. Of the level ``summary``, which has few features, d is the distance to the fifth neighbor in the other folds instead, each
-   feature in units of its robust deviation: items of several kinds are no one Gaussian, and a few hundred items tell d apart.
+3. The level ``summary`` has few features, so d is the distance to the fifth neighbor in the other folds instead, with each
+   feature in units of its robust deviation: one Gaussian does not fit items of several kinds, and neighbors need few items.
 4. The score is the largest s over the levels: an oddity shows at one level, and looks most typical at others.
 """
 
