@@ -244,6 +244,21 @@ def test_the_mode_is_an_answer_and_not_their_average():
     assert many.mode.flatten().tolist() == [5, -5]
 
 
+def test_answers_are_the_information_that_a_sample_has_of_its_component():
+    weights, mean, std = [0.2, 0.5, 0.3], [-1.0, 0.5, 4.0], [0.5, 1.0, 0.7]
+
+    def integrand(z):
+        joint = [w * stats.norm(m, s).pdf(z) for w, m, s in zip(weights, mean, std, strict=True)]
+        return sum(j * math.log(j / sum(joint) / w) for j, w in zip(joint, weights, strict=True) if j > 0)
+
+    information = integrate.quad(integrand, -8, 12, points=mean, limit=200)[0]
+    variance = torch.tensor(std)[:, None, None].square()
+    p = GaussianMixture(torch.tensor(weights).log(), torch.tensor(mean)[:, None], variance)
+    state = torch.get_rng_state()
+    assert p.n_answers(draws=20000).item() == pytest.approx(math.exp(information), rel=0.02)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients(kind):
     S = covariance(kind, K)

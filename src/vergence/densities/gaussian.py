@@ -248,6 +248,28 @@ class GaussianMixture(Distribution):
         between: Tensor = self.mixture_distribution.entropy()
         return within + between
 
+    def n_answers(self, draws: int = 32, seed: int = 0) -> Tensor:
+        """Returns the effective number of answers, (...) in [1, K]: of components that a sample tells apart.
+
+        It is exp I(k; z), the exponential of the information in nats that a sample has of its component, by Monte Carlo.
+        Components that are far apart count by the entropy of their weights; components that coincide count as one.
+
+        Args:
+            draws: Samples of each mixture.
+            seed: Seed of the samples; torch's random state is left as it is.
+
+        Example:
+            >>> mean, weights = torch.tensor([[[-5.0], [5.0]], [[0.0], [0.0]]]), torch.tensor([0.5, 0.5]).log()
+            >>> GaussianMixture(weights, mean, torch.eye(1)).n_answers().round(decimals=2).tolist()
+            [2.0, 1.0]
+        """
+        device = self.component_distribution.loc.device
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            left = sum(torch.special.entr(self.responsibilities(self.sample())).sum(-1) for _ in range(draws)) / draws
+            found: Tensor = (self.mixture_distribution.entropy() - left).clamp(min=0).exp()
+        return found
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> "GaussianMixture":
         """Returns the distribution with a larger batch shape, without copying."""
         batch = torch.Size((*batch_shape, self.weights.shape[-1]))

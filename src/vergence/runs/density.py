@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vergence import mixtures
 from vergence.data.tables import Pairs
@@ -18,12 +16,11 @@ from vergence.utils.checks import require_within
 from vergence.utils.names import did_you_mean
 from vergence.utils.parts import open_parts
 
-__all__ = ["build", "fit", "n_answers", "predict", "sample", "score"]
+__all__ = ["build", "fit", "predict", "sample", "score"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
 PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
-DRAWS = 32  # targets by which components are told apart
 FEW = 20  # held-out pairs below which no scores are reported
 
 
@@ -118,35 +115,11 @@ def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) 
         answers = {"mean": model.predict(c), "mode": model.predict_mode(c), "low": low, "high": high}
         density = model.conditional(c)
         if hasattr(density, "mixture_distribution"):
-            answers["answers"] = n_answers(density).cpu().numpy()
+            answers["answers"] = density.n_answers().cpu().numpy()
         return answers
 
     job = {"job": "predict", "model": of_estimator(model), "source": of_array(contexts), "level": level}
     return _write(out, job, len(contexts), lambda block: rows(contexts[block]))
-
-
-def n_answers(density: Any) -> Tensor:
-    """Returns the effective number of answers of mixtures: of components that a target tells apart, (B,).
-
-    It is the exponential of the information that a target has of its component. Components that are far apart count by the
-    entropy of their weights; components that coincide count as one.
-
-    Args:
-        density: Mixtures of batch (B,), a `vergence.densities.GaussianMixture`.
-
-    Example:
-        >>> from vergence.densities import GaussianMixture
-        >>> mean = torch.tensor([[[-5.0], [5.0]], [[0.0], [0.0]]])
-        >>> weights = torch.tensor([0.5, 0.5]).log().expand(2, 2)
-        >>> n_answers(GaussianMixture(weights, mean, torch.eye(1).expand(2, 2, 1, 1))).round(decimals=2).tolist()
-        [2.0, 1.0]
-    """
-    device = density.mean.device
-    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
-        left = sum(torch.special.entr(density.responsibilities(density.sample())).sum(-1) for _ in range(DRAWS)) / DRAWS
-        found: Tensor = (density.mixture_distribution.entropy() - left).clamp(min=0).exp()
-    return found
 
 
 def sample(model: Any, contexts: np.ndarray, out: Path, *, n: int = 10, seed: int = 0) -> int:
