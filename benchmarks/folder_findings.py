@@ -10,8 +10,8 @@ bursts      3,000 images: photographs and 1, 4, 9 or 19 changed copies of each (
             photographs share their label of `near_groups` with all of their copies, and how many images share it with another
             photograph or its copies
 leaks       CIFAR-10's test part against the CIFAR-100 images (`cifar100_subset.npz`), which share one picture
-planted     1,000 photographs and 100 of 5,000 others saved once more, as above, against the 5,000: what
-            ``vergence score FOLDER --leaks-from OTHER`` names
+planted     1,000 photographs and 150 of 5,000 others saved once more, as above, mirrored or turned by a quarter, against the
+            5,000: what ``vergence score FOLDER --leaks-from OTHER`` names
 flags       shares of clean folders that are flagged; of the same images spoiled, how many
 speed       50,000 items of 256 features
 """
@@ -46,6 +46,7 @@ from vergence.runs.leaks import leaked
 
 HEAP = 60
 HOWS = ("JPEG", "resized", "shifted", "brighter")
+MOVED = {"mirrored": lambda y: y.flip(-1), "turned": lambda y: y.rot90(1, (-2, -1))}
 PARTS = ("groups", "duplicates", "bursts", "leaks", "planted", "flags", "speed")
 
 
@@ -90,6 +91,8 @@ def saved_again(image: torch.Tensor, how: str) -> torch.Tensor:
     elif how == "resized":
         picture = picture.resize((28, 28), Image.Resampling.BICUBIC).resize((32, 32), Image.Resampling.BICUBIC)
     y = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    if how in MOVED:
+        return MOVED[how](y)
     if how == "shifted":
         return y.roll(1, 2)
     return (1.1 * y.float()).clamp(max=255).byte() if how == "brighter" else y
@@ -134,17 +137,18 @@ def bursts(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
 
 
 def planted_leaks(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
-    n, new, copies = (500, 100, 20) if options.tiny else (5000, 1000, 100)
+    n, new, copies = (500, 100, 30) if options.tiny else (5000, 1000, 150)
+    hows = (*HOWS, *MOVED)
     torch.manual_seed(seed)
     chosen = x[torch.randperm(len(x))[: n + new]]
-    copied = torch.stack([saved_again(chosen[i], HOWS[i % 4]) for i in range(copies)])
+    copied = torch.stack([saved_again(chosen[i], hows[i % len(hows)]) for i in range(copies)])
     start = time.perf_counter()
     found = leaked(ArrayItems(torch.cat([chosen[n:], copied])), ArrayItems(chosen[:n])).names
     seconds = time.perf_counter() - start
     right = [found.get(str(new + i)) == str(i) for i in range(copies)]
     values = {"part": "planted", "items": [n, new + copies], "planted": copies, "found": sum(right)}
     values |= {"others": len(found) - sum(right), "seconds": round(seconds, 1)}
-    values |= {how: sum(right[i::4]) / len(right[i::4]) for i, how in enumerate(HOWS)}
+    values |= {how: (part := right[i :: len(hows)]).count(True) / len(part) for i, how in enumerate(hows)}
     ledger.add(options.out, ledger.row(values, seed=seed))
 
 

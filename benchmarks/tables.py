@@ -584,9 +584,9 @@ def findings_table() -> str:
         others = f"{statistics.mean(row['members'] - row['found'] for row in found[key]):.0f}"
         body.append([f"odd groups: 60 {kind} among 3,000", f"{mean(key, 'found')} found", f"{others} photographs besides"])
     body.append(["odd groups: photographs alone", f"{mean(('groups', 'none'), 'groups', 1)} groups", ""])
-    named = {"duplicates": "near-duplicates: 100 copies among 5,000", "planted": "leaks: 100 copies of 5,000 among 1,000 others"}
+    named = {"duplicates": "near-duplicates: 100 copies among 5,000", "planted": "leaks: 150 copies of 5,000 among 1,000 others"}
     for key in ((part, None) for part in named):
-        hows = ("JPEG", "resized", "brighter", "shifted")
+        hows = [how for how in ("JPEG", "resized", "brighter", "mirrored", "turned", "shifted") if how in found[key][-1]]
         kinds = ", ".join(f"{how} {100 * statistics.mean(row[how] for row in found[key]):.0f} %" for how in hows)
         body.append([named[key[0]], f"{mean(key, 'found')} found ({kinds})", f"{mean(key, 'others')} other pairs"])
     for (part, size), lines in found.items():

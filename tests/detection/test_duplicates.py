@@ -17,9 +17,11 @@ from vergence.detection import (
     perceptual_hash,
     same_files,
     similarity_threshold,
+    thumbnail_leaks,
     thumbnails,
 )
 from vergence.detection.parts import search
+from vergence.detection.parts.thumbnails import positions
 
 
 def pictures(n, size=32, seed=0):
@@ -167,6 +169,42 @@ def test_near_groups_join_copies_and_equal_images_and_nothing_else():
     assert len(np.unique(label[:400])) == 400 and label.min() == 0 and label.max() == len(np.unique(label)) - 1
     assert (near_groups(thumbnails(every), equal) == label).all()
     assert len(np.unique(near_groups(thumbnails(x[:1].expand(30, -1, -1, -1)), np.arange(30)))) == 30  # nothing to tell apart by
+
+
+def turned_and_saved_again(x):
+    """Each image in one of the seven other positions, in turn, and a little changed."""
+    others = list(positions(saved_again(x)))[1:]
+    return torch.stack([others[i % len(others)][i] for i in range(len(x))])
+
+
+@pytest.mark.parametrize("width", [32, 20])
+def test_mirrored_and_turned_copies_are_near_duplicates_where_asked_for(width):
+    x = pictures(300)
+    copies = turned_and_saved_again(x[:70]) if width == 32 else saved_again(x[:70])[..., :width].flip(-1)
+    x = x[..., :width]
+    every = thumbnails(torch.cat([x, copies]))
+    turned, plain = near_groups(every, turned=True), near_groups(every)
+    assert (turned[300:] == turned[:70]).mean() > 0.9 and len(np.unique(turned[:300])) == 300
+    assert len(np.unique(plain)) == 370
+    found = thumbnail_leaks(every[:300], every[300:], turned=True)
+    assert {tuple(pair) for pair in found.pairs.tolist()} <= {(i, i) for i in range(70)} and len(found) > 63
+    assert (np.diff(found.similarity) <= 0).all() and found.bits.max() <= 12
+    assert len(thumbnail_leaks(every[:300], every[300:])) == 0
+
+
+def test_an_image_that_is_its_own_mirror_image_is_found_once():
+    x = pictures(60)
+    x[7] = torch.cat([x[7, ..., :16], x[7, ..., :16].flip(-1)], -1)
+    found = thumbnail_leaks(thumbnails(x), thumbnails(x[7:8]), turned=True)
+    assert found.pairs.tolist() == [[7, 0]] and found.similarity.tolist() == pytest.approx([1.0])
+    assert len(np.unique(near_groups(thumbnails(x), turned=True))) == 60
+
+
+@pytest.mark.parametrize("side", [8, 33, 35])
+def test_thumbnails_turn_with_their_images(side):
+    x = pictures(3, size=side)
+    for turned, small in zip(positions(x), positions(thumbnails(x)), strict=True):
+        assert (thumbnails(turned).int() - small.int()).abs().max() <= 1  # by rounding
 
 
 def test_a_kind_of_image_is_not_a_group_of_copies():

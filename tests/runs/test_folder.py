@@ -259,6 +259,18 @@ def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(t
     assert again.leak == found.leak and "1 of 151 other items cannot be read, and were not compared" in again.notes
 
 
+def test_mirrored_and_turned_copies_are_found_in_a_folder_and_in_another():
+    x = photographs(200)
+    moved = torch.cat([x[:5].flip(-1), x[5:10].rot90(1, (-2, -1)), changed(x[10:15].flip(-2))])
+    found = score_folder(ArrayItems(torch.cat([x[100:], moved])), leaks_from=ArrayItems(x[:100]))
+    leak = dict(zip(found.names, found.leak, strict=True))
+    assert sum(leak[str(100 + i)] == str(i) for i in range(15)) >= 14 and sum(map(bool, found.leak)) <= 16
+    alone = score_folder(ArrayItems(torch.cat([x, moved])))
+    like = dict(zip(alone.names, alone.similar_to, strict=True))
+    assert sum(like[str(200 + i)] == str(i) for i in range(15)) >= 14 and sum(map(bool, alone.similar_to)) <= 16
+    assert not any(alone.same_as), "similar, not equal"
+
+
 def test_equal_vectors_of_another_source_are_leaks():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(30, 4)), rng.normal(size=(50, 4))

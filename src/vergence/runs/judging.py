@@ -131,7 +131,7 @@ class Judged:
         """Returns some of the items that another source holds, and which copies of them are not looked for."""
         some = [f"{name} is {other}" for name, other in zip(self.names, self.leak, strict=True) if other][:LEAKS]
         shown = f"for instance {', '.join(some)}; " if some else ""
-        return f"{shown}mirrored, turned and cropped copies are not looked for"
+        return f"{shown}mirrored copies and quarter turns are found; otherwise turned and cropped copies are not looked for"
 
     def about(self, group: Group) -> str:
         """Returns what an odd group is, in a sentence."""
@@ -254,7 +254,7 @@ def _alike(thumbnails: np.ndarray | None, marks: np.ndarray, shape: tuple[int, .
         return np.unique(marks, return_inverse=True)[1]
     cropped = (shape[0], *(min(side, size or side) for side in shape[1:]))
     x = torch.from_numpy(thumbnails).reshape(-1, *thumbnail_shape(cropped))
-    return np.asarray(near_groups((255 * x).round().clamp(0, 255).byte(), marks))
+    return np.asarray(near_groups((255 * x).round().clamp(0, 255).byte(), marks, turned=True))
 
 
 def _near(alike: np.ndarray, names: list[str], order: np.ndarray) -> list[str]:

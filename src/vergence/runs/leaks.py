@@ -35,9 +35,9 @@ class Leaks:
 def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings: Any) -> Leaks:
     """Returns the items of which another source has a copy or a near-duplicate.
 
-    Images of the other source are brought to the shape of the items, both to gray where one is, and compared by thumbnails
-    (`vergence.detection.thumbnail_leaks`). Among vectors, images of less than 4 pixels a side, and sources of more than 100,000
-    images, equal items alone are found.
+    Images of the other source are brought to the shape of the items, both to gray where one is, and compared by thumbnails, as
+    they are, mirrored and turned (`vergence.detection.thumbnail_leaks`). Among vectors, images of less than 4 pixels a side, and
+    sources of more than 100,000 images, equal items alone are found.
 
     Args:
         items: Items (N) that may have leaked.
@@ -94,7 +94,7 @@ def _near(a: np.ndarray, b: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, l
     if not len(rest):
         return none, []
     try:
-        found = thumbnail_leaks(torch.from_numpy(a), torch.from_numpy(b[rest])).pairs
+        found = thumbnail_leaks(torch.from_numpy(a), torch.from_numpy(b[rest]), turned=True).pairs
     except ValueError as error:
         return none, [f"near-duplicates in both sources were not looked for: {error}"]
     return np.stack([found[:, 0], rest[found[:, 1]]], 1), []

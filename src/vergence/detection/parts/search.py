@@ -1,21 +1,38 @@
-"""Neighbors and near pairs of features, in blocks of bounded memory.
+"""Neighbors and near pairs of features, in blocks of bounded memory, and the groups that pairs join.
 
 Shapes: N items, M other items, D features, k neighbors.
 """
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vergence.detection.parts.kinds import numeric
 from vergence.utils.linalg import require_features
 
-__all__ = ["features_of", "nearest_others", "similar_pairs"]
+__all__ = ["components", "features_of", "nearest_others", "similar_pairs"]
 
 NUMBERS = 1 << 24  # entries of a table of distances
 BLOCK = 2048  # items that are compared with others at a time
 SAMPLE, ITERATIONS = 2000, 10  # of the power iteration for a direction
+
+
+def components(edges: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """Returns the label (n,) of the connected component of each of n items, for edges (E, 2).
+
+    Example:
+        >>> components(np.array([[0, 2]]), 3).tolist()
+        [0, 1, 0]
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    label: npt.NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+    return label
 
 
 def features_of(name: str, x: object) -> Tensor:
