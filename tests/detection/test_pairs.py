@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
 from vergence import mixtures
-from vergence.densities.gaussian import JointGaussian
+from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.detection import ConditionalDetector, GaussianDetector, p_values, select, surprise
 
 
@@ -30,6 +30,39 @@ def test_the_surprise_of_a_gaussian_is_its_standardized_squared_distance():
     found = surprise(density, t, n_samples=40_000)
     torch.testing.assert_close(found, (squared - 4) / 8**0.5, atol=0.03, rtol=0.03)
     torch.testing.assert_close(surprise(density, t, 100), surprise(density, t, 100))
+
+
+def test_the_surprise_of_our_gaussian_is_exact():
+    r = torch.Generator().manual_seed(0)
+    A = torch.randn(5, 4, 4, generator=r)
+    mean, covariance = torch.randn(5, 4, generator=r), A @ A.mT + torch.eye(4)
+    t = mean + torch.randn(5, 4, generator=r)
+    squared = torch.einsum("bi,bij,bj->b", t - mean, torch.linalg.inv(covariance), t - mean)
+    torch.testing.assert_close(surprise(JointGaussian(mean, covariance), t), (squared - 4) / 8**0.5)
+
+
+@pytest.mark.parametrize("model", ["gaussian", "mixture", "mdn", "gng", "particles", "kernel"])
+def test_the_surprise_of_a_pair_does_not_depend_on_the_other_pairs(model):
+    c, t = pairs(400)
+    detector = ConditionalDetector(mixtures.get(model)(random_state=0)).fit(c, t)
+    together = detector.anomaly_score(c[:40], t[:40])
+    alone = np.concatenate([detector.anomaly_score(c[i : i + 1], t[i : i + 1]) for i in range(40)])
+    np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-4)
+
+
+def test_samples_with_common_noise_have_the_law_of_each_mixture():
+    weights = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+    mean = torch.tensor([[[-3.0, 0.0], [2.0, 1.0]], [[0.0, 5.0], [1.0, -5.0]]])
+    p = GaussianMixture(weights.log(), mean, torch.tensor([[1.0, 0.5], [0.5, 2.0]]))
+    torch.manual_seed(0)
+    found = p.common_samples(40_000)
+    assert found.shape == (40_000, 2, 2)
+    torch.testing.assert_close(found.mean(0), p.mean, atol=0.1, rtol=0)
+    for b in range(2):
+        torch.testing.assert_close(found[:, b].T.cov(), p.covariance[b], atol=0.3, rtol=0.03)
+    one = p.component_distribution.common_samples(3)
+    assert one.shape == (3, 2, 2, 2)
+    torch.testing.assert_close(one - p.component_distribution.loc, (one - p.component_distribution.loc)[:, :1, :1].expand_as(one))
 
 
 def test_it_does_not_depend_on_the_units_of_the_target():

@@ -94,6 +94,11 @@ class JointGaussian(Distribution):
         """Returns samples (*sample_shape, ..., D), differentiable in mean and covariance."""
         return self.loc + self.S.rsample(self._extended_shape(torch.Size(sample_shape)))
 
+    def common_samples(self, n: int) -> Tensor:
+        """Returns samples (n, ..., D) whose noise the batch shares: those of one Gaussian do not depend on the others."""
+        noise = self.S.rsample(torch.Size((n, *(1 for _ in self.batch_shape), self.loc.shape[-1])))
+        return self.loc + noise
+
     def entropy(self) -> Tensor:
         """Returns 1/2 log |2 pi e S| in nats, (...); exact."""
         D = self.loc.shape[-1]
@@ -237,6 +242,16 @@ class GaussianMixture(Distribution):
             k = self.mixture_distribution.sample(torch.Size(sample_shape))
             parts = self.component_distribution
             return JointGaussian(index_components(parts.loc, k, 1), parts.S.index_components(k)).rsample()
+
+    def common_samples(self, n: int) -> Tensor:
+        """Returns samples (n, ..., D) whose noise the batch shares: those of one mixture do not depend on the others."""
+        alone = tuple(1 for _ in self.batch_shape)
+        with torch.no_grad():
+            weights, parts = self.weights, self.component_distribution
+            u = torch.rand((n, *alone, 1), dtype=weights.dtype, device=weights.device)
+            k = (weights.cumsum(-1)[..., :-1] < u).sum(-1)
+            loc, S = index_components(parts.loc, k, 1), parts.S.index_components(k)
+            return loc + S.rsample(torch.Size((n, *alone, loc.shape[-1])))
 
     def entropy(self) -> Tensor:
         """Returns an upper bound of the entropy in nats, (...): the weights' entropy plus the components' mean entropy.

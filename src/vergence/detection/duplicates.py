@@ -1,4 +1,4 @@
-"""Near-duplicates of images by perceptual hash and embedding, and leaks between two folders.
+"""Near-duplicates of images by perceptual hash and embedding, or by thumbnails alone, and leaks between two folders.
 
 Shapes: N images, M images of another folder, C channels, H x W pixels, D features, P pairs.
 """
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.data.pixels import luma, resize, to_unit
-from vergence.detection.parts.kinds import images_of, numeric
+from vergence.data.pixels import to_unit
+from vergence.detection.parts.kinds import images_of, labels_of, numeric
+from vergence.detection.parts.pictures import mild_views, perceptual_hash
 from vergence.detection.parts.search import components, features_of, nearest_others, similar_pairs
+from vergence.detection.parts.thumbnails import cell_means, positions
 from vergence.utils.checks import require_at_least, require_count, require_within
 
 __all__ = [
@@ -26,15 +28,20 @@ __all__ = [
     "leaks",
     "mild_views",
     "near_duplicates",
+    "near_groups",
     "perceptual_hash",
     "similarity_threshold",
+    "thumbnail_leaks",
+    "thumbnails",
 ]
 
 Ints = npt.NDArray[np.int64]
 BITS = 12  # of 64 by which the hashes of near-duplicates may differ
 MOST = 100  # pairs per item, above which a threshold cannot be meant
-FEWEST = 3  # images that a threshold comes from
+CELLS = 8  # a side, of the means by which thumbnails are compared
+SAMPLE, FEWEST = 2000, 3  # thumbnails that a threshold comes from, at most and at least
 PARTS, FEWEST_OF_PART = 256, 4  # parts that show how near different images are: at most, and images of one at least
+LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above both of which they are a kind and no copies
 
 
 @dataclass(frozen=True)
@@ -82,64 +89,6 @@ def grouped(pairs: Any, n: int) -> list[Ints]:
     order = np.argsort(label, kind="stable")
     groups = np.split(item[order], np.flatnonzero(np.diff(label[order])) + 1)
     return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
-
-
-def perceptual_hash(images: Any, *, block: int = 1024) -> Tensor:
-    """Returns a hash of 64 bits that small changes of an image hardly alter: signs of its lowest frequencies.
-
-    The luminance is resized to 32 x 32; of its cosine transform the 8 x 8 lowest frequencies, without the mean but with one more,
-    are compared with their median (the widely used "pHash"; Zauner, Implementation and benchmarking of perceptual image hash
-    functions, 2010).
-
-    Args:
-        images: (N, C, H, W), uint8 or float, C = 1 or 3.
-        block: Images in a block, which bounds the memory.
-
-    Returns:
-        (N, 64) of bool, on the images' device.
-
-    Example:
-        >>> image = torch.arange(3 * 40 * 40).reshape(1, 3, 40, 40) % 251
-        >>> int((perceptual_hash(image) != perceptual_hash(0.9 * image + 3)).sum())
-        0
-    """
-    x = images_of(images)
-    return torch.cat([_hash(resize(luma(part.float()), 32, 32)[:, 0]) for part in x.split(block)])
-
-
-def _hash(light: Tensor) -> Tensor:
-    k, t = torch.arange(9, device=light.device)[:, None], torch.arange(32, device=light.device)
-    cosines = torch.cos(math.pi / 32 * k * (t + 0.5)).to(light)
-    spectrum = cosines @ light @ cosines.T
-    lowest = torch.cat([spectrum[:, :8, :8].flatten(1)[:, 1:], spectrum[:, 0, 8:9]], 1)
-    rounding = 1e-5 * spectrum[:, 0, :1].abs()
-    return lowest > lowest.median(1, keepdim=True).values + rounding
-
-
-def mild_views(images: Any, generator: torch.Generator | None = None) -> Tensor:
-    """Returns a slightly changed copy of each image, as saving it again makes it: cropped, brighter or darker, noisy.
-
-    Up to 4 % of each side is cut off, brightness changes by up to 8 %, contrast by up to 8 %, and noise has 1 % of the range.
-
-    Args:
-        images: (N, C, H, W), uint8, or float in [0, 1].
-        generator: Randomness, on the CPU; torch's own by default.
-
-    Returns:
-        (N, C, H, W), float in [0, 1].
-    """
-    x = to_unit(images_of(images)).float()
-    n = len(x)
-    r = torch.rand(n, 5, generator=generator).to(x)
-    scale = 1 - 0.04 * r[:, 0]
-    theta = torch.zeros(n, 2, 3).to(x)
-    theta[:, 0, 0] = theta[:, 1, 1] = scale
-    theta[:, :, 2] = (2 * r[:, 1:3] - 1) * (1 - scale)[:, None]
-    x = F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False), padding_mode="border", align_corners=False)
-    brightness, contrast = (0.92 + 0.16 * r[:, i, None, None, None] for i in (3, 4))
-    mean = x.mean((1, 2, 3), keepdim=True)
-    x = (x - mean) * contrast + mean * brightness
-    return (x + 0.01 * torch.randn(x.shape, generator=generator).to(x)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -290,3 +239,134 @@ def _differing(a: Any, b: Any, n: int, m: int) -> Callable[[Tensor, Tensor], Ten
     if x.shape != (n, 64) or y.shape != (m, 64):
         raise ValueError(f"expected hashes ({n}, 64) and ({m}, 64), found {tuple(x.shape)} and {tuple(y.shape)}")
     return lambda i, j: (x[i.to(x.device)] != y[j.to(y.device)]).sum(1).to(i.device)
+
+
+def thumbnails(images: Any) -> Tensor:
+    """Returns means of at most 16 x 16 cells of images, (N, C, h, w) uint8; see `near_groups`.
+
+    Args:
+        images: (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1].
+    """
+    return (255 * cell_means(to_unit(images_of(images), torch.float32))).round().clamp(0, 255).byte()
+
+
+def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_state: int = 0) -> Ints:
+    """Returns a label for each image, which equal images and near-duplicates share: whole groups belong on one side of a split.
+
+    `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean, and by their `perceptual_hash`. The cosine
+    comes from 2,000 of them (`similarity_threshold`). Chains join: where a is like b and b like c, all three have one label. A
+    group of more than a hundredth of the images, and more than 50, is taken for a kind of image, such as a digit, not for copies;
+    its members then share labels with equal images alone.
+
+    Args:
+        images: `thumbnails` (N, C, h, w) of uint8.
+        equal: Labels (N,) that equal images share, such as digests of their contents; by default near-duplicates alone join.
+        turned: Whether mirrored and turned images are near-duplicates, too: by quarters if they are square, else by half.
+        random_state: Seed of the sample and its views.
+
+    Returns:
+        (N,) int64, from 0.
+
+    Example:
+        >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        >>> x[7] = (0.9 * x[3].float() + 10).byte()
+        >>> label = near_groups(x)
+        >>> bool(label[7] == label[3]), len(set(label.tolist()))
+        (True, 49)
+    """
+    require_count(0, random_state=random_state)
+    x = images_of(images)
+    own = np.arange(len(x))
+    if equal is not None:
+        own = np.unique(labels_of("equal", equal, "given", len(x)), return_inverse=True)[1]
+    pairs = _near_thumbnails(x, turned, random_state)
+    first = np.unique(own, return_index=True)[1][own]
+    edges = np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)])
+    label = components(edges, len(x))
+    size = np.bincount(label)
+    kinds = size > max(LARGEST * len(x), FEW)
+    joined: Ints = np.unique(np.where(kinds[label], len(x) + own, label), return_inverse=True)[1]
+    return joined
+
+
+def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False, random_state: int = 0) -> Duplicates:
+    """Returns pairs of copies and near-duplicates between the images of two folders, compared as in `near_groups`.
+
+    The cosine is the larger one of those that 2,000 thumbnails of each folder give, so that it does not matter how many images
+    the folders share; folders of less than 3 different images give none.
+
+    Args:
+        train: `thumbnails` (N, C, h, w) of uint8.
+        test: `thumbnails` (M, C, h, w) of uint8.
+        turned: As in `near_groups`.
+        random_state: Seed of the sample and its views.
+
+    Returns:
+        Pairs (index in ``train``, index in ``test``), the most similar first.
+
+    Raises:
+        ValueError: The thumbnails of the two folders differ in shape, or cannot be told apart: nearly all are equal, or alike.
+
+    Example:
+        >>> x = torch.randint(0, 256, (60, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        >>> y = (0.9 * x[50:].float() + 10).byte()
+        >>> thumbnail_leaks(x[:51], y).pairs
+        array([[50,  0]])
+    """
+    require_count(0, random_state=random_state)
+    x, y = images_of(train), images_of(test)
+    if x.shape[1:] != y.shape[1:]:
+        raise ValueError(f"expected thumbnails of one shape, found {tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
+    several = [one for one in (_different(x), _different(y)) if len(one) >= FEWEST] or [_different(torch.cat([x, y]))]
+    threshold = max(_threshold(one, random_state) for one in several)
+    return _between(x, y, turned, threshold)
+
+
+def _different(x: Tensor) -> Tensor:
+    """Returns the thumbnails without those that equal an earlier one."""
+    first = np.unique(x.flatten(1).cpu().numpy(), axis=0, return_index=True)[1]
+    return x[torch.from_numpy(np.sort(first)).to(x.device)]
+
+
+def _between(x: Tensor, y: Tensor, turned: bool, threshold: float) -> Duplicates:
+    """Returns the pairs of near-duplicates between the thumbnails x and those y, where ``turned`` in any position of these."""
+    known = _means(x), perceptual_hash(x)
+    found = [
+        leaks(known[0], _means(z), (known[1], perceptual_hash(z)), threshold=threshold) for z in (positions(y) if turned else [y])
+    ]
+    pairs, similarity, bits = (np.concatenate([getattr(one, name) for one in found]) for name in ("pairs", "similarity", "bits"))
+    order = np.argsort(-similarity, kind="stable")
+    first = np.sort(np.unique(pairs[order], axis=0, return_index=True)[1])
+    kept = order[first]  # a pair that is alike in several positions once
+    return Duplicates(pairs[kept], similarity[kept], bits[kept])
+
+
+def _near_thumbnails(x: Tensor, turned: bool, seed: int) -> Ints:
+    """Returns the pairs (P, 2) of near-duplicates among thumbnails; none where they cannot be told apart."""
+    try:
+        threshold = _threshold(x, seed)
+        if turned:
+            return _between(x, x, True, threshold).pairs  # each image and itself among them
+        return near_duplicates(_means(x), perceptual_hash(x), threshold=threshold).pairs
+    except ValueError:  # nearly all are equal, or alike
+        return np.zeros((0, 2), dtype=np.int64)
+
+
+def _threshold(x: Tensor, seed: int) -> float:
+    """Returns the cosine of `_means` from which two thumbnails count as near-duplicates.
+
+    Raises:
+        ValueError: They cannot be told apart.
+    """
+    if len(x) < FEWEST or min(x.shape[2:]) < 2:
+        raise ValueError(f"expected at least {FEWEST} different thumbnails of at least 2 pixels a side, found {tuple(x.shape)}")
+    generator = torch.Generator().manual_seed(seed)
+    part = x[torch.randperm(len(x), generator=generator)[:SAMPLE].to(x.device)]
+    return round(similarity_threshold(_means(part), _means(mild_views(part, generator))).threshold, 6)
+
+
+def _means(x: Tensor) -> Tensor:
+    """Returns 8 x 8 means of thumbnails, (N, C 64), less each image's own mean, in float64."""
+    x = x.double() if x.dtype == torch.uint8 else 255 * x.double()
+    y = cell_means(x, CELLS).flatten(1)
+    return y - y.mean(1, keepdim=True)

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from vergence.densities.gaussian import JointGaussian
 from vergence.detection.parts.kinds import numeric
 from vergence.mixtures import get
 from vergence.mixtures.core import to_numpy
@@ -20,6 +21,7 @@ from vergence.utils.checks import require_count, require_within, shown
 __all__ = ["ConditionalDetector", "surprise"]
 
 BLOCK = 1 << 22  # numbers of a table of samples
+SAMPLES = 8  # that are held at a time
 MOST_SAMPLES = 100_000  # of each conditional density
 FEWEST = 20  # pairs that calibrate
 
@@ -29,8 +31,10 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
 
         s = (-log p(t) - h) / d,    h and d the mean and standard deviation of -log p(T) for T ~ p,
 
-    by samples of T. Unlike -log p(t) it does not call every target of a wide density unusual, and it does not depend on the units
-    of the target. Of a Gaussian in T dimensions it is (m^2 - T) / sqrt(2 T), with m the Mahalanobis distance.
+    Unlike -log p(t) it does not call every target of a wide density unusual, and it does not depend on the units of the target.
+    Of a Gaussian in T dimensions it is (m^2 - T) / sqrt(2 T), with m the Mahalanobis distance, which is what is
+    returned for a `JointGaussian`. Otherwise h and d come from samples of T. Mixtures share the samples' noise, so a pair's value
+    does not depend on the other pairs; of distributions of other libraries it does, by the error of the samples.
 
     Args:
         density: Distribution of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`.
@@ -39,25 +43,28 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
         random_state: Seed of the samples; the global state of torch is restored.
 
     Example:
-        >>> normal = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(1, 8), 3.0), 1)
-        >>> values = surprise(normal, torch.tensor([[3.0] * 8]), n_samples=4000)  # m^2 = T: as expected
-        >>> bool(values.abs() < 0.05)
-        True
+        >>> normal = JointGaussian(torch.zeros(1, 8), 9 * torch.eye(8))
+        >>> surprise(normal, torch.tensor([[3.0] * 8])).abs().round(decimals=3).item()  # m^2 = T: as expected
+        0.0
     """
     require_count(2, MOST_SAMPLES, n_samples=n_samples)
     require_count(0, random_state=random_state)
     t = numeric("target", target)
-    size = max(1, min(n_samples, BLOCK // max(1, t.numel())))
-    parts = []
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(random_state)
-        for start in range(0, n_samples, size):
-            samples = density.sample(torch.Size((min(size, n_samples - start),)))
-            parts.append(-density.log_prob(samples))
-    usual = torch.cat(parts)
-    d, h = torch.std_mean(usual, dim=0)
+    if isinstance(density, JointGaussian):
+        h, d = density.entropy(), torch.as_tensor(t.shape[-1] / 2).to(density.loc).sqrt()
+    else:
+        d, h = torch.std_mean(_usual(density, n_samples, random_state), dim=0)
     s: Tensor = (-density.log_prob(t) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
     return s
+
+
+def _usual(density: Any, n_samples: int, random_state: int) -> Tensor:
+    """Returns -log p(T), (S, B), of samples T, which share their noise over the batch where the density can do so."""
+    sample = density.common_samples if hasattr(density, "common_samples") else lambda n: density.sample(torch.Size((n,)))
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(random_state)
+        sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # whatever the batch: the noise depends on them
+        return torch.cat([-density.log_prob(sample(n)) for n in sizes])
 
 
 def _unfitted(estimator: Any) -> Any:
