@@ -292,6 +292,9 @@ def test_extreme_inputs_stay_finite():
         lambda: JointGaussian(torch.zeros(3), torch.eye(3)).marginal("context"),
         lambda: JointGaussian(torch.zeros(3), torch.eye(3), context=1).marginal("left"),
         lambda: JointGaussian(torch.zeros(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
+        lambda: JointGaussian(torch.zeros(3), torch.eye(3)).log_prob(torch.zeros(5, 1)),
+        lambda: GaussianMixture(torch.zeros(2), torch.zeros(2, 3), torch.eye(3)).log_prob(torch.zeros(5, 1)),
+        lambda: GaussianMixture(torch.zeros(2), torch.zeros(2, 3), torch.eye(3)).log_prob(torch.zeros(5, 4)),
     ],
 )
 def test_what_cannot_be_is_refused(call):

@@ -10,6 +10,7 @@ from vergence.detection import (
     GaussianDetector,
     NeighborDetector,
     drift,
+    explain,
     label_trim,
     odd_groups,
     outlying_features,
@@ -91,6 +92,10 @@ def test_a_feature_that_is_one_value_for_most_is_a_reason_and_part_of_a_group():
     typical[:41, 0] = np.linspace(1, 2, 41)
     assert "feature 0" in outlying_features([[1e6, 0.0]], typical)[0][0]
     assert outlying_features([[0.0, 5.0]], typical) == [()]  # nothing is known of how a constant one varies
+
+
+def test_one_in_a_hundred_is_rare():
+    assert explain(["a", "b"], [[0.01, 0.01], [0.011, 0.001]], 500) == ["a 1 in 100; b 1 in 100", "b rarer than 1 in 500"]
 
 
 def test_equal_scores_have_the_share_of_all_of_them():

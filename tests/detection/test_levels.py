@@ -71,6 +71,25 @@ def test_stages_of_encoders(name, n):
     assert not any(module._forward_hooks for module in net.modules())
 
 
+class Stacked(torch.nn.Module):
+    """Its layers are in a list, which has no output of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer_norm = torch.nn.LayerNorm(6)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4)])
+
+    def forward(self, x):
+        x = self.layer_norm(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_list_of_layers_is_no_stage():
+    assert {name: len(z) for name, z in stage_features(Stacked().eval(), torch.rand(5, 6)).items()} == {"stage1": 5, "z": 5}
+
+
 def test_stages_are_mean_and_deviation_over_positions():
     net = encoder("small", (1, 8, 8), torch.zeros(1), torch.ones(1)).eval()
     x = torch.rand(2, 1, 8, 8)

@@ -31,6 +31,20 @@ def batches(*arrays, size=100):
         yield parts if len(parts) > 1 else parts[0]
 
 
+def twice():
+    """A second call would count the items of the first once for each process; it is refused, and the first one stays."""
+    model = Reconstruction(2, augmentation=SIGMA).partial_fit(X)
+    try:
+        model.partial_fit(X)
+    except ValueError as error:
+        if "one call of partial_fit in several processes" in str(error):
+            return model
+        raise
+    if torch.distributed.is_initialized():
+        raise AssertionError("the second call was not refused")
+    return Reconstruction(2, augmentation=SIGMA).partial_fit(X)
+
+
 def sampled(kind, *args, **options):
     return kind(*args, augmentation=noisy, n_draws=3, **options)
 
@@ -50,6 +64,7 @@ CASES = {
     "classes of an iterable": lambda: sampled(Supervised).fit(batches(X, LABELS)),
     "classes of an array": lambda: sampled(Supervised).fit(X, LABELS),
     "integers": lambda: Supervised(augmentation=SIGMA).fit(X, (LABELS[:, None] == np.array(list("abc"))).argmax(1)),
+    "two calls": twice,
     "one block": lambda: sampled(Reconstruction, 2).fit(X[:200]),
     "targets of one block": lambda: sampled(Supervised).fit(X[:200], Y[:200]),
 }  # what may leave the processes out of step comes last

@@ -197,6 +197,10 @@ def test_what_was_refused_is_not_counted():
         model.partial_fit(bad)
     close(model.partial_fit(items()).spectrum_, expected.partial_fit(items()).spectrum_)
     assert model.n_samples_seen_ == 2 * N
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        model.fit(bad)
+    close(model.partial_fit(items()).spectrum_, expected.partial_fit(items()).spectrum_)
+    assert model.n_samples_seen_ == 3 * N, "a fit that failed forgets nothing"
 
 
 def test_many_columns_are_not_all_named():

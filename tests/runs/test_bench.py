@@ -53,3 +53,8 @@ def test_scoring_with_a_closed_form_is_measured_after_it_was_fitted(levels_seen,
 def test_a_closed_form_takes_no_steps(what, encoder):
     with pytest.raises(ValueError, match="expected a network for bench"):
         bench(what=what, encoder=encoder)
+
+
+def test_the_ledger_needs_a_folder_before_the_work(tmp_path):
+    with pytest.raises(ValueError, match="there is no folder"):
+        bench("step", rounds=1, out=tmp_path / "missing" / "speed.jsonl")

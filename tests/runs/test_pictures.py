@@ -7,7 +7,7 @@ from PIL import Image
 
 import vergence
 from vergence.data.sources import open_data
-from vergence.runs import pictures
+from vergence.runs import fitting, pictures
 
 pytestmark = pytest.mark.float32
 
@@ -103,12 +103,13 @@ def test_a_decoder_of_another_model_or_a_damaged_one_is_not_taken(run):
 
 
 def test_the_nearest_picture_of_an_embedding_is_the_picture_itself(run, monkeypatch):
-    data = open_data(run.folder.config.data)
+    items = fitting.training_items(run.folder)  # without those that calibrate
+    assert len(pictures.targets(run)) == len(items) < len(open_data(run.folder.config.data).train)
     some = torch.tensor([7, 3, 700])
     for distances in (1 << 24, 1):
         monkeypatch.setattr(pictures, "DISTANCES", distances)
-        shown, index = pictures.nearest_pictures(run, run.project(data.train.subset(some)))
-        assert torch.equal(index, some) and torch.equal(shown, data.train.read(some).float() / 255)
+        shown, index = pictures.nearest_pictures(run, run.project(items.subset(some)))
+        assert torch.equal(index, some) and torch.equal(shown, items.read(some).float() / 255)
 
 
 def test_targets_of_pairs_are_what_is_painted(halves):

@@ -81,6 +81,14 @@ def test_schedule_warms_up_and_ends_at_zero():
     assert rates[57] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("warmup", [0.1, 0.3, 0.9, 1.25])
+def test_a_warm_up_that_ends_within_an_epoch_does_not_pass_the_peak(warmup):
+    config = FitConfig(epochs=3, lr=1.0, warmup_epochs=warmup)
+    rates = [learning_rate(config, step, 4) for step in range(12)]
+    assert max(rates) <= 1.0 and rates[math.ceil(4 * warmup) - 1] == 1.0
+    assert all(a <= b for a, b in itertools.pairwise(rates[: math.ceil(4 * warmup)]))
+
+
 @pytest.mark.parametrize("tiles", [False, True])
 def test_auto_takes_bfloat16_on_a_cpu_with_matrix_tiles_alone(monkeypatch, tiles):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)

@@ -86,8 +86,14 @@ class JointGaussian(Distribution):
         return self.S.dense().expand(*self.loc.shape, self.loc.shape[-1])
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Returns log N(z; mu, S) in nats, (...), for z (..., D)."""
+        """Returns log N(z; mu, S) in nats, (...), for z (..., D).
+
+        Raises:
+            ValueError: z has another number of features.
+        """
         D = self.loc.shape[-1]
+        if value.shape[-1:] != (D,):
+            raise ValueError(f"expected values of {D} features, found shape {tuple(value.shape)}")
         return -0.5 * (self.S.quadratic(value - self.loc) + self.S.log_det() + D * LOG_2PI)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

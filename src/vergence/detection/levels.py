@@ -1,6 +1,7 @@
 """Levels of features of one batch of images: pixel statistics, the stages of an encoder, and its embedding."""
 
 import itertools
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -76,7 +77,7 @@ def stage_modules(encoder: nn.Module) -> list[nn.Module]:
             names = [str(one["module"]) for one in declared if one.get("module")]
             known = dict(module.named_modules())
             return [known[name] for name in names if name in known]
-        blocks = [one for name, one in module.named_children() if name.startswith("layer")]
+        blocks = [one for name, one in module.named_children() if re.fullmatch(r"layer\d+", name)]
         if blocks:
             return blocks
     return [module for module in encoder.modules() if isinstance(module, nn.ReLU)]

@@ -64,7 +64,7 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
 
 
 def _rare(levels: Sequence[str], p: Floats, n: int) -> list[str]:
-    order = [i for i in np.argsort(p, kind="stable").tolist() if p[i] < RARE] or [int(p.argmin())]
+    order = [i for i in np.argsort(p, kind="stable").tolist() if p[i] <= RARE] or [int(p.argmin())]
     order = [i for i in order if p[i] <= RARE_ALONE]
     beyond = ", ".join(str(levels[i]) for i in order if p[i] < 1 / n)
     within = [f"{levels[i]} 1 in {float(f'{1 / p[i]:.1g}'):,.0f}" for i in order if p[i] >= 1 / n]

@@ -20,6 +20,7 @@ from vergence.linear.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
 from vergence.utils.checks import is_count, require_choice, require_count, require_numbers, shown
 from vergence.utils.devices import as_device
+from vergence.utils.distributed import several
 from vergence.utils.threads import Threads
 
 __all__ = ["MOST_DRAWS", "RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
@@ -140,8 +141,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             ValueError: The items are not finite, of different shapes, or fewer than 2; n_components exceeds their rank; the
                 augmentation is not a valid covariance, changes the shape, or changes nothing.
         """
-        self._state = None
-        return self.partial_fit(X, y)
+        return self._added(None, X, y)
 
     @torch.no_grad()
     def partial_fit(self, X: Any, y: Any = None) -> "Linear":
@@ -157,9 +157,15 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         Raises:
             ValueError: As in `fit`, or the numbers of features or targets differ from earlier calls; the fit then stays.
         """
+        if several() and self._state is not None:
+            raise ValueError("expected one call of partial_fit in several processes, found another; fit an iterable of batches")
+        return self._added(self._state, X, y)
+
+    def _added(self, state: State | None, X: Any, y: Any) -> "Linear":
+        """Adds items to those of a state, or to none, and solves; an error leaves the fit as it was."""
         self._require_settings()
         seed = np.random.SeedSequence().generate_state(1)[0] if self.random_state is None else self.random_state
-        state = copy.deepcopy(self._state) or State(int(seed))
+        state = copy.deepcopy(state) or State(int(seed))
         before = dict(self.__dict__)
         try:
             return self._fitted(state, X, y)

@@ -52,7 +52,7 @@ class GMJE(ConditionalObjective):
             em up to 2 D = 256 features, but not with low-rank covariances.
         eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
-        floor: Least standard deviation of a prototype in any direction, in (0, 1); embeddings have about 1.
+        floor: Least standard deviation of a prototype in any direction, > 0, and < 1 with ``gradient``; embeddings have about 1.
         covariance: With ``gradient``: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
         rank: Rank of low-rank covariances.
         momentum: Weight m of the past in the statistics of ``em``, in [0, 1).

@@ -3,6 +3,7 @@
 Both are measured in turn. The whole step is `loop.fit` itself, and embedding is `write_embeddings` itself, not a copy of them.
 """
 
+import itertools
 import json
 import statistics
 import tempfile
@@ -86,6 +87,8 @@ def bench(
             available.
     """
     require_choice("what", what, ("step", "embed", "score", "objective"))
+    if out is not None and not out.parent.is_dir():
+        raise ValueError(f"cannot write {out}: there is no folder {out.parent}; make it first")
     if is_closed_form(encoder):
         _require_no_steps(what, encoder)
         objective = "gje"
@@ -155,7 +158,9 @@ def _step(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[M
         recorder = MemoryRecorder()
         items = ArrayItems(images.repeat(steps, 1, 1, 1))
         loop.fit(fabric, _method(model, size), items, views, fit, recorder, warn=lambda message: None)
-        return float(statistics.mean(row["images_per_second"] for row in recorder.rows))
+        done = [0, *(row["step"] for row in recorder.rows)]
+        rates = (row["images_per_second"] for row in recorder.rows)  # of rows of different lengths
+        return float(done[-1] / sum((b - a) / rate for (a, b), rate in zip(itertools.pairwise(done), rates, strict=True)))
 
     return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
 

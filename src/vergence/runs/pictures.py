@@ -24,10 +24,10 @@ from torch.nn import functional as F
 
 from vergence.data.items import Items, PairItems, batches, contexts
 from vergence.data.pixels import center_crop, resize, to_unit
-from vergence.data.sources import open_data
 from vergence.encoders.decoder import Decoder
 from vergence.evaluation import features
 from vergence.methods.paired import Side
+from vergence.runs.fitting import training_items
 from vergence.runs.run import Images, Run
 from vergence.utils.files import explained, replacing
 from vergence.utils.terminal import bar
@@ -67,9 +67,9 @@ def picture_shape(run: Run) -> tuple[int, int, int]:
 
 
 def targets(run: Run) -> Items:
-    """Returns the run's training items; of pairs, the targets."""
-    opened = open_data(run.folder.config.data, workers=run.folder.config.fit.workers)
-    return opened.train.target if isinstance(opened.train, PairItems) else opened.train
+    """Returns the items that the run's encoder was trained on; of pairs, the targets."""
+    items = training_items(run.folder)
+    return items.target if isinstance(items, PairItems) else items
 
 
 def fit_decoder(
@@ -287,7 +287,7 @@ def _require_writable(run: Run, out: Path, n: int, decoder: bool) -> None:
 
 
 def _contexts(run: Run, context: Images) -> Items:
-    """Returns the first eight items that can be read."""
+    """Returns those of the first eight items that can be read."""
     items = run.items(context)
     items = items.subset(torch.arange(min(CONTEXTS, len(items))))
     index = torch.cat([i for i, _ in items.stream(batches(len(items), CONTEXTS))])

@@ -25,7 +25,7 @@ from vergence.runs.detector import RunDetector
 from vergence.runs.levels import MOST_ITEMS, sample
 from vergence.training import build
 from vergence.training.folder import RunFolder
-from vergence.utils.checks import require_at_least, require_count
+from vergence.utils.checks import require_count
 from vergence.utils.devices import as_device
 from vergence.utils.files import as_path
 
@@ -230,7 +230,7 @@ class Run:
             ValueError: The objective has no such densities, or ``n`` is below 1.
         """
         objective = self.conditional_objective
-        require_at_least(1, n=n)
+        require_count(1, n=n)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             za, zb = objective.sample(n)

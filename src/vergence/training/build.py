@@ -246,7 +246,8 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     kind = torch.float64 if x.dtype == torch.float64 else torch.float32
     x = to_unit(x, torch.float64).transpose(0, 1).flatten(1)
     std, mean = torch.std_mean(x, dim=1, correction=0)
-    return mean.to(kind), torch.where(std > 1e-6, std, 1.0).to(kind)
+    constant = std <= 4 * torch.finfo(kind).eps * x.abs().amax(1)  # whatever the unit
+    return mean.to(kind), torch.where(constant, 1.0, std).to(kind)
 
 
 def describe(

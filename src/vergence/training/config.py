@@ -210,7 +210,7 @@ class FitConfig(Checked):
             faster than it moves; VJE loses fewer directions so (``docs/trained.md``).
         weight_decay: Decoupled for ``adamw``, added to the gradient for ``sgd`` and ``lars``.
         warmup_epochs: Epochs of linear warm-up before the cosine decay to zero.
-        clip: Largest gradient norm; ``None`` for no clipping.
+        clip: Largest gradient norm, > 0; ``None`` for no clipping.
         precision: ``auto`` takes bfloat16 autocast where that is faster; ``fp32``, ``bf16``, ``fp64`` force it.
         device: ``auto``, ``cpu`` or ``cuda``.
         devices: Processes, one a device.
@@ -264,6 +264,8 @@ class FitConfig(Checked):
         super().__post_init__()
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"expected betas in [0, 1), found {self.betas}; change them")
+        if self.clip == 0:
+            raise ValueError("expected clip > 0, found 0, which takes every gradient away; None means no clipping")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,7 +117,7 @@ class Metrics:
 
     def _restart(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.count, self.since = 0, time.monotonic()
+        self.count, self.seen, self.since = 0, 0, time.monotonic()  # steps of the row, and those of this process
 
     def state(self) -> State:
         """Returns what a checkpoint keeps, so that the rows after a resume are those of an uninterrupted run."""
@@ -137,12 +137,16 @@ class Metrics:
         _require_own_names("terms", terms)
         for name, value in {"loss": loss, **terms}.items():
             self.sums[name] = self.sums.get(name, 0) + value.detach()
-        self.count += 1
+        self.count, self.seen = self.count + 1, self.seen + 1
         if step % LOG_EVERY == 0 or step % self.steps == 0:
             self._write(step)
 
+    def finite(self) -> bool:
+        """Returns whether all terms since the last row are finite; waits for the device."""
+        return all(bool(value.isfinite().all()) for value in self.sums.values())
+
     def _write(self, step: int) -> None:
-        rate = self.config.batch_size * self.count / (time.monotonic() - self.since)
+        rate = self.config.batch_size * self.seen / (time.monotonic() - self.since)
         means = {name: value.item() / self.count for name, value in self.sums.items()}
         lr = learning_rate(self.config, step - 1, self.steps)
         self.row = {"step": step, "epoch": round(step / self.steps, 4), **means, "lr": lr, "images_per_second": rate}
@@ -218,6 +222,6 @@ def _require_finite(row: dict[str, float], step: int) -> None:
     bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
     if bad:
         raise ValueError(
-            f"expected finite losses, found {', '.join(bad)} not finite by step {step}: lower --lr, add --warmup-epochs or "
-            "--clip 1, or check the data"
+            f"expected finite losses, found {', '.join(bad)} not finite by step {step}: lower --lr, add --set warmup_epochs=5 "
+            "or --set clip=1, or check the data"
         )

@@ -25,7 +25,7 @@ def learning_rate(config: FitConfig, step: int, steps_per_epoch: int) -> float:
     """
     total, warmup = config.epochs * steps_per_epoch, config.warmup_epochs * steps_per_epoch
     if step < warmup:
-        return config.lr * (step + 1) / warmup
+        return config.lr * min(1.0, (step + 1) / warmup)
     return config.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
 
 

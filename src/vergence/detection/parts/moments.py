@@ -115,7 +115,7 @@ def _ledoit_wolf(m: Moments, v: float) -> float:
 
 
 def _oas(m: Moments, v: float) -> float:
-    """Returns the oracle approximating shrinkage, equation 23 of Chen et al., in the form of scikit-learn."""
+    """Returns the oracle approximating shrinkage, equation 23 of Chen et al., in scikit-learn's form without terms 2 / D."""
     D = len(m.covariance)
     mean = float(np.mean(m.covariance**2))
     d = (m.n + 1) * (mean - v**2 / D)

@@ -101,7 +101,7 @@ def oas(S: Tensor, n: int | Tensor) -> Tensor:
     """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items, in (0, 1].
 
     Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE Transactions on
-    Signal Processing, 2010.
+    Signal Processing, 2010, equation 23; detectors have scikit-learn's form without the terms 2 / D.
 
     Example:
         >>> oas(torch.eye(4), 10).item(), round(oas(torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0])), 1000).item(), 3)

@@ -256,7 +256,8 @@ class MixtureBank(nn.Module):
         data = self.data()
         if not bool(data.X.isfinite().all()):
             raise ValueError(
-                "expected finite embeddings, found NaN or infinity: lower --lr, add --warmup-epochs or --clip 1, or check data"
+                "expected finite embeddings, found NaN or infinity: lower --lr, add --set warmup_epochs=5 or --set clip=1, or "
+                "check the data"
             )
         ends = [self._improved(data, _moved(start, -data.origin), steps) for start in starts]
         best = max(ends, key=lambda end: self._likelihood(data, end)) if len(ends) > 1 else ends[0]

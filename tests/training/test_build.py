@@ -1,0 +1,25 @@
+"""What a method is built with: the statistics of its inputs."""
+
+import numpy as np
+import pytest
+import torch
+
+from vergence.data.items import ArrayItems
+from vergence.training import build
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_a_feature_varies_or_not_whatever_its_unit(kind, unit):
+    r = np.random.default_rng(0)
+    x = torch.from_numpy(unit * np.c_[r.normal(size=200), np.full(200, 0.1), 1e3 + r.normal(size=200)]).to(kind)
+    _, std = build.statistics(ArrayItems(x))
+    torch.testing.assert_close(std[[0, 2]], x[:, [0, 2]].double().std(0, correction=0).to(std), rtol=1e-3, atol=0)
+    assert std[1] == 1.0
+
+
+def test_a_channel_of_one_value_has_deviation_one():
+    x = torch.randint(0, 256, (50, 3, 4, 4), dtype=torch.uint8)
+    x[:, 1] = 7
+    mean, std = build.statistics(ArrayItems(x))
+    assert std[1] == 1.0 and mean[1].item() == pytest.approx(7 / 255) and 0.2 < std[0] < 0.35
