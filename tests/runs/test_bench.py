@@ -57,4 +57,4 @@ def test_a_closed_form_takes_no_steps(what, encoder):
 
 def test_the_ledger_needs_a_folder_before_the_work(tmp_path):
     with pytest.raises(ValueError, match="there is no folder"):
-        bench("step", rounds=1, out=tmp_path / "missing" / "speed.jsonl")
+        bench(what="step", rounds=1, out=tmp_path / "missing" / "speed.jsonl")

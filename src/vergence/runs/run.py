@@ -25,7 +25,7 @@ from vergence.runs.detector import RunDetector
 from vergence.runs.levels import MOST_ITEMS, sample
 from vergence.training import build
 from vergence.training.folder import RunFolder
-from vergence.utils.checks import require_count
+from vergence.utils.checks import is_count, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.files import as_path
 
@@ -230,7 +230,8 @@ class Run:
             ValueError: The objective has no such densities, or ``n`` is below 1.
         """
         objective = self.conditional_objective
-        require_count(1, n=n)
+        if not is_count(n, 1):
+            raise ValueError(f"expected n of at least 1, found {n}; give a whole number")
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             za, zb = objective.sample(n)
