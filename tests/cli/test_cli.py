@@ -418,6 +418,7 @@ def test_advise_writes_a_page_and_says_why(tmp_path):
     record = json.loads((tmp_path / "advice" / "advice.json").read_text())
     assert record["facts"]["k"] == 8 and record["facts"]["draws"] == 4 and record["views"]["blur"] == 0
     assert record["words"][0].split(":")[0] in (tmp_path / "advice" / "report.html").read_text()
+    assert record["views"]["flip"] == 0, "digits have no mirror images"
     again = call("advise", "digits", "--out", tmp_path / "again", "--draws", "4", "--components", "8", "--set", "blur=0")
     assert again.returncode == 0
     assert json.loads((tmp_path / "again" / "advice.json").read_text()) == record

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.config import DataConfig, ViewConfig, usual_flip
 from vergence.utils.names import did_you_mean
 
 __all__ = ["Advise", "advise"]
@@ -72,7 +72,7 @@ def advise(command: Advise) -> None:
 def _configs(command: Advise) -> tuple[DataConfig, ViewConfig]:
     given = {"root": command.data_root, "download": command.download, "size": command.size, "limit": command.limit}
     data: dict[str, Any] = {"source": command.data, **given}
-    views: dict[str, Any] = {}
+    views: dict[str, Any] = {"flip": usual_flip(command.data)}
     strengths = [f.name for f in fields(ViewConfig)]
     for name, value in map(options.parse, command.set):
         if name in strengths:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from vergence.utils.checks import Checked
 
-__all__ = ["DataConfig", "ViewConfig"]
+__all__ = ["DataConfig", "ViewConfig", "usual_flip"]
+
+UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images: all shoes point to the left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +76,13 @@ class ViewConfig(Checked):
     noise: float = 0.3
     mask: float = 0.2
     scale: float = 0.1
+
+
+def usual_flip(source: str) -> float:
+    """Returns the probability of a horizontal flip that suits a source: 0 for built-in sets without mirror images, else 0.5.
+
+    Example:
+        >>> usual_flip("digits"), usual_flip("photographs/")
+        (0.0, 0.5)
+    """
+    return 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5

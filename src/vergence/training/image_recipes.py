@@ -5,7 +5,7 @@ The denoising and the variational autoencoder have no published setting here: th
 
 from typing import Any
 
-from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.config import DataConfig, ViewConfig, usual_flip
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
 
 BASE = "timm:vit_base_patch16_224"
 TINY = "embed_dim=96,depth=4,num_heads=3"
-UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images
 
 
 def masked_autoencoder(source: str = "imagenet") -> RunConfig:
@@ -105,7 +104,7 @@ def variational_autoencoder_small(source: str = "cifar10") -> RunConfig:
     """
     return RunConfig(
         data=DataConfig(source=source),
-        views=_only_crops((1.0, 1.0), _flip(source)),
+        views=_only_crops((1.0, 1.0), usual_flip(source)),
         model=_model("variational_autoencoder", "small"),
         fit=_small(),
     )
@@ -121,7 +120,7 @@ def masked_autoencoder_small(source: str = "cifar10") -> RunConfig:
     options = {"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 4}
     return RunConfig(
         data=DataConfig(source=source),
-        views=_only_crops((0.6, 1.0), _flip(source)),
+        views=_only_crops((0.6, 1.0), usual_flip(source)),
         model=_model("masked_autoencoder", _tiny(source, "global_pool=avg"), **options),
         fit=_small(betas=(0.9, 0.95)),
     )
@@ -137,7 +136,7 @@ def dino_small(source: str = "cifar10") -> RunConfig:
     options = {"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "local_crops": 2, "asymmetric": False}
     return RunConfig(
         data=DataConfig(source=source),
-        views=ViewConfig(crop=(0.4, 1.0), flip=_flip(source), blur=0.0),
+        views=ViewConfig(crop=(0.4, 1.0), flip=usual_flip(source), blur=0.0),
         model=_model("dino", "small", **options, momentum=0.99),
         fit=_small(lr=5e-4),
     )
@@ -154,7 +153,7 @@ def i_jepa_small(source: str = "cifar10") -> RunConfig:
     options["min_context"] = 4
     return RunConfig(
         data=DataConfig(source=source),
-        views=_only_crops((0.6, 1.0), _flip(source)),
+        views=_only_crops((0.6, 1.0), usual_flip(source)),
         model=_model("i_jepa", _tiny(source, "class_token=False,global_pool=avg"), **options),
         fit=_small(),
     )
@@ -167,10 +166,6 @@ def _model(method: str, encoder: str, **options: Any) -> ModelConfig:
 def _tiny(source: str, settings: str) -> str:
     patch = 2 if source.partition(":")[0] == "digits" else 4
     return f"timm:vit_tiny_patch16_224,patch_size={patch},{TINY},{settings}"
-
-
-def _flip(source: str) -> float:
-    return 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5
 
 
 def _only_crops(crop: tuple[float, float], flip: float) -> ViewConfig:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.config import DataConfig, ViewConfig, usual_flip
 from vergence.training import paired_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 
@@ -28,8 +28,6 @@ __all__ = [
     "patches_vssl",
 ]
 
-UNMIRRORED = ("digits", "mnist", "fashion_mnist")  # sets without mirror images: all shoes point to the left
-
 
 def patches(source: str = "cifar10") -> RunConfig:
     """Two layers of patches and linear joint embedding, all without gradients, with the joint Gaussian of the views (GJE).
@@ -45,10 +43,9 @@ def patches(source: str = "cifar10") -> RunConfig:
     brightness and saturation changed, a fifth of them gray. Digits and Fashion-MNIST are not mirrored; set ``flip=0`` for other
     data whose mirror images do not occur, such as letters.
     """
-    flip = 0.0 if source.partition(":")[0] in UNMIRRORED else 0.5
     return RunConfig(
         data=DataConfig(source=source),
-        views=ViewConfig(crop=(1.0, 1.0), flip=flip, jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
+        views=ViewConfig(crop=(1.0, 1.0), flip=usual_flip(source), jitter=(0.4, 0.0, 0.4, 0.0), jitter_p=1.0, blur=0.0),
         model=ModelConfig(encoder="patches", objective="gje"),
         fit=FitConfig(epochs=1, precision="fp32", knn_every=0),
     )
