@@ -124,9 +124,20 @@ def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
     new = next(run.items("digits").stream([torch.arange(300)]))[1]
     assert not any("as a whole" in line for line in scored(run, new, tmp_path / "a.npz")[0].lines())
     decisions = scored(run, 255 - new, tmp_path / "b.npz")[0]
-    assert any(
-        line.startswith("warning: the items as a whole are stranger than the calibration items") for line in decisions.lines()
-    )
+    first, second = decisions.lines()
+    assert first.startswith("warning: the items as a whole are stranger than the calibration items")
+    void = "but the items as a whole are unlike the calibration items, so the rate does not hold"
+    assert decisions.flagged > 20 and second == f"{decisions.flagged} of 300 items are flagged, {void}"
+    page = (tmp_path / "b.npz.html").read_text()
+    assert f"{decisions.flagged} of 300 pictures are flagged, {void}" in page and "on average at most a tenth" not in page
+    certified = scored(run, 255 - new, tmp_path / "c.npz", fpr=0.05)[0].lines()
+    assert certified[0] == first and "flag at most" in certified[1] and certified[1].endswith(void)
+
+
+def test_of_a_single_item_no_average_is_promised(run, tmp_path):
+    decisions, found = scored(run, noise(1), tmp_path / "s.npz")
+    assert found["flag"].all() and decisions.lines() == [f"1 item is flagged (p = {found['p_value'][0]:.2g})"]
+    assert "1 picture is flagged (p = " in (tmp_path / "s.npz.html").read_text()
 
 
 def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tmp_path, capsys):

@@ -90,9 +90,7 @@ def write_run_page(path: Path, decisions: "Decisions", items: Items, *, name: st
     """
     rows = decisions.strangest
     picture = _pictures(items, [row["name"] for row in rows])
-    lead = decisions.lines()
-    if decisions.flagged and decisions.certificate is None:
-        lead[0] = f"{look_at(decisions.flagged, decisions.fdr, _noun(items))}."
+    lead = decisions.lines(_noun(items))
     flags = decisions.columns_of(rows)
     oddities = [_shown({**row, **flag}, picture, decisions.near) for row, flag in zip(rows, flags, strict=True)]
     facts = _facts(decisions.total, decisions.flagged, None if decisions.certificate else decisions.fdr, items)

@@ -135,18 +135,26 @@ class Decisions:
         q, flag = self._q_values()[rank], self._flags(columns["score"], rank)
         return {"q_value": np.where(new, q, 1.0), "flag": (flag & new).astype(np.uint8)}
 
-    def lines(self) -> list[str]:
-        """Returns what to do, in sentences, when the file has been written."""
-        if self.certificate is not None:
-            found = f"{_items(self.flagged)} of {self.total:,} flagged: {self.certificate}"
-        elif self.flagged:
-            found = look_at(self.flagged, self.fdr)
-        else:
-            found = f"none of {_items(self.total)} is flagged at {self.fdr:g}: {self._why_none()}" if self.total else ""
+    def lines(self, noun: str = "item") -> list[str]:
+        """Returns what to do, in sentences, when the file has been written; ``noun`` is what one item is called."""
+        changed = self._changed()
+        found = [self._found(noun, bool(changed))] if self.total else []
         known = f"warning: {_items(self.seen)} not judged, as the run was fitted to or calibrated on equal ones"
         advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
-        lines = [found] if self.total or not self.seen else []
-        return [*lines, *self._changed(), *([known + ("" if self.of_pairs else advice)] if self.seen else [])]
+        return [*changed, *found, *([known + ("" if self.of_pairs else advice)] if self.seen else [])]
+
+    def _found(self, noun: str, changed: bool) -> str:
+        """Returns what was flagged and what that means; no rate where the items as a whole have changed."""
+        void = ", but the items as a whole are unlike the calibration items, so the rate does not hold"
+        if self.certificate is not None:
+            return f"{_items(self.flagged)} of {self.total:,} flagged: {self.certificate}{void if changed else ''}"
+        if self.flagged and changed:
+            return f"{self.flagged:,} of {_items(self.total, noun)} {'is' if self.flagged == 1 else 'are'} flagged{void}"
+        if self.flagged and self.total == 1:
+            return f"1 {noun} is flagged (p = {self.strangest[0]['p_value']:.2g})"
+        if self.flagged:
+            return look_at(self.flagged, self.fdr, noun)
+        return f"none of {_items(self.total)} is flagged at {self.fdr:g}: {self._why_none()}"
 
     def _why_none(self) -> str:
         """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
@@ -185,8 +193,8 @@ class Decisions:
         return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
 
 
-def _items(n: int) -> str:
-    return "1 item" if n == 1 else f"{n:,} items"
+def _items(n: int, noun: str = "item") -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def columns(
