@@ -86,6 +86,13 @@ def test_numbers_of_the_fit_are_true(tmp_path):
     assert ours["log_density"] == pytest.approx(model.score(c[test], t[test]))
 
 
+def test_a_file_that_is_replaced_is_said_to_be(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = [call("density", "fit", folder / "pairs.npz", "--model", "gaussian").stdout.splitlines()[-1] for _ in range(2)]
+    use = "density.safetensors; next: vergence density predict density.safetensors CONTEXTS --out FILE"
+    assert said == [f"wrote {use}", f"replaced {use}"]
+
+
 def test_tables_by_the_names_of_their_columns(folder):
     fit = ["density", "fit", folder / "pairs.csv", "--target", "drag", "--model", "gaussian", "--out", folder / "g.safetensors"]
     assert call(*fit).returncode == 0

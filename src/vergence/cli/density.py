@@ -96,6 +96,7 @@ def _fit(command: DensityFit) -> None:
 
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
     pairs = read_pairs(command.pairs, command.target)
+    verb = "replaced" if command.out.exists() else "wrote"
     result = density.fit(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
     print(f"{result['model']}: {result['train']} pairs in {result['seconds']:.1f} s")
     if result["scores"]:
@@ -104,7 +105,7 @@ def _fit(command: DensityFit) -> None:
         head = ["", *(titles.get(name, name) for name in next(iter(result["scores"].values())))]
         table(f"{result['test']} pairs held out; log-density in nats, larger is better", head, rows)
         print(_who_is_ahead(result["scores"]))
-    print(f"wrote {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
+    print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
 
 
 def _who_is_ahead(scores: dict[str, dict[str, float]]) -> str:
