@@ -93,6 +93,18 @@ def test_a_file_that_is_replaced_is_said_to_be(folder, tmp_path, monkeypatch):
     assert said == [f"wrote {use}", f"replaced {use}"]
 
 
+def test_too_few_held_out_pairs_are_named(tmp_path):
+    c, t = two_answers(90)
+    np.savez(tmp_path / "few.npz", context=c, target=t)
+    fit = ["density", "fit", tmp_path / "few.npz", "--model", "gaussian", "--out", tmp_path / "m.safetensors"]
+    words = "too few to evaluate the density; it is not evaluated\n"
+    for share, few in (("0.2", "18 held-out pairs are"), ("0.015", "1 held-out pair is")):
+        found = call(*fit, "--holdout", share)
+        assert (found.returncode, found.stderr) == (0, f"warning: {few} {words}") and "held out" not in found.stdout
+    assert call(*fit, "--holdout", "0").stderr == ""
+    assert "20 pairs held out" in call(*fit, "--holdout", "0.23").stdout
+
+
 def test_tables_by_the_names_of_their_columns(folder):
     fit = ["density", "fit", folder / "pairs.csv", "--target", "drag", "--model", "gaussian", "--out", folder / "g.safetensors"]
     assert call(*fit).returncode == 0

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,9 @@ def _fit(command: DensityFit) -> None:
         head = ["", *(titles.get(name, name) for name in next(iter(result["scores"].values())))]
         table(f"{result['test']} pairs held out; log-density in nats, larger is better", head, rows)
         print(_who_is_ahead(result["scores"]))
+    elif command.holdout > 0:
+        few = "1 held-out pair is" if result["test"] == 1 else f"{result['test']} held-out pairs are"
+        print(f"warning: {few} too few to evaluate the density; it is not evaluated", file=sys.stderr)
     print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
 
 
