@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import vergence
 from vergence.data.config import DataConfig
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import FORMAT, RunFolder, require_writable, run_lock
@@ -36,6 +37,27 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
     make(tmp_path).save_checkpoint({"model": {}, "optimizer": {}, "step": 1})
     with pytest.raises(ValueError, match="already holds a run"):
         make(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["001.png", "config.json"])
+def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(tmp_path, name):
+    """The files of a run among somebody's images would make a run of that folder for every other command."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text('{"size": 3}')
+    with pytest.raises(ValueError, match="run to be new, empty or a run, found other files in it; choose another --out"):
+        make(tmp_path)
+    with pytest.raises(ValueError, match="found other files in it"):
+        vergence.train("digits", out=tmp_path / "run", epochs=1)
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [name]
+
+
+def test_hidden_files_and_what_a_killed_start_leaves_are_no_other_files(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for name in (".DS_Store", "lock"):
+        (tmp_path / "run" / name).write_text("")
+    make(tmp_path)
+    (tmp_path / "run" / "notes.txt").write_text("of the run's owner")
+    make(tmp_path)
 
 
 def test_checkpoints_come_back_bit_for_bit(tmp_path):

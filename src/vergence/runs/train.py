@@ -71,8 +71,8 @@ def train(
     settings = _plain(settings)
     config = resumed(out, source, recipe, settings, trust_code) if resume else describe(source, recipe, settings, trust_code)
     if not resume:
-        require_new(out)
         _require_apart(out, config.data.source)
+        require_new(out)
         config = start.configured(config)
     _require_usable(config)
     _note_settings(config, settings)

@@ -50,6 +50,7 @@ FORMAT = 2
 COUNTED = ("count", "collapsed")  # of a checkpoint's metrics
 CHECKPOINT, MODEL, CHECKSUMS = "checkpoints/last.pt", "model.safetensors", "checksums.json"
 INITIAL = "initial.safetensors"
+BEFORE = {"checkpoints", "lock"}  # what a run that was killed at its start leaves without a description
 CLOSED_FORM = "closed_form"  # folder of the run that a run's encoder learns to predict
 State = dict[str, Any]
 
@@ -298,9 +299,20 @@ def run_lock(path: Path) -> Iterator[None]:
 
 
 def require_new(path: Path) -> None:
-    """Raises a ValueError if a folder holds a run with a checkpoint or a model, or the closed form of one that has."""
+    """Raises a ValueError if a folder holds a run with a checkpoint or a model, the closed form of one, or files of others."""
     if holds_run(path) or holds_run(path / CLOSED_FORM):
         raise ValueError(f"{path} already holds a run: continue it with --resume, or choose another --out")
+    if _holds_others(path):
+        raise ValueError(f"expected {path} to be new, empty or a run, found other files in it; choose another --out")
+
+
+def _holds_others(path: Path) -> bool:
+    """Returns whether a folder holds other files than hidden ones, and than a run whose training was killed at its start."""
+    names = {name for name in os.listdir(path) if not name.startswith(".")} - BEFORE if path.is_dir() else set()
+    try:
+        return bool(names) and "vergence" not in read_object(path / "config.json")
+    except (ValueError, OSError):
+        return True
 
 
 def holds_run(path: Path) -> bool:
