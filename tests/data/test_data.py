@@ -438,6 +438,22 @@ def test_items_say_what_reading_them_for_another_model_changes(tmp_path):
     assert open_items(str(tmp_path / "x.npy"), shape=(3, 6, 5)).conversion is None
 
 
+def test_the_size_of_files_is_a_change_for_a_model_of_arrays(tmp_path):
+    """A training on files resizes them as embedding does; a training on arrays has seen them as they are."""
+
+    def conversion(shape, trained_on):
+        return open_items(str(tmp_path), shape=shape, trained_on=trained_on).conversion
+
+    for i in range(2):
+        write(tmp_path / f"{i}.png", 32, 40, seed=i)
+    for trained_on in ("digits", "gone.npz"):
+        assert conversion((1, 8, 8), trained_on) == "3 x 32 x 40 to 1 x 8 x 8"
+        assert conversion((3, 32, 40), trained_on) is None and conversion((1, 32, 40), trained_on) == "color to gray"
+    assert conversion((1, 8, 8), "a/folder") == "color to gray" and conversion((3, 8, 8), "a/folder") is None
+    write(tmp_path / "2.png", 50, 40, seed=2)
+    assert conversion((3, 8, 8), "digits") == "files of 32 to 50 x 40 pixels to 3 x 8 x 8"
+
+
 def test_gray_folders_have_one_channel(tmp_path):
     for i, mode in enumerate(["L", "1", "LA", "L"]):
         write(tmp_path / f"{i}.png", mode=mode, seed=i)

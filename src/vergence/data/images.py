@@ -72,6 +72,7 @@ class ImageFiles(Items):
         shape: (C, H, W) of the decoded images, C = 1 (gray) or 3.
         labels: (N,) int64.
         skipped: Files that were left out before.
+        sized: Whether `conversion` reports other sizes, too: for a model of arrays, which were not resized for its training.
     """
 
     def __init__(
@@ -81,6 +82,8 @@ class ImageFiles(Items):
         shape: tuple[int, ...],
         labels: Tensor | None = None,
         skipped: Iterable[Skipped] = (),
+        *,
+        sized: bool = False,
     ) -> None:
         self.folder = folder
         self.names = names
@@ -88,14 +91,20 @@ class ImageFiles(Items):
         self.dtype = torch.uint8
         self.labels = labels
         self.skipped = list(skipped)
+        self.sized = sized
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def conversion(self) -> str | None:
-        """Color that is lost; sizes of files differ, and are reduced for the training, too. See `Items.conversion`."""
-        return "color to gray" if self.shape[0] == 1 and channels(self.folder, self.names) == 3 else None
+        """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well. See `Items.conversion`."""
+        color = channels(self.folder, self.names)
+        sizes = sorted(_sizes(self.folder, self.names)) if self.sized else []
+        if not sizes or sizes == [self.shape[1:]]:
+            return "color to gray" if self.shape[0] == 1 and color == 3 else None
+        found = f"{color} x {sizes[0][0]} x {sizes[0][1]}" if len(sizes) == 1 else f"files of {_range(sizes)} pixels"
+        return f"{found} to {' x '.join(map(str, self.shape))}"
 
     def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
         """Returns (index, images) of the files that could be decoded, and the others with the reason."""
@@ -121,7 +130,7 @@ class ImageFiles(Items):
 
     def subset(self, index: Tensor) -> "ImageFiles":
         """Returns the files of an index; see `Items.subset`."""
-        return ImageFiles(self.folder, pick(self.names, index), self.shape, at(self.labels, index))
+        return ImageFiles(self.folder, pick(self.names, index), self.shape, at(self.labels, index), sized=self.sized)
 
 
 class _Reader(Dataset[tuple[Array, Array, list[Skipped]]]):
@@ -268,20 +277,46 @@ def _upright(image: Any, orientation: Any) -> Any:
 
 def image_mode(path: Path) -> str | None:
     """Returns Pillow's name of an image file's pixel format from its header (``L``, ``RGB``, ...), or None if unreadable."""
+    found = _header(path)
+    return None if found is None else found[0]
+
+
+def _header(path: Path) -> tuple[str, tuple[int, int]] | None:
+    """Returns the pixel format, and height and width, of an image file from its header; None if unreadable."""
     from PIL import Image
 
     try:
         with _time_limit(DECODE_SECONDS), _opened(path) as image:
-            return str(image.mode)
+            return str(image.mode), (image.height, image.width)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
 
 
 def channels(folder: Path, names: Sequence[str]) -> int:
     """Returns 1 if all of up to 256 evenly spaced images are gray by their headers, else 3."""
-    modes = {image_mode(folder / file_name(name)) for name in names[:: math.ceil(len(names) / 256)]} - {None}
+    modes = {image_mode(folder / file_name(name)) for name in _spaced(names)} - {None}
     gray = all(mode in ("1", "L", "LA", "La", "F") or str(mode).startswith("I") for mode in modes)
     return 1 if modes and gray else 3
+
+
+def _sizes(folder: Path, names: Sequence[str]) -> set[tuple[int, int]]:
+    """Returns the heights and widths of up to 256 evenly spaced images, by their headers."""
+    return {found[1] for name in _spaced(names) if (found := _header(folder / file_name(name))) is not None}
+
+
+def _spaced(names: Sequence[str]) -> Sequence[str]:
+    return names[:: max(1, math.ceil(len(names) / 256))]
+
+
+def _range(sizes: Sequence[tuple[int, int]]) -> str:
+    """Returns heights and widths in words.
+
+    Example:
+        >>> _range([(20, 64), (30, 64)])
+        '20 to 30 x 64'
+    """
+    ends = [sorted({min(side), max(side)}) for side in zip(*sizes, strict=True)]
+    return " x ".join(" to ".join(map(str, end)) for end in ends)
 
 
 def _reason(error: Exception) -> str:

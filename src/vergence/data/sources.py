@@ -127,6 +127,7 @@ def open_items(
     columns: Sequence[str] = (),
     memory: int = 64 << 20,
     workers: int = 2,
+    trained_on: str | None = None,
 ) -> Items:
     """Opens every item of a source, in order, for a model that was trained on items of ``shape``.
 
@@ -143,6 +144,7 @@ def open_items(
         columns: Names of the features that the model was trained on, which are read of a ``.parquet`` file in this order.
         memory: Bytes of a ``.npy`` file above which it stays on disk.
         workers: Number of processes that decode images in the check of ``strict``.
+        trained_on: Source of the model's training; where it was an array, `Items.conversion` of images in files has their size.
 
     Raises:
         ValueError: As `open_data`; or the model takes items of another kind.
@@ -157,7 +159,7 @@ def open_items(
     path = _existing(source)
     if _is_array(path):
         return _shaped(_open_rows(path, memory, columns).items, shape, source)
-    return _image_files(path, shape, strict, workers)
+    return _image_files(path, shape, strict, workers, sized=trained_on is not None and not _is_of_files(trained_on))
 
 
 def open_whole(
@@ -341,11 +343,16 @@ def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayIte
     return items if items.shape == shape else items.shaped(shape)
 
 
-def _image_files(path: Path, shape: tuple[int, ...], strict: bool, workers: int) -> Items:
+def _is_of_files(source: str) -> bool:
+    """Returns whether a source, which need not exist anymore, is one of image files, which are resized when they are read."""
+    return source.partition(":")[0] not in BUILT_IN and Path(source).suffix.lower() not in ARRAYS
+
+
+def _image_files(path: Path, shape: tuple[int, ...], strict: bool, workers: int, sized: bool) -> Items:
     if len(shape) != 3:
         raise ValueError(f"expected vectors of shape {shape}, as the model was trained on, found images in {path}")
     found = listing(path, whole=True)
-    files = ImageFiles(base(path), found.names, shape, found.labels, found.skipped)
+    files = ImageFiles(base(path), found.names, shape, found.labels, found.skipped, sized=sized)
     return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 
 

@@ -379,6 +379,7 @@ class Run:
             download=config.download,
             holdout=config.holdout,
             columns=self.folder.metadata.columns if side == "context" else (),
+            trained_on=config.source,
         )
         return sources.with_shape(items.target, shape, str(images)) if pairs and isinstance(items, PairItems) else items
 
