@@ -51,6 +51,7 @@ def test_the_model_and_its_best_control_are_compared_in_words(capsys):
     printed = capsys.readouterr().out
     name = next(name for name, one in parts.items() if one is control)
     assert f"a control is better than z by kNN 30: {name}, 0.520 (standard error 0.050), no clear difference" in printed
+    assert "on these test items alone a control" in printed and "no clear difference from z's 0.500\n" in printed
     assert "z is at least level with every control by linear probe" in printed
     control["knn"]["30"]["majority"] = 0.56
     show_evaluation(Evaluation.from_dict(record))

@@ -112,8 +112,10 @@ def show_anomalies(anomaly: Anomaly) -> None:
 
 def _behind(model: str, measure: str, control: str, own: float, other: float, error: float | None) -> str:
     """Returns the line that names the control that is ahead of the model, and whether by more than a standard error."""
-    clear = "" if error is None or other - own > error else ", no clear difference"
-    return f"a control is better than {model} by {measure}: {control}, {other:.3f}{_remark(error)}{clear}"
+    line = f"a control is better than {model} by {measure}: {control}, {other:.3f}{_remark(error)}"
+    if error is None or other - own > error:
+        return line
+    return f"on these test items alone {line}, no clear difference from {model}'s {own:.3f}"
 
 
 def _remark(error: float | None) -> str:
