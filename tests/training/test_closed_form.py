@@ -19,7 +19,8 @@ from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
 from vergence.encoders.second_layer import SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
-from vergence.training import closed_form, loop, moments, patches_recipes
+from vergence.runs.description import note_closed_form
+from vergence.training import closed_form, loop, moments, patches_recipes, recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.threads import using
@@ -254,6 +255,15 @@ def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
     assert "note: a network, since batch_size, epochs are not for patches, the default for images" in capsys.readouterr().err
     vergence.train("digits", out=tmp_path / "fourth", device="cpu", limit=200, epochs=1, batch_size=64, objective="gje")
     assert "not for patches" not in capsys.readouterr().err
+
+
+def test_what_asks_for_a_network_is_named_as_it_was_typed(capsys):
+    model = recipes.get("vje_small")().model
+    note_closed_form(model, {"options": {"nu": 1.0}}, "image", (1, 32, 32))
+    words = "a network, since nu is not for patches, the default for images, but a setting of networks: this trains vje_small"
+    assert f"note: {words}\n" in capsys.readouterr().err
+    note_closed_form(model, {"options": {"nu": 1.0}, "epochs": 3}, "image", (1, 32, 32))
+    assert "since epochs, nu are not for patches" in capsys.readouterr().err
 
 
 @pytest.mark.float32

@@ -152,9 +152,16 @@ def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, sh
         better = f"{', '.join(known)}; kNN accuracy was higher with these on all data measured (docs/trained.md)"
         asked = [] if NETWORKS & set(settings) else sorted(set(recipes.of_networks(settings)) - PLAIN)
         if asked:
-            verb = "is" if len(asked) == 1 else "are"
-            print(f"note: a network, since {', '.join(asked)} {verb} not for patches, the default for images", file=sys.stderr)
+            print(f"note: {_why_network(asked, settings)}", file=sys.stderr)
         print(f"note: the network starts from random weights; {better}", file=sys.stderr)
+
+
+def _why_network(asked: list[str], settings: dict[str, Any]) -> str:
+    """Returns why a network is trained instead of the default for images, by the names of the settings that ask for one."""
+    names = [own for name in asked for own in (sorted(settings["options"]) if name == "options" else [name])]
+    verb, noun = ("is", "a setting") if len(names) == 1 else ("are", "settings")
+    known = f"{', '.join(names)} {verb} not for patches, the default for images, but {noun} of networks"
+    return f"a network, since {known}: this trains {recipes.suggested(settings)}"
 
 
 def note_views(settings: dict[str, Any], kind: str) -> None:
