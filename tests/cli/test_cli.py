@@ -235,6 +235,7 @@ def test_unusable_data(tmp_path):
         (["--set", "nu"], "NAME=VALUE"),
         (["--set", "crop=(0.5,2)"], "crop"),
         (["--set", "crop=5"], "crop to be 2 numbers"),
+        (["--set", "projector=16"], "expected projector to be numbers (a, b, ...), found 16; write projector=(16,)"),
         (["--set", "warmup_epochs=abc"], "warmup_epochs to be a number, found 'abc'"),
         (["--set", "epochs=5"], "given twice"),
         (["--set", "options=5"], "NAME=VALUE"),

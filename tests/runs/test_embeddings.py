@@ -150,7 +150,7 @@ def test_the_command_says_where_there_is_nothing_to_rank(tmp_path, arrays, capsy
         (["emb.npz", "--uncertainty", "--reference", "none.npz"], "found none.npz"),
         (["emb.npz", "--uncertainty", "--device", "cpu"], "--device is for run folders, found emb.npz; leave it out"),
         (["emb.npz", "--uncertainty", "--no-probes", "--trust-code"], "--no-probes and --trust-code are for run folders"),
-        (["none.npz", "--uncertainty"], "expected a .npz file of embeddings z and label, found none.npz"),
+        (["none.npz", "--uncertainty"], "expected a .npz file of embeddings z and label, found none.npz: there is no file"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_measure(tmp_path, monkeypatch, arrays, arguments, words, capsys):

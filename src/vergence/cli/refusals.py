@@ -74,6 +74,8 @@ def _what(said: str, similar: Sequence[str] = ()) -> str:
         return f"expected {kind} for {found[1]}, found {given!r}"
     if found := WRONG_CHOICE.search(said):
         names = sorted(name for name in re.findall(r"'(.*?)'", found[3]) if name != "None")
+        if not found[2].startswith("-"):
+            return f"expected one of {', '.join(names)}, found {found[1]!r}"
         return f"expected {found[2]} to be {', '.join(names[:-1])} or {names[-1]}, found {found[1]!r}"
     if (found := NO_VALUE.search(said)) and not found[1].startswith("-"):
         return f"expected {found[1].rpartition('.')[2].upper()} first, found an option that is not known"

@@ -60,6 +60,8 @@ def train(command: Any) -> None:
     out, source = command.out, command.data
     if command.resume and out is None and source is not None:
         out, source = Path(source), None  # vergence train --resume RUN
+    if out is None and source is None and not command.resume and command.init is None:
+        raise ValueError("name the data and the run folder to write: vergence train DATA --out runs/NAME")
     if out is None:
         to_do = "continue: vergence train --resume RUN" if command.resume else "write: --out runs/NAME"
         raise ValueError(f"name the run folder to {to_do}")

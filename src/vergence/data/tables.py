@@ -106,6 +106,8 @@ def read_contexts(path: Path, columns: Sequence[str]) -> Array:
 
 
 def _is_csv(path: Path) -> bool:
+    if path.is_dir():
+        raise ValueError(f"there is no file {path}, which is a folder; give a .npz or .csv file")
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     return path.suffix.lower() == ".csv"
@@ -136,6 +138,8 @@ def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
     if names == ["arr_0"]:
         arrays = {keys[0]: arrays["arr_0"]}
     for key in keys:
+        if key not in arrays and len(names) == 1 and names[0] in keys:
+            raise ValueError(f"expected the arrays {' and '.join(keys)} in {path.name}, found only the array {names[0]}; add {key}")
         if key not in arrays:
             hint = f"found no {key} among {', '.join(names) or 'no arrays'}"
             raise ValueError(f"expected the arrays {' and '.join(keys)} in {path.name}, {hint}; rename its arrays")

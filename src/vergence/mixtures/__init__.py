@@ -60,7 +60,7 @@ def get(name: str) -> Any:
     short = short_names()
     file = _classes().get(name, short.get(name, name))
     if file not in names():
-        raise unknown("model", name, [*short, *names()])
+        raise unknown("model", name, short, also=[*names(), *_classes()])
     module = importlib.import_module(f"{__name__}.{file}")
     members = inspect.getmembers(module, inspect.isclass)
     models = [c for n, c in members if c.__module__ == module.__name__ and n in module.__all__]

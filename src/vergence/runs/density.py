@@ -153,8 +153,8 @@ def score(model: Any, pairs: Pairs, out: Path) -> int:
 def _require_width(model: Any, contexts: np.ndarray) -> None:
     """Raises a ValueError unless contexts are as wide as those that a model was fitted to."""
     if contexts.shape[1] != model.n_features_in_:
-        found = f"found {contexts.shape[1]} features"
-        raise ValueError(f"expected contexts of width {model.n_features_in_}, as in fit, {found}; give the same columns")
+        wanted = f"{model.n_features_in_} context feature{'' if model.n_features_in_ == 1 else 's'}"
+        raise ValueError(f"expected {wanted}, as in fit, found {contexts.shape[1]}; give the same columns")
 
 
 def _write(out: Path, job: dict[str, Any], total: int, rows: Callable[[slice], dict[str, np.ndarray]]) -> int:

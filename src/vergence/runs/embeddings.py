@@ -53,7 +53,8 @@ def read(path: Path) -> Embeddings:
         ValueError: The file is missing, damaged, of another kind, has no labels of two classes, or a column that is not finite.
     """
     if path.suffix.lower() != ".npz" or not path.is_file():
-        raise ValueError(f"expected a .npz file of embeddings z and label, found {path}; name one that is there")
+        what = "give a .npz file" if path.exists() else f"there is no file {path}; check the path"
+        raise ValueError(f"expected a .npz file of embeddings z and label, found {path}: {what}")
     names = read_arrays(path, (), 0)[1]
     key, label = (next((key for key in keys if key in names), None) for keys in (KEYS, LABEL_KEYS))
     if key is None or label is None:

@@ -196,7 +196,10 @@ class Checked:
                 continue
             value = getattr(self, name)
             if not _fits(value, hint):
-                raise ValueError(f"expected {name} to be {_described(hint)}, found {shown(value)}")
+                wanted = _described(hint)
+                single = "..." in wanted and isinstance(value, int | float) and not isinstance(value, bool)
+                form = f"; write {name}=({shown(value)},)" if single else ""
+                raise ValueError(f"expected {name} to be {wanted}, found {shown(value)}{form}")
             if name in self.least and value is not None and not value >= self.least[name]:
                 raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {shown(value)}")
             if name in self.most and value is not None and not value <= self.most[name]:
