@@ -438,6 +438,14 @@ def test_items_say_what_reading_them_for_another_model_changes(tmp_path):
     assert open_items(str(tmp_path / "x.npy"), shape=(3, 6, 5)).conversion is None
 
 
+def test_a_missing_pyarrow_is_named_by_what_installs_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "t.parquet").write_bytes(b"")
+    with pytest.raises(ValueError, match="^reading .parquet needs pyarrow: pip install pyarrow; or give .npz$"):
+        open_items(str(tmp_path / "t.parquet"), shape=(3,))
+
+
 def test_the_size_of_files_is_a_change_for_a_model_of_arrays(tmp_path):
     """A training on files resizes them as embedding does; a training on arrays has seen them as they are."""
 

@@ -60,7 +60,7 @@ def _read(path: Path) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise ValueError("reading .parquet needs pyarrow: pip install 'vergence[parquet]'; or give .npz") from None
+        raise ValueError("reading .parquet needs pyarrow: pip install pyarrow; or give .npz") from None
     try:
         table = pq.read_table(path, partitioning=None)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:

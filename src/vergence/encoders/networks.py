@@ -160,7 +160,7 @@ def require_timm(name: str) -> Any:
     try:
         import timm
     except ImportError:
-        raise ValueError("encoder 'timm:...' needs timm: pip install 'vergence[timm]'") from None
+        raise ValueError("encoder 'timm:...' needs timm: pip install timm (the extra: pip install 'vergence[timm]')") from None
     name, _ = timm_settings(name)
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"

@@ -156,7 +156,8 @@ class _Center(nn.Module):
 
     def forward(self, targets: list[Tensor], outputs: list[Tensor]) -> Tensor:
         """Raises a ValueError."""
-        raise ValueError("method 'dino' needs lightly to train: pip install 'vergence[baselines]'")
+        how = "pip install lightly (the extra: pip install 'vergence[baselines]')"
+        raise ValueError(f"method 'dino' needs lightly to train: {how}")
 
 
 def _loss(outputs: int, temperature: float, teacher_temperature: float, center_momentum: float) -> Any:

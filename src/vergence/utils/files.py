@@ -197,7 +197,7 @@ def require_table(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("writing .parquet needs pyarrow: pip install 'vergence[parquet]'; or write .npz")
+        raise ValueError("writing .parquet needs pyarrow: pip install pyarrow; or write .npz")
 
 
 @contextlib.contextmanager

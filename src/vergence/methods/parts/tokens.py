@@ -32,7 +32,7 @@ def require_transformer(method: str, encoder: nn.Module, shape: Sequence[int]) -
     try:
         from timm.models.vision_transformer import VisionTransformer
     except ImportError:
-        raise ValueError(f"method '{method}' needs timm: pip install 'vergence[timm]'") from None
+        raise ValueError(f"method '{method}' needs timm: pip install timm (the extra: pip install 'vergence[timm]')") from None
     net = encoder[1] if isinstance(encoder, nn.Sequential) and len(encoder) == 2 else encoder
     if not isinstance(net, VisionTransformer) or not isinstance(net.fc_norm, nn.Identity) or net.attn_pool is not None:
         raise ValueError(
