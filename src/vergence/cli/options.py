@@ -54,6 +54,9 @@ METAVARS = {
     "weights": "FILE",
     "init": "RUN",
 }
+WORDS = {  # of a name that two classes have, of which one option sets both
+    "strict": "Stop at unreadable images instead of skipping them, and stop when the embedding collapses.",
+}
 DEFAULTS = {
     "distill": "",
     "keep_classes": "",
@@ -82,13 +85,13 @@ def known_settings() -> dict[str, list[type]]:
 
 
 def described(name: str) -> str:
-    """Returns the description of a field, from the docstring of each class that has it.
+    """Returns the description of a field: that of `WORDS`, or else from the docstring of each class that has it.
 
     Example:
         >>> described("epochs")
         'Passes over the training items.'
     """
-    return " ".join(_descriptions(config)[name] for config in known_settings()[name])
+    return WORDS.get(name) or " ".join(_descriptions(config)[name] for config in known_settings()[name])
 
 
 def setting(name: str) -> tuple[str, Any, Any]:
