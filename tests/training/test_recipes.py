@@ -1,5 +1,7 @@
 import dataclasses
 import inspect
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -204,6 +206,10 @@ def test_a_method_without_a_recipe_and_an_unknown_recipe_are_said_in_short(monke
         recipes.of_method("rotation")
     with pytest.raises(ValueError, match=r"'vje_smal'; did you mean 'vje_small'\?") as caught:
         recipes.get("vje_smal")
+    with pytest.raises(ValueError, match=r"found 'foo'; this lists all: python -c \"(.*)\"$") as caught:
+        recipes.get("foo")
+    code = str(caught.value).split('"')[1]
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == recipes.names()
     assert len(str(caught.value)) < 250 and " others, found" in str(caught.value)
 
 

@@ -47,6 +47,7 @@ PAIRED = "gmje_small"  # for pairs: it has p(target | context), with several ans
 HEAD = (256, 32)  # widths of the projector before a Gaussian or a mixture of pairs
 FILES = (patches_recipes, distilled_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
+ALL = 'this lists all: python -c "from vergence.training import recipes; print(*recipes.names())"'
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 NO_BLUR = ViewConfig(blur=0.0)
 
@@ -334,7 +335,7 @@ def get(name: str) -> Callable[..., RunConfig]:
         ValueError: There is no recipe of that name; the error suggests the nearest one.
     """
     if name not in names():
-        raise unknown("recipe", name, names())
+        raise unknown("recipe", name, names(), ALL)
     recipe: Callable[..., RunConfig] = _all()[name]
     return recipe
 
