@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from vergence.utils.files import explained, replacing
 from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
+
+FEWEST = 100  # items that `vergence.linear.advise` takes
 
 
 def advise_on(
@@ -100,7 +103,17 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
         raise ValueError(
             f"expected operations on {opened.kind}s, found {names}, which is no operation on {opened.kind}s: leave it out"
         )
+    _require_enough(opened, data)
     return opened
+
+
+def _require_enough(opened: Data, data: DataConfig) -> None:
+    """Raises a ValueError where too few items remain besides a test part that was held out at random."""
+    left = len(opened.train)
+    if left < FEWEST and "held out at random" in opened.note and data.limit is None and data.keep_classes is None:
+        found = f"found {left}: of {left + len(opened.test)} items, {100 * data.holdout:g} % are held out as a test part"
+        needed = math.ceil(FEWEST / (1 - data.holdout))
+        raise ValueError(f"expected at least {FEWEST} items to advise on, {found}; give at least {needed}")
 
 
 def _augmentation(opened: Data, views: ViewConfig) -> Views | None:
