@@ -360,7 +360,9 @@ def test_flat_folders_need_no_labels(tmp_path):
 
 def test_embed_reads_single_images_of_any_size(run, tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (33, 21, 3), dtype=np.uint8)).save(tmp_path / "one.png")
-    assert call("score", run, tmp_path / "one.png", "--out", tmp_path / "s.csv").returncode == 0
+    found = call("score", run, tmp_path / "one.png", "--out", tmp_path / "s.csv")
+    assert found.returncode == 0 and "wrote 1 row to" in found.stdout
+    assert "note: images are changed from 3 x 33 x 21 to 1 x 8 x 8" in found.stderr
     assert len((tmp_path / "s.csv").read_text().splitlines()) == 2
 
 
@@ -462,6 +464,9 @@ def test_advise_refuses_what_it_cannot_use(run, tmp_path):
     refused("advise", "digits", "--out", tmp_path, "--draws", "1", words="n_draws")
     refused("advise", "digist", "--out", tmp_path, words="did you mean 'digits'")
     refused("advise", "digits", "--out", tmp_path, "--limit", "20", words="at least 100 items")
+    np.save(tmp_path / "few.npy", np.random.default_rng(0).integers(0, 256, (120, 8, 8), dtype=np.uint8))
+    words = "found 96: of 120 items, 20 % are held out as a test part; give at least 125"
+    refused("advise", tmp_path / "few.npy", "--out", tmp_path, words=words)
     np.savez(tmp_path / "pairs.npz", context=np.zeros((200, 3)), target=np.ones((200, 3)))
     refused("advise", tmp_path / "pairs.npz", "--out", tmp_path, words="pairs")
 

@@ -39,8 +39,10 @@ def test_the_model_and_its_best_control_are_compared_in_words(capsys):
     for one in parts.values():
         one["knn"]["30"]["majority"], one["probe"]["accuracy"] = 0.5, 0.6
     record["protocol"]["test"] = 100
+    record["protocol"]["bank"] = 1438
     show_evaluation(Evaluation.from_dict(record))
     printed = capsys.readouterr().out
+    assert "1,438 training items, 100 test items" in printed
     assert "z is at least level with every control by kNN 30 and linear probe" in printed and "caution" not in printed
     record["protocol"]["test"] = 40
     show_evaluation(Evaluation.from_dict(record))

@@ -285,6 +285,7 @@ def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
     assert run.folder.config.fit.epochs == 1 and PatchSettings.parse(run.folder.config.model.encoder, (1, 8, 8)).dim == 8
     evaluation = vergence.evaluate(run, probes=False)
     assert evaluation.representations["z"].knn[20].majority > 0.6
+    assert evaluation.protocol.note.endswith("; fitted in closed form")
     page = vergence.write_report(tmp_path / "run").read_text()
     assert "was computed in closed form from" in page and "none: a closed form" in page and "Mean eigenvalue" in page
     loaded = vergence.load(tmp_path / "run")

@@ -153,7 +153,7 @@ def _score(command: DensityScore) -> None:
 
 
 def _print_rows(command: _Use, rows: int) -> None:
-    print(f"wrote {rows} rows to {os.fspath(command.out)}")
+    print(f"wrote {rows} row{'' if rows == 1 else 's'} to {os.fspath(command.out)}")
 
 
 RUN: dict[type, Callable[[Any], None]] = {

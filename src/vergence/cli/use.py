@@ -116,7 +116,7 @@ def print_written(out: Path, rows: int, page: bool = False) -> None:
         with skipped.open(newline="", encoding="utf-8") as file:
             n = sum(1 for _ in csv.reader(file)) - 1
         bad = f"; {skipped} lists {n:,} that could not be read"
-    print(f"wrote {rows} rows to {out}{f', and a page to {out}.html' if page else ''}{bad}")
+    print(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {out}{f', and a page to {out}.html' if page else ''}{bad}")
 
 
 def report(command: Report) -> None:

@@ -61,7 +61,7 @@ def show_representations(record: Evaluation) -> None:
         near = [r.knn[k].majority if r.knn and k in r.knn else None for k in (1, 30)]
         probe = None if r.probe is None else r.probe.accuracy
         rows.append([_label(name, r.kind), r.dim, *near, probe, r.collapse.effective_rank])
-    title = f"{record.protocol.bank} training items, {record.protocol.test} test items; {record.protocol.note}"
+    title = f"{record.protocol.bank:,} training items, {record.protocol.test:,} test items; {record.protocol.note}"
     table(title, *_filled(["representation", "D", "kNN 1", "kNN 30", "linear probe", "effective rank"], rows))
     if all(r.knn is None and r.probe is None for r in record.representations.values()):
         print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")

@@ -61,7 +61,7 @@ def demo(out: Path, *, seed: int = 0) -> Evaluation:
     write_pairs(source, seed)
     keep = tuple(c for c in range(10) if c != HELD_OUT)
     run = train(str(source), out=out, keep_classes=keep, seed=seed, **SETTINGS)
-    print(f"trained on {run.folder.metadata.n_train} pairs in {time.monotonic() - started:.0f} s; now evaluating ...")
+    print(f"trained on {run.folder.metadata.n_train:,} pairs in {time.monotonic() - started:.0f} s; now evaluating ...")
     record = evaluate(run)
     show_evaluation(record)
     report = write_report(out)

@@ -139,7 +139,7 @@ def _without_known(run: Run, opened: Data) -> Data:
 
 def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Protocol:
     config = run.folder.config
-    used = "encoder as it came" if config.model.freeze else "last epoch"
+    used = "encoder as it came" if config.model.freeze else "last epoch" if config.model.takes_steps else "fitted in closed form"
     kept_back = f"; {n:,} training items calibrate" if (n := run.folder.metadata.n_calibration) else ""
     return Protocol(
         bank=len(opened.train),

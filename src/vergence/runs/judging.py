@@ -118,8 +118,8 @@ class Judged:
             least = (
                 f"none of {len(self.names):,} items is flagged at {self.fdr:g}: the smallest q-value is {self.q_value.min():.2g}"
             )
-            why = "without a reference, odd items cannot be told from the tail of the others"
-            found = f"{least}, as {why}; the order is still the one to look in"
+            why = "without a reference odd items cannot be told from the tail of the others"
+            found = f"{least}; {why}; the order is still the one to look in"
         clusters = [self.about(group) for group in self.groups]
         counted = {"copies of other items": copies, "near-duplicates of other items": near}
         counted["copies or near-duplicates of items in the other source"] = sum(map(bool, self.leak))
