@@ -442,7 +442,7 @@ def test_a_missing_pyarrow_is_named_by_what_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(ValueError, match="^reading .parquet needs pyarrow: pip install pyarrow; or give .npz$"):
+    with pytest.raises(ValueError, match=r"^reading \.parquet needs pyarrow: pip install pyarrow; or give \.npz$"):
         open_items(str(tmp_path / "t.parquet"), shape=(3,))
 
 

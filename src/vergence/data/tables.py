@@ -139,7 +139,9 @@ def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
         arrays = {keys[0]: arrays["arr_0"]}
     for key in keys:
         if key not in arrays and len(names) == 1 and names[0] in keys:
-            raise ValueError(f"expected the arrays {' and '.join(keys)} in {path.name}, found only the array {names[0]}; add {key}")
+            raise ValueError(
+                f"expected the arrays {' and '.join(keys)} in {path.name}, found only the array {names[0]}; add {key}"
+            )
         if key not in arrays:
             hint = f"found no {key} among {', '.join(names) or 'no arrays'}"
             raise ValueError(f"expected the arrays {' and '.join(keys)} in {path.name}, {hint}; rename its arrays")

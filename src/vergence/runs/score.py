@@ -153,7 +153,7 @@ class Decisions:
         if self.flagged and self.total == 1:
             return f"1 {noun} is flagged (p = {self.strangest[0]['p_value']:.2g})"
         if self.flagged:
-            return look_at(self.flagged, self.fdr, noun)
+            return str(look_at(self.flagged, self.fdr, noun))
         return f"none of {_items(self.total)} is flagged at {self.fdr:g}: {self._why_none()}"
 
     def _why_none(self) -> str:

@@ -308,9 +308,9 @@ def require_new(path: Path) -> None:
 
 def _holds_others(path: Path) -> bool:
     """Returns whether a folder holds other files than hidden ones, and than a run whose training was killed at its start."""
-    names = {name for name in os.listdir(path) if not name.startswith(".")} - BEFORE if path.is_dir() else set()
+    names = {file.name for file in path.iterdir()} - BEFORE if path.is_dir() else set()
     try:
-        return bool(names) and "vergence" not in read_object(path / "config.json")
+        return any(not name.startswith(".") for name in names) and "vergence" not in read_object(path / "config.json")
     except (ValueError, OSError):
         return True
 
