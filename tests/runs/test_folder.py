@@ -13,6 +13,7 @@ from vergence.data.items import ArrayItems
 from vergence.detection import mild_views
 from vergence.encoders.dictionary import normalized_patches
 from vergence.runs import folder, judging, leaks, robust
+from vergence.runs.findings import write_folder_page
 from vergence.runs.folder import score_folder
 from vergence.runs.folder_levels import FolderLevels
 from vergence.runs.leaks import leaked
@@ -281,10 +282,14 @@ def test_equal_vectors_of_another_source_are_leaks():
         score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(photographs(20)))
 
 
-def test_no_leak_is_said_first():
+def test_no_leak_is_said_first(tmp_path):
     a, b = photographs(60, seed=1), photographs(60, seed=2)
     found = score_folder(ArrayItems(a), leaks_from=ArrayItems(b))
     assert found.lines()[0] == "no item is a copy or near-duplicate of one in the other source"
+    flagged = dataclasses.replace(found, flag=np.arange(60) < 2)
+    page = write_folder_page(tmp_path / "p.html", flagged, ArrayItems(a), name="a", other=ArrayItems(b)).read_text()
+    assert "No item is a copy or near-duplicate of one in the other source" in page
+    assert page.count("ook at 2 pictures; on average at most a tenth of them will be fine, if the tail of the others") == 1
     alone = score_folder(ArrayItems(a))
     assert not any("other source" in line for line in alone.lines())
     least = f"none of 60 items is flagged at 0.1: the smallest q-value is {alone.q_value.min():.2g}"

@@ -8,7 +8,6 @@ import torch
 
 from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import to_bytes
-from vergence.detection import look_at
 from vergence.report.charts import thumbnail
 from vergence.report.findings import Group, Shown, write_findings
 
@@ -56,14 +55,11 @@ def write_folder_page(path: Path, found: "Judged", items: Items, *, name: str, o
     def plain(rows: Iterable[int]) -> list[Shown]:
         return [Shown(found.names[i], picture.get(found.names[i], "")) for i in rows]
 
-    lead = found.lines()
     n = int(found.flag.sum())
-    if n:
-        lead[0] = f"{look_at(n, found.fdr, _noun(items))}, if the tail of the others goes on as it begins."
     return write_findings(
         path,
         name=name,
-        lead=lead,
+        lead=found.lines(_noun(items)),
         meaning=[OF_FOLDER, SCORES],
         facts=_facts(len(found.names), n, found.fdr, items) | {"Odd groups": str(len(found.groups))},
         oddities=[_shown({key: values[i] for key, values in columns.items()}, picture, found.near) for i in order],
@@ -90,12 +86,13 @@ def write_run_page(path: Path, decisions: "Decisions", items: Items, *, name: st
     """
     rows = decisions.strangest
     picture = _pictures(items, [row["name"] for row in rows])
-    lead = decisions.lines(_noun(items))
     flags = decisions.columns_of(rows)
     oddities = [_shown({**row, **flag}, picture, decisions.near) for row, flag in zip(rows, flags, strict=True)]
     facts = _facts(decisions.total, decisions.flagged, None if decisions.certificate else decisions.fdr, items)
     facts |= {"Calibration items": f"{decisions.n:,}"}
-    return write_findings(path, name=name, lead=lead, meaning=[OF_RUN, SCORES], facts=facts, oddities=oddities)
+    return write_findings(
+        path, name=name, lead=decisions.lines(_noun(items)), meaning=[OF_RUN, SCORES], facts=facts, oddities=oddities
+    )
 
 
 def _shown(row: Mapping[str, Any], picture: Mapping[str, str], near: str) -> Shown:

@@ -110,10 +110,10 @@ class Judged:
         texts |= {"leak": self.leak} if self.leak else {}
         return {"name": self.names, **numbers, "flag": self.flag.astype(np.uint8), "level": self.level.tolist(), **texts}
 
-    def lines(self) -> list[str]:
-        """Returns what to do, in sentences."""
+    def lines(self, noun: str = "item") -> list[str]:
+        """Returns what to do, in sentences; ``noun`` is what one item is called."""
         n, copies, near = int(self.flag.sum()), sum(map(bool, self.same_as)), sum(map(bool, self.similar_to))
-        found = f"{look_at(n, self.fdr)}, if the tail of the others goes on as it begins"
+        found = f"{look_at(n, self.fdr, noun)}, if the tail of the others goes on as it begins"
         if not n:
             least = (
                 f"none of {len(self.names):,} items is flagged at {self.fdr:g}: the smallest q-value is {self.q_value.min():.2g}"
