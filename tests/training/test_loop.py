@@ -170,7 +170,8 @@ def test_two_processes_are_one(tmp_path):
         "0.01",
     ]
     train(tmp_path / "one", *settings)
-    train(tmp_path / "two", *settings, "--devices", "2")
+    both = train(tmp_path / "two", *settings, "--devices", "2")
+    assert both.stderr.count("the network starts from random weights") == 1, "a note stands once, not once for each process"
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert json.loads((tmp_path / "two" / "config.json").read_text())["metadata"]["processes"] == 2
     assert largest_difference(one, two) < 1e-9

@@ -13,6 +13,7 @@ import tyro
 from vergence.cli import advise, bench, density, options, sample, score, train, use
 from vergence.cli.refusals import in_one_line
 from vergence.utils.checks import is_out_of_memory
+from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
 
 __all__ = ["RUN", "main"]
@@ -119,7 +120,7 @@ def _printable(text: str) -> str:
 
 def _stop(message: str) -> None:
     """Prints the error in one line, in one of several processes, and exits."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if is_first_process():
         words = (word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in _printable(message).split())
         print("error:", *words, file=sys.stderr)
     sys.exit(2)

@@ -1,6 +1,5 @@
 """``vergence train`` and ``vergence demo``."""
 
-import os
 import shlex
 import sys
 from dataclasses import dataclass, field, make_dataclass
@@ -11,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.encoders.names import is_closed_form, is_refined
+from vergence.utils.terminal import is_first_process
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
@@ -74,7 +74,7 @@ def train(command: Any) -> None:
     except Interrupted as stop:
         print(f"{stop}; go on with: vergence train --resume {shlex.quote(str(out))}", file=sys.stderr)
         sys.exit(128 + stop.signum)
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if is_first_process():
         print(f"{_done(run, 'complete:' if command.resume else 'trained')}; {_data(run)}")
         print(f"next: {_next(run)}")
         if run.collapse is not None:

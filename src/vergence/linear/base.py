@@ -143,16 +143,12 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         """
         return self._added(None, X, y)
 
-    @torch.no_grad()
     def partial_fit(self, X: Any, y: Any = None) -> "Linear":
-        """Adds items and solves again, at O(D^3) per call; `fit` on an iterable solves once.
+        """Adds items, solves again, at O(D^3) per call, and returns the estimator; `fit` on an iterable solves once.
 
         Args:
             X: As in `fit`. In several processes, only as the first call.
             y: As in `fit`.
-
-        Returns:
-            The estimator.
 
         Raises:
             ValueError: As in `fit`, or the numbers of features or targets differ from earlier calls; the fit then stays.
@@ -161,6 +157,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             raise ValueError("expected one call of partial_fit in several processes, found another; fit an iterable of batches")
         return self._added(self._state, X, y)
 
+    @torch.no_grad()
     def _added(self, state: State | None, X: Any, y: Any) -> "Linear":
         """Adds items to those of a state, or to none, and solves; an error leaves the fit as it was."""
         self._require_settings()

@@ -1,7 +1,6 @@
 """The description of a run: from data, a recipe or another run and the settings that are given, or of a run that is resumed."""
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from vergence.training import closed_form, distillation, recipes, start
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.distilled_recipes import ENCODER_LR
 from vergence.training.folder import RunFolder, require_known_code
+from vergence.utils import terminal
 from vergence.utils.files import as_path
 
 __all__ = ["completed", "describe", "fitted", "note_closed_form", "note_views", "resumed", "suited"]
@@ -136,7 +136,7 @@ def suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, 
     recipe = recipes.default(kind, shape, settings)
     why = recipes.of_networks(settings)
     if kind == "image" and why and set(why) <= PLAIN:  # others ask for a network
-        print(f"note: recipe {recipe}, since {', '.join(why)} is not for patches, the default for images", file=sys.stderr)
+        terminal.note(f"recipe {recipe}, since {', '.join(why)} is not for patches, the default for images")
     config = config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
     unnamed = config.model.encoder == "small" and settings.get("encoder") is None
     return _with_encoder(config, "mlp") if len(shape) == 1 and unnamed else config
@@ -152,8 +152,8 @@ def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, sh
         better = f"{', '.join(known)}; kNN accuracy was higher with these on all data measured (docs/trained.md)"
         asked = [] if NETWORKS & set(settings) else sorted(set(recipes.of_networks(settings)) - PLAIN)
         if asked:
-            print(f"note: {_why_network(asked, settings)}", file=sys.stderr)
-        print(f"note: the network starts from random weights; {better}", file=sys.stderr)
+            terminal.note(_why_network(asked, settings))
+        terminal.note(f"the network starts from random weights; {better}")
 
 
 def _why_network(asked: list[str], settings: dict[str, Any]) -> str:
@@ -175,7 +175,7 @@ def note_views(settings: dict[str, Any], kind: str) -> None:
         "pairs": ("pairs", given, "pairs are their own views"),
     }[kind]
     if unused:
-        print(f"note: without effect on {data}: {', '.join(unused)} ({why})", file=sys.stderr)
+        terminal.note(f"without effect on {data}: {', '.join(unused)} ({why})")
 
 
 def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
@@ -193,7 +193,7 @@ def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
     name, notes = completed(config.model.encoder, shape, len(opened.train), config.views.flip > 0)
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        terminal.note(note)
     return _with_encoder(config, name)
 
 

@@ -4,7 +4,6 @@ It is fitted first and stays there; the embeddings of the training items lie bes
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from vergence.training import build, recipes
 from vergence.training.config import RunConfig
 from vergence.training.folder import CLOSED_FORM, RunFolder, holds_run
 from vergence.training.records import Weights
+from vergence.utils import terminal
 from vergence.utils.files import explained
-from vergence.utils.terminal import bar
 from vergence.utils.threads import fixed
 
 __all__ = ["closed_form", "encoder_of", "forget", "targets"]
@@ -55,7 +54,7 @@ def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> Run
     views = dataclasses.replace(base.views, flip=min(base.views.flip, config.views.flip))
     name, notes = completed(str(config.model.distill), shape, len(opened.train), views.flip > 0)
     for note in notes:
-        print(f"note: closed form: {note}", file=sys.stderr)
+        terminal.note(f"closed form: {note}")
     model = dataclasses.replace(base.model, encoder=name)
     return dataclasses.replace(base, data=config.data, views=views, model=model)
 
@@ -109,7 +108,7 @@ def _fill(fabric: Any, file: Path, encoder: nn.Module, items: Items, own: RunFol
     mine = torch.arange(*bounds)
     rows = np.load(file, mmap_mode="r+")[slice(*bounds)]
     settings = {"size": own.metadata.crop_size(), "device": fabric.device, "workers": own.config.fit.workers}
-    with bar("embedding", len(items), "images") as advance:
+    with terminal.bar("embedding", len(items), "images") as advance:
         for index, z in features.stream(encoder.eval(), items.subset(mine), **settings):
             rows[index.cpu().numpy()] = F.normalize(z.float(), dim=1).cpu().numpy()
             advance(len(index) * fabric.world_size)

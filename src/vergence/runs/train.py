@@ -1,6 +1,5 @@
 """Trains a run: opens the data, builds the method, fits it and writes the run folder."""
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -20,6 +19,7 @@ from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_new, run_lock
 from vergence.training.memory import require_memory
 from vergence.training.processes import together
+from vergence.utils import terminal
 from vergence.utils.checks import shown
 from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
@@ -124,7 +124,7 @@ def _detect(fabric: Any, method: Method, opened: Data, folder: RunFolder) -> Non
         except ValueError as error:
             found = None
             folder.log(f"no detector: {error}")
-            print(f"note: no detector: {error}", file=sys.stderr)
+            terminal.note(f"no detector: {error}")
         for note in found.notes if found is not None else ():
             folder.log(f"detector: {note}")
     fabric.barrier()
@@ -142,11 +142,11 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 def _note_settings(config: RunConfig, settings: dict[str, Any]) -> None:
     """Prints which settings have no effect, and where a learning rate that is given is not the encoder's."""
     if without := recipes.unused(config, settings):
-        print(f"note: without effect, since no steps are trained: {', '.join(without)}", file=sys.stderr)
+        terminal.note(f"without effect, since no steps are trained: {', '.join(without)}")
     elif "lr" in settings and "encoder_lr" not in settings and (ratio := config.fit.encoder_lr) != 1:
         after = ", after distillation" if config.model.distill is not None else ""
         rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
-        print(f"note: the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates", file=sys.stderr)
+        terminal.note(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
 
 
 def _require_usable(config: RunConfig) -> None:

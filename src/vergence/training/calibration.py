@@ -1,7 +1,6 @@
 """The calibration part: training items that nothing is fitted to, whose scores later say what an ordinary score is."""
 
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from vergence.detection import near_groups, thumbnails
 from vergence.detection.parts.thumbnails import thumbnail_shape
 from vergence.training import loop
 from vergence.training.config import RunConfig
+from vergence.utils import terminal
 from vergence.utils.checks import require_within
 
 __all__ = ["FEWEST", "content_digests", "content_groups", "digests", "split", "split_groups"]
@@ -44,12 +44,12 @@ def split(opened: Data, config: RunConfig) -> Data:
     processes = config.fit.devices * config.fit.nodes
     batch = config.fit.batch_size if n >= config.fit.batch_size else 2 * processes
     if int(share * n) < FEWEST or n - int(share * n) < batch:
-        print(f"note: no calibration part: a share of {share:g} of {n} training items is too few", file=sys.stderr)
+        terminal.note(f"no calibration part: a share of {share:g} of {n} training items is too few")
         return opened
     seed = loop.seed_of(config.fit.seed, "calibration", 0)
     mask = split_groups(content_groups(opened.train, config.fit.workers), share, seed)
     if not mask.any():
-        print(f"note: no calibration part: nearly all of the {n} training items are equal", file=sys.stderr)
+        terminal.note(f"no calibration part: nearly all of the {n} training items are equal")
         return opened
     kept, held_out = (opened.train.subset(where.nonzero()[:, 0]) for where in (~mask, mask))
     return replace(opened, train=kept, calibration=held_out)
@@ -95,9 +95,7 @@ def content_groups(items: Items, workers: int = 0) -> list[Any]:
     if isinstance(items, PairItems) or len(items.shape) != 3 or items.shape[0] not in (1, 3):
         return list(equal)
     if len(items) > MOST_COMPARED:
-        print(
-            f"note: near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are", file=sys.stderr
-        )
+        terminal.note(f"near-duplicates are not looked for among more than {MOST_COMPARED:,} images, equal ones are")
         return list(equal)
     small = torch.zeros(len(items), *thumbnail_shape(items.shape), dtype=torch.uint8)
     read = torch.zeros(len(items), dtype=torch.bool)

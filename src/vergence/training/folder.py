@@ -51,6 +51,7 @@ COUNTED = ("count", "collapsed")  # of a checkpoint's metrics
 CHECKPOINT, MODEL, CHECKSUMS = "checkpoints/last.pt", "model.safetensors", "checksums.json"
 INITIAL = "initial.safetensors"
 BEFORE = {"checkpoints", "lock"}  # what a run that was killed at its start leaves without a description
+LOGS = {".err", ".log", ".out", ".txt"}  # endings of what a shell writes there
 CLOSED_FORM = "closed_form"  # folder of the run that a run's encoder learns to predict
 State = dict[str, Any]
 
@@ -307,10 +308,10 @@ def require_new(path: Path) -> None:
 
 
 def _holds_others(path: Path) -> bool:
-    """Returns whether a folder holds other files than hidden ones, and than a run whose training was killed at its start."""
-    names = {file.name for file in path.iterdir()} - BEFORE if path.is_dir() else set()
+    """Returns whether a folder holds other files than hidden ones, logs, and a run whose training was killed at its start."""
+    others = [file for file in path.iterdir() if file.name not in BEFORE and file.suffix not in LOGS] if path.is_dir() else []
     try:
-        return any(not name.startswith(".") for name in names) and "vergence" not in read_object(path / "config.json")
+        return any(not file.name.startswith(".") for file in others) and "vergence" not in read_object(path / "config.json")
     except (ValueError, OSError):
         return True
 

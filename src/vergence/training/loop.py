@@ -151,10 +151,6 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
-    if fabric.is_global_zero and config.warmup_epochs >= config.epochs:
-        warn(
-            f"the rate warms up for {config.warmup_epochs:g} of {config.epochs} epochs and never falls; lower --set warmup_epochs"
-        )
     saved, log = time.monotonic(), recorder.log if fabric.is_global_zero else None
     choice = Threads(config.threads, start=state["threads"], eager=True, device=fabric.device, log=log)
     with stop_signal() as stopped, torch.random.fork_rng(), choice as threads:
@@ -178,8 +174,8 @@ def fit(
                 if progress is not None:
                     progress(step, metrics.row)
                 stop = _agreed(stopped, fabric, step)
-                due = fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds)
-                if due and metrics.finite():  # a training that diverged goes on from before
+                due = stop or time.monotonic() - saved > config.checkpoint_seconds
+                if fabric.is_global_zero and due and metrics.finite():  # a training that diverged goes on from before
                     recorder.save_checkpoint(_state(method, optimizer, step, metrics, threads))
                     saved = time.monotonic()
                 if stop:

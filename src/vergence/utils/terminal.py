@@ -1,13 +1,26 @@
-"""Progress bars on stderr and tables on stdout; bars appear in a terminal only."""
+"""Progress bars and notes on stderr, tables on stdout; bars appear in a terminal only."""
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["bar", "late_bar", "table"]
+__all__ = ["bar", "is_first_process", "late_bar", "note", "table"]
 
 PATIENCE = 2.0  # seconds before a late bar appears
+
+
+def is_first_process() -> bool:
+    """Returns whether this process speaks for all: the first one of a machine, or the only one."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def note(message: str) -> None:
+    """Prints a note on stderr; of several processes, which all come to the same one, the first does."""
+    if is_first_process():
+        print(f"note: {message}", file=sys.stderr)
 
 
 @contextlib.contextmanager
