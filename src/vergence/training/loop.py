@@ -174,8 +174,7 @@ def fit(
                 if progress is not None:
                     progress(step, metrics.row)
                 stop = _agreed(stopped, fabric, step)
-                due = stop or time.monotonic() - saved > config.checkpoint_seconds
-                if fabric.is_global_zero and due and metrics.finite():  # a training that diverged goes on from before
+                if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds) and metrics.finite():
                     recorder.save_checkpoint(_state(method, optimizer, step, metrics, threads))
                     saved = time.monotonic()
                 if stop:

@@ -145,7 +145,7 @@ class Metrics:
             self._write(step)
 
     def finite(self) -> bool:
-        """Returns whether all terms since the last row are finite; waits for the device."""
+        """Returns whether all terms since the last row are finite: a checkpoint of others is of no use. Waits for the device."""
         return all(bool(value.isfinite().all()) for value in self.sums.values())
 
     def _write(self, step: int) -> None:
