@@ -21,7 +21,7 @@ from vergence.utils.checks import require_count, require_within, shown
 __all__ = ["ConditionalDetector", "surprise"]
 
 BLOCK = 1 << 22  # numbers of a table of samples
-SAMPLES = 8  # that are held at a time
+SAMPLES = 16  # that are held at a time
 MOST_SAMPLES = 100_000  # of each conditional density
 FEWEST = 20  # pairs that calibrate
 
