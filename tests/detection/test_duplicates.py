@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from vergence.detection import (
+    duplicates,
     exact_duplicates,
     grouped,
     leaks,
@@ -190,6 +191,45 @@ def test_mirrored_and_turned_copies_are_near_duplicates_where_asked_for(width):
     assert {tuple(pair) for pair in found.pairs.tolist()} <= {(i, i) for i in range(70)} and len(found) > 63
     assert (np.diff(found.similarity) <= 0).all() and found.bits.max() <= 12
     assert len(thumbnail_leaks(every[:300], every[300:])) == 0
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (32, 20), (6, 6)])
+def test_one_search_finds_what_a_search_in_each_position_finds(monkeypatch, shape):
+    monkeypatch.setattr(duplicates, "CANDIDATES", 7)
+    x = pictures(120)[..., : shape[0], : shape[1]]
+    noise = 20 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
+    small, other = thumbnails(x), thumbnails((x.flip(-1) + noise).clamp(0, 255).byte())
+    for least in (0.8, 0.95):
+        each = [
+            leaks(duplicates._means(small), duplicates._means(y), (perceptual_hash(small), perceptual_hash(y)), threshold=least)
+            for y in positions(other)
+        ]
+        found = duplicates._turned(small, other, least)
+        assert {tuple(p) for p in found.pairs.tolist()} == {tuple(p) for one in each for p in one.pairs.tolist()}
+        assert len(found) == len(np.unique(found.pairs, axis=0)) and (len(found) > 20 or shape == (6, 6))
+        best = {}
+        for one in each:
+            for pair, cosine in zip(one.pairs.tolist(), one.similarity, strict=True):
+                best[tuple(pair)] = max(cosine, best.get(tuple(pair), -1))
+        assert found.similarity == pytest.approx([best[tuple(pair)] for pair in found.pairs.tolist()])
+        whole = duplicates._turned(small, None, least).pairs
+        apart = duplicates._turned(small, small, least).pairs
+        joined = {tuple(sorted(pair)) for pair in apart.tolist() if pair[0] != pair[1]}
+        assert {tuple(pair) for pair in whole.tolist()} <= joined, "bits of hashes depend on which one is turned"
+
+
+def test_many_images_of_one_color_or_equal_ones_end_the_search_soon(monkeypatch):
+    x = pictures(600, size=16)
+    compared = []
+    monkeypatch.setattr(duplicates, "CANDIDATES", 1000)
+    monkeypatch.setattr(duplicates, "_require_few", lambda n, most, least: compared.append(n))
+    x[100:] = 30
+    assert len(np.unique(near_groups(x, turned=True))) == 600 and len(compared) < 5
+    monkeypatch.undo()
+    monkeypatch.setattr(duplicates, "CANDIDATES", 1000)
+    x[100:] = x[0]
+    with pytest.raises(ValueError, match="expected few near-duplicates"):
+        duplicates._turned(x, None, 0.99)
 
 
 def test_an_image_that_is_its_own_mirror_image_is_found_once():

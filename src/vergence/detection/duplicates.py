@@ -37,6 +37,7 @@ __all__ = [
 
 Ints = npt.NDArray[np.int64]
 BITS = 12  # of 64 by which the hashes of near-duplicates may differ
+CANDIDATES = 1 << 16  # pairs of thumbnails that are compared in all positions at a time
 MOST = 100  # pairs per item, above which a threshold cannot be meant
 CELLS = 8  # a side, of the means by which thumbnails are compared
 SAMPLE, FEWEST = 2000, 3  # thumbnails that a threshold comes from, at most and at least
@@ -221,14 +222,18 @@ def _matches(a: Tensor, b: Tensor | None, hashes: tuple[Any, Any], threshold: fl
         similarities.append(similarity[near].cpu())
         counts.append(count[near].cpu())
         total += len(pairs[-1])
-        if total > most:
-            raise ValueError(
-                f"expected few near-duplicates, found more than {most:,} pairs at a cosine of {threshold:g}: raise it, "
-                "or check the encoder for collapse"
-            )
+        _require_few(total, most, threshold)
     cosine = torch.cat(similarities).double()
     order = cosine.argsort(descending=True, stable=True)
     return Duplicates(torch.cat(pairs)[order].numpy(), cosine[order].clamp(max=1).numpy(), torch.cat(counts)[order].numpy())
+
+
+def _require_few(n: int, most: int, threshold: float) -> None:
+    if n > most:
+        raise ValueError(
+            f"expected few near-duplicates, found more than {most:,} pairs at a cosine of {threshold:g}: raise it, "
+            "or check the encoder for collapse"
+        )
 
 
 def _differing(a: Any, b: Any, n: int, m: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -319,7 +324,9 @@ def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False, random_state
         raise ValueError(f"expected thumbnails of one shape, found {tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
     several = [one for one in (_different(x), _different(y)) if len(one) >= FEWEST] or [_different(torch.cat([x, y]))]
     threshold = max(_threshold(one, random_state) for one in several)
-    return _between(x, y, turned, threshold)
+    if turned:
+        return _turned(x, y, threshold)
+    return leaks(_means(x), _means(y), (perceptual_hash(x), perceptual_hash(y)), threshold=threshold)
 
 
 def _different(x: Tensor) -> Tensor:
@@ -328,17 +335,41 @@ def _different(x: Tensor) -> Tensor:
     return x[torch.from_numpy(np.sort(first)).to(x.device)]
 
 
-def _between(x: Tensor, y: Tensor, turned: bool, threshold: float) -> Duplicates:
-    """Returns the pairs of near-duplicates between the thumbnails x and those y, where ``turned`` in any position of these."""
-    known = _means(x), perceptual_hash(x)
-    found = [
-        leaks(known[0], _means(z), (known[1], perceptual_hash(z)), threshold=threshold) for z in (positions(y) if turned else [y])
-    ]
-    pairs, similarity, bits = (np.concatenate([getattr(one, name) for one in found]) for name in ("pairs", "similarity", "bits"))
-    order = np.argsort(-similarity, kind="stable")
-    first = np.sort(np.unique(pairs[order], axis=0, return_index=True)[1])
-    kept = order[first]  # a pair that is alike in several positions once
-    return Duplicates(pairs[kept], similarity[kept], bits[kept])
+def _turned(x: Tensor, y: Tensor | None, threshold: float) -> Duplicates:
+    r"""Returns the pairs of near-duplicates between thumbnails x and those of y, or i < j of x, in any position of the second.
+
+    Each unit vector a is its mean over the positions, P a, and a rest of length r. In every position of b
+
+        a . b <= P a . P b + r_a r_b,
+
+    so one search among the vectors (P a, r_a) finds all candidates.
+    """
+    a = [F.normalize(_means(z)) for z in positions(x)]
+    b = a if y is None else [F.normalize(_means(z)) for z in positions(y)]
+    hashes = perceptual_hash(x), [perceptual_hash(z) for z in positions(x if y is None else y)]
+    least, most = threshold - 4 * torch.finfo(torch.float64).eps, MOST * (len(x) + (0 if y is None else len(y)))
+    found: list[Tensor] = [torch.zeros(4, 0)]
+    for first, second, _ in similar_pairs(_whatever_position(a), None if y is None else _whatever_position(b), least):
+        for i, j in zip(first.split(CANDIDATES), second.split(CANDIDATES), strict=True):
+            bits = torch.stack([(hashes[0][i] != h[j]).sum(1) for h in hashes[1]])
+            cosine = torch.stack([(a[0][i] * v[j]).sum(1) for v in b]).where(bits <= BITS, -1.0)
+            best, position = cosine.max(0)
+            table = torch.stack([i.double(), j.double(), best, bits.gather(0, position[None])[0].double()])
+            found.append(table[:, best >= least].cpu())
+            _require_few(sum(part.shape[1] for part in found), most, threshold)
+    pairs, cosine, bits = torch.cat(found, 1).double().split([2, 1, 1])
+    order = cosine[0].argsort(descending=True, stable=True)
+    return Duplicates(pairs.T.long()[order].numpy(), cosine[0][order].clamp(max=1).numpy(), bits[0].long()[order].numpy())
+
+
+def _whatever_position(vectors: list[Tensor]) -> Tensor:
+    """Returns the means (N, D) of unit vectors over the positions, and the length of the rest: unit vectors (N, D + 1).
+
+    An image of one color, whose vector is zero, stays zero.
+    """
+    mean = torch.stack(vectors).mean(0)
+    rest = vectors[0].square().sum(1, keepdim=True) - mean.square().sum(1, keepdim=True)
+    return torch.cat([mean, rest.clamp(min=0).sqrt()], 1)
 
 
 def _near_thumbnails(x: Tensor, turned: bool, seed: int) -> Ints:
@@ -346,7 +377,7 @@ def _near_thumbnails(x: Tensor, turned: bool, seed: int) -> Ints:
     try:
         threshold = _threshold(x, seed)
         if turned:
-            return _between(x, x, True, threshold).pairs  # each image and itself among them
+            return _turned(x, None, threshold).pairs
         return near_duplicates(_means(x), perceptual_hash(x), threshold=threshold).pairs
     except ValueError:  # nearly all are equal, or alike
         return np.zeros((0, 2), dtype=np.int64)
