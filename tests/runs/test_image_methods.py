@@ -117,7 +117,7 @@ def test_a_missing_extra_is_one_line(method, package, extra, tmp_path, monkeypat
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=rf"pip install {package} \(the extra: pip install 'vergence\[{extra}\]'\)"):
+    with pytest.raises(ValueError, match=rf"{package}.*pip install 'vergence\[{extra}\]'"):
         vergence.train("digits", method=method, out=tmp_path / "run", **QUICK)
     assert not (tmp_path / "run").exists()
 

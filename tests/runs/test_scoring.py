@@ -136,8 +136,8 @@ def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
 
 def test_of_a_single_item_no_average_is_promised(run, tmp_path):
     decisions, found = scored(run, noise(1), tmp_path / "s.npz")
-    assert found["flag"].all() and decisions.lines() == [f"1 item is flagged (p = {found['p_value'][0]:.2g})"]
-    assert "1 picture is flagged (p = " in (tmp_path / "s.npz.html").read_text()
+    assert found["flag"].all() and decisions.lines() == [f"look at 1 item; it is flagged (p = {found['p_value'][0]:.2g})"]
+    assert "Look at 1 picture; it is flagged (p = " in (tmp_path / "s.npz.html").read_text()
 
 
 def test_odd_items_of_the_calibration_are_named_until_they_are_confirmed(run, tmp_path, capsys):

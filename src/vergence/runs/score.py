@@ -151,7 +151,7 @@ class Decisions:
         if self.flagged and changed:
             return f"{self.flagged:,} of {_items(self.total, noun)} {'is' if self.flagged == 1 else 'are'} flagged{void}"
         if self.flagged and self.total == 1:
-            return f"1 {noun} is flagged (p = {self.strangest[0]['p_value']:.2g})"
+            return f"look at 1 {noun}; it is flagged (p = {self.strangest[0]['p_value']:.2g})"
         if self.flagged:
             return str(look_at(self.flagged, self.fdr, noun))
         return f"none of {_items(self.total)} is flagged at {self.fdr:g}: {self._why_none()}"

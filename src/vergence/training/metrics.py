@@ -114,9 +114,9 @@ class Metrics:
         self.collapsed = 0  # epochs in a row that show a collapse
         self.notices: dict[str, int] = {}  # epochs in a row, by the name of what an objective's numbers show
         self._restart()
-        if first and config.warmup_epochs >= config.epochs:
-            rising = f"{config.warmup_epochs:g} of {config.epochs} epochs"
-            warn(f"the learning rate rises for {rising} and never falls; lower --set warmup_epochs")
+        if first and config.warmup_epochs > config.epochs:
+            reached = f"{config.epochs} epochs end within a warm-up of {config.warmup_epochs:g}"
+            warn(f"the learning rate never reaches {config.lr:g}: {reached}; lower it with --set warmup_epochs")
 
     def _restart(self) -> None:
         self.sums: dict[str, Tensor] = {}
