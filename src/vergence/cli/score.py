@@ -1,6 +1,5 @@
 """``vergence score``."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.cli.use import print_written
+from vergence.utils import terminal
 
 if TYPE_CHECKING:
     from vergence.data.items import Items
@@ -118,7 +118,7 @@ def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
         run = load(Path(source), device=command.device, trust_code=command.trust_code)
         data = run.folder.config.data
         if data.keep_classes is not None or data.limit is not None:
-            print("note: every item of the run's data is judged, those that it was not trained on, too", file=sys.stderr)
+            terminal.note("every item of the run's data is judged, those that it was not trained on, too")
         source = f"{data.source}:train" if data.source in BUILT_IN else data.source
     settings: dict[str, Any] = {"confirmed": confirmed, "leaks_from": command.leaks_from, "root": command.data_root}
     found = score_folder(source, command.out, run=run, **_rates(command), **settings)

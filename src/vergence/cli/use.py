@@ -1,7 +1,6 @@
 """The commands on a trained run: evaluate, embed, report."""
 
 import csv
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
+from vergence.utils import terminal
+from vergence.utils.names import counted
 
 __all__ = ["Embed", "Evaluate", "Report", "embed", "evaluate", "print_written", "report"]
 
@@ -90,10 +91,10 @@ def _evaluate_file(command: Evaluate) -> None:
     tested = embeddings.read(command.run)
     reference = None if command.reference is None else embeddings.read(command.reference)
     if tested.unused:
-        print(f"note: not used, since they are not a number an item: {', '.join(tested.unused)}", file=sys.stderr)
+        terminal.note(f"not used, since they are not a number an item: {', '.join(tested.unused)}")
     found = embeddings.measure(tested, reference)
     if found.recall_at_1 in (0, 1):
-        print(f"note: R@1 is {found.recall_at_1:.0f}, so there is nothing to rank", file=sys.stderr)
+        terminal.note(f"R@1 is {found.recall_at_1:.0f}, so there is nothing to rank")
     show_uncertainty(found)
 
 
@@ -104,7 +105,7 @@ def embed(command: Embed) -> None:
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
     if items.conversion is not None:
-        print(f"note: images are changed from {items.conversion}, as the run reads them", file=sys.stderr)
+        terminal.note(f"images are changed from {items.conversion}, as the run reads them")
     print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
 
 
@@ -116,7 +117,7 @@ def print_written(out: Path, rows: int, page: bool = False) -> None:
         with skipped.open(newline="", encoding="utf-8") as file:
             n = sum(1 for _ in csv.reader(file)) - 1
         bad = f"; {skipped} lists {n:,} that could not be read"
-    print(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {out}{f', and a page to {out}.html' if page else ''}{bad}")
+    print(f"wrote {counted(rows, 'row')} to {out}{f', and a page to {out}.html' if page else ''}{bad}")
 
 
 def report(command: Report) -> None:

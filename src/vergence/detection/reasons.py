@@ -13,6 +13,7 @@ from vergence.detection.parts.kinds import as_values, numeric
 from vergence.detection.parts.robust import deviation
 from vergence.detection.parts.search import features_of
 from vergence.utils.checks import require_count, require_within
+from vergence.utils.names import counted
 
 __all__ = ["explain", "extremes", "look_at", "outlying_features"]
 
@@ -139,4 +140,4 @@ def look_at(n: int, fdr: float, noun: str = "item") -> str:
     require_count(0, n=n)
     require_within("[0, 1]", fdr=fdr)
     share = SHARES.get(fdr, f"{fdr:.2%}".replace(".00", ""))
-    return f"look at {n:,} {noun}{'' if n == 1 else 's'}; on average at most {share} of them will be fine"
+    return f"look at {counted(n, noun)}; on average at most {share} of them will be fine"

@@ -32,6 +32,7 @@ from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.checks import require_choice
 from vergence.utils.devices import describe_device
+from vergence.utils.files import require_parent
 from vergence.utils.names import quoted
 from vergence.utils.terminal import bar, table
 from vergence.utils.threads import fixed
@@ -87,8 +88,8 @@ def bench(
             available.
     """
     require_choice("what", what, ("step", "embed", "score", "objective"))
-    if out is not None and not out.parent.is_dir():
-        raise ValueError(f"cannot write {out}: there is no folder {out.parent}; make it first")
+    if out is not None:
+        require_parent(out)
     if is_closed_form(encoder):
         _require_no_steps(what, encoder)
         objective = "gje"

@@ -36,9 +36,9 @@ from vergence.training.records import (
     Protocol,
     Representation,
 )
+from vergence.utils import terminal
 from vergence.utils.checks import shown
 from vergence.utils.files import explained, replacing
-from vergence.utils.terminal import bar
 
 __all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
 
@@ -81,7 +81,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
     opened = _without_known(run, open_data(config.data, workers=config.fit.workers))
     kept = _kept(opened, config.data.keep_classes)
     networks = _networks(run)
-    with bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
+    with terminal.bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
         train, test = (_features(run, networks, items, advance) for items in (opened.train, opened.test))
         train["pca"], test["pca"] = controls.pca(train["pixels"], test["pixels"], train["z"].shape[1])
         representations = {}
@@ -93,7 +93,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
     if known.any():
         equal = f"{int(known.sum()):,} of {len(known):,} test items equal items that the run was fitted to or calibrated on"
         high = "" if kept is None else ", which makes accuracies too high"
-        print(f"note: {equal}{high}; the page shows no scores of these", file=sys.stderr)
+        terminal.note(f"{equal}{high}; the page shows no scores of these")
     record = Evaluation(
         protocol=_protocol(run, opened, kept, time.monotonic() - started),
         representations=representations,
@@ -278,7 +278,7 @@ def _detected(run: Run, items: Items) -> Tensor | None:
     try:
         return run.score(items)
     except ValueError as error:
-        print(f"note: no detector: {error}", file=sys.stderr)
+        terminal.note(f"no detector: {error}")
         return None
 
 

@@ -1,6 +1,5 @@
 """Fits a run's detector: at the end of a training, or on demand for a run of an earlier version."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,8 @@ from vergence.runs.identity import of_module
 from vergence.runs.levels import MOST_ITEMS, Found, collected, sample
 from vergence.training import calibration, closed_form
 from vergence.training.folder import RunFolder
+from vergence.utils import terminal
 from vergence.utils.modules import in_evaluation
-from vergence.utils.terminal import late_bar
 from vergence.utils.threads import fixed
 
 __all__ = ["dictionary", "fit_and_save", "loaded_or_fitted", "opened", "training_items"]
@@ -61,7 +60,7 @@ def _fitted(folder: RunFolder, method: Method, opened: Data, device: torch.devic
     unseen = _ordinary(opened, folder) if held_out is None else None
     total = sum(min(MOST_ITEMS, len(part)) for part in (opened.train, held_out, unseen) if part is not None)
     total += min(RECOGNIZED, len(opened.train))
-    with late_bar("detector", total) as advance:
+    with terminal.late_bar("detector", total) as advance:
         levels = Levels(method, folder.metadata.shape)
         if levels.pixels and levels.patches is None:
             levels.maps = dictionary(opened.train, settings["size"], settings["workers"])
@@ -156,7 +155,7 @@ def loaded_or_fitted(folder: RunFolder, method: Method, device: torch.device) ->
     try:
         folder.write_checked(FILE, fitted.content())
     except ValueError as error:
-        print(f"note: the detector was fitted for this call alone, since it cannot be kept: {error}", file=sys.stderr)
+        terminal.note(f"the detector was fitted for this call alone, since it cannot be kept: {error}")
     return fitted
 
 

@@ -20,10 +20,10 @@ from vergence.runs.judging import Judged, Kept, judge
 from vergence.runs.leaks import Leaks, leaked
 from vergence.runs.scoring import overlap
 from vergence.training.folder import write_skipped
+from vergence.utils import terminal
 from vergence.utils.checks import require_within
 from vergence.utils.files import require_table
 from vergence.utils.parts import keep_parts
-from vergence.utils.terminal import late_bar
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
@@ -84,7 +84,7 @@ def score_folder(
     settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
     with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
         shared = None if other is None else _shared(items, other, workers)
-        with late_bar("items", len(items)) as advance:
+        with terminal.late_bar("items", len(items)) as advance:
             choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
             found = judge(Described(own), items, advance, kept=kept, sizes=sizes, **choices, **settings)
         if shared is not None:
@@ -93,7 +93,7 @@ def score_folder(
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)
         for note in (unseen := _unseen(sizes, items.shape)):
-            print(f"note: {note}", file=sys.stderr)
+            terminal.note(note)
         found.notes += unseen
         if out is not None:
             found.write(Path(out))
@@ -171,7 +171,7 @@ def _other(given: str | Path | Items | None, source: str | Path | Items, run: "R
 
 def _shared(items: Items, other: Items, workers: int) -> Leaks:
     """Returns what two sources share, with a bar."""
-    with late_bar("copies", len(items) + len(other)) as advance:
+    with terminal.late_bar("copies", len(items) + len(other)) as advance:
         return leaked(items, other, advance, workers=workers)
 
 

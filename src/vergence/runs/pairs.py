@@ -1,7 +1,6 @@
 """Scores of pairs by a run that was trained on pairs: how unusual is each target, given its context."""
 
 import hashlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,10 @@ from vergence.runs.identity import of_array, of_items, of_module, versions
 from vergence.runs.score import Decisions
 from vergence.runs.scoring import require_calibration
 from vergence.training.calibration import FEWEST, digests
+from vergence.utils import terminal
 from vergence.utils.checks import require_within
 from vergence.utils.files import require_table
 from vergence.utils.parts import open_parts
-from vergence.utils.terminal import bar
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
@@ -69,11 +68,11 @@ def score_pairs(run: "Run", pairs: Items, out: Path, *, fdr: float = 0.1, batch_
     calibration = pair_scores(run, _pairs(run, held_out), batch_size)
     require_calibration(calibration)
     decisions, known = Decisions(len(calibration), fdr, of_pairs=True), _known(data.train, held_out)
-    print(f"note: {reportable(len(calibration), len(given), fdr)}", file=sys.stderr)
+    terminal.note(str(reportable(len(calibration), len(given), fdr)))
     job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": batch_size}
     job |= {"calibration": hashlib.sha256(calibration.tobytes()).hexdigest(), **versions(), **run.recorded()}
     job["source"] = of_items(given) + _digest(given.target)
-    with open_parts(out, job, derived=decisions) as kept, bar(out.name, len(given)) as advance:
+    with open_parts(out, job, derived=decisions) as kept, terminal.bar(out.name, len(given)) as advance:
         advance(kept.done)
         for start in range(kept.done, len(given), batch_size):
             part = given.subset(torch.arange(start, min(start + batch_size, len(given))))

@@ -29,7 +29,7 @@ from vergence.evaluation import features
 from vergence.methods.paired import Side
 from vergence.runs.fitting import training_items
 from vergence.runs.run import Images, Run
-from vergence.utils.files import explained, replacing
+from vergence.utils.files import explained, replacing, require_parent
 from vergence.utils.terminal import bar
 
 __all__ = [
@@ -278,8 +278,7 @@ def _require_writable(run: Run, out: Path, n: int, decoder: bool) -> None:
         raise ValueError(f"expected n of at least 1, found {n}")
     if out.suffix not in (".npz", ".png"):
         raise ValueError(f"cannot write '{out.name}': expected an ending among .npz (embeddings), .png (pictures)")
-    if not out.parent.is_dir():
-        raise ValueError(f"cannot write '{out}': there is no folder {out.parent}")
+    require_parent(out)
     if out.suffix == ".png":
         picture_shape(run)
     elif decoder:

@@ -20,7 +20,7 @@ from vergence.runs.detector import RunDetector, p_values_of_batch
 from vergence.runs.rows import Columns, by_parts, stream, write_rows
 from vergence.training.calibration import digests
 from vergence.utils.checks import EXACT
-from vergence.utils.names import unknown
+from vergence.utils.names import counted, unknown
 
 if TYPE_CHECKING:
     from vergence.detection.bounds import Certificate
@@ -139,7 +139,7 @@ class Decisions:
         """Returns what to do, in sentences, when the file has been written; ``noun`` is what one item is called."""
         changed = self._changed()
         found = [self._found(noun, bool(changed))] if self.total else []
-        known = f"warning: {_items(self.seen)} not judged, as the run was fitted to or calibrated on equal ones"
+        known = f"warning: {counted(self.seen, 'item')} not judged, as the run was fitted to or calibrated on equal ones"
         advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
         return [*changed, *found, *([known + ("" if self.of_pairs else advice)] if self.seen else [])]
 
@@ -147,14 +147,14 @@ class Decisions:
         """Returns what was flagged and what that means; no rate where the items as a whole have changed."""
         void = ", but the items as a whole are unlike the calibration items, so the rate does not hold"
         if self.certificate is not None:
-            return f"{_items(self.flagged)} of {self.total:,} flagged: {self.certificate}{void if changed else ''}"
+            return f"{counted(self.flagged, 'item')} of {self.total:,} flagged: {self.certificate}{void if changed else ''}"
         if self.flagged and changed:
-            return f"{self.flagged:,} of {_items(self.total, noun)} {'is' if self.flagged == 1 else 'are'} flagged{void}"
+            return f"{self.flagged:,} of {counted(self.total, noun)} {'is' if self.flagged == 1 else 'are'} flagged{void}"
         if self.flagged and self.total == 1:
             return f"look at 1 {noun}; it is flagged (p = {self.strangest[0]['p_value']:.2g})"
         if self.flagged:
             return str(look_at(self.flagged, self.fdr, noun))
-        return f"none of {_items(self.total)} is flagged at {self.fdr:g}: {self._why_none()}"
+        return f"none of {counted(self.total, 'item')} is flagged at {self.fdr:g}: {self._why_none()}"
 
     def _why_none(self) -> str:
         """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
@@ -163,7 +163,7 @@ class Decisions:
         q = self._q_values()
         least = float(q[self._counts > 0].min())
         many = int(self._counts[q <= least].sum())
-        return f"the smallest q-value is {least:.2g}, of {_items(many)}; the order is still the one to look in"
+        return f"the smallest q-value is {least:.2g}, of {counted(many, 'item')}; the order is still the one to look in"
 
     def _changed(self) -> list[str]:
         """Returns a line where the bulk of the items is stranger than the calibration items."""
@@ -191,10 +191,6 @@ class Decisions:
         p = np.arange(self.n + 2) / (self.n + 1)
         q = p * self.total / np.maximum(np.cumsum(self._counts), 1)
         return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
-
-
-def _items(n: int, noun: str = "item") -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def columns(

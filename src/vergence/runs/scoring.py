@@ -19,6 +19,7 @@ from vergence.runs.identity import of_module
 from vergence.runs.levels import Found, collected
 from vergence.runs.score import Decisions, write_scores
 from vergence.training.calibration import FEWEST
+from vergence.utils import terminal
 from vergence.utils.checks import require_within
 from vergence.utils.files import original, require_table
 
@@ -135,7 +136,7 @@ def without_confirmed(found: RunDetector, confirmed: list[str]) -> RunDetector:
     budget = int((found.calibration >= found.calibration[rows].min()).sum())
     kept = label_trim(found.calibration, rows, budget)
     looked = f"the {budget:,} strangest calibration items" if budget > 1 else "the strangest calibration item"
-    print(f"note: {len(rows):,} calibration items are left out; this is right if you looked at {looked}", file=sys.stderr)
+    terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
     out = set(rows.tolist())
     return replace(found, calibration=kept, names=[name for i, name in enumerate(found.names) if i not in out])
 

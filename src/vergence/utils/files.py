@@ -38,6 +38,7 @@ __all__ = [
     "original",
     "remove_leftovers",
     "replacing",
+    "require_parent",
     "require_table",
     "sha256",
     "write_column",
@@ -188,12 +189,17 @@ class Table(abc.ABC):
         """Closes what is still open; nothing more is written."""
 
 
+def require_parent(path: Path) -> None:
+    """Raises a ValueError unless the folder exists that ``path`` is to be written in."""
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+
+
 def require_table(path: Path) -> None:
     """Raises a ValueError unless a table can be written to ``path``: its ending, its folder, and pyarrow for ``.parquet``."""
     if path.suffix not in KINDS:
         raise ValueError(f"cannot write '{path.name}': expected an ending among {', '.join(KINDS)}")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+    require_parent(path)
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:

@@ -1,12 +1,22 @@
-"""Suggests the nearest known name where an unknown one was given."""
+"""Names in messages: the nearest known one where an unknown one was given, names in quotes, and counted nouns."""
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "quoted", "unknown"]
+__all__ = ["counted", "did_you_mean", "quoted", "unknown"]
 
 MAX_NAME = 100  # characters of a name in a message
 MANY, NEAREST = 60, 5  # of more known names than MANY, a message lists the nearest
+
+
+def counted(n: int, noun: str) -> str:
+    """Returns a number and its noun, in the plural unless the number is 1.
+
+    Example:
+        >>> counted(1, "item"), counted(1200, "item")
+        ('1 item', '1,200 items')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

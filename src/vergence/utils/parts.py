@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from vergence.utils import terminal
 from vergence.utils.files import (
     DAMAGE,
     Column,
@@ -231,7 +232,7 @@ class Parts:
         if any(FILE.fullmatch(file.name) for file in self.folder.iterdir()):
             other = [name for name in job if before.get(name) != job[name]]
             named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
-            print(f"note: {self.out}: discarding the kept parts of another job ({named} changed)", file=sys.stderr)
+            terminal.note(f"{self.out}: discarding the kept parts of another job ({named} changed)")
         with explained(self.out, "free space, or choose another --out"):
             self.clear()
             with replacing(manifest) as temporary:
