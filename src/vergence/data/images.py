@@ -99,8 +99,8 @@ class ImageFiles(Items):
     @property
     def conversion(self) -> str | None:
         """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well. See `Items.conversion`."""
-        color = channels(self.folder, self.names)
-        sizes = sorted(_sizes(self.folder, self.names)) if self.sized else []
+        headers = _headers(self.folder, self.names)
+        color, sizes = _channels(headers), sorted({size for _, size in headers}) if self.sized else []
         if not sizes or sizes == [self.shape[1:]]:
             return "color to gray" if self.shape[0] == 1 and color == 3 else None
         found = f"{color} x {sizes[0][0]} x {sizes[0][1]}" if len(sizes) == 1 else f"files of {_range(sizes)} pixels"
@@ -294,18 +294,18 @@ def _header(path: Path) -> tuple[str, tuple[int, int]] | None:
 
 def channels(folder: Path, names: Sequence[str]) -> int:
     """Returns 1 if all of up to 256 evenly spaced images are gray by their headers, else 3."""
-    modes = {image_mode(folder / file_name(name)) for name in _spaced(names)} - {None}
-    gray = all(mode in ("1", "L", "LA", "La", "F") or str(mode).startswith("I") for mode in modes)
-    return 1 if modes and gray else 3
+    return _channels(_headers(folder, names))
 
 
-def _sizes(folder: Path, names: Sequence[str]) -> set[tuple[int, int]]:
-    """Returns the heights and widths of up to 256 evenly spaced images, by their headers."""
-    return {found[1] for name in _spaced(names) if (found := _header(folder / file_name(name))) is not None}
+def _headers(folder: Path, names: Sequence[str]) -> list[tuple[str, tuple[int, int]]]:
+    """Returns the headers of those of up to 256 evenly spaced images that can be read."""
+    spaced = names[:: max(1, math.ceil(len(names) / 256))]
+    return [found for name in spaced if (found := _header(folder / file_name(name))) is not None]
 
 
-def _spaced(names: Sequence[str]) -> Sequence[str]:
-    return names[:: max(1, math.ceil(len(names) / 256))]
+def _channels(headers: Sequence[tuple[str, tuple[int, int]]]) -> int:
+    gray = all(mode in ("1", "L", "LA", "La", "F") or mode.startswith("I") for mode, _ in headers)
+    return 1 if headers and gray else 3
 
 
 def _range(sizes: Sequence[tuple[int, int]]) -> str:

@@ -62,6 +62,7 @@ class Data:
         size: Side of the square images that the encoder sees, in pixels (a folder's are read 8/7 as large, to be cropped);
             None for vectors, and for images that are not square.
         columns: Names of the features of a table; empty for other data.
+        share: Share of all items that were held out at random as the test part; 0 where the source has one of its own.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Data:
     size: int | None = None
     columns: tuple[str, ...] = ()
     calibration: Items | None = None
+    share: float = 0.0
 
 
 def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2, double: bool = False) -> Data:
@@ -113,7 +115,8 @@ def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2, do
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
         size = _side(train)
     about = (source.classes, tuple(items.skipped), note, size, source.columns)
-    return Data(_name(config.source), _kind(items), train, held_out, *about)
+    share = config.holdout if source.test is None else 0.0
+    return Data(_name(config.source), _kind(items), train, held_out, *about, share=share)
 
 
 def open_items(

@@ -102,8 +102,7 @@ class JointGaussian(Distribution):
 
     def common_samples(self, n: int) -> Tensor:
         """Returns samples (n, ..., D) whose noise the batch shares: those of one Gaussian do not depend on the others."""
-        noise = self.S.rsample(torch.Size((n, *(1 for _ in self.batch_shape), self.loc.shape[-1])))
-        return self.loc + noise
+        return self.loc + _common_noise(self.S, n, self)
 
     def entropy(self) -> Tensor:
         """Returns 1/2 log |2 pi e S| in nats, (...); exact."""
@@ -159,6 +158,11 @@ def _features(block: str | slice, context: int) -> slice:
 def _require_context(z_c: Tensor, context: int) -> None:
     if context == 0 or z_c.shape[-1:] != (context,):
         raise ValueError(f"expected contexts (..., {context}), found shape {tuple(z_c.shape)}: pass the context's features only")
+
+
+def _common_noise(S: Covariance, n: int, p: Distribution) -> Tensor:
+    """Returns samples (n, ..., D) of N(0, S) from standard normal ones that the batch of a distribution shares."""
+    return S.rsample(torch.Size((n, *(1 for _ in p.batch_shape), *p.event_shape)))
 
 
 class GaussianMixture(Distribution):
@@ -251,13 +255,11 @@ class GaussianMixture(Distribution):
 
     def common_samples(self, n: int) -> Tensor:
         """Returns samples (n, ..., D) whose noise the batch shares: those of one mixture do not depend on the others."""
-        alone = tuple(1 for _ in self.batch_shape)
         with torch.no_grad():
-            weights, parts = self.weights, self.component_distribution
-            u = torch.rand((n, *alone, 1), dtype=weights.dtype, device=weights.device)
-            k = (weights.cumsum(-1)[..., :-1] < u).sum(-1)
-            loc, S = index_components(parts.loc, k, 1), parts.S.index_components(k)
-            return loc + S.rsample(torch.Size((n, *alone, loc.shape[-1])))
+            parts, below = self.component_distribution, self.weights.cumsum(-1)[..., :-1]
+            u = torch.rand((n, *(1 for _ in self.batch_shape), 1), dtype=below.dtype, device=below.device)
+            k = (below < u).sum(-1)
+            return index_components(parts.loc, k, 1) + _common_noise(parts.S.index_components(k), n, self)
 
     def entropy(self) -> Tensor:
         """Returns an upper bound of the entropy in nats, (...): the weights' entropy plus the components' mean entropy.

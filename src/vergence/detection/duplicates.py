@@ -4,7 +4,7 @@ Shapes: N images, M images of another folder, C channels, H x W pixels, D featur
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,19 +213,25 @@ def _matches(a: Tensor, b: Tensor | None, hashes: tuple[Any, Any], threshold: fl
     require_count(0, bits=bits)
     differing = _differing(hashes[0], hashes[0] if b is None else hashes[1], len(a), len(a if b is None else b))
     most = MOST * (len(a) + (0 if b is None else len(b)))
-    unit = F.normalize(a), None if b is None else F.normalize(b)
-    pairs, similarities, counts, total = [], [], [], 0
-    for i, j, similarity in similar_pairs(*unit, threshold - 4 * torch.finfo(a.dtype).eps):
-        count = differing(i, j)
-        near = count <= bits
-        pairs.append(torch.stack([i[near], j[near]], 1).cpu())
-        similarities.append(similarity[near].cpu())
-        counts.append(count[near].cpu())
-        total += len(pairs[-1])
+
+    def compared(least: float) -> Iterator[tuple[Tensor, ...]]:
+        for i, j, cosine in similar_pairs(F.normalize(a), None if b is None else F.normalize(b), least):
+            count = differing(i, j)
+            yield i, j, cosine, count, count <= bits
+
+    return _collected(compared(threshold - 4 * torch.finfo(a.dtype).eps), most, threshold)
+
+
+def _collected(found: Iterable[tuple[Tensor, ...]], most: int, threshold: float) -> Duplicates:
+    """Returns the pairs i, j with their cosines and differing bits of which a mask says that they are near."""
+    parts, total = [], 0
+    for i, j, cosine, bits, near in found:
+        parts.append([one.cpu() for one in (torch.stack([i[near], j[near]], 1), cosine[near], bits[near])])
+        total += len(parts[-1][0])
         _require_few(total, most, threshold)
-    cosine = torch.cat(similarities).double()
-    order = cosine.argsort(descending=True, stable=True)
-    return Duplicates(torch.cat(pairs)[order].numpy(), cosine[order].clamp(max=1).numpy(), torch.cat(counts)[order].numpy())
+    pairs, cosines, counts = (torch.cat(column) for column in zip(*parts, strict=True))
+    order = cosines.argsort(descending=True, stable=True)
+    return Duplicates(pairs[order].numpy(), cosines.double()[order].clamp(max=1).numpy(), counts[order].numpy())
 
 
 def _require_few(n: int, most: int, threshold: float) -> None:
@@ -347,22 +353,19 @@ def _turned(x: Tensor, y: Tensor | None, threshold: float) -> Duplicates:
     a = [F.normalize(_means(z)) for z in positions(x)]
     b = a if y is None else [F.normalize(_means(z)) for z in positions(y)]
     hashes = perceptual_hash(x), [perceptual_hash(z) for z in positions(x if y is None else y)]
-    least, most = threshold - 4 * torch.finfo(torch.float64).eps, MOST * (len(x) + (0 if y is None else len(y)))
-    found: list[Tensor] = [torch.zeros(4, 0)]
-    for first, second, _ in similar_pairs(_whatever_position(a), None if y is None else _whatever_position(b), least):
-        for i, j in zip(first.split(CANDIDATES), second.split(CANDIDATES), strict=True):
-            bits = torch.stack([(hashes[0][i] != h[j]).sum(1) for h in hashes[1]])
-            cosine = torch.stack([(a[0][i] * v[j]).sum(1) for v in b]).where(bits <= BITS, -1.0)
-            best, position = cosine.max(0)
-            table = torch.stack([i.double(), j.double(), best, bits.gather(0, position[None])[0].double()])
-            found.append(table[:, best >= least].cpu())
-            _require_few(sum(part.shape[1] for part in found), most, threshold)
-    pairs, cosine, bits = torch.cat(found, 1).double().split([2, 1, 1])
-    order = cosine[0].argsort(descending=True, stable=True)
-    return Duplicates(pairs.T.long()[order].numpy(), cosine[0][order].clamp(max=1).numpy(), bits[0].long()[order].numpy())
+    most = MOST * (len(x) + (0 if y is None else len(y)))
+
+    def compared(least: float) -> Iterator[tuple[Tensor, ...]]:
+        for first, second, _ in similar_pairs(_of_any_position(a), None if y is None else _of_any_position(b), least):
+            for i, j in zip(first.split(CANDIDATES), second.split(CANDIDATES), strict=True):
+                bits = torch.stack([(hashes[0][i] != h[j]).sum(1) for h in hashes[1]])
+                cosine, best = torch.stack([(a[0][i] * v[j]).sum(1) for v in b]).where(bits <= BITS, -1.0).max(0)
+                yield i, j, cosine, bits.gather(0, best[None])[0], cosine >= least
+
+    return _collected(compared(threshold - 4 * torch.finfo(a[0].dtype).eps), most, threshold)
 
 
-def _whatever_position(vectors: list[Tensor]) -> Tensor:
+def _of_any_position(vectors: list[Tensor]) -> Tensor:
     """Returns the means (N, D) of unit vectors over the positions, and the length of the rest: unit vectors (N, D + 1).
 
     An image of one color, whose vector is zero, stays zero.

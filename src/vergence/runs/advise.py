@@ -12,6 +12,7 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import Data, open_data
 from vergence.data.views import Views
 from vergence.linear.advice import Advice, advise
+from vergence.linear.advice.advise import FEWEST
 from vergence.linear.advice.augmentations import VECTORS
 from vergence.linear.advice.records import Facts
 from vergence.report.advice import write_page
@@ -22,8 +23,6 @@ from vergence.utils.files import explained, replacing
 from vergence.utils.version import commit
 
 __all__ = ["advise_on"]
-
-FEWEST = 100  # items that `vergence.linear.advise` takes
 
 
 def advise_on(
@@ -110,9 +109,9 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
 def _require_enough(opened: Data, data: DataConfig) -> None:
     """Raises a ValueError where too few items remain besides a test part that was held out at random."""
     left = len(opened.train)
-    if left < FEWEST and "held out at random" in opened.note and data.limit is None and data.keep_classes is None:
-        found = f"found {left}: of {left + len(opened.test)} items, {100 * data.holdout:g} % are held out as a test part"
-        needed = math.ceil(FEWEST / (1 - data.holdout))
+    if left < FEWEST and opened.share and data.limit is None and data.keep_classes is None:
+        found = f"found {left}: of {left + len(opened.test)} items, {100 * opened.share:g} % are held out as a test part"
+        needed = math.ceil(FEWEST / (1 - opened.share))
         raise ValueError(f"expected at least {FEWEST} items to advise on, {found}; give at least {needed}")
 
 

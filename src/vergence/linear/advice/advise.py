@@ -42,6 +42,7 @@ from vergence.utils.terminal import bar
 
 __all__ = ["advise"]
 
+FEWEST = 100  # items
 LABELED = 100  # labeled items that a measurement needs
 
 
@@ -177,8 +178,8 @@ def _opened(data: Any, labels: Any, most: int, seed: int) -> tuple[Items, Tensor
     array = None if y is None else np.asarray(y)
     if array is not None and array.shape != (len(items),):
         raise ValueError(f"expected one label for each of {len(items)} items, found shape {array.shape}; -1 marks unknown ones")
-    if len(items) < 100:
-        raise ValueError(f"expected at least 100 items to advise on, found {len(items)}; give more")
+    if len(items) < FEWEST:
+        raise ValueError(f"expected at least {FEWEST} items to advise on, found {len(items)}; give more")
     classes, index = ((), None) if array is None else _encoded(array)
     if len(items) > most:
         chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:most].sort().values
