@@ -107,6 +107,11 @@ def plus_minus(values: list[float], digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
+def grid(header: list[str], body: list[list[str]]) -> str:
+    """Returns a Markdown table."""
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *body])
+
+
 def holds(out: Path | None, **fields: Any) -> bool:
     """Returns whether a ledger has a row of this commit with the given fields, so that a benchmark can continue after a stop."""
     return out is not None and any(matches(one, **fields) for one in rows(out))
