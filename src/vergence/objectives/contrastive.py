@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from vergence.densities.covariance import Covariance
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.polar import EPS
-from vergence.objectives.core import ConditionalObjective, Notice, require_batch
+from vergence.objectives.core import JointObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.notices import collapse_notice
@@ -78,7 +78,7 @@ def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal
     return torch.addmm(offset, q / variance, k.mT)
 
 
-class Contrastive(ConditionalObjective):
+class Contrastive(JointObjective):
     """InfoNCE and its mixture with learned variances: which of the batch's embeddings is the query's other view?
 
     The loss is a classification and defines no density on pairs. The density is a Gaussian fitted to the embeddings, before they
@@ -166,14 +166,6 @@ class Contrastive(ConditionalObjective):
     def joint(self) -> JointGaussian:
         """Returns the density over [z_a; z_b]: the Gaussian of the moving averages."""
         return self.moving.density(context=self.dim)
-
-    def conditional(self, z: Tensor) -> JointGaussian:
-        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
-        return self.joint().conditional(z)
-
-    def marginal(self) -> JointGaussian:
-        """Returns p(z_a), a distribution over (D,)."""
-        return self.joint().marginal("context")
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the accuracy of the classification, the mean variance, and `parts.diagnostics.collapse`."""

@@ -13,6 +13,7 @@ from vergence.densities.gaussian import GaussianMixture, JointGaussian
 __all__ = [
     "ConditionalObjective",
     "DensityObjective",
+    "JointObjective",
     "LatentObjective",
     "Notice",
     "Objective",
@@ -170,3 +171,21 @@ class ConditionalObjective(Objective):
         """Returns n pairs of embeddings, each (n, D), sampled with the global seed."""
         za = self.marginal().sample(torch.Size((n,)))
         return za, self.conditional(za).sample()
+
+
+class JointObjective(ConditionalObjective):
+    """A conditional objective whose density is one over [z_a; z_b], from which p(z_b | z_a) and p(z_a) follow."""
+
+    @abc.abstractmethod
+    def joint(self) -> JointGaussian | GaussianMixture:
+        """Returns the density over [z_a; z_b], (2 D,), with z_a as the context."""
+
+    @final
+    def conditional(self, z: Tensor) -> JointGaussian | GaussianMixture:
+        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
+        return self.joint().conditional(z)
+
+    @final
+    def marginal(self) -> JointGaussian | GaussianMixture:
+        """Returns p(z_a), a distribution over (D,)."""
+        return self.joint().marginal("context")

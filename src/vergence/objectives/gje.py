@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import JointGaussian
-from vergence.objectives.core import ConditionalObjective, Notice, require_batch
+from vergence.objectives.core import JointObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.information import entropy, kl_views
@@ -41,7 +41,7 @@ LOSSES = ("mi_kl", "joint_kl", "conditional_kl", "naive")
 FLOOR = 1e-2  # least standard deviation of a learned covariance
 
 
-class GJE(ConditionalObjective):
+class GJE(JointObjective):
     """Gaussian joint embedding: one Gaussian over both views' embeddings.
 
     Args:
@@ -134,14 +134,6 @@ class GJE(ConditionalObjective):
         if self.prototype is None:
             return self.moving.density(context=self.dim)
         return self.prototype.component(0, context=self.dim)
-
-    def conditional(self, z: Tensor) -> JointGaussian:
-        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
-        return self.joint().conditional(z)
-
-    def marginal(self) -> JointGaussian:
-        """Returns p(z_a), a distribution over (D,)."""
-        return self.joint().marginal("context")
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the Mahalanobis distance under the likelihood's Gaussian (under the batch's own always 1), and the spread."""

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import ConditionalObjective, Notice, require_batch
+from vergence.objectives.core import JointObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.notices import collapse_notice, components_notice
 from vergence.objectives.parts.prototypes import CovarianceForm, OnlineMixture, Prototypes, rank_of
@@ -41,7 +41,7 @@ __all__ = ["GMJE"]
 EM_UP_TO = 256  # features of pairs up to which fit="auto" means em
 
 
-class GMJE(ConditionalObjective):
+class GMJE(JointObjective):
     """Gaussian-mixture joint embedding with K prototypes.
 
     Args:
@@ -127,14 +127,6 @@ class GMJE(ConditionalObjective):
     def joint(self) -> GaussianMixture:
         """Returns the density over [z_a; z_b] that the prototypes define."""
         return self.prototypes.density(context=self.dim)
-
-    def conditional(self, z: Tensor) -> GaussianMixture:
-        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
-        return self.joint().conditional(z)
-
-    def marginal(self) -> GaussianMixture:
-        """Returns p(z_a), a distribution over (D,)."""
-        return self.joint().marginal("context")
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the fit of the mixture, the use of its components, and the spread of the embeddings."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.em import starts
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import ConditionalObjective, Notice, require_batch
+from vergence.objectives.core import JointObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.notices import collapse_notice, components_notice
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
@@ -33,7 +33,7 @@ from vergence.utils.linalg import upcast_half
 __all__ = ["GMJEEM"]
 
 
-class GMJEEM(ConditionalObjective):
+class GMJEEM(JointObjective):
     """Gaussian-mixture joint embedding; EM on a bank of detached pairs fits the mixture.
 
     Args:
@@ -89,17 +89,14 @@ class GMJEEM(ConditionalObjective):
         self.components = components
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.likelihood_loss`.
+        """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.mixture_loss`.
 
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
         require_batch(za, zb, self.dim)
         za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
-        if self.loss != "mi_kl":
-            return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
-        a, b = information.view_moments(za, zb, self.shrinkage)
-        return {"mi": -information.pointwise_information(p, za, zb), "kl": self.eta * information.kl_views(a, b)}
+        return information.mixture_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Stores the pairs in the bank, and fits the mixture to it when a fit is due."""
@@ -119,14 +116,6 @@ class GMJEEM(ConditionalObjective):
     def joint(self) -> GaussianMixture:
         """Returns the density over [z_a; z_b] of the last fit."""
         return self.bank.density(context=self.dim)
-
-    def conditional(self, z: Tensor) -> GaussianMixture:
-        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
-        return self.joint().conditional(z)
-
-    def marginal(self) -> GaussianMixture:
-        """Returns p(z_a), a distribution over (D,)."""
-        return self.joint().marginal("context")
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the fit of the mixture, the use of its components, and the spread of the embeddings."""

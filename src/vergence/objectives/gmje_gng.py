@@ -24,7 +24,7 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.neural_gas import NeuralGas, nearest_node
-from vergence.objectives.core import ConditionalObjective, Notice, require_batch
+from vergence.objectives.core import JointObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.notices import collapse_notice, components_notice
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
@@ -34,7 +34,7 @@ from vergence.utils.linalg import upcast_half
 __all__ = ["GMJEGNG"]
 
 
-class GMJEGNG(ConditionalObjective):
+class GMJEGNG(JointObjective):
     """Gaussian-mixture joint embedding; a growing neural gas on a bank of detached pairs places the components.
 
     Args:
@@ -98,17 +98,14 @@ class GMJEGNG(ConditionalObjective):
         self.register_buffer("islands", torch.ones((), dtype=torch.long))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.likelihood_loss`.
+        """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.mixture_loss`.
 
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
         require_batch(za, zb, self.dim)
         za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
-        if self.loss != "mi_kl":
-            return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
-        a, b = information.view_moments(za, zb, self.shrinkage)
-        return {"mi": -information.pointwise_information(p, za, zb), "kl": self.eta * information.kl_views(a, b)}
+        return information.mixture_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Stores the pairs in the bank, and grows a gas on it when a fit is due."""
@@ -133,14 +130,6 @@ class GMJEGNG(ConditionalObjective):
     def joint(self) -> GaussianMixture:
         """Returns the density over [z_a; z_b] of the last fit."""
         return self.bank.density(context=self.dim)
-
-    def conditional(self, z: Tensor) -> GaussianMixture:
-        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
-        return self.joint().conditional(z)
-
-    def marginal(self) -> GaussianMixture:
-        """Returns p(z_a), a distribution over (D,)."""
-        return self.joint().marginal("context")
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns ``islands``, the number of the graph's connected parts, and the diagnostics of every mixture."""
