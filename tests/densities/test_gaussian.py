@@ -441,3 +441,10 @@ def test_weights_that_share_components_need_no_copies():
     torch.testing.assert_close(shared.entropy(), copies.entropy())
     x = torch.randn(7, 3) + 100
     torch.testing.assert_close(shared.log_prob(x), copies.log_prob(x))
+
+
+def test_answers_of_a_context_do_not_depend_on_the_others():
+    p = GaussianMixture(torch.randn(20, 3).log_softmax(-1), 2 * torch.randn(20, 3, 2), Diagonal(torch.rand(20, 3, 2) + 0.5))
+    one = [GaussianMixture(p.weights[i : i + 1].log(), p.component_distribution.loc[i : i + 1],
+                           Diagonal(p.component_distribution.variance[i : i + 1])).n_answers() for i in range(20)]  # fmt: skip
+    torch.testing.assert_close(p.n_answers(), torch.cat(one), rtol=1e-6, atol=1e-6)

@@ -43,6 +43,8 @@ def test_a_line_is_named_only_where_there_is_room_for_more():
     assert "to a line (effective rank 1" in warning(stats, 16)
     assert "to a line" in warning(stats)
     assert warning(stats, 8) is not None and warning(stats, 7) is None
+    assert warning({"std": 0.0, "effective_rank": 1.0}, 1) is None, "the direction of one feature is its sign"
+    assert warning({"std": 0.0, "effective_rank": 1.0}, 2) is not None
 
 
 @pytest.mark.parametrize(("std", "rank", "found"), [(0.0999, 9, True), (0.1, 9, False), (0.5, 1.999, True), (0.5, 2, False)])

@@ -122,3 +122,9 @@ def test_refusals():
         linear_probe(train, y, train, y, l2=0)
     with pytest.raises(ValueError, match="NaN or infinity in 10"):
         linear_probe(train, y, train / 0, y)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.int64])
+def test_features_of_other_types_are_read_as_float32(kind):
+    x, y = torch.randint(0, 9, (60, 3)), torch.arange(60) % 2
+    assert linear_probe(x.to(kind), y, x.to(kind), y) == linear_probe(x.float(), y, x.float(), y)

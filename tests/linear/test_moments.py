@@ -393,3 +393,35 @@ def test_views_of_vectors_have_the_moments_of_their_formula(kind):
         expected = np.trace(C) - (reference.reconstruction(share * C, S)[2][:2] ** 2).sum()
     assert abs(model.objective_ - expected) < 4.5 * model.objective_se_
     assert 0 < model.objective_se_ < 0.05 * expected
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("offset", [1e6, 1.7e9])
+def test_targets_far_from_zero_cost_no_digits(offset, centered):
+    x, y = torch.as_tensor(items()[:20]), torch.as_tensor(targets(items())[:20])
+    near, far = Sums(D), Sums(D)
+    for part in (slice(0, 7), slice(7, 20)):
+        near.add(x[part], y=y[part])
+        far.add(x[part], y=y[part] + offset)
+    a, b = near.moments(centered=centered), far.moments(centered=centered)
+    moved = 0 if centered else offset * a.mean
+    close(b.N, a.N + moved, rtol=1e-6 if centered else 1e-12, atol=1e-6)
+    close(b.mean_target, a.mean_target + offset)
+    if centered:
+        close(torch.tensor(b.power_target), torch.tensor(a.power_target), rtol=1e-6)
+    else:
+        close(torch.tensor(b.power_target), (y + offset).square().sum() / 20, rtol=1e-12)
+
+
+def test_targets_that_come_later_count_as_zeros_before():
+    x, y = torch.as_tensor(items()[:20]), torch.as_tensor(targets(items())[:20])
+    late, whole = Sums(D), Sums(D)
+    late.add(x[:7], y=y[:7, :1])
+    late.add(x[7:], y=y[7:])
+    zeros = torch.cat([y[:7, :1], torch.zeros(7, 1, dtype=y.dtype)], 1)
+    whole.add(x, y=torch.cat([zeros, y[7:]]))
+    for centered in (False, True):
+        a, b = late.moments(centered=centered), whole.moments(centered=centered)
+        close(a.N, b.N)
+        close(a.mean_target, b.mean_target)
+        close(torch.tensor(a.power_target), torch.tensor(b.power_target))

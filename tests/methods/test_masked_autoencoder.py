@@ -123,3 +123,9 @@ def test_wrong_options_are_refused(options, words):
     net = encoder(VIT, (3, 16, 16), torch.zeros(3), torch.ones(3))
     with pytest.raises(ValueError, match=words):
         MaskedAutoencoder(net, (3, 16, 16), **{"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2, **options})
+
+
+def test_patches_of_one_number_cannot_be_normalized():
+    net = encoder(VIT.replace("patch_size=4", "patch_size=1"), (1, 4, 4), torch.zeros(1), torch.ones(1))
+    with pytest.raises(ValueError, match="patches of at least 2 numbers to normalize, found 1"):
+        MaskedAutoencoder(net, (1, 4, 4), normalize_patches=True)

@@ -306,3 +306,13 @@ def test_scale_keeps_constant_columns():
     x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
     scale = Scale.of(x)
     assert scale.std.tolist() == [1.0, 1.0] and scale.to(x)[:, 1].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_views_with_negative_strides_are_read(fitted, name):
+    m, c = fitted[name, 1], arcs(8, 1)[0]
+    backward = c[::-1]
+    same = np.ascontiguousarray(backward)
+    np.testing.assert_array_equal(m.predict(backward), m.predict(same))
+    np.testing.assert_array_equal(m.intervals(backward), m.intervals(same))
+    torch.testing.assert_close(m.conditional(backward).mean, m.conditional(same).mean)

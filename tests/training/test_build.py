@@ -23,3 +23,19 @@ def test_a_channel_of_one_value_has_deviation_one():
     x[:, 1] = 7
     mean, std = build.statistics(ArrayItems(x))
     assert std[1] == 1.0 and mean[1].item() == pytest.approx(7 / 255) and 0.2 < std[0] < 0.35
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 200])
+def test_batches_give_the_statistics_of_all_items(n):
+    x = torch.rand(n, 3, 4, 4, dtype=torch.float64) + 100 * torch.arange(3).reshape(3, 1, 1)
+    mean, std = build.statistics(ArrayItems(x.float()))
+    flat = x.float().double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(mean, flat.mean(1).float(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(std, flat.std(1, correction=0).float(), rtol=1e-5, atol=0)
+
+
+def test_a_feature_that_is_constant_within_each_batch_alone_varies():
+    x = torch.arange(100.0).div(50, rounding_mode="floor")[:, None].repeat(1, 2)
+    x[:, 1] = 0.1
+    _, std = build.statistics(ArrayItems(x.sort(0).values))
+    assert std.tolist() == [0.5, 1.0]

@@ -289,7 +289,8 @@ class GaussianMixture(Distribution):
         device = self.component_distribution.loc.device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            left = sum(torch.special.entr(self.responsibilities(self.sample())).sum(-1) for _ in range(draws)) / draws
+            drawn = self.common_samples(draws)  # those of one mixture do not depend on the others of the batch
+            left = sum(torch.special.entr(self.responsibilities(z)).sum(-1) for z in drawn) / draws
             found: Tensor = (self.mixture_distribution.entropy() - left).clamp(min=0).exp()
         return found
 

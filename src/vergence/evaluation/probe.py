@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vergence.utils.checks import require_positive
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_float, require_features
 
 __all__ = ["linear_probe"]
 
@@ -60,7 +60,7 @@ def linear_probe(
     from sklearn.linear_model import LogisticRegression
 
     _require(train, train_labels, test, test_labels, l2)
-    x, x_test = (part.cpu().numpy() for part in _standardize(train, test))
+    x, x_test = (part.cpu().numpy() for part in _standardize(as_float(train), as_float(test)))
     y, y_test = train_labels.cpu().numpy(), test_labels.cpu().numpy()
     model = LogisticRegression(C=1 / l2, tol=GRADIENT, max_iter=max_iter)
     converged = _fit(model, x, y)

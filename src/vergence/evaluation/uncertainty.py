@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.evaluation.parts.neighbors import nearest
-from vergence.utils.linalg import as_float, require_features
+from vergence.utils.linalg import as_array, as_float, require_features
 
 __all__ = [
     "compressed_size",
@@ -275,7 +275,7 @@ def _png(image: np.ndarray) -> int:
 def probe_entropy(train: Any, labels: Any, test: Any, *, l2: float = 30.0) -> Tensor:
     """Returns the entropy in nats of a linear probe's predictions, (M,): a control that needs labels.
 
-    The probe is that of `vergence.evaluation.probe.linear_probe`: logistic regression on standardized features.
+    The probe is logistic regression on standardized features with the penalty of `vergence.evaluation.probe.linear_probe`.
 
     Args:
         train: Embeddings (N, D).
@@ -348,7 +348,7 @@ def _floats(x: Any) -> Tensor:
 
 
 def _array(x: Any) -> Any:
-    return x.detach().cpu().numpy() if isinstance(x, Tensor) else x
+    return as_array(x) if isinstance(x, Tensor) else x
 
 
 def _checked(uncertainty: Any, right: Any) -> tuple[Tensor, Tensor]:

@@ -285,7 +285,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             raw = items.to(device)
             x, t = flat(raw, sampler), self._targets(state, targets)
             if state.sums is None:
-                state.sums = Sums(x.shape[1], self.n_draws if sampler else 0, device, origin_of(x))
+                state.sums = Sums(x.shape[1], self.n_draws if sampler else 0, device, origin_of(x), t)
             self._require_width(x, len(state.sums.x))
             if sampler is not None and keep:
                 self._keep(state, raw, t)

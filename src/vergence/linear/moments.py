@@ -1,6 +1,7 @@
 r"""Second moments of items and of their augmentations, in one pass over data of any size.
 
-Sums are around an origin c (the mean of the first block), so that a mean far from zero costs no digits. Products are in the
+Sums are around an origin c (the mean of the first block), those of targets around another one o, so that a mean far from zero
+costs no digits. Products are in the
 precision of the data (float32 items are multiplied as float32, block by block), and blocks are added in float64. Blocks have a
 fixed number of rows and sample their views from (seed, number of the block): neither the batch size of the source nor the
 number of processes changes the result.
@@ -76,6 +77,7 @@ class Sums:
         draws: m >= 2 if the augmentation is sampled; 0 if the caller adds its covariance to S.
         device: Device of the sums.
         origin: c (D,); by default the mean of the first items that are added.
+        targets: First targets (B, L), whose mean is o; by default those that are added first.
 
     Example:
         >>> x = torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64)
@@ -85,7 +87,14 @@ class Sums:
         [[1.0, 2.0], [2.0, 4.0]]
     """
 
-    def __init__(self, dim: int, draws: int = 0, device: str | torch.device = "cpu", origin: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        dim: int,
+        draws: int = 0,
+        device: str | torch.device = "cpu",
+        origin: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> None:
         self.draws = draws
         self.n = 0
         self.eps = 0.0
@@ -96,6 +105,9 @@ class Sums:
 
         self.x, self.xx = zeros(dim), zeros(dim, dim)
         self.y, self.yy, self.yv = zeros(0), zeros(1), zeros(0, dim)
+        self.origin_target = zeros(0)
+        if targets is not None:
+            self._start_targets(targets)
         shape = (dim, dim) if draws else (0, 0)
         self.v, self.vv, self.tt, self.xv = zeros(dim if draws else 0), zeros(*shape), zeros(*shape), zeros(*shape)
 
@@ -127,14 +139,23 @@ class Sums:
         return v
 
     def _add_targets(self, y: Tensor, v: Tensor) -> None:
+        self._start_targets(y)
         self._widen(y.shape[1])
-        self.y[: y.shape[1]] += y.sum(0, dtype=torch.float64)
-        self.yy += y.double().square().sum()
-        self.yv[: y.shape[1]] += y.to(v.dtype).T @ v
+        y = y.double() - self.origin_target[: y.shape[1]]
+        y = torch.cat([y, -self.origin_target[y.shape[1] :].expand(len(y), -1)], 1)  # targets that are left out are zeros
+        self.y += y.sum(0)
+        self.yy += y.square().sum()
+        self.yv += y.to(v.dtype).T @ v
+
+    def _start_targets(self, y: Tensor) -> None:
+        """Takes the mean of targets (B, L) as the origin of theirs where there is none; columns that come later have origin 0."""
+        if not len(self.origin_target):
+            self.origin_target = origin_of(y.double()).to(self.y)
 
     def _widen(self, targets: int) -> None:
         more = max(0, targets - len(self.y))
         self.y = torch.cat([self.y, self.y.new_zeros(more)])
+        self.origin_target = torch.cat([self.origin_target, self.y.new_zeros(max(0, targets - len(self.origin_target)))])
         self.yv = torch.cat([self.yv, self.yv.new_zeros(more, self.yv.shape[1])])
 
     def reduce(self, targets: int = 0) -> None:
@@ -156,7 +177,7 @@ class Sums:
     def weighted(cls, parts: Sequence["Sums"], weights: Sequence[float]) -> "Sums":
         """Returns the weighted total of sums that share their origin, their draws and their numbers of targets."""
         whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device, parts[0].origin)
-        whole.eps = max(part.eps for part in parts)
+        whole.eps, whole.origin_target = max(part.eps for part in parts), parts[0].origin_target
         whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
         for name in ("x", "xx", "y", "yy", "yv", "v", "vv", "tt", "xv"):
             setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True) if w))
@@ -175,8 +196,8 @@ class Sums:
         mv, xv = (self.v / n, self.xv / n) if sampled else (mx, xx)
         S = self.tt / (n * m) if sampled else xx
         G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
-        my, yv = self.y / n, self.yv / n
-        a, b = (-mx, -mv) if centered else (c, c)  # offsets of every item and of every view
+        my, yv, o = self.y / n, self.yv / n, self.origin_target
+        a, b, t = (-mx, -mv, -my) if centered else (c, c, o)  # offsets of every item, of every view and of every target
         if sampled and centered:  # the mean of n m views carries a variance of (S - G) / (n m) itself
             G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
 
@@ -188,14 +209,14 @@ class Sums:
             n=n,
             mean=c + mx,
             mean_seen=c + mv,
-            mean_target=my,
+            mean_target=o + my,
             G=shifted(G, mv, mv, b, b),
             S=shifted(S, mv, mv, b, b),
             M=shifted(xv, mx, mv, a, b),
-            N=yv + torch.outer(my, b),
+            N=shifted(yv, my, mv, t, b),
             clean=clean,
             power=float(clean.trace()),
-            power_target=float(self.yy / n - (my.square().sum() if centered else 0)),
+            power_target=float(self.yy / n + (2 * my + t) @ t),
             variance=xx.diagonal() - mx.square(),
             eps=self.eps,
             constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),

@@ -55,8 +55,8 @@ class MaskedAutoencoder(ImageMethod):
         normalize_patches: Whether each patch of the target has mean 0 and variance 1 (the paper's better one; off in lightly).
 
     Raises:
-        ValueError: timm is not installed, the encoder is another, its patches do not divide the image, or the ratio leaves
-            nothing.
+        ValueError: timm is not installed, the encoder is another, its patches do not divide the image or hold one
+            number each that is to be normalized, or the ratio leaves nothing.
     """
 
     def __init__(
@@ -73,6 +73,8 @@ class MaskedAutoencoder(ImageMethod):
         super().__init__(encoder, shape)
         vit = require_transformer("masked_autoencoder", encoder, self.shape)
         self.grid, self.side = tuple(vit.patch_embed.grid_size), vit.patch_embed.patch_size[0]
+        if normalize_patches and self.side**2 * self.shape[0] == 1:
+            raise ValueError("expected patches of at least 2 numbers to normalize, found 1; raise patch_size")
         self.mask_ratio, self.normalize_patches = mask_ratio, normalize_patches
         visible(self.grid[0] * self.grid[1], mask_ratio)
         self.decoder = TokenDecoder(

@@ -118,7 +118,7 @@ class Conditional(Stored, abc.ABC):
                 problem = f"shape {tuple(c.shape)}" if c.shape[1:] != (self.n_features_in_,) else "NaN or infinity"
                 raise ValueError(f"expected finite contexts (B, {self.n_features_in_}), found {problem}")
         else:
-            c = torch.from_numpy(validate_data(self, context, reset=False, dtype=np.float64))
+            c = self._contexts(context)
         return self._predictive()(c.to(as_device(self.device)))
 
     def predict(self, context: Any) -> np.ndarray:
@@ -197,6 +197,10 @@ class Conditional(Stored, abc.ABC):
         c, t = np.ascontiguousarray(c), np.ascontiguousarray(t.reshape(len(t), -1))  # torch takes no negative strides
         return torch.from_numpy(c).to(device), torch.from_numpy(t).to(device)
 
+    def _contexts(self, context: Any) -> Tensor:
+        c = np.ascontiguousarray(validate_data(self, context, reset=False, dtype=np.float64))  # torch takes no negative strides
+        return torch.from_numpy(c)
+
     @torch.no_grad()
     def _over(self, context: Any, f: Callable[..., Tensor], *target: Any, times: int = 1) -> np.ndarray:
         """Returns f(p(. | context)), or f(p(. | context), target), of all rows, computed in blocks.
@@ -212,8 +216,7 @@ class Conditional(Stored, abc.ABC):
         if target:
             given = self._read(context, *target, reset=False)
         else:
-            c = torch.from_numpy(validate_data(self, to_numpy(context), reset=False, dtype=np.float64))
-            given = (c.to(as_device(self.device)),)
+            given = (self._contexts(to_numpy(context)).to(as_device(self.device)),)
         predictive, rows = self._predictive(), max(1, BLOCK // (self._width() * times))
         blocks = zip(*(part.split(rows) for part in given), strict=True)
         return torch.cat([f(predictive(c), *t).cpu() for c, *t in blocks]).numpy()

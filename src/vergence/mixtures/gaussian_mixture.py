@@ -26,6 +26,7 @@ from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
+from vergence.utils.linalg import weighted_mean
 from vergence.utils.terminal import late_bar
 
 __all__ = ["GaussianMixture"]
@@ -54,7 +55,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         reg_covar: Added to the covariances' diagonals, >= 0; for ``low_rank``, the lower bound of d.
         max_iter: Most iterations of EM.
         n_init: Initializations; the result of highest likelihood is kept.
-        init_params: ``kmeans``, ``k-means++``, ``random`` or ``random_from_data``, as in scikit-learn.
+        init_params: ``kmeans``, ``k-means++``, ``random`` or ``random_from_data``, as in scikit-learn; the first two copy X.
         weights_init: Initial weights (K,).
         means_init: Initial means (K, D).
         precisions_init: Initial inverse covariances, shaped by ``covariance_type``; not for ``low_rank``.
@@ -136,7 +137,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         """Fits the mixture by EM.
 
         Args:
-            X: Items (N, D), an array or tensor; a memory-mapped array of float32 or float64 is read in blocks.
+            X: Items (N, D), an array or tensor; a memory-mapped array of floats is read in blocks.
             y: Not used.
             sample_weight: (N,), >= 0, of any scale: an item of weight 2 counts as two items of weight 1.
 
@@ -353,9 +354,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
                 f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(X)}"
             )
         on, weights = as_device(self.device), None if w is None else torch.from_numpy(w)
-        origin = X.mean(0, dtype=np.float64) if w is None else (w @ X / w.sum()).astype(np.float64)
         items = _readable(X) if on.type == "cpu" else _readable(X).to(on)
-        return em.Data(items, weights, torch.from_numpy(origin), on)
+        return em.Data(items, weights, torch.from_numpy(weighted_mean(X, w)), on)
 
     def _initial(self, data: em.Data, kind: Structure) -> Mixture:
         """Returns n_init initial mixtures, with ``weights_init``, ``means_init`` and ``precisions_init`` where they are given."""

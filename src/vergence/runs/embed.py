@@ -38,6 +38,8 @@ def views_of(config: RunConfig, metadata: RunMetadata, encoder: nn.Module) -> Vi
 def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
     """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
 
+    All items have the same crops, flips and other random numbers, so that no item's result depends on the others of its batch.
+
     Args:
         encoder: Items (B, ...) -> embeddings (B, D).
         views: The random views.
@@ -50,7 +52,8 @@ def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int 
     """
     require_count(2, crops=crops)
     generator = torch.Generator().manual_seed(seed)
-    mean, spread = crop_spread(torch.stack([encoder(views(x, generator)).float() for _ in range(crops)]))
+    drawn = [{name: draw.repeat_interleave(len(x), 0) for name, draw in views.draw(1, generator).items()} for _ in range(crops)]
+    mean, spread = crop_spread(torch.stack([encoder(views.apply(x, draws)).float() for draws in drawn]))
     return {"z_crops": mean, "spread": spread}
 
 

@@ -95,7 +95,8 @@ class Run:
     def collapse(self) -> str | None:
         """What the last row of metrics shows of a collapse, and what to try, in one line; None where it shows none."""
         last = next((row for row in reversed(self.folder.metrics()) if "effective_rank" in row and "std" in row), None)
-        return None if last is None else collapse.warning(last, advice=self.method.advice())
+        width = getattr(self.method.objective, "dim", None)
+        return None if last is None else collapse.warning(last, width, self.method.advice())
 
     @property
     def objective(self) -> DensityObjective:

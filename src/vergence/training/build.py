@@ -53,6 +53,7 @@ WORDS: dict[Any, str] = {  # types of options that are checked
 SETTINGS = [field.name for part in (DataConfig, ViewConfig, ModelConfig, FitConfig) for field in fields(part)]
 
 STATISTICS_FROM = 10_000  # items that give the input's mean and standard deviation
+STATISTICS_BATCH = 32  # of them at a time, in float64: 50 MB for color images of 256 pixels
 
 
 def build_method(
@@ -237,17 +238,37 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
     They are float64 where the items are, and float32 otherwise.
     """
     some = spaced(len(items), STATISTICS_FROM)
-    parts = [x if isinstance(x, (tuple, list)) else (x,) for _, x in items.stream(iter(some.split(256)))]
-    moments = [_moments(torch.cat([part[i] for part in parts])) for i in range(len(parts[0]))]
-    return torch.cat([m for m, _ in moments]), torch.cat([s for _, s in moments])
+    sides: list[_Statistics] = []
+    for _, x in items.stream(iter(some.split(STATISTICS_BATCH))):
+        parts = x if isinstance(x, (tuple, list)) else (x,)
+        sides = sides or [_Statistics(part) for part in parts]
+        for side, part in zip(sides, parts, strict=True):
+            side.add(part)
+    means, deviations = zip(*(side.mean_and_std() for side in sides), strict=True)
+    return torch.cat(means), torch.cat(deviations)
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
-    x = to_unit(x, torch.float64).transpose(0, 1).flatten(1)
-    std, mean = torch.std_mean(x, dim=1, correction=0)
-    constant = std <= 4 * torch.finfo(kind).eps * x.abs().amax(1)  # whatever the unit
-    return mean.to(kind), torch.where(constant, 1.0, std).to(kind)
+class _Statistics:
+    """Mean and deviation per channel or feature of items that come in batches, in float64 (Chan, Golub and LeVeque's update)."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.kind = torch.float64 if like.dtype == torch.float64 else torch.float32
+        self.n = 0
+        self.mean, self.squares, self.largest = torch.zeros(3, like.shape[1], dtype=torch.float64)
+
+    def add(self, x: Tensor) -> None:
+        x = to_unit(x, torch.float64).transpose(0, 1).flatten(1)
+        variance, mean = torch.var_mean(x, dim=1, correction=0)
+        step, n = mean - self.mean, self.n + x.shape[1]
+        self.mean = self.mean + step * (x.shape[1] / n)
+        self.squares = self.squares + x.shape[1] * variance + step.square() * (self.n * x.shape[1] / n)
+        self.largest = torch.maximum(self.largest, x.abs().amax(1))
+        self.n = n
+
+    def mean_and_std(self) -> tuple[Tensor, Tensor]:
+        std = (self.squares / self.n).sqrt()
+        constant = std <= 4 * torch.finfo(self.kind).eps * self.largest  # whatever the unit
+        return self.mean.to(self.kind), torch.where(constant, 1.0, std).to(self.kind)
 
 
 def describe(

@@ -166,7 +166,8 @@ class Metrics:
         z = self.method.embeddings()
         spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
         numbers = spread | _numbers(self.method.diagnostics(), self.sums)
-        self._warn_of_collapse(None if z is None else collapse.warning(numbers, advice=self.method.advice()), epoch)
+        symptom = None if z is None else collapse.warning(numbers, z.shape[1], self.method.advice())
+        self._warn_of_collapse(symptom, epoch)
         self._warn_of_notices(self.method.notices(numbers))
         every = self.config.knn_every
         if self.monitor is not None and every and (epoch % every == 0 or epoch == self.config.epochs):

@@ -15,7 +15,8 @@ def warning(stats: Mapping[str, float], dim: int | None = None, advice: str = ""
 
     Args:
         stats: Statistics with ``std`` and ``effective_rank``, as from `collapse`.
-        dim: Features D; below 8 a small rank is no symptom. None judges the rank as that of a wide embedding.
+        dim: Features D; below 8 a small rank is no symptom, and of one feature a small spread is none. None judges them as
+            those of a wide embedding.
         advice: What else to try with the objective at hand; a clause, or empty.
 
     Example:
@@ -26,7 +27,7 @@ def warning(stats: Mapping[str, float], dim: int | None = None, advice: str = ""
     """
     std, rank = stats["std"], stats["effective_rank"]
     remedy = ADVICE + (f"; {advice}" if advice else "")
-    if std < 0.1:
+    if std < 0.1 and dim != 1:  # the direction of one feature is its sign
         return f"the embedding collapses to one direction (spread {std:.2g}, below 0.1): {remedy}"
     if rank < 2 and (dim is None or dim >= 8):
         return f"the embedding collapses to a line (effective rank {rank:.2g}, below 2): {remedy}"
