@@ -753,6 +753,7 @@ def test_memmap_equals_the_array(tmp_path):
         ({"x": np.zeros((1, 8))}, "at least 4 items .* found 1"),
         ({"x": np.zeros((0, 8))}, r"at least 1 row .* found shape \(0, 8\)"),
         ({"x": np.full((9, 2), 1e300)}, "NaN or infinity in row 0"),
+        ({"x": 1.7e9 + np.arange(18.0).reshape(9, 2) ** 0.5}, "float32 tells apart .* near 1.7e.* in column 0; subtract"),
         ({"x": np.zeros((9, 2)), "y": np.zeros(8, dtype=int)}, r"expected 9 labels in y .* found shape \(8,\)"),
         ({"x": np.zeros((9, 2)), "y": np.zeros(9)}, "labels as whole numbers or strings"),
         ({"x": np.zeros((9, 2)), "y": np.full(9, -3)}, "number the classes 0, 1"),
@@ -955,3 +956,15 @@ def test_a_damaged_copy_of_a_built_in_set_is_one_line(tmp_path):
 
 def test_evenly_spaced_items_of_very_many_stay_in_range():
     assert spaced(16_777_220, 10_000).max() == 16_777_219 and len(spaced(16_777_220, 10_000)) == 10_000
+
+
+def test_columns_that_float32_rounds_are_refused_unless_read_as_float64():
+    x = 1.7e9 + np.arange(200.0).reshape(100, 2)
+    with pytest.raises(ValueError, match="subtract the column's mean"):
+        from_array(x)
+    assert from_array(x, double=True).dtype == torch.float64
+    constant = np.c_[np.full(100, 1.7e9 + 0.3), np.arange(100.0)]
+    with pytest.raises(ValueError, match="in column 0"):
+        from_array(constant + 1e-7 * np.arange(100)[:, None])
+    assert from_array(np.c_[np.full(100, 2.0**31), np.arange(100.0)]).dtype == torch.float32, "nothing is lost"
+    assert from_array(1e4 + np.random.default_rng(0).normal(size=(100, 2))).dtype == torch.float32

@@ -173,3 +173,45 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     np.savez(tmp_path / "one.npz", context=np.ones((1, 4)), target=np.ones(1))
     refused(*fit, tmp_path / "one.npz", *out, words="expected at least 2 pairs to fit to, found 1 of 1")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "m.safetensors").exists()
+
+
+def test_equal_pairs_are_held_out_together(tmp_path):
+    r = np.random.default_rng(0)
+    i = np.repeat(np.arange(100), 10)
+    c, t = r.normal(size=(100, 1))[i], r.normal(size=100)[i]
+    pairs = Pairs(c, t, (["context_0"], ["target_0"]))
+    test, train = density._split(pairs, r.permutation(1000), 200)
+    assert sorted([*test, *train]) == list(range(1000)) and len(test) == 200
+    assert not set(i[test]) & set(i[train])
+    apart = Pairs(np.arange(50.0)[:, None], np.zeros(50), (["context_0"], ["target_0"]))
+    order = r.permutation(50)
+    assert np.array_equal(density._split(apart, order, 10)[0], order[:10]), "pairs that differ are split as they come"
+
+
+def test_the_error_is_that_of_the_difference(tmp_path):
+    r = np.random.default_rng(0)
+    x = r.normal(size=(400, 1))
+    pairs = Pairs(x, x[:, 0] + r.normal(size=400), (["context_0"], ["target_0"]))
+    found = density.fit(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
+    assert found["ahead"]["one Gaussian, linear (control)"] == (0.0, 0.0), "the control itself"
+    lead, error = found["ahead"]["targets alone, Gaussian (control)"]
+    own, alone = (found["scores"][name]["log_density"] for name in ("model", "targets alone, Gaussian (control)"))
+    assert lead == pytest.approx(own - alone) and 0 < error < lead / 4
+    assert found["few_values"] == []
+
+
+def test_targets_of_few_values_are_named(tmp_path):
+    r = np.random.default_rng(0)
+    target = np.c_[r.integers(3, size=200), r.normal(size=200), np.full(200, 2.0)]
+    pairs = Pairs(r.normal(size=(200, 1)), target, (["context_0"], ["kind", "size", "same"]))
+    assert density._few_values(pairs) == ["kind"]
+
+
+def test_csv_files_tell_numbers_far_from_zero_apart(tmp_path):
+    r = np.random.default_rng(0)
+    x = r.normal(size=(200, 1))
+    pairs = Pairs(x, 1.7e9 + 30 * x[:, 0] + r.normal(size=200), (["context_0"], ["target_0"]))
+    density.fit(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
+    model = mixtures.load(tmp_path / "m.safetensors")
+    density.predict(model, x, tmp_path / "p.csv")
+    np.testing.assert_array_equal([float(row["mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))

@@ -157,7 +157,8 @@ from vergence.utils.files import open_table
 with open_table(Path({str(tmp_path / name)!r})) as table:
     table.append({{"z": np.zeros((100, 8))}})
     print("open", flush=True)
-    time.sleep(60)
+    for _ in range(600):  # a signal just before a long sleep would wait for its end
+        time.sleep(0.1)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "open\n" and list(tmp_path.iterdir())

@@ -52,7 +52,11 @@ class _Use:
 
 @dataclass(kw_only=True)
 class DensityPredict(_Use):
-    """Write the mean, mode, interval and effective number of answers of each context's targets."""
+    """Write the mean, a mode, an interval and a number of answers for each context.
+
+    The mode is the mean of the heaviest component. Answers are the effective number of components that a sample tells apart;
+    gng and particles have many for one mode.
+    """
 
     level: float = 0.9
     """Probability of the interval."""
@@ -105,19 +109,26 @@ def _fit(command: DensityFit) -> None:
         titles = {"log_density": "log-density", "error": "standard error"}
         head = ["", *(titles.get(name, name) for name in next(iter(result["scores"].values())))]
         table(f"{result['test']} pairs held out; log-density in nats, larger is better", head, rows)
-        print(_who_is_ahead(result["scores"]))
+        print(_who_is_ahead(result["ahead"]))
     elif command.holdout > 0:
         few = "1 held-out pair is" if result["test"] == 1 else f"{result['test']} held-out pairs are"
         print(f"warning: {few} too few to evaluate the density; it is not evaluated", file=sys.stderr)
+    if few := result["few_values"]:
+        where = f"{', '.join(few)} {'takes' if len(few) == 1 else 'take'} few different values"
+        print(
+            f"warning: {where}: a density of classes or counts has no upper limit, and such log-densities mean little; "
+            "a classifier suits them",
+            file=sys.stderr,
+        )
     print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
 
 
-def _who_is_ahead(scores: dict[str, dict[str, float]]) -> str:
+def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
     """Returns by how much the model's held-out log-density is above or below that of its best control, in words."""
-    own, best = scores["model"], max((name for name in scores if name != "model"), key=lambda name: scores[name]["log_density"])
-    ahead = own["log_density"] - scores[best]["log_density"]
-    found = f"{abs(ahead):.2f} nats a pair {'above' if ahead >= 0 else 'below'} {best}"
-    return f"the model's log-density is {found} (standard error {own['error']:.2f}); a right density has 50 and 90 % inside"
+    best = min(ahead, key=lambda name: ahead[name][0])
+    lead, error = ahead[best]
+    found = f"{abs(lead):.2f} nats a pair {'above' if lead >= 0 else 'below'} {best}"
+    return f"the model's log-density is {found} (standard error {error:.2f}); a right density has 50 and 90 % inside"
 
 
 def _load(command: _Use) -> tuple[Any, list[str], list[str]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.images import written_name
-from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches
+from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
 from vergence.data.loading import rows_in_chunk
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
@@ -27,6 +27,8 @@ PAIR_KEYS = ("context", "target")
 TEST_KEYS = tuple(f"{key}_test" for key in (*PAIR_KEYS, *LABEL_KEYS))
 MOST_CLASSES = 100_000
 MAGIC = b"\x93NUMPY"
+SAMPLE = 10_000  # rows by which it is judged whether float32 tells them apart
+COARSE = 0.01  # largest rounding error of a column, in units of its standard deviation
 
 
 # Arrays
@@ -57,6 +59,8 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
     items = ArrayItems(channels_first(array, name), double=double)
     if items.dtype != torch.uint8:
         _require_values(items, name)
+    if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4:
+        _require_resolution(array, name)
     return items
 
 
@@ -89,6 +93,16 @@ def _require_values(items: ArrayItems, name: str) -> None:
         if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
             found = f"found {x.min():.4g} to {x.max():.4g}"
             raise ValueError(f"expected float images in [0, 1] in {name}, {found}; rescale them, or give uint8 (0 to 255)")
+
+
+def _require_resolution(array: Array, name: str) -> None:
+    """Raises a ValueError where float32 rounds a column of numbers (N, D) by more than a hundredth of their deviation."""
+    x = np.asarray(array[spaced(len(array), SAMPLE).numpy()], dtype=np.float64)
+    std, error = x.std(0), np.abs(x - x.astype(np.float32)).max(0)
+    if len(coarse := np.flatnonzero(error > COARSE * std)):
+        j = int(coarse[0])
+        found = f"found numbers near {x[:, j].mean():.7g} with a deviation of {std[j]:.2g} in column {j}"
+        raise ValueError(f"expected columns that float32 tells apart in {name}, {found}; subtract the column's mean")
 
 
 def not_finite(name: str, row: int) -> ValueError:

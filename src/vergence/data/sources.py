@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -259,7 +259,8 @@ def as_source(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
         return str(value)
     if (shape := getattr(value, "shape", None)) is None or isinstance(value, Items):
-        raise ValueError(f"expected a path or a built-in name, found {shown(value)}; give one as text")
+        hint = "loop over it, and give each batch" if isinstance(value, Iterable) else "give one as text"
+        raise ValueError(f"expected a path or a built-in name, found {shown(value)}; {hint}")
     raise ValueError(f"expected a path or a built-in name, found an array of shape {tuple(shape)}; save it with numpy.save")
 
 

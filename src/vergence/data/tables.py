@@ -148,7 +148,8 @@ def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
         if arrays[key].dtype.kind not in "fiub":
             raise ValueError(f"expected numbers in {key} of {path.name}, found {arrays[key].dtype}; convert them")
         if arrays[key].size == 0:
-            raise ValueError(f"expected at least 1 row in {key} of {path.name}, found shape {arrays[key].shape}")
+            lacks = "column" if len(arrays[key]) else "row"
+            raise ValueError(f"expected at least 1 {lacks} in {key} of {path.name}, found shape {arrays[key].shape}")
         _require_finite(arrays[key], f"{key} of {path.name}")
     return {key: arrays[key] for key in keys}
 

@@ -22,6 +22,8 @@ LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
 PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
 FEW = 20  # held-out pairs below which no scores are reported
+DISCRETE = 20  # different values of a target up to which it may be a class or a count
+LINEAR = "one Gaussian, linear (control)"
 
 
 def build(name: str, settings: dict[str, Any]) -> Any:
@@ -59,7 +61,8 @@ def fit(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdou
     Returns:
         ``model``, the numbers of pairs ``train`` and ``test``, ``seconds``, and ``scores``: for the model and each control
         the mean log-density of the held-out targets (nats), its standard error, and the share of them inside the 50 % and
-        90 % intervals; empty for fewer than 20 held-out pairs.
+        90 % intervals; empty for fewer than 20 held-out pairs. ``ahead`` has for each control the mean difference of the
+        model's log-density (nats a pair) and its standard error, ``few_values`` the target columns of few different values.
 
     Raises:
         ValueError: The pairs, the settings or ``out`` are not usable.
@@ -69,7 +72,7 @@ def fit(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdou
         raise ValueError(f"cannot write {out}: expected a file that ends in .safetensors, in an existing folder")
     estimator = build(model, {"random_state": seed, **settings})
     order = np.random.default_rng(seed).permutation(len(pairs.context))
-    test, train = np.split(order, [int(holdout * len(order))])
+    test, train = _split(pairs, order, int(holdout * len(order)))
     if len(train) < 2:
         raise ValueError(f"expected at least 2 pairs to fit to, found {len(train)} of {len(order)}; give more, or lower holdout")
     start = time.perf_counter()
@@ -77,26 +80,53 @@ def fit(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdou
     seconds = time.perf_counter() - start
     estimator.columns_ = list(pairs.columns)
     estimator.save(out)
-    scores = _compared(estimator, pairs, train, test) if len(test) >= FEW else {}
-    return {"model": type(estimator).__name__, "train": len(train), "test": len(test), "seconds": seconds, "scores": scores}
+    found: dict[str, Any] = {"model": type(estimator).__name__, "train": len(train), "test": len(test), "seconds": seconds}
+    found["few_values"] = _few_values(pairs)
+    found["scores"], found["ahead"] = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
+    return found
 
 
-def _compared(model: Any, pairs: Pairs, train: np.ndarray, test: np.ndarray) -> dict[str, dict[str, float]]:
-    """Returns the scores of a model and of two Gaussian controls on the held-out pairs."""
+def _split(pairs: Pairs, order: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns about the first n pairs of an order, and the others; equal pairs are on one side."""
+    both = np.column_stack([np.asarray(side).reshape(len(order), -1) for side in (pairs.context, pairs.target)])[order]
+    _, first, which, sizes = np.unique(both, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    by_place = np.argsort(first)
+    held_out = np.zeros(len(sizes), dtype=bool)
+    held_out[by_place[np.cumsum(sizes[by_place]) <= n]] = True
+    mine = held_out[which.reshape(-1)]
+    return order[mine], order[~mine]
+
+
+def _few_values(pairs: Pairs) -> list[str]:
+    """Returns the target columns of so few different values that they are classes or counts rather than measurements."""
+    columns = np.asarray(pairs.target).reshape(len(pairs.target), -1).T
+    return [
+        name
+        for name, values in zip(pairs.columns[1], columns, strict=True)
+        if 1 < len(np.unique(values)) <= min(DISCRETE, len(values) // 4)
+    ]
+
+
+def _compared(
+    model: Any, pairs: Pairs, train: np.ndarray, test: np.ndarray
+) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+    """Returns the scores of a model and of two Gaussian controls on the held-out pairs, and by how much the model is ahead."""
+    c, t, zeros = pairs.context[test], pairs.target[test], np.zeros((len(pairs.context), 1))
     linear = mixtures.get("gaussian")().fit(pairs.context[train], pairs.target[train])
-    alone = mixtures.get("gaussian")().fit(np.zeros((len(train), 1)), pairs.target[train])
-    c, t = pairs.context[test], pairs.target[test]
-    return {
-        "model": _scores(model, c, t),
-        "one Gaussian, linear (control)": _scores(linear, c, t),
-        "targets alone, Gaussian (control)": _scores(alone, np.zeros((len(test), 1)), t),
-    }
+    alone = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train])
+    judged = {"model": (model, c), LINEAR: (linear, c), "targets alone, Gaussian (control)": (alone, zeros[test])}
+    log_p = {name: one.score_samples(given, t) for name, (one, given) in judged.items()}
+    scores = {name: _scores(log_p[name], one.pit(given, t)) for name, (one, given) in judged.items()}
+    return scores, {name: _mean_and_error(log_p["model"] - log_p[name]) for name in judged if name != "model"}
 
 
-def _scores(model: Any, c: np.ndarray, t: np.ndarray) -> dict[str, float]:
-    log_p, pit = model.score_samples(c, t), model.pit(c, t)
+def _scores(log_p: np.ndarray, pit: np.ndarray) -> dict[str, float]:
     inside = {f"inside {level:.0%}": float((abs(pit - 0.5) <= level / 2).mean()) for level in LEVELS}
-    return {"log_density": float(log_p.mean()), "error": float(log_p.std() / len(log_p) ** 0.5), **inside}
+    return {**dict(zip(("log_density", "error"), _mean_and_error(log_p), strict=True)), **inside}
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), float(values.std() / len(values) ** 0.5)
 
 
 def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) -> int:

@@ -270,10 +270,17 @@ class _CSV(Table):
 
 def _as_text(values: Column) -> list[str]:
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        return [f"{v:.7g}" for v in values.tolist()]
+        exact = values.dtype == np.float64 and _far_from_zero(values)
+        return [repr(v).removesuffix(".0") if exact else f"{v:.7g}" for v in values.tolist()]
     if isinstance(values, np.ndarray) and values.dtype.kind in "biu":
         return [str(v) for v in values]
     return [neutral(str(v)) for v in values]
+
+
+def _far_from_zero(values: np.ndarray) -> bool:
+    """Returns whether seven digits may not tell numbers apart: they vary by less than a hundredth of the largest."""
+    known = values[np.isfinite(values)]
+    return bool(len(known)) and float(np.abs(known).max()) > 100 * float(np.ptp(known))
 
 
 def neutral(text: str) -> str:
