@@ -162,7 +162,9 @@ def _networks(run: Run) -> dict[str, nn.Module]:
     initial = run.folder.load_initial()
     if initial is not None:
         found["initial"] = _with_state(run, initial)
-    return found | {"pixels": _Pixels()}
+    units = next((m for m in run.method.encoder.modules() if isinstance(m, Standardize)), None)
+    vectors = len(run.folder.metadata.shape) == 1
+    return found | {"pixels": nn.Sequential(units, _Pixels()) if vectors and units is not None else _Pixels()}
 
 
 def _features(run: Run, networks: dict[str, nn.Module], items: Items, advance: Any) -> Features:
@@ -177,7 +179,7 @@ def _features(run: Run, networks: dict[str, nn.Module], items: Items, advance: A
 
 
 class _Pixels(nn.Module):
-    """Images averaged down to 32 x 32 where they are larger, flattened; vectors as they are."""
+    """Images averaged down to 32 x 32 where they are larger, flattened; vectors as they come, with columns of unit variance."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 4 and x.shape[-1] > PIXELS:
