@@ -43,7 +43,7 @@ class SimultaneousBounds:
     most: npt.NDArray[np.int64]
 
     def false_discoveries(self, chosen: Any) -> int:
-        """Returns the most typical items that a list can hold.
+        """Returns an upper bound of the number of typical items in a list.
 
         Args:
             chosen: (m,) of bool.

@@ -132,7 +132,7 @@ class Contrastive(JointObjective):
         self.rho = nn.Parameter(torch.full((dim,), _softplus_inverse(temperature - FLOOR))) if least else None
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``infonce``: the mean of -log gamma_+, >= 0; 0 for a single pair, which nothing is told from.
+        """Returns the only term, ``infonce``: the mean of -log gamma_+, >= 0; 0 for a single pair, which has no negatives.
 
         Raises:
             ValueError: The embeddings are not two (B, dim).
