@@ -259,7 +259,11 @@ def as_source(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
         return str(value)
     if (shape := getattr(value, "shape", None)) is None or isinstance(value, Items):
-        hint = "loop over it, and give each batch" if isinstance(value, Iterable) else "give one as text"
+        hint = (
+            "loop over it, and give each batch"
+            if isinstance(value, Iterable) and not isinstance(value, Sequence)
+            else "give one as text"
+        )
         raise ValueError(f"expected a path or a built-in name, found {shown(value)}; {hint}")
     raise ValueError(f"expected a path or a built-in name, found an array of shape {tuple(shape)}; save it with numpy.save")
 
