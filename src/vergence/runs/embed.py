@@ -38,7 +38,8 @@ def views_of(config: RunConfig, metadata: RunMetadata, encoder: nn.Module) -> Vi
 def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
     """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
 
-    All items have the same crops, flips and other random numbers, so that no item's result depends on the others of its batch.
+    An item's views follow from the seed, its place in the batch and the batch's size: with other batches the results differ by
+    the noise of so few views.
 
     Args:
         encoder: Items (B, ...) -> embeddings (B, D).
@@ -52,8 +53,7 @@ def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int 
     """
     require_count(2, crops=crops)
     generator = torch.Generator().manual_seed(seed)
-    drawn = [{name: draw.repeat_interleave(len(x), 0) for name, draw in views.draw(1, generator).items()} for _ in range(crops)]
-    mean, spread = crop_spread(torch.stack([encoder(views.apply(x, draws)).float() for draws in drawn]))
+    mean, spread = crop_spread(torch.stack([encoder(views(x, generator)).float() for _ in range(crops)]))
     return {"z_crops": mean, "spread": spread}
 
 
