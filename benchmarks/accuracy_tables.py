@@ -6,7 +6,6 @@ import statistics
 from ledger import by_setting, grid, plus_minus, rows
 
 CONTROLS = ("untrained", "pixels", "pca")
-
 COSTS = {"cpu_seconds": 0, "embed_cpu_milliseconds": 2}  # and their digits
 
 

@@ -180,12 +180,12 @@ def test_equal_pairs_are_held_out_together(tmp_path):
     i = np.repeat(np.arange(100), 10)
     c, t = r.normal(size=(100, 1))[i], r.normal(size=100)[i]
     pairs = Pairs(c, t, (["context_0"], ["target_0"]))
-    test, train = density._split(pairs, r.permutation(1000), 200)
+    test, train = density._split(pairs, r.permutation(1000), 0.2)
     assert sorted([*test, *train]) == list(range(1000)) and len(test) == 200
     assert not set(i[test]) & set(i[train])
     apart = Pairs(np.arange(50.0)[:, None], np.zeros(50), (["context_0"], ["target_0"]))
     order = r.permutation(50)
-    assert np.array_equal(density._split(apart, order, 10)[0], order[:10]), "pairs that differ are split as they come"
+    assert np.array_equal(density._split(apart, order, 0.2)[0], order[:10]), "pairs that differ are split as they come"
 
 
 def test_the_error_is_that_of_the_difference(tmp_path):

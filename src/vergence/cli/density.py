@@ -52,10 +52,10 @@ class _Use:
 
 @dataclass(kw_only=True)
 class DensityPredict(_Use):
-    """Write the mean, a mode, an interval and a number of answers for each context.
+    """Write the mean, the mode, an interval and the effective number of answers for each context.
 
-    The mode is the mean of the heaviest component. Answers are the effective number of components that a sample tells apart;
-    gng and particles have many for one mode.
+    The mode is approximated by the mean of the heaviest component. Answers are counted as distinguishable components, of which
+    gng and particles have several for each mode.
     """
 
     level: float = 0.9
@@ -113,8 +113,8 @@ def _fit(command: DensityFit) -> None:
     elif command.holdout > 0:
         few = "1 held-out pair is" if result["test"] == 1 else f"{result['test']} held-out pairs are"
         print(f"warning: {few} too few to evaluate the density; it is not evaluated", file=sys.stderr)
-    if few := result["few_values"]:
-        where = f"{', '.join(few)} {'takes' if len(few) == 1 else 'take'} few different values"
+    if columns := result["few_values"]:
+        where = f"{', '.join(columns)} {'takes' if len(columns) == 1 else 'take'} few different values"
         print(
             f"warning: {where}: a density of classes or counts has no upper limit, and such log-densities mean little; "
             "a classifier suits them",

@@ -27,7 +27,7 @@ PAIR_KEYS = ("context", "target")
 TEST_KEYS = tuple(f"{key}_test" for key in (*PAIR_KEYS, *LABEL_KEYS))
 MOST_CLASSES = 100_000
 MAGIC = b"\x93NUMPY"
-SAMPLE = 10_000  # rows by which it is judged whether float32 tells them apart
+SAMPLE = 10_000  # rows at most, by which it is judged whether float32 tells them apart
 COARSE = 0.01  # largest rounding error of a column, in units of its standard deviation
 
 
@@ -60,7 +60,7 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
     if items.dtype != torch.uint8:
         _require_values(items, name)
     if items.dtype == torch.float32 and array.ndim == 2 and array.dtype.itemsize > 4:
-        _require_resolution(array, name)
+        _require_resolution(array, name, min(SAMPLE, rows_in_chunk(items)))
     return items
 
 
@@ -95,9 +95,12 @@ def _require_values(items: ArrayItems, name: str) -> None:
             raise ValueError(f"expected float images in [0, 1] in {name}, {found}; rescale them, or give uint8 (0 to 255)")
 
 
-def _require_resolution(array: Array, name: str) -> None:
-    """Raises a ValueError where float32 rounds a column of numbers (N, D) by more than a hundredth of their deviation."""
-    x = np.asarray(array[spaced(len(array), SAMPLE).numpy()], dtype=np.float64)
+def _require_resolution(array: Array, name: str, most: int) -> None:
+    """Raises a ValueError where float32 rounds a column of numbers (N, D) by more than a hundredth of their deviation.
+
+    At most ``most`` rows are read, evenly spaced.
+    """
+    x = np.asarray(array[spaced(len(array), max(2, most)).numpy()], dtype=np.float64)
     std, error = x.std(0), np.abs(x - x.astype(np.float32)).max(0)
     if len(coarse := np.flatnonzero(error > COARSE * std)):
         j = int(coarse[0])

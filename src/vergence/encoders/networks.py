@@ -57,6 +57,11 @@ class Standardize(nn.Module):
         return (to_unit(x, self.mean.dtype) - self.mean.view(shape)) / self.std.view(shape)
 
 
+def standardization(encoder: nn.Module) -> Standardize:
+    """Returns the layer of an `encoder` that standardizes its input."""
+    return next(layer for layer in encoder.modules() if isinstance(layer, Standardize))
+
+
 class _Convolution(nn.Conv2d):
     """A convolution that computes maps of a single pixel in the weight's own type.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from vergence.utils.distributed import several
 
@@ -141,8 +142,7 @@ class Sums:
     def _add_targets(self, y: Tensor, v: Tensor) -> None:
         self._start_targets(y)
         self._widen(y.shape[1])
-        y = y.double() - self.origin_target[: y.shape[1]]
-        y = torch.cat([y, -self.origin_target[y.shape[1] :].expand(len(y), -1)], 1)  # targets that are left out are zeros
+        y = pad(y.double(), (0, len(self.y) - y.shape[1])) - self.origin_target  # columns that it lacks are zeros
         self.y += y.sum(0)
         self.yy += y.square().sum()
         self.yv += y.to(v.dtype).T @ v

@@ -110,11 +110,10 @@ class GMJE(JointObjective):
         za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
         if self.loss != "mi_kl":
             return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
-        a, b = information.view_moments(za, zb, self.shrinkage)
         learned = isinstance(self.prototypes, Prototypes)
         with torch.no_grad():
             constant = self.joint() if learned else p  # that of EM has no gradient
-        terms = {"mi": -information.pointwise_information(constant, za, zb), "kl": self.eta * information.kl_views(a, b)}
+        terms = information.mi_kl(constant, za, zb, eta=self.eta, shrinkage=self.shrinkage)
         if learned:
             terms["fit"] = -p.log_prob(torch.cat([za, zb], 1).detach()).mean()
         return terms

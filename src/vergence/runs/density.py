@@ -11,6 +11,7 @@ import numpy as np
 from vergence import mixtures
 from vergence.data.tables import Pairs
 from vergence.runs.identity import of_array, of_estimator, versions
+from vergence.training.calibration import split_groups
 from vergence.utils import terminal
 from vergence.utils.checks import require_within
 from vergence.utils.names import did_you_mean
@@ -23,7 +24,6 @@ ROWS = 1024  # rows that are computed at a time
 PART = 64 * ROWS  # rows of a part, which is kept if the job is stopped
 FEW = 20  # held-out pairs below which no scores are reported
 DISCRETE = 20  # different values of a target up to which it may be a class or a count
-LINEAR = "one Gaussian, linear (control)"
 
 
 def build(name: str, settings: dict[str, Any]) -> Any:
@@ -72,7 +72,7 @@ def fit(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdou
         raise ValueError(f"cannot write {out}: expected a file that ends in .safetensors, in an existing folder")
     estimator = build(model, {"random_state": seed, **settings})
     order = np.random.default_rng(seed).permutation(len(pairs.context))
-    test, train = _split(pairs, order, int(holdout * len(order)))
+    test, train = _split(pairs, order, holdout)
     if len(train) < 2:
         raise ValueError(f"expected at least 2 pairs to fit to, found {len(train)} of {len(order)}; give more, or lower holdout")
     start = time.perf_counter()
@@ -86,15 +86,11 @@ def fit(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdou
     return found
 
 
-def _split(pairs: Pairs, order: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns about the first n pairs of an order, and the others; equal pairs are on one side."""
+def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns about a share of the pairs, the first ones of an order, and the others; equal pairs are on one side."""
     both = np.column_stack([np.asarray(side).reshape(len(order), -1) for side in (pairs.context, pairs.target)])[order]
-    _, first, which, sizes = np.unique(both, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    by_place = np.argsort(first)
-    held_out = np.zeros(len(sizes), dtype=bool)
-    held_out[by_place[np.cumsum(sizes[by_place]) <= n]] = True
-    mine = held_out[which.reshape(-1)]
-    return order[mine], order[~mine]
+    held_out = split_groups((row.tobytes() for row in both), share, seed=None).numpy()
+    return order[held_out], order[~held_out]
 
 
 def _few_values(pairs: Pairs) -> list[str]:
@@ -114,7 +110,11 @@ def _compared(
     c, t, zeros = pairs.context[test], pairs.target[test], np.zeros((len(pairs.context), 1))
     linear = mixtures.get("gaussian")().fit(pairs.context[train], pairs.target[train])
     alone = mixtures.get("gaussian")().fit(zeros[train], pairs.target[train])
-    judged = {"model": (model, c), LINEAR: (linear, c), "targets alone, Gaussian (control)": (alone, zeros[test])}
+    judged = {
+        "model": (model, c),
+        "one Gaussian, linear (control)": (linear, c),
+        "targets alone, Gaussian (control)": (alone, zeros[test]),
+    }
     log_p = {name: one.score_samples(given, t) for name, (one, given) in judged.items()}
     scores = {name: _scores(log_p[name], one.pit(given, t)) for name, (one, given) in judged.items()}
     return scores, {name: _mean_and_error(log_p["model"] - log_p[name]) for name in judged if name != "model"}
@@ -122,7 +122,8 @@ def _compared(
 
 def _scores(log_p: np.ndarray, pit: np.ndarray) -> dict[str, float]:
     inside = {f"inside {level:.0%}": float((abs(pit - 0.5) <= level / 2).mean()) for level in LEVELS}
-    return {**dict(zip(("log_density", "error"), _mean_and_error(log_p), strict=True)), **inside}
+    mean, error = _mean_and_error(log_p)
+    return {"log_density": mean, "error": error, **inside}
 
 
 def _mean_and_error(values: np.ndarray) -> tuple[float, float]:

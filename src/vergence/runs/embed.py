@@ -31,7 +31,7 @@ def views_of(config: RunConfig, metadata: RunMetadata, encoder: nn.Module) -> Vi
         raise ValueError("expected a run on single items for random views, found one on pairs: leave crops out")
     if metadata.kind == "image":
         return ImageViews(config.views, metadata.shape[1])
-    standardize = next(m for m in encoder.modules() if isinstance(m, networks.Standardize))
+    standardize = networks.standardization(encoder)
     return VectorViews(config.views, standardize.mean.flatten(), standardize.std.flatten())
 
 

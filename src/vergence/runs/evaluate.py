@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data, open_data
-from vergence.encoders.networks import Standardize
+from vergence.encoders.networks import standardization
 from vergence.encoders.refined import RefinedEncoder
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
 from vergence.runs import distilled
@@ -162,9 +162,8 @@ def _networks(run: Run) -> dict[str, nn.Module]:
     initial = run.folder.load_initial()
     if initial is not None:
         found["initial"] = _with_state(run, initial)
-    units = next((m for m in run.method.encoder.modules() if isinstance(m, Standardize)), None)
     vectors = len(run.folder.metadata.shape) == 1
-    return found | {"pixels": nn.Sequential(units, _Pixels()) if vectors and units is not None else _Pixels()}
+    return found | {"pixels": nn.Sequential(standardization(run.method.encoder), _Pixels()) if vectors else _Pixels()}
 
 
 def _features(run: Run, networks: dict[str, nn.Module], items: Items, advance: Any) -> Features:
@@ -190,13 +189,13 @@ class _Pixels(nn.Module):
 def closed_form_encoder(run: Run) -> nn.Module | None:
     """Returns the closed form that a run's encoder refines or learned to predict, on its input statistics; None for none."""
     refined = next((m for m in run.method.encoder.modules() if isinstance(m, RefinedEncoder)), None)
-    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, Standardize))
+    standardize = standardization(run.method.encoder)
     return distilled.encoder_of(run.folder, run.device) if refined is None else nn.Sequential(standardize, refined.closed_form)
 
 
 def untrained_encoder(run: Run) -> nn.Module:
     """Returns the run's encoder as it was before its first step."""
-    standardize = next(m for m in run.method.encoder.modules() if isinstance(m, Standardize))
+    standardize = standardization(run.method.encoder)
     folder = run.folder
     encoder = build.initial_encoder(folder.config, folder.metadata.shape, standardize.mean.cpu(), standardize.std.cpu())
     return encoder.to(run.device)

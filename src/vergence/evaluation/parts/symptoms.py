@@ -15,8 +15,7 @@ def warning(stats: Mapping[str, float], dim: int | None = None, advice: str = ""
 
     Args:
         stats: Statistics with ``std`` and ``effective_rank``, as from `collapse`.
-        dim: Features D; below 8 a small rank is no symptom, and of one feature a small spread is none. None judges them as
-            those of a wide embedding.
+        dim: Number of features D. A small rank is ignored for D below 8, a small spread for D = 1; None assumes a wide embedding.
         advice: What else to try with the objective at hand; a clause, or empty.
 
     Example:

@@ -37,6 +37,7 @@ __all__ = [
     "kl_views",
     "likelihood_loss",
     "log_det",
+    "mi_kl",
     "mixture_loss",
     "moments",
     "mutual_information",
@@ -250,22 +251,25 @@ def likelihood_loss(
     return {"mi": nll - entropy(a) - entropy(b), "kl": eta * kl_views(a, b)}
 
 
-def mixture_loss(
-    loss: MixtureLoss, p: GaussianMixture, za: Tensor, zb: Tensor, *, eta: float, beta: float, shrinkage: float | None
-) -> dict[str, Tensor]:
-    """Returns the terms of a density that the gradient does not change, in nats: `likelihood_loss`, and one more by name.
+def mi_kl(p: GaussianMixture, za: Tensor, zb: Tensor, *, eta: float, shrinkage: float | None) -> dict[str, Tensor]:
+    """Returns the terms ``mi`` = -mean log p(z_a, z_b) / (p(z_a) p(z_b)) and ``kl`` = eta (KL_a + KL_b), in nats.
 
-        mi_kl        ``mi`` = -mean log p(z_a, z_b) / (p(z_a) p(z_b)),  ``kl`` = eta (KL_a + KL_b)
-
-    Arguments and errors are those of `likelihood_loss`.
+    Arguments and errors are those of `likelihood_loss`; the density p is meant without a gradient of its own.
 
     Example:
         >>> p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.eye(2)[None], context=1)    # independent views
-        >>> terms = mixture_loss("mi_kl", p, torch.randn(8, 1), torch.randn(8, 1), eta=1.0, beta=1.0, shrinkage=0.0)
+        >>> terms = mi_kl(p, torch.randn(8, 1), torch.randn(8, 1), eta=1.0, shrinkage=0.0)
         >>> abs(terms["mi"].item()) < 1e-5
         True
     """
-    if loss != "mi_kl":
-        return likelihood_loss(loss, p, za, zb, eta=eta, beta=beta, shrinkage=shrinkage)
     a, b = view_moments(za, zb, shrinkage)
     return {"mi": -pointwise_information(p, za, zb), "kl": eta * kl_views(a, b)}
+
+
+def mixture_loss(
+    loss: MixtureLoss, p: GaussianMixture, za: Tensor, zb: Tensor, *, eta: float, beta: float, shrinkage: float | None
+) -> dict[str, Tensor]:
+    """Returns the terms of any `MixtureLoss` for a density without a gradient of its own: `mi_kl`, or `likelihood_loss`."""
+    if loss == "mi_kl":
+        return mi_kl(p, za, zb, eta=eta, shrinkage=shrinkage)
+    return likelihood_loss(loss, p, za, zb, eta=eta, beta=beta, shrinkage=shrinkage)
