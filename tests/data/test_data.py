@@ -809,7 +809,7 @@ def test_files_that_are_no_arrays(tmp_path):
     (tmp_path / "cut.npz").write_bytes(packed)
     refused(tmp_path / "cut.npz", "cannot be read")
     (tmp_path / "x.csv").write_text("1,2")
-    refused(tmp_path / "x.csv", r"ending in .npy .npz .parquet .jpg .* found .*x.csv")
+    refused(tmp_path / "x.csv", r"ending in .npy .npz .parquet .jpg .* found .*x.csv; save its numbers with numpy.save")
 
 
 # Splits

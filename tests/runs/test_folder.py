@@ -278,6 +278,7 @@ def test_equal_vectors_of_another_source_are_leaks():
     b[7] = a[12]
     found = score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(torch.from_numpy(b)))
     assert {name: one for name, one in zip(found.names, found.leak, strict=True) if one} == {"12": "7"}
+    assert found.lines()[-1] == "for instance 12 is 7; only equal items are looked for"
     with pytest.raises(ValueError, match="expected two sources of one kind"):
         score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(photographs(20)))
 

@@ -226,6 +226,17 @@ def test_a_checkpoint_of_another_optimizers_settings_is_trained_with_the_runs_ow
 
 
 @pytest.mark.float32
+def test_few_items_lower_the_batch_of_the_default_recipe_alone(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(20, 5)))
+    settings = {"epochs": 2, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    run = vergence.train(tmp_path / "x.npy", out=tmp_path / "run", **settings)
+    assert run.folder.config.fit.batch_size == run.folder.metadata.n_train == 16
+    assert "note: a batch of 16 instead of 64, since there are 16 training items" in capsys.readouterr().err
+    for asked in ({"batch_size": 64}, {"recipe": "vje_small", "encoder": "mlp"}):
+        with pytest.raises(ValueError, match="expected a batch of at most the 16 training items, found 64; lower --batch-size"):
+            vergence.train(tmp_path / "x.npy", out=tmp_path / "other", **settings, **asked)
+
+
 def test_a_network_without_memory_left_is_one_line(tmp_path):
     """The first weights take 170 MB of 200, and their copy, the teacher, as many, whatever earlier tests have left free."""
     np.save(tmp_path / "x.npy", np.zeros((40, 3, 168, 168), np.uint8))

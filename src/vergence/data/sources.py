@@ -292,7 +292,8 @@ def _found(source: str) -> Path | None:
 def _is_array(path: Path) -> bool:
     ending = path.suffix.lower()
     if not (path.is_dir() or (path.is_file() and ending in (*ARRAYS, *ENDINGS))):
-        raise ValueError(f"expected a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}, found {path}")
+        hint = "; save its numbers with numpy.save, or its columns as .parquet" if ending == ".csv" else ""
+        raise ValueError(f"expected a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}, found {path}{hint}")
     return path.is_file() and ending in ARRAYS
 
 

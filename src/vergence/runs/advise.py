@@ -17,7 +17,7 @@ from vergence.linear.advice.augmentations import VECTORS
 from vergence.linear.advice.records import Facts
 from vergence.report.advice import write_page
 from vergence.training import build
-from vergence.training.folder import write_skipped
+from vergence.training.folder import require_writable, write_skipped
 from vergence.utils.devices import as_device
 from vergence.utils.files import explained, replacing
 from vergence.utils.version import commit
@@ -56,7 +56,7 @@ def advise_on(
         The advice; `docs/advice.md` lists the fields of ``advice.json``.
 
     Raises:
-        ValueError: The source or the settings are not usable, or ``out`` holds a run.
+        ValueError: The source or the settings are not usable, or ``out`` cannot be written to or holds a run.
 
     Example:
         >>> import tempfile
@@ -69,7 +69,7 @@ def advise_on(
     if (out / "config.json").exists():
         raise ValueError(f"expected a folder for the advice, found that {out} holds a trained run: choose another --out")
     on = str(as_device(device))
-    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is reported before the work
+    require_writable(out)  # reported before the work
     opened = _opened(data, views)
     known = None if labels else torch.full((len(opened.train),), -1)
     augmentation = _augmentation(opened, views)

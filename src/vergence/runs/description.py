@@ -16,7 +16,7 @@ from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils import terminal
 from vergence.utils.files import as_path
 
-__all__ = ["completed", "describe", "fitted", "note_closed_form", "note_views", "resumed", "suited"]
+__all__ = ["completed", "describe", "fitted", "note_closed_form", "note_views", "resumed", "suited", "with_batch"]
 
 NETWORKS = {"encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained"}  # settings that name one
 PLAIN = {"knn_every", "precision"}  # settings of networks alone that ask for none
@@ -195,6 +195,16 @@ def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig
     for note in notes:
         terminal.note(note)
     return _with_encoder(config, name)
+
+
+def with_batch(config: RunConfig, n: int) -> RunConfig:
+    """Returns a description whose batch is at most the n training items, and says so; as it is where processes cannot share n."""
+    processes = config.fit.devices * config.fit.nodes
+    batch = n - n % processes
+    if not config.model.takes_steps or config.fit.batch_size <= n or batch < 2 * processes:
+        return config
+    terminal.note(f"a batch of {batch} instead of {config.fit.batch_size}, since there are {n} training items")
+    return dataclasses.replace(config, fit=dataclasses.replace(config.fit, batch_size=batch))
 
 
 def _with_encoder(config: RunConfig, encoder: str) -> RunConfig:

@@ -88,7 +88,7 @@ def score_folder(
             choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
             found = judge(Described(own), items, advance, kept=kept, sizes=sizes, **choices, **settings)
         if shared is not None:
-            found.leak = [shared.names.get(name, "") for name in found.names]
+            found.leak, found.leak_scope = [shared.names.get(name, "") for name in found.names], shared.scope
             found.notes += shared.notes
         for note in found.notes:
             print(f"warning: {note}", file=sys.stderr)

@@ -65,6 +65,7 @@ class Judged:
         same_as: Name of the first item of equal content; empty for items without one.
         similar_to: Name of the first item of which this one is nearly a copy; empty for items without one, and for equal ones.
         leak: Name of the item of another source that equals this one or nearly so, empty for none; empty list without a source.
+        leak_scope: Which copies of items of another source were looked for.
         fdr: False-discovery rate of the flags.
         groups: Odd groups: clusters of items that are alike and unlike all others; members are numbers of items.
         notes: What the reader must know.
@@ -83,6 +84,7 @@ class Judged:
     same_as: list[str]
     similar_to: list[str]
     leak: list[str] = field(default_factory=list)
+    leak_scope: str = ""
     fdr: float = 0.1
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -131,7 +133,7 @@ class Judged:
         """Returns some of the items that another source holds, and which copies of them are not looked for."""
         some = [f"{name} is {other}" for name, other in zip(self.names, self.leak, strict=True) if other][:LEAKS]
         shown = f"for instance {', '.join(some)}; " if some else ""
-        return f"{shown}mirrored copies and quarter turns are found; otherwise turned and cropped copies are not looked for"
+        return f"{shown}{self.leak_scope}"
 
     def about(self, group: Group) -> str:
         """Returns what an odd group is, in a sentence."""

@@ -17,6 +17,8 @@ __all__ = ["Leaks", "leaked"]
 
 SMALLEST = 4  # pixels a side of images whose thumbnails are compared
 KINDS = (1, 3)  # channels of images that can be compared with each other
+EQUAL = "only equal items are looked for"
+NEAR = "mirrored copies and quarter turns are found; otherwise turned and cropped copies are not looked for"
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,12 @@ class Leaks:
 
     Attributes:
         names: Name in the other source, by the name of the item that equals it or nearly so.
+        scope: Which copies were looked for.
         notes: What was not compared.
     """
 
     names: dict[str, str]
+    scope: str
     notes: tuple[str, ...] = ()
 
 
@@ -63,9 +67,10 @@ def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings
         return {"digest": digests(x), **small}
 
     a, b = (streamed(columns, one, torch.arange(len(one)), advance, **settings) for one in (other, items))
+    scope = NEAR if compared else EQUAL
     notes = [f"{len(other.skipped):,} of {len(other):,} other items cannot be read, and were not compared"] * bool(other.skipped)
     if not len(a.get("index", ())) or not len(b.get("index", ())):
-        return Leaks({}, tuple(notes))
+        return Leaks({}, scope, tuple(notes))
     pairs = _equal(a["digest"], b["digest"])
     if compared:
         near, note = _near(a["thumbnail"], b["thumbnail"], np.setdiff1d(np.arange(len(b["index"])), pairs[:, 1]))
@@ -76,7 +81,7 @@ def leaked(items: Items, other: Items, advance: Any = lambda n: None, **settings
             f"more than {MOST_COMPARED:,}"
         )
     found = {items.names[b["index"][j]]: other.names[a["index"][i]] for i, j in reversed(pairs.tolist())}  # the most similar one
-    return Leaks(found, tuple(notes))
+    return Leaks(found, scope, tuple(notes))
 
 
 def _common_shape(mine: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.methods.core import Method
 from vergence.runs import fitting
-from vergence.runs.description import describe, fitted, note_closed_form, note_views, resumed, suited
+from vergence.runs.description import describe, fitted, note_closed_form, note_views, resumed, suited, with_batch
 from vergence.runs.run import Run
 from vergence.runs.stages import fit_of
 from vergence.runs.started import continued, created
@@ -92,7 +92,9 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "
     opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers), config)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
-    config = suit(opened.kind, shape) if suit else config
+    if suit:
+        config = suit(opened.kind, shape)
+        config = config if "batch_size" in settings else with_batch(config, len(opened.train))
     config = fitted(config, opened, shape)
     build.require_images(config.model, opened.kind)
     method = build.initial_method(config, shape, target_shape, mean, std)
