@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import ArrayItems
+from vergence.data.sources import open_data
 from vergence.training import build
 
 
@@ -39,3 +41,14 @@ def test_a_feature_that_is_constant_within_each_batch_alone_varies():
     x[:, 1] = 0.1
     _, std = build.statistics(ArrayItems(x.sort(0).values))
     assert std.tolist() == [0.5, 1.0]
+
+
+def test_views_leave_a_constant_feature_as_it_is(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    x[:, 1] = 7.0
+    np.save(tmp_path / "x.npy", x)
+    opened = open_data(DataConfig(source=str(tmp_path / "x.npy")))
+    views = build.make_views(opened, ViewConfig(noise=0.5), (3,), *build.statistics(opened.train))
+    _, batch = next(opened.train.stream([torch.arange(20)]))
+    changed = views(batch, torch.Generator().manual_seed(0)) != batch
+    assert not changed[:, 1].any() and changed[:, [0, 2]].all()

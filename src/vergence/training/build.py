@@ -237,6 +237,12 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
     They are float64 where the items are, and float32 otherwise.
     """
+    means, deviations = zip(*(side.mean_and_std() for side in _sides(items)), strict=True)
+    return torch.cat(means), torch.cat(deviations)
+
+
+def _sides(items: Items) -> "list[_Statistics]":
+    """Returns the statistics of the items; of pairs, those of the contexts and those of the targets."""
     some = spaced(len(items), STATISTICS_FROM)
     sides: list[_Statistics] = []
     for _, x in items.stream(iter(some.split(STATISTICS_BATCH))):
@@ -244,8 +250,7 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
         sides = sides or [_Statistics(part) for part in parts]
         for side, part in zip(sides, parts, strict=True):
             side.add(part)
-    means, deviations = zip(*(side.mean_and_std() for side in sides), strict=True)
-    return torch.cat(means), torch.cat(deviations)
+    return sides
 
 
 class _Statistics:
@@ -265,10 +270,14 @@ class _Statistics:
         self.largest = torch.maximum(self.largest, x.abs().amax(1))
         self.n = n
 
-    def mean_and_std(self) -> tuple[Tensor, Tensor]:
+    def std(self) -> Tensor:
+        """Returns the deviations, in float64; those of constant channels or features are 0."""
         std = (self.squares / self.n).sqrt()
-        constant = std <= 4 * torch.finfo(self.kind).eps * self.largest  # whatever the unit
-        return self.mean.to(self.kind), torch.where(constant, 1.0, std).to(self.kind)
+        return torch.where(std <= 4 * torch.finfo(self.kind).eps * self.largest, 0.0, std)  # whatever the unit
+
+    def mean_and_std(self) -> tuple[Tensor, Tensor]:
+        std = self.std()
+        return self.mean.to(self.kind), torch.where(std == 0, 1.0, std).to(self.kind)
 
 
 def describe(
@@ -311,8 +320,10 @@ def make_views(opened: Data, config: ViewConfig, shape: Sequence[int], mean: Ten
         config: Strengths of the views.
         shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
         mean: Mean of each feature (D,); not used for images.
-        std: Standard deviation of each feature (D,); not used for images.
+        std: Standard deviation of each feature (D,); not used for images. Features that are constant get no noise.
     """
     if opened.kind == "pairs":
         return None
-    return ImageViews(config, shape[1]) if opened.kind == "image" else VectorViews(config, mean, std)
+    if opened.kind == "image":
+        return ImageViews(config, shape[1])
+    return VectorViews(config, mean, std.masked_fill(_sides(opened.train)[0].std() == 0, 0.0))
