@@ -173,7 +173,7 @@ def _show_augmentations(rows: list[dict[str, Any]]) -> None:
     body = [["all" if i == 0 else f"no {row['operation']}", *(row[key] for key in keys)] for i, row in enumerate(rows)]
     print(
         "strength: share of a view's variance; unchanged: share of directions that JE keeps as before; "
-        "alignment: share of the class information that JE keeps; of fewer views than above, so that accuracies may differ a little"
+        "alignment: share of the class information that JE keeps; of fewer views, so accuracies differ a little"
     )
     table("the augmentation", ["", *(HEADS.get(key, key) for key in keys)], body)
 
