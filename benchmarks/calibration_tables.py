@@ -1,4 +1,4 @@
-"""Summaries of ``results/calibration.jsonl`` for docs/detection.md: false-discovery proportion and power over random splits.
+"""Summaries of ``results/calibration.jsonl`` for docs/detection_measured.md: false-discovery proportion and power over splits.
 
 Each summary returns the header and the lines of a table; without measurements, the table has no lines. If a setting was measured
 more than once, the last row counts.

@@ -1,4 +1,4 @@
-"""Draws four figures of docs/detection.md from the ledger: docs/figures/detection_*.png.
+"""Draws four figures of docs/detection_measured.md from the ledger: docs/figures/detection_*.png.
 
     python benchmarks/detection_figures.py
 

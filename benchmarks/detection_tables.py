@@ -1,4 +1,4 @@
-"""Summaries for docs/detection.md: detectors beside those of PyOD and pytorch-ood, on tables and on features; blood cells.
+"""Summaries for docs/detection_measured.md: detectors beside those of PyOD and pytorch-ood on tables and features; blood cells.
 
 Each summary returns the header and the lines of a table, best mean first. If a cell was measured more than once, the last row
 counts.

@@ -1,7 +1,7 @@
 """Tables with one class held out: the detectors of `vergence.detection` against PyOD's five most used ones.
 
     python benchmarks/held_out_classes.py        # rows of results/held_out_classes.jsonl
-    python benchmarks/tables.py                  # the table of docs/detection.md
+    python benchmarks/tables.py                  # the table of docs/detection_measured.md
 
 Iris, wine, breast_cancer and digits are the sets with classes that scikit-learn brings along. Each class in turn is the
 anomaly. A detector is fitted to a random half of the items of the other classes; reported is the AUROC of the class that was

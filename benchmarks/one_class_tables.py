@@ -1,4 +1,4 @@
-"""Summaries of ``results/one_class.jsonl`` for docs/detection.md: AUROC of one class against the other nine.
+"""Summaries of ``results/one_class.jsonl`` for docs/detection_measured.md: AUROC of one class against the other nine.
 
 Each summary returns the header and the lines of a table; without measurements, the table has no lines. If a cell was measured
 more than once, the last row counts. Values are means over seeds. The paper's numbers (arXiv:2602.05639v1, table 3) are marked

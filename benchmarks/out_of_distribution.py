@@ -8,7 +8,7 @@ training images. New to it are CIFAR-100, Omniglot, inverted images, all corrupt
 
     python benchmarks/out_of_distribution.py --data-root DATA --scratch FOLDER   # rows of results/out_of_distribution.jsonl
     python benchmarks/out_of_distribution.py --data-root DATA --scratch FOLDER --peers pyod pytorch-ood  # theirs, on the same
-    python benchmarks/tables.py                                              # the tables of docs/detection.md
+    python benchmarks/tables.py                                              # the tables of docs/detection_measured.md
 
 The encoder ``pretrained`` is the ImageNet network of pretrained.py at 96 pixels, frozen, and ``distilled`` the small network that
 learned the closed form; they are not among the default ones.

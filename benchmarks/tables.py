@@ -207,7 +207,7 @@ PAGES = {
         "pairs-recipes": pairs_tables.pairs_recipes_table,
     },
     ROOT / "benchmarks" / "README.md": {"notes": notes_table},
-    ROOT / "docs" / "detection.md": {
+    ROOT / "docs" / "detection_measured.md": {
         **{f"foreign-{data}": partial(foreign_table, data) for data in FOREIGN},
         **{f"encoders-{data}": partial(encoders_table, data) for data in FOREIGN},
         "same-features": same_features_table,

@@ -293,7 +293,8 @@ def default_detector(
 
     Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. Without names, for
     one matrix of features, it is Fisher's rule over the distance to the 5th nearest item (of 2,000 centers where there are more)
-    and, with a weight of 0.5, a mixture of Gaussians. How this was chosen, and what it detects, is in docs/detection.md.
+    and, with a weight of 0.5, a mixture of Gaussians. How this was chosen, and what it detects, is in
+    docs/detection_measured.md.
 
     Args:
         levels: Names of the levels of features that it will be fitted to; none for one matrix.

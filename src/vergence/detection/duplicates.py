@@ -122,7 +122,8 @@ def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, devi
     image. Where most images have copies, as the frames of a film do, the nearest other image is one of these. So both numbers
     are also taken within random parts, at most 256 of at least 4 images, and a fourth as many, which few copies share; the median
     of log d changes with the logarithm of the number of images and is continued to all of them. The larger distance counts.
-    Groups of up to 20 copies among 3,000 images, of 10 among 400 and of 3 among 100 hardly move it (``docs/detection.md``).
+    Groups of up to 20 copies among 3,000 images, of 10 among 400 and of 3 among 100 hardly move it
+    (``docs/detection_measured.md``).
 
     Args:
         features: Features (N, D) of images, N >= 3; a few thousand are enough.
