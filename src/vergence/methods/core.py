@@ -53,11 +53,11 @@ class Method(nn.Module, abc.ABC):
         """Makes teachers and students equal, after weights were loaded into `encoder`."""
 
     def inputs(self, views: Views) -> MultiView:
-        """Returns what a step shows of each item, from views of the run's strengths; by default two views."""
+        """Returns the tensors of each item that a step uses, from views of the run's strengths; by default two views."""
         return two_views(views)
 
     def before_step(self, progress: float) -> None:
-        """Sets what follows a schedule; called before each step with the share of the steps that are done, in [0, 1).
+        """Sets the scheduled values; called before each step with the share of the steps that are done, in [0, 1).
 
         Does nothing by default.
         """
@@ -77,11 +77,11 @@ class Method(nn.Module, abc.ABC):
         return {}
 
     def notices(self, numbers: Mapping[str, float]) -> dict[str, str]:
-        """Returns messages about what the `diagnostics` show to be wrong, by the diagnostic's name; none by default."""
+        """Returns messages about problems that the `diagnostics` show, by the diagnostic's name; none by default."""
         return {}
 
     def advice(self) -> str:
-        """Returns what to try, besides optimizer, batch size and views, where the embedding collapses; empty by default."""
+        """Returns what to try, besides optimizer, batch size and views, if the embedding collapses; empty by default."""
         return ""
 
 
@@ -115,7 +115,7 @@ class ImageMethod(Method):
         return self.shape if len(self.shape) == 1 else (self.shape[0], self.shape[1], self.shape[1])
 
     def branch(self, side: Literal["context", "target"]) -> nn.Sequential:
-        """Returns the encoder, of both sides."""
+        """Returns the encoder, which both sides share."""
         return nn.Sequential(self.encoder, self.projector)
 
     def target_network(self) -> nn.Module:
@@ -130,10 +130,10 @@ class ImageMethod(Method):
         return self._last
 
     def observe(self, z: Tensor, gather: Gather) -> None:
-        """Keeps the embeddings (B, D) of a batch, of all processes, for `embeddings`."""
+        """Stores the embeddings (B, D) of a batch, from all processes, for `embeddings`."""
         self._last = gather(z.detach().float()).detach()
 
 
 def mean_over(items: Tensor, gather: Gather) -> Tensor:
-    """Returns the mean over all processes' items of a number for each of this process's, (B,) -> ()."""
+    """Returns the mean of a number of each item, (B,) -> (), over the items of all processes."""
     return gather(items).mean()

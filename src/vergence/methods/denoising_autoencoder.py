@@ -37,7 +37,7 @@ def reconstruction(x: Tensor, y: Tensor) -> Tensor:
 
 
 class DenoisingAutoencoder(ImageMethod):
-    """A denoising autoencoder.
+    """A denoising autoencoder: reconstructs each item from a corrupted view of it.
 
     The input is a view of the run's strengths, with noise; the target is the whole image without any change, in [0, 1].
     Called without training, on vectors (B, D), the target is in the units of the encoder's statistics, ``encoder[0]``.

@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {"blur": 0.5, "solarize": 0.0}
 
 
 class Dino(ImageMethod):
-    """DINO with two large crops and several small ones.
+    """DINO: a student predicts a teacher's outputs for two large crops from these and from several small crops.
 
     Args:
         encoder: See `vergence.methods.core.ImageMethod`; a transformer takes small crops with ``dynamic_img_size=True``. It
@@ -124,7 +124,7 @@ class Dino(ImageMethod):
         return SeveralViews([*large, *[views.changed(self.local_size, crop=self.local_crop, **small)] * self.local_crops])
 
     def before_step(self, progress: float) -> None:
-        """Sets the share of the steps that are done, which the momentum follows."""
+        """Sets the share of the steps that are done, which determines the teacher's momentum."""
         self.progress = progress
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
@@ -141,7 +141,7 @@ class Dino(ImageMethod):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Moves the teacher."""
+        """Moves the teacher toward the student."""
         momentum = cosine(self.momentum, 1.0, self.progress)
         follow(self.encoder, self.student, momentum)
         follow(self.teacher_head, self.head, momentum)

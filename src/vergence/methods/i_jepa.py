@@ -39,7 +39,7 @@ def token_error(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 class IJepa(ImageMethod):
-    """I-JEPA.
+    """I-JEPA: predicts a teacher's tokens in blocks of an image from the tokens of the rest.
 
     Args:
         encoder: With a plain vision transformer of timm without class token; see `vergence.methods.core.ImageMethod`. It becomes
@@ -107,7 +107,7 @@ class IJepa(ImageMethod):
         return OneView(views, numbers)
 
     def before_step(self, progress: float) -> None:
-        """Sets the share of the steps that are done, which the momentum follows."""
+        """Sets the share of the steps that are done, which determines the teacher's momentum."""
         self.progress = progress
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
@@ -127,5 +127,5 @@ class IJepa(ImageMethod):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Moves the teacher."""
+        """Moves the teacher toward the student."""
         follow(self.encoder, self.student, linear(self.momentum, 1.0, self.progress))

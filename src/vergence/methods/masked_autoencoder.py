@@ -43,7 +43,7 @@ def masked_error(target: Tensor, predicted: Tensor, masked: Tensor) -> Tensor:
 
 
 class MaskedAutoencoder(ImageMethod):
-    """A masked autoencoder.
+    """A masked autoencoder: predicts the pixels of masked patches from the visible ones.
 
     Args:
         encoder: With a plain vision transformer of timm; see `vergence.methods.core.ImageMethod`.

@@ -20,7 +20,7 @@ Schedule = Literal["constant", "cosine"]  # of a teacher's momentum
 
 
 class PairedMethod(Method):
-    """An objective on the embeddings of two views.
+    """Trains encoders with an objective on the embeddings of two views.
 
     Args:
         encoder: Items (B, ...) -> embeddings (B, D).
@@ -124,7 +124,7 @@ class PairedMethod(Method):
         return gather(linalg.upcast_half(teacher(x)))
 
     def before_step(self, done: float) -> None:
-        """Sets the share of the training that is done, which the teacher's momentum follows."""
+        """Sets the share of the training that is done, which determines the teacher's momentum."""
         self.done = done
 
     @torch.no_grad()

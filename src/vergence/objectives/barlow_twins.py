@@ -23,7 +23,7 @@ __all__ = ["BarlowTwins"]
 
 
 class BarlowTwins(Objective):
-    """A cross-correlation of the two views' features that is the identity.
+    """Barlow Twins: brings the cross-correlation of the two views' features close to the identity.
 
     Args:
         dim: Features D of the embeddings.

@@ -26,7 +26,7 @@ __all__ = ["BYOL"]
 
 
 class BYOL(Objective):
-    """Prediction of a teacher's direction.
+    """BYOL: predicts the direction of a teacher's embedding of the other view.
 
     Args:
         dim: Features D of the embeddings.

@@ -79,7 +79,7 @@ def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal
 
 
 class Contrastive(JointObjective):
-    """InfoNCE and its mixture with learned variances: which of the batch's embeddings is the query's other view?
+    """InfoNCE, also with learned variances: classifies which embedding of the batch is the query's other view.
 
     The loss is a classification and defines no density on pairs. The density is a Gaussian fitted to the embeddings, before they
     are normalized, by moving averages (`update`); it does not enter the loss.

@@ -50,7 +50,7 @@ def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 class JEPA(ConditionalObjective):
-    """Joint-embedding prediction: a network f from one view's embedding to the other's.
+    """Joint-embedding prediction: a network f predicts one view's embedding from the other's.
 
     Args:
         dim: Features D of the embeddings.
@@ -116,7 +116,7 @@ class JEPA(ConditionalObjective):
         return self.moving.density()
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns ``explained``, the share of z_b's variance that f explains (at most 1), and fit and spread."""
+        """Returns ``explained``, the share of z_b's variance that f explains (at most 1), the density's fit, and the spread."""
         residual = self._residuals(za, zb).square().mean(0).sum()
         total = zb.var(0, correction=0).sum().clamp(min=FLOOR)
         fit = diagnostics.mahalanobis(self.conditional(za), zb)

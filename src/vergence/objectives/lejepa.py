@@ -26,7 +26,7 @@ __all__ = ["LeJEPA"]
 
 
 class LeJEPA(Objective):
-    """Equal embeddings of both views, which are distributed as a standard Gaussian in every direction.
+    """LeJEPA: makes both views' embeddings equal, and their distribution a standard Gaussian in every direction.
 
     Args:
         dim: Features D of the embeddings.

@@ -41,7 +41,7 @@ def similarities(q: Tensor, k: Tensor, temperature: float) -> Tensor:
 
 
 class MoCo(Objective):
-    """Classification of a teacher's embeddings of the other view: which of the batch is the query's own?
+    """MoCo v3: classifies which of a teacher's embeddings of the batch is the query's other view.
 
     Args:
         dim: Features D of the embeddings.
@@ -87,6 +87,6 @@ class MoCo(Objective):
         return 2 * self.temperature * F.cross_entropy(similarities(q, k, self.temperature), own)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns ``accuracy``: how often the own pair is the most similar; by the embeddings, without the predictor."""
+        """Returns ``accuracy``, the share of queries with their own pair as the most similar; without the predictor."""
         nearest = similarities(upcast_half(za), upcast_half(zb), self.temperature).argmax(1)
         return {"accuracy": (nearest == torch.arange(len(za), device=za.device)).float().mean().item()}

@@ -24,7 +24,7 @@ __all__ = ["SimSiam"]
 
 
 class SimSiam(Objective):
-    """Prediction of the other view's direction, without gradient to the target.
+    """SimSiam: predicts the direction of the other view's embedding, without gradient to this target.
 
     Args:
         dim: Features D of the embeddings.

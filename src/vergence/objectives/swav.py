@@ -29,7 +29,7 @@ __all__ = ["SwAV"]
 
 
 class SwAV(Objective):
-    """Prediction of one view's cluster from the other view.
+    """SwAV: predicts one view's assignment to clusters from the other view.
 
     Args:
         dim: Features D of the embeddings.
@@ -73,7 +73,7 @@ class SwAV(Objective):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``swapped``, >= 0: at most about log K where embeddings say nothing.
+        """Returns the only term, ``swapped``, >= 0: at most about log K if the embeddings carry no information.
 
         Raises:
             ValueError: The embeddings are not two (B, dim), or are too large; or lightly is missing.
@@ -94,6 +94,6 @@ class SwAV(Objective):
         self.steps += 1
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
-        """Returns ``prototypes``, the effective number that the first view's predictions use together, from 1 to K."""
+        """Returns ``prototypes``, the effective number of prototypes in the first view's predictions, from 1 to K."""
         p = (self.similarities(za) / self.temperature).softmax(1).mean(0)
         return {"prototypes": effective_components(p).item()}

@@ -26,7 +26,7 @@ __all__ = ["VICReg"]
 
 
 class VICReg(Objective):
-    """Equal embeddings of both views, each feature with a standard deviation of at least 1, and features without correlation.
+    """VICReg: makes both views' embeddings equal, with standard deviations of at least 1 and uncorrelated features.
 
     Args:
         dim: Features D of the embeddings.

@@ -83,7 +83,7 @@ def kl_diagonal(mu: Tensor, v: Tensor, m: Tensor, w: Tensor) -> Tensor:
 
 
 class VSSL(ConditionalObjective):
-    """Variational self-supervised learning: a student's Gaussian for one view against its moving average's for the other.
+    """Variational self-supervised learning: fits a student's Gaussian for one view to its teacher's for the other.
 
     Args:
         dim: Features D of the embeddings.
@@ -180,7 +180,7 @@ class VSSL(ConditionalObjective):
         self.moments.lerp_(torch.stack(products), 1 - self.moving.keep())
 
     def scales(self) -> tuple[Tensor, Tensor]:
-        """Returns alpha and gamma of greatest likelihood on the averaged pairs, scalars."""
+        """Returns the maximum-likelihood alpha and gamma on the averaged pairs, scalars."""
         fz, ff, zz = self.moments
         alpha = fz / ff.clamp(min=torch.finfo(ff.dtype).tiny)
         return alpha, ((zz - alpha * fz) / self.dim).clamp(min=SMALLEST)
@@ -196,7 +196,7 @@ class VSSL(ConditionalObjective):
         return self.moving.density()
 
     def scores(self, z: Tensor) -> dict[str, Tensor]:
-        """Returns scores by name, each (B,): -log p(z_a), and what the student says of one view alone.
+        """Returns scores by name, each (B,): -log p(z_a), and three that the student computes from one view alone.
 
         ``score`` is -log p(z_a), ``cross_entropy`` -E_q log p with the teacher's Gaussian of the same embedding, ``variance``
         and ``entropy`` are those of `conditional`.
