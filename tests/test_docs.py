@@ -65,20 +65,28 @@ def test_the_lowest_versions_are_those_that_the_project_states():
     assert [name for name, version in stated.items() if not f"{lowest[name]}.".startswith(f"{version}.")] == []
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "AGENTS.md",
-        "CONTRIBUTING.md",
-        "benchmarks/README.md",
-        *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").glob("*.md")),
-    ],
-)
+PAGES = ["README.md", "AGENTS.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+PAGES += sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").glob("*.md"))
+
+
+def links(page):
+    """Returns (file, anchor) of the links of a page to files of the repository."""
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()) if "://" not in target]
+    files = [(target.partition("#")[0], target.partition("#")[2]) for target in targets]
+    return [((ROOT / page).parent / file if file else ROOT / page, anchor) for file, anchor in files]
+
+
+def anchors(file):
+    """Returns the anchors of a page's headings, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    text = (ROOT / page).read_text()
-    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
-    assert [target for target in targets if target and not ((ROOT / page).parent / target).exists()] == []
+    found = links(page)
+    assert [str(file) for file, _ in found if not file.exists()] == []
+    assert [f"{file.name}#{anchor}" for file, anchor in found if anchor and anchor not in anchors(file)] == []
 
 
 @pytest.mark.parametrize(("page", "names"), [("methods.md", objectives.names()), ("methods_images.md", methods.names())])
