@@ -73,6 +73,13 @@ def every(rows: list[Row]) -> Table:
     return [*header, "images/s", "peak memory, MiB"], body
 
 
+def of_budget(rows: list[Row], seconds: float | None, settings: tuple[str, ...] = ("control", "searched")) -> Table:
+    """Returns the lines of `every` of some settings of one budget, the best kNN first, without the column of the budget."""
+    header, body = every([row for row in rows if row["budget_seconds"] == seconds and row["setting"] in settings])
+    best = sorted(body, key=lambda line: -float(line[4].split()[0]))
+    return header[1:], [line[1:] for line in best]
+
+
 def short(rows: list[Row]) -> Table:
     """Returns a line for each method with the searched optimizer and each control, best kNN first.
 

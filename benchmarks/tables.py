@@ -11,6 +11,7 @@ import sys
 import types
 from collections import defaultdict
 from functools import partial
+from typing import Any
 
 import accuracy_tables
 import advice_tables
@@ -44,13 +45,18 @@ def objectives_table() -> str:
     return grid(["name", "option", "what", "source", "status"], body)
 
 
-def summary(module: types.ModuleType, name: str, **settings: str) -> str:
+def summary(module: types.ModuleType, name: str, **settings: Any) -> str:
     """A summary of ``NAME_tables`` of the ledger NAME; says so where nothing was measured yet."""
     header, body = getattr(module, name)(rows(module.__name__.removesuffix("_tables")), **settings)
     return grid(header, body) if body else "Not measured yet."
 
 
 corruption_table = partial(summary, corruption_tables)
+
+
+def methods_table(seconds: float | None, **settings: Any) -> str:
+    """A line for each method of one budget."""
+    return summary(methods_tables, "of_budget", seconds=seconds, **settings)
 
 
 def notes_table() -> str:
@@ -239,9 +245,13 @@ PAGES = {
         },
         "samples": pairs_tables.samples_table,
     },
-    ROOT / "docs" / "methods.md": {
-        "methods": partial(summary, methods_tables, "every"),
-        "recipe-costs": speed_tables.recipe_costs_table,
+    ROOT / "docs" / "methods.md": {"recipe-costs": speed_tables.recipe_costs_table},
+    ROOT / "docs" / "methods_measured.md": {
+        "thirty-minutes": partial(methods_table, 1800.0),
+        "five-minutes": partial(methods_table, 300.0),
+        "five-minutes-published": partial(methods_table, 300.0, settings=("published",)),
+        "steps": partial(methods_table, None),
+        "steps-published": partial(methods_table, None, settings=("published",)),
         "peers": speed_tables.peers_table,
     },
     ROOT / "docs" / "trained.md": {

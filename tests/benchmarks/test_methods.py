@@ -147,6 +147,15 @@ def test_the_whole_table_has_every_setting_beside_its_first_weights():
     assert {len(line) for line in body} == {len(header)}
 
 
+def test_the_table_of_a_budget_has_its_settings_alone_best_first():
+    rows = [measured("byol", "searched", 45.0), measured("vje", "searched", 46.0), measured("byol", "published", 60.0)]
+    rows += [measured("vje", "searched", 70.0, budget_seconds=300.0), measured("pixels", "control", 45.5)]
+    header, body = methods_tables.of_budget(rows, None)
+    assert [line[1] for line in body] == ["`vje`", "`pixels`", "`byol`"] and header == methods_tables.every(rows)[0][1:]
+    assert [line[3] for line in methods_tables.of_budget(rows, None, ("published",))[1]] == ["60.0 (20.0)"]
+    assert [line[3] for line in methods_tables.of_budget(rows, 300.0)[1]] == ["70.0 (20.0)"]
+
+
 def test_of_several_searches_the_longest_is_in_the_short_table():
     rows = [measured("gje", "searched", 38.0, search_share=0.2), measured("gje", "searched", 41.0, search_share=0.5)]
     assert (

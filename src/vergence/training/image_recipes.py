@@ -85,7 +85,7 @@ def denoising_autoencoder_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe denoising_autoencoder_small --limit 10000 --out runs/denoising``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 43 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 43 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return RunConfig(
         data=DataConfig(source=source),
@@ -100,7 +100,7 @@ def variational_autoencoder_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe variational_autoencoder_small --limit 10000 --out runs/variational``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 43 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 43 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return RunConfig(
         data=DataConfig(source=source),
@@ -115,7 +115,7 @@ def masked_autoencoder_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe masked_autoencoder_small --limit 10000 --out runs/mae``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 37 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 37 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     options = {"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 4}
     return RunConfig(
@@ -131,7 +131,7 @@ def dino_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe dino_small --limit 10000 --out runs/dino``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 45 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 45 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     options = {"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True, "local_crops": 2, "asymmetric": False}
     return RunConfig(
@@ -147,7 +147,7 @@ def i_jepa_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe i_jepa_small --limit 10000 --out runs/i_jepa``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 37 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 37 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     options = {"predictor_width": 48, "predictor_depth": 2, "predictor_heads": 4, "momentum": 0.97}
     options["min_context"] = 4

@@ -212,7 +212,7 @@ def byol_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe byol_small --limit 10000 --out runs/byol``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 43 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 43 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, _model("byol", (512, 128), "batch", {"hidden": 512}, "small"))
 
@@ -244,7 +244,7 @@ def contrastive_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe contrastive_small --limit 10000 --out runs/contrastive``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 51 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 51 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     The temperature is 0.2, as in MoCo v2.
     """
     return _small(source, _model("contrastive", (512, 128), "batch", {}, "small"))
@@ -255,7 +255,7 @@ def simsiam_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe simsiam_small --limit 10000 --out runs/simsiam``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, _model("simsiam", (512, 512), "batch_last", {"hidden": 128}, "small"))
 
@@ -265,7 +265,7 @@ def vicreg_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe vicreg_small --limit 10000 --out runs/vicreg``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 48 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 48 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, _model("vicreg", (512, 512, 512), "batch", {}, "small"))
 
@@ -275,7 +275,7 @@ def barlow_twins_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe barlow_twins_small --limit 10000 --out runs/barlow_twins``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 48 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 48 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, _model("barlow_twins", (512, 512, 512), "batch", {}, "small"))
 
@@ -285,7 +285,7 @@ def moco_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe moco_small --limit 10000 --out runs/moco``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, _model("moco", (512, 128), "batch_last", {"hidden": 512}, "small"))
 
@@ -295,7 +295,7 @@ def swav_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe swav_small --limit 10000 --out runs/swav``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, _model("swav", (512, 128), "batch", {"prototypes": 128, "frozen_steps": 62}, "small"))
 
@@ -305,7 +305,7 @@ def lejepa_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe lejepa_small --limit 10000 --out runs/lejepa``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 50 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 50 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, _model("lejepa", (512, 512, 64), "batch", {"slices": 256}, "small"))
 

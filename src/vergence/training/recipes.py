@@ -57,7 +57,7 @@ def vje_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe vje_small --limit 10000 --out runs/small``
     Device and time: two CPU cores, about 5 minutes for 10,000 images; results are in the README, from the ledger.
-    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
 
     The inference network has a larger learning rate than the encoder, 5e-3 and 1e-3, which keeps more directions of the embedding
     than equal rates do: on held-out training images (10,000 others, 20 epochs, one seed) kNN is 47.9 and the effective rank 16.7,
@@ -72,7 +72,7 @@ def gje_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe gje_small --limit 10000 --out runs/gje``
     Device and time: two CPU cores, about 5 minutes for 10,000 images.
-    Expected: kNN about 45 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 45 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, "gje", HEAD)
 
@@ -82,7 +82,7 @@ def gmje_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe gmje_small --limit 10000 --out runs/gmje``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 48 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 48 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, "gmje", HEAD)
 
@@ -92,7 +92,7 @@ def gmje_em_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe gmje_em_small --limit 10000 --out runs/gmje_em``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 40 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 40 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, "gmje_em", HEAD)
 
@@ -102,7 +102,7 @@ def gmje_gng_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe gmje_gng_small --limit 10000 --out runs/gmje_gng``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 42 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 42 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, "gmje_gng", HEAD)
 
@@ -112,7 +112,7 @@ def gmje_mdn_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe gmje_mdn_small --limit 10000 --out runs/gmje_mdn``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, "gmje_mdn", HEAD)
 
@@ -122,7 +122,7 @@ def gmje_smc_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe gmje_smc_small --limit 10000 --out runs/gmje_smc``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 49 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 49 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, "gmje_smc", HEAD)
 
@@ -132,7 +132,7 @@ def jepa_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe jepa_small --limit 10000 --out runs/jepa``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 40 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 40 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
     """
     return _small(source, "jepa")
 
@@ -142,7 +142,7 @@ def vi_simsiam_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe vi_simsiam_small --limit 10000 --out runs/vi_simsiam``
     Device and time: two CPU cores, minutes, as `vje_small`.
-    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
 
     The settings of the paper (arXiv:2203.11437) were not recovered, and these were not tuned for it.
     """
@@ -154,7 +154,7 @@ def vssl_small(source: str = "cifar10") -> RunConfig:
 
     Command: ``vergence train cifar10 --recipe vssl_small --limit 10000 --out runs/vssl``
     Device and time: two CPU cores, minutes.
-    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes of one core, rate searched (``docs/methods.md``).
+    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
 
     The settings of the paper (arXiv:2504.04318) were not recovered, and these were not tuned for it.
     """
