@@ -12,7 +12,7 @@ from torch.distributions import kl_divergence
 from torch.nn.functional import normalize
 
 from vergence.densities import power_spherical
-from vergence.densities.power_spherical import SphereUniform, digamma_gap, lgamma_gap, log_area
+from vergence.densities.power_spherical import SphereUniform, digamma_gap, direction, lgamma_gap, log_area
 
 KAPPAS = (0.0, 0.7, 30.0, 400.0)
 
@@ -141,6 +141,39 @@ def test_the_antipode():
     kappa = torch.zeros((), requires_grad=True)
     PowerSpherical(mu, kappa).log_prob(torch.tensor([1.0, 0.0])).backward()
     assert kappa.grad.isfinite()
+
+
+def test_near_the_antipode_the_finite_density_is_the_density():
+    mu = torch.tensor([0.6, 0.8])
+    p = PowerSpherical(mu, torch.tensor(2.0))
+    assert p.finite_log_prob(-mu).isfinite() and p.finite_log_prob(-mu) < p.log_prob(torch.tensor([-0.5999, -0.80007499]))
+    x = normalize(torch.randn(50, 2), dim=-1)
+    assert torch.equal(p.finite_log_prob(x), p.log_prob(x))
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("D", [2, 3, 64])
+@pytest.mark.parametrize("kappa", [1e2, 1e6, 1e9])
+def test_samples_of_large_concentrations_keep_their_distance(D, kappa, n=20_000):
+    """E|x - mu|^2 = 4 b / (kappa + 2 b), which float32 rounds away from kappa = 1e7 on where it is computed from 1 - t."""
+    mu = torch.eye(D)[-1]
+    p = PowerSpherical(mu, torch.tensor(kappa, requires_grad=True))
+    x = p.rsample((n,))
+    square = (x - mu).square().sum(-1)
+    assert square.mean().item() == pytest.approx(4 * p.b / (kappa + 2 * p.b), rel=5 * (1 / p.b / n) ** 0.5)
+    assert (p.log_prob(x).mean() + p.entropy()).abs() < 5 * (p.b / n) ** 0.5
+    found = torch.autograd.grad(square.mean(), p.kappa)[0].item()
+    assert found == pytest.approx(-4 * p.b / (kappa + 2 * p.b) ** 2, rel=8 * (1 / p.b / n) ** 0.5)
+
+
+@pytest.mark.float32
+def test_a_vector_of_zeros_has_no_direction_and_no_gradient():
+    z = torch.tensor([[0.0, 0.0], [1e-31, 0.0], [3.0, 4.0]], requires_grad=True)
+    x = direction(z)
+    gradient = torch.autograd.grad(x[:, 0].sum(), z)[0]
+    assert not x[:2].any() and not gradient[:2].any()
+    close(x[2], torch.tensor([0.6, 0.8]), rtol=1e-6)
+    close(gradient[2], torch.tensor([0.128, -0.096]), rtol=1e-6)
 
 
 # --- precision and gradients ----------------------------------------------------------------------------------------------

@@ -132,6 +132,18 @@ def test_each_encoder_has_its_own_projector():
     assert torch.equal(za, method.branch("context")(a)) and torch.equal(zb, method.branch("target")(b))
 
 
+def test_an_objective_is_updated_with_the_first_view_of_the_student_and_the_second_of_the_teacher():
+    method, (a, b) = PairedMethod(nn.Linear(5, 8), Recorded(), teacher=0.9), views()
+    with torch.no_grad():
+        method.encoder.weight.add_(1.0)
+    method((a, b), whole)
+    method.after_step()
+    (za, tb), _ = method.objective.seen
+    found = method.objective.updates[0]
+    assert torch.equal(found[0], za) and torch.equal(found[1], tb) and not any(z.requires_grad for z in found)
+    assert torch.equal(za, method.encoder(a)) and not torch.equal(tb, method.encoder(b))
+
+
 def test_a_second_encoder_without_a_head_shares_the_projector():
     method = PairedMethod(nn.Linear(5, 8), Recorded(), projector=nn.Linear(8, 4), target_encoder=nn.Linear(3, 8))
     assert method.branch("target")[1] is method.projector

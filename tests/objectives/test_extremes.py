@@ -20,6 +20,7 @@ SHAPES = {
     "one feature": lambda za, zb: (za * (torch.arange(D) == 0), zb * (torch.arange(D) == 0)),
     "unlike features": lambda za, zb: (za * UNLIKE, zb * UNLIKE),
     "far from zero": lambda za, zb: (za + 1000, zb + 1000),
+    "a zero": lambda za, zb: (za * (torch.arange(B) > 0)[:, None], zb * (torch.arange(B) != 1)[:, None]),
     "an outlier": lambda za, zb: (torch.cat([za[1:], 1e6 * za[:1]]), zb),
 }
 UNLIKE = 10 ** torch.linspace(-8, 8, D, dtype=torch.float64)

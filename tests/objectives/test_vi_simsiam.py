@@ -208,6 +208,16 @@ def test_targets_of_any_scale_have_their_direction(scale):
     assert torch.equal(direction(torch.zeros(2, D)), torch.zeros(2, D))
 
 
+@pytest.mark.float32
+def test_a_target_at_the_antipode_has_a_finite_loss_and_gradient():
+    objective = vi_simsiam.VISimSiam(2)
+    za = torch.randn(4, 2, requires_grad=True)
+    terms = objective(za, -objective.posterior(za).mu.detach())
+    gradients = torch.autograd.grad(sum(terms.values()), [za, *objective.parameters()])
+    assert all(value.isfinite().all() for value in (*terms.values(), *gradients))
+    assert objective.log_prob(-objective.posterior(za).mu, za).isneginf().any(), "of the density itself"
+
+
 def test_the_length_of_the_mean_is_that_of_the_raw_output():
     """|E u| = s / (1 + s) for s = softplus of the last output, in any dimension."""
     m, (z, _) = model(), pair()

@@ -216,6 +216,14 @@ def test_gradcheck(loss):
 # --- the class ------------------------------------------------------------------------------------------------------------
 
 
+def test_an_embedding_of_zeros_has_no_gradient_without_a_predictor():
+    za, zb = torch.randn(6, 4), torch.randn(6, 4)
+    za[0] = 0
+    za.requires_grad_()
+    gradient = torch.autograd.grad(sum(vssl.VSSL(4, predictor=False)(za, zb).values()), za)[0]
+    assert gradient.isfinite().all() and gradient[1:].any()
+
+
 def test_a_teacher_of_the_whole_network_is_an_average_of_it():
     """In the method: encoder and variance follow the student, and targets carry no gradient."""
     encoder = nn.Linear(7, D)

@@ -281,6 +281,24 @@ def test_a_teacher_follows_the_student(tmp_path):
     assert not any(p.requires_grad for p in run.method.teacher.parameters())
 
 
+def test_the_teacher_moves_after_the_optimizer(tmp_path):
+    settings = {"epochs": 1, "limit": 256, "batch_size": 128, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    method = vergence.train("digits", out=tmp_path / "run", teacher=0.0, **settings).method
+    teacher, student = method.teacher.state_dict(), method.branch("context").state_dict()
+    assert all(torch.equal(teacher[name], student[name]) for name in student), "without a past it is the student"
+
+
+def test_the_norm_of_all_gradients_is_clipped(tmp_path):
+    """One step of SGD is the rate times the gradient, so that two bounds differ by as much as the steps."""
+    settings = {"epochs": 1, "limit": 128, "batch_size": 128, "calibration_share": 0.0, "device": "cpu", "precision": "fp32"}
+    settings |= {"optimizer": "sgd", "lr": 1.0, "encoder_lr": 1.0, "weight_decay": 0.0, "warmup_epochs": 0, "knn_every": 0}
+    moved = []
+    for clip in (0.05, 0.1):
+        method = vergence.train("digits", out=tmp_path / f"{clip}", clip=clip, **settings).method
+        moved.append(torch.cat([p.detach().flatten() for p in method.parameters()]))
+    assert (moved[1] - moved[0]).norm().item() == pytest.approx(0.05, rel=1e-3)
+
+
 def test_pairs_of_unlike_arrays_train_two_encoders(tmp_path):
     rng = np.random.default_rng(0)
     latent = rng.normal(size=(512, 3))

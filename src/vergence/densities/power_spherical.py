@@ -32,14 +32,15 @@ LARGE = 16.0  # from here on the next term of Stirling's series is below 1e-11
 
 
 def direction(z: Tensor) -> Tensor:
-    """Returns z / |z|, (..., D), of vectors of any scale; zero where all features are below 1e-30.
+    """Returns z / |z|, (..., D), of vectors of any scale; zero, with a gradient of zero, where all features are below 1e-30.
 
     Example:
         >>> direction(torch.tensor([[3e25, 4e25], [0.0, 0.0]])).tolist()
         [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     z = upcast_half(z)
-    return F.normalize(z / z.detach().abs().amax(-1, keepdim=True).clamp(min=TINY), dim=-1)
+    largest = z.detach().abs().amax(-1, keepdim=True)
+    return F.normalize(z / largest.masked_fill(largest < TINY, math.inf), dim=-1)
 
 
 def log_area(dim: int) -> float:
@@ -83,8 +84,8 @@ def digamma_gap(a: Tensor, b: float) -> Tensor:
 class PowerSpherical(Distribution):
     r"""The power spherical distribution around mu with concentration kappa.
 
-    A sample is (t, sqrt(1 - t^2) v) with t = 2 Beta(a, b) - 1 and v uniform on the sphere of R^{D-1}, reflected so that e_1
-    maps to mu: exact, without rejection, and differentiable in mu and kappa. Half-precision parameters become float32. At the
+    A sample is (t, sqrt(1 - t^2) v) with t = 1 - 2 s, s ~ Beta(b, a), and v uniform on the sphere of R^{D-1}, reflected so that
+    e_1 maps to mu: exact, without rejection, and differentiable in mu and kappa. Half-precision parameters become float32. At the
     antipode of mu the density is 0 for kappa > 0.
 
     Args:
@@ -139,18 +140,26 @@ class PowerSpherical(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns log p(x) in nats, (...), for unit vectors x (..., D)."""
+        return self._log_prob(value, most=1.0)
+
+    def finite_log_prob(self, value: Tensor) -> Tensor:
+        """Returns `log_prob`, (...), where the antipode of mu counts as the nearest direction that the type tells from it."""
+        return self._log_prob(value, most=1 - torch.finfo(self.mu.dtype).eps)
+
+    def _log_prob(self, value: Tensor, most: float) -> Tensor:
         far = 0.25 * (value - self.mu).square().sum(-1)  # (1 - mu^T x) / 2
         far = torch.where(value.any(-1), far, 0.5)  # a vector of zeros has no direction: as an orthogonal one
-        log_prob: Tensor = torch.special.xlog1py(self.kappa, -far.clamp(max=1)) - self._log_normalizer()
+        log_prob: Tensor = torch.special.xlog1py(self.kappa, -far.clamp(max=most)) - self._log_normalizer()
         return log_prob
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Returns unit vectors (*sample_shape, ..., D)."""
         shape = self._extended_shape(torch.Size(sample_shape))
         a = (self.kappa + self.b).expand(shape[:-1])
-        t = 2 * Beta(a, torch.full_like(a, self.b), validate_args=False).rsample() - 1
+        beta = Beta(torch.full_like(a, self.b).double(), a.double(), validate_args=False)  # its gradient is wrong in float32
+        s = beta.rsample().to(a.dtype)  # (1 - t) / 2, which keeps its digits at large kappa
         v = F.normalize(_standard_normal(torch.Size((*shape[:-1], shape[-1] - 1)), a.dtype, a.device), dim=-1)
-        y = torch.cat([t[..., None], (1 - t.square()).clamp(min=0).sqrt()[..., None] * v], -1)
+        y = torch.cat([(1 - 2 * s)[..., None], 2 * (s * (1 - s)).sqrt()[..., None] * v], -1)
         e = torch.zeros_like(self.mu)
         e[..., 0] = 1
         u = F.normalize(e - self.mu, dim=-1)  # zero where mu is e_1: nothing to reflect

@@ -87,7 +87,10 @@ class VISimSiam(Objective):
         require_batch(za, zb, self.dim)
         q = self.posterior(torch.cat([za, zb]))
         target = direction(torch.cat([zb, za]).detach())
-        return {"alignment": -q.log_prob(target).mean(), "kl": self.beta * kl_divergence(q, SphereUniform(self.dim)).mean()}
+        return {
+            "alignment": -q.finite_log_prob(target).mean(),
+            "kl": self.beta * kl_divergence(q, SphereUniform(self.dim)).mean(),
+        }
 
     def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:
         """Returns log p(z_b/|z_b| | z_a) in nats with respect to the sphere's area, (B,), for embeddings (B, D).
@@ -116,7 +119,7 @@ class VISimSiam(Objective):
     def scores(self, z: Tensor) -> dict[str, Tensor]:
         """Returns all three scores of `score`, each (B,)."""
         q = self.posterior(z)
-        return {"alignment": -q.log_prob(direction(z)), "concentration": -q.kappa, "entropy": q.entropy()}
+        return {"alignment": -q.finite_log_prob(direction(z)), "concentration": -q.kappa, "entropy": q.entropy()}
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the posterior's mean length |E u|, in [0, 1), and the cosine of prediction and target, means over the batch."""
