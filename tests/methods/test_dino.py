@@ -123,6 +123,7 @@ def test_prototypes_stay_where_they_are_in_the_first_steps():
         method.zero_grad()
         method(crops(), lambda z: z)["cross_entropy"].backward()
         moves.append(bool(method.head.prototypes.weight.grad.any()))
+        assert method.frozen() == (() if moves[-1] else (method.head.prototypes.weight,))
         assert method.head.layers[0].weight.grad.any()
     assert moves == [False, False, True]
 

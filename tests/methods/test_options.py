@@ -51,7 +51,7 @@ def trace(name, options):
         terms = method(tuple(views), lambda z: z)
         sum(terms.values()).backward()
         with torch.no_grad():
-            for p in method.parameters():
+            for p in set(method.parameters()) - set(method.frozen()):
                 p -= 0.01 * (p.grad if p.grad is not None else 0)
         method.after_step()
         found += [*views, *(term.detach() for term in terms.values()), *(v.clone() for v in method.state_dict().values())]

@@ -115,6 +115,7 @@ def test_prototypes_stay_on_the_sphere_and_learn_after_the_frozen_steps():
     objective, views = built(frozen_steps=2), pair()
     optimizer = torch.optim.SGD(objective.parameters(), lr=5.0)
     for step in range(4):
+        assert objective.frozen() == ((objective.prototypes,) if step < 2 else ())
         before = objective.prototypes.detach().clone()
         optimizer.zero_grad()
         total(objective, *views).backward()

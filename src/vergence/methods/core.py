@@ -62,6 +62,10 @@ class Method(nn.Module, abc.ABC):
         Does nothing by default.
         """
 
+    def frozen(self) -> tuple[Tensor, ...]:
+        """Returns the parameters that the optimizer leaves out in this step, called before it; none by default."""
+        return ()
+
     def after_step(self) -> None:
         """Updates what follows the optimizer's step (a teacher's weights, an objective's bank); called without gradient.
 

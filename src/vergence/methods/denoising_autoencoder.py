@@ -39,7 +39,8 @@ def reconstruction(x: Tensor, y: Tensor) -> Tensor:
 class DenoisingAutoencoder(ImageMethod):
     """A denoising autoencoder: reconstructs each item from a corrupted view of it.
 
-    The input is a view of the run's strengths, with noise; the target is the whole image without any change, in [0, 1].
+    The input is a view of the run's strengths, with noise; the target is the image without any change but of its size, in
+    [0, 1] (of an image wider or taller than 4:3 its middle, as of every view of the whole image).
     Called without training, on vectors (B, D), the target is in the units of the encoder's statistics, ``encoder[0]``.
 
     Args:

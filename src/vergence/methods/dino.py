@@ -97,7 +97,7 @@ class Dino(ImageMethod):
         if local_crops:
             if not 1 <= self.local_size <= min(self.shape[1:]):
                 raise ValueError(
-                    f"expected local_size from 1 to the images' {min(self.shape[1:])} pixels, found {local_size}; change it"
+                    f"expected local_size from 1 to the images' {min(self.shape[1:])} pixels, found {self.local_size}; change it"
                 )
             require_crops(encoder, (self.shape[0], self.local_size, self.local_size))
         self.student = frozen_copy(encoder).requires_grad_()
@@ -138,6 +138,10 @@ class Dino(ImageMethod):
         with torch.autocast(z.device.type, enabled=False):
             loss = self.loss([upcast_half(t) for t in targets], [upcast_half(s) for s in outputs])
         return {"cross_entropy": gather(loss[None]).mean()}
+
+    def frozen(self) -> tuple[Tensor, ...]:
+        """Returns the prototypes at the start, so that an optimizer's averages of their gradient begin when they are released."""
+        return (self.head.prototypes.weight,) if self.progress < self.fixed_prototypes else ()
 
     @torch.no_grad()
     def after_step(self) -> None:

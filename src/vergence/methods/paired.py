@@ -127,6 +127,10 @@ class PairedMethod(Method):
         """Sets the share of the training that is done, which determines the teacher's momentum."""
         self.done = done
 
+    def frozen(self) -> tuple[Tensor, ...]:
+        """Returns the objective's frozen parameters."""
+        return () if self.objective is None else self.objective.frozen()
+
     @torch.no_grad()
     def after_step(self) -> None:
         """Updates the objective and the teacher."""

@@ -84,6 +84,10 @@ class Objective(nn.Module, abc.ABC):
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns named scalar terms for embeddings of shape (B, D); the loss is their sum."""
 
+    def frozen(self) -> tuple[Tensor, ...]:
+        """Returns the parameters that the optimizer leaves out in this step; none by default."""
+        return ()
+
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Updates what is not learned by gradient (EM, growth, resampling); called after each step, without gradient.
 

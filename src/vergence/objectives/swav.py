@@ -87,6 +87,10 @@ class SwAV(Objective):
         c = torch.where(self.steps < self.frozen_steps, self.prototypes.detach(), self.prototypes)
         return F.normalize(upcast_half(z), dim=1, eps=EPS) @ c.mT
 
+    def frozen(self) -> tuple[Tensor, ...]:
+        """Returns the prototypes in the first steps, so that an optimizer's averages of their gradient begin afterwards."""
+        return (self.prototypes,) if self.steps < self.frozen_steps else ()
+
     @torch.no_grad()
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Normalizes the prototypes, and counts the step."""

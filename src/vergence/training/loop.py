@@ -164,6 +164,8 @@ def fit(
                 terms = model(_views(method, views, x, config, fabric, step), gather=_gather(fabric))
                 loss = torch.stack(list(terms.values())).sum()
                 fabric.backward(loss)
+                for parameter in method.frozen():
+                    parameter.grad = None
                 if config.clip is not None:
                     fabric.clip_gradients(model, optimizer, max_norm=config.clip)
                 optimizer.step()
