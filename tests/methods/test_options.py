@@ -1,9 +1,8 @@
 """Every option of every method on images changes what is computed: its inputs, its terms, or its state after steps."""
 
-import inspect
-
 import pytest
 import torch
+from tests import options
 from tests.methods.test_contract import SHAPE, SMALL, VIT
 
 from vergence import methods
@@ -28,19 +27,13 @@ OTHER = {  # another value than that of the small settings
     },
     "variational_autoencoder": {"latent": 6, "beta": 2.0, "deviation": 0.3},
 }
-OPTIONS = [
-    (name, option)
-    for name in methods.names()
-    for option, parameter in inspect.signature(methods.get(name)).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-]
 
 
-def trace(name, options):
+def trace(name, settings):
     """Returns the inputs, terms and state of some steps."""
     torch.manual_seed(0)
     net = encoder(VIT if name in ("masked_autoencoder", "i_jepa") else "small", SHAPE, torch.full((3,), 0.5), torch.ones(3))
-    method = methods.get(name)(net, SHAPE, **{**SMALL.get(name, {}), **options})
+    method = methods.get(name)(net, SHAPE, **{**SMALL.get(name, {}), **settings})
     x = torch.randint(256, (4, *SHAPE), dtype=torch.uint8)
     found = []
     for seed in range(STEPS):
@@ -58,8 +51,7 @@ def trace(name, options):
     return found
 
 
-@pytest.mark.parametrize(("name", "option"), OPTIONS)
+@pytest.mark.parametrize(("name", "option"), options.of_register(methods))
 def test_no_option_is_ignored(name, option):
     one, another = trace(name, {}), trace(name, {option: OTHER[name][option]})
-    same = len(one) == len(another) and all(a.shape == b.shape for a, b in zip(one, another, strict=True))
-    assert not same or any(not torch.equal(a, b) for a, b in zip(one, another, strict=True))
+    assert options.differ(one, another)
