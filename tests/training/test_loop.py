@@ -288,15 +288,19 @@ def test_the_teacher_moves_after_the_optimizer(tmp_path):
     assert all(torch.equal(teacher[name], student[name]) for name in student), "without a past it is the student"
 
 
-def test_the_optimizer_knows_nothing_of_frozen_parameters(tmp_path):
-    """AdamW's averages of their gradients start when they are released, as in the released codes."""
+@pytest.mark.parametrize(("optimizer", "known"), [("adamw", "exp_avg"), ("sgd", "momentum_buffer"), ("lars", "momentum_buffer")])
+def test_an_optimizer_knows_nothing_of_frozen_parameters(optimizer, known, tmp_path):
+    """Its averages of their gradients start when they are released, as in the released codes."""
     settings = {"objective": "swav", "epochs": 1, "limit": 512, "batch_size": 128, "calibration_share": 0.0, "knn_every": 0}
-    settings |= {"options": {"prototypes": 8, "frozen_steps": 3}, "device": "cpu", "precision": "fp32"}
-    run = vergence.train("digits", out=tmp_path / "run", **settings)
-    state = run.folder.load_checkpoint()["optimizer"]["state"]
-    names = [name for name, p in run.method.named_parameters() if p.requires_grad]
-    steps = {name: int(state[i]["step"]) for i, name in enumerate(names)}
-    assert steps.pop("objective.prototypes") == 1 and set(steps.values()) == {4}
+    settings |= {"device": "cpu", "precision": "fp32", "optimizer": optimizer}
+    for frozen in (3, 4):
+        settings["options"] = {"prototypes": 8, "frozen_steps": frozen}
+        run = vergence.train("digits", out=tmp_path / f"{frozen}", **settings)
+        state = run.folder.load_checkpoint()["optimizer"]["state"]
+        trained = sum(p.requires_grad for p in run.method.parameters())
+        assert sum(known in kept for kept in state.values()) == trained - (frozen == 4)
+        if optimizer == "adamw":
+            assert sorted(int(kept["step"]) for kept in state.values()) == [1] * (frozen == 3) + [4] * (trained - 1)
 
 
 def test_the_norm_of_all_gradients_is_clipped(tmp_path):

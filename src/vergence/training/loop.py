@@ -163,11 +163,7 @@ def fit(
                 torch.manual_seed(seed_of(config.seed, "noise", step))
                 terms = model(_views(method, views, x, config, fabric, step), gather=_gather(fabric))
                 loss = torch.stack(list(terms.values())).sum()
-                fabric.backward(loss)
-                for parameter in method.frozen():
-                    parameter.grad = None
-                if config.clip is not None:
-                    fabric.clip_gradients(model, optimizer, max_norm=config.clip)
+                _backward(fabric, method, model, optimizer, loss, config.clip)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 method.after_step()
@@ -185,6 +181,17 @@ def fit(
     if fabric.is_global_zero:
         recorder.save_checkpoint(_state(method, optimizer, step, metrics, threads))
         recorder.save_model(method.state_dict())
+
+
+def _backward(
+    fabric: "Fabric", method: Method, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, clip: float | None
+) -> None:
+    """Computes the gradients, drops those of frozen parameters, and bounds the norm of the others."""
+    fabric.backward(loss)
+    for parameter in method.frozen():
+        parameter.grad = None
+    if clip is not None:
+        fabric.clip_gradients(model, optimizer, max_norm=clip)
 
 
 def _restore(

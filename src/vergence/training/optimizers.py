@@ -4,8 +4,9 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from vergence.methods.core import Method
 from vergence.training.config import FitConfig
 from vergence.utils.checks import is_count
 
@@ -97,17 +98,19 @@ def _shape(value: object) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def build_optimizer(config: FitConfig, method: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(config: FitConfig, method: Method) -> torch.optim.Optimizer:
     """Returns the optimizer over a method's parameters that require a gradient; `set_learning_rate` sets its rate.
 
     With ``config.encoder_lr`` other than 1 there are two groups: the encoders' parameters, and those of projectors and objective.
+    Parameters that are frozen now are a group of their own, since fused optimizers step all of a group or none.
     """
-    named = [(name, p) for name, p in method.named_parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": [p for _, p in named], "scale": 1.0}]
-    if config.encoder_lr != 1:
-        parts = [[p for name, p in named if name.startswith(ENCODERS) == own] for own in (True, False)]
-        scales = (config.encoder_lr, 1.0)
-        groups = [{"params": part, "scale": scale} for part, scale in zip(parts, scales, strict=True) if part]
+    frozen = {id(p) for p in method.frozen()}
+    parts: dict[tuple[bool, bool], list[Tensor]] = {}
+    for name, p in method.named_parameters():
+        if p.requires_grad:
+            parts.setdefault((id(p) in frozen, config.encoder_lr == 1 or not name.startswith(ENCODERS)), []).append(p)
+    scales = {False: config.encoder_lr, True: 1.0}
+    groups: list[dict[str, Any]] = [{"params": part, "scale": scales[key[1]]} for key, part in sorted(parts.items())]
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
     if config.optimizer == "lars":
