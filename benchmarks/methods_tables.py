@@ -74,8 +74,16 @@ def every(rows: list[Row]) -> Table:
 
 
 def of_budget(rows: list[Row], seconds: float | None, settings: tuple[str, ...] = ("control", "searched")) -> Table:
-    """Returns the lines of `every` of some settings of one budget, the best kNN first, without the column of the budget."""
-    header, body = every([row for row in rows if row["budget_seconds"] == seconds and row["setting"] in settings])
+    """Returns the lines of `every` of some settings of one budget, the best kNN first, without the column of the budget.
+
+    Controls, which nothing trains, are those of any budget in seconds if this one is in seconds.
+    """
+
+    def belongs(row: Row) -> bool:
+        timed = row["setting"] == "control" and seconds is not None and row["budget_seconds"] is not None
+        return row["setting"] in settings and (timed or row["budget_seconds"] == seconds)
+
+    header, body = every(list(filter(belongs, rows)))
     best = sorted(body, key=lambda line: -float(line[4].split()[0]))
     return header[1:], [line[1:] for line in best]
 

@@ -153,7 +153,9 @@ def test_the_table_of_a_budget_has_its_settings_alone_best_first():
     header, body = methods_tables.of_budget(rows, None)
     assert [line[1] for line in body] == ["`vje`", "`pixels`", "`byol`"] and header == methods_tables.every(rows)[0][1:]
     assert [line[3] for line in methods_tables.of_budget(rows, None, ("published",))[1]] == ["60.0 (20.0)"]
-    assert [line[3] for line in methods_tables.of_budget(rows, 300.0)[1]] == ["70.0 (20.0)"]
+    rows += [measured("pca", "control", 44.0, budget_seconds=60.0)]
+    assert [line[3] for line in methods_tables.of_budget(rows, 300.0)[1]] == ["70.0 (20.0)", "44.0"]
+    assert "`pca`" not in [line[1] for line in methods_tables.of_budget(rows, None)[1]]
 
 
 def test_of_several_searches_the_longest_is_in_the_short_table():
