@@ -159,6 +159,16 @@ def test_headline_says_who_is_ahead(full, tmp_path):
     assert "labels only chose the 9 classes" in lead
 
 
+@pytest.mark.parametrize(("items", "clear"), [(100_000, True), (40, False)])
+def test_a_lead_within_a_standard_error_is_said_to_be_one(tmp_path, items, clear):
+    evaluation = fixtures.evaluation()
+    evaluation["protocol"]["test"] = evaluation["anomaly"]["n_anomalies"] = evaluation["anomaly"]["n_inliers"] = items
+    text = plain(page(whole(tmp_path / "run", evaluation=evaluation)))
+    lead = text[: text.index("How good is the representation?")]
+    assert lead.count("the model is ahead.") == 2 * clear
+    assert lead.count("the model is ahead, by less than one standard error (") == 2 * (not clear)
+
+
 def test_a_control_that_wins_is_said_in_words(full, tmp_path):
     assert "A control wins: pixels in 1 of 11 columns (linear probe)" in plain(full)
     evaluation = fixtures.evaluation()

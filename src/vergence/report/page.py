@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.encoders.names import is_closed_form, is_only_closed_form
+from vergence.evaluation.parts.errors import auroc_error
 from vergence.evaluation.parts.symptoms import warning
 from vergence.report.charts import Figure, curve
 from vergence.report.comparison import Comparison, detections, representations, uncertainties
@@ -16,6 +17,7 @@ from vergence.report.reading import RunFiles, read
 from vergence.report.reference import Reference, reference
 from vergence.report.rendering import count, is_number, number, write
 from vergence.report.show import PREDICTIVE
+from vergence.utils.checks import is_count
 from vergence.utils.files import as_path
 
 __all__ = ["write_report"]
@@ -203,13 +205,24 @@ def _spread(name: str, entry: Mapping[str, Any]) -> list[str]:
 
 def _anomalies(run: RunFiles) -> dict[str, Any]:
     found = run.evaluation.get("anomaly") or {}
+    comparison = detections(run.evaluation)
     return {
-        "comparison": detections(run.evaluation),
+        "comparison": comparison,
+        "chance": _auroc_error(comparison, found.get("n_anomalies"), found.get("n_inliers")),
         "inliers": found.get("inliers") or [],
         "anomalies": found.get("anomalies") or [],
         "n_inliers": found.get("n_inliers"),
         "n_anomalies": found.get("n_anomalies"),
     }
+
+
+def _auroc_error(comparison: Comparison, n: Any, m: Any) -> float | None:
+    """Returns the standard error of the model's AUROC in percentage points; None where it or a number of items is not known."""
+    model = comparison.rivals("AUROC")[0] if "AUROC" in comparison.columns else None
+    own = None if model is None else comparison.columns["AUROC"][model]
+    if own is None or not 0 <= own <= 1 or not is_count(n, 1) or not is_count(m, 1):
+        return None
+    return 100 * auroc_error(own, n, m)
 
 
 def _posterior(run: RunFiles, about: Reference) -> dict[str, Any]:
