@@ -52,11 +52,7 @@ def summary(module: types.ModuleType, name: str, **settings: Any) -> str:
 
 
 corruption_table = partial(summary, corruption_tables)
-
-
-def methods_table(seconds: float | None, **settings: Any) -> str:
-    """A line for each method of one budget."""
-    return summary(methods_tables, "of_budget", seconds=seconds, **settings)
+methods_table = partial(summary, methods_tables, "of_budget")
 
 
 def notes_table() -> str:
@@ -247,11 +243,11 @@ PAGES = {
     },
     ROOT / "docs" / "methods.md": {"recipe-costs": speed_tables.recipe_costs_table},
     ROOT / "docs" / "methods_measured.md": {
-        "thirty-minutes": partial(methods_table, 1800.0),
-        "five-minutes": partial(methods_table, 300.0),
-        "five-minutes-published": partial(methods_table, 300.0, settings=("published",)),
-        "steps": partial(methods_table, None),
-        "steps-published": partial(methods_table, None, settings=("published",)),
+        "thirty-minutes": partial(methods_table, seconds=1800.0),
+        "five-minutes": partial(methods_table, seconds=300.0),
+        "five-minutes-published": partial(methods_table, seconds=300.0, settings=("published",)),
+        "steps": partial(methods_table, seconds=None),
+        "steps-published": partial(methods_table, seconds=None, settings=("published",)),
         "peers": speed_tables.peers_table,
     },
     ROOT / "docs" / "trained.md": {

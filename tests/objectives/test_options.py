@@ -17,7 +17,6 @@ MIXTURE = {  # option: another value than the default, and the settings under wh
     "rank": (2, {"covariance": "low_rank"}),
     "shrinkage": 0.5,
 }
-BANK = {"bank": (40, {"max_nodes": 4}), "steps": 1}
 OTHER = {
     "barlow_twins": {"redundancy": 0.1, "scale": 0.1},
     "byol": {"hidden": 16},

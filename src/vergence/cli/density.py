@@ -52,10 +52,10 @@ class _Use:
 
 @dataclass(kw_only=True)
 class DensityPredict(_Use):
-    """Write the mean, the mode, an interval and the effective number of answers for each context.
+    """Write the mean, mode, central interval and effective number of modes of the target for each context.
 
-    The mode is approximated by the mean of the heaviest component. Answers are counted as distinguishable components, of which
-    gng and particles have several for each mode.
+    The mode is approximated by the mean of the heaviest component. The column answers counts distinguishable components, of
+    which gng and particles have several for each mode.
     """
 
     level: float = 0.9

@@ -109,7 +109,7 @@ class Dino(ImageMethod):
         self.head.prototypes.weight.register_hook(self._fix)
 
     def _fix(self, gradient: Tensor) -> Tensor:
-        return gradient * (self.progress >= self.fixed_prototypes)
+        return gradient * (not self.frozen())
 
     def reset_teacher(self) -> None:
         """Gives the student the encoder's weights."""

@@ -173,8 +173,10 @@ def _show_augmentations(rows: list[dict[str, Any]]) -> None:
     body = [["all" if i == 0 else f"no {row['operation']}", *(row[key] for key in keys)] for i, row in enumerate(rows)]
     print(
         "strength: share of a view's variance; unchanged: share of directions that JE keeps as before; "
-        "alignment: share of the class information that JE keeps; of fewer views, so accuracies differ a little"
+        "alignment: share of the class information that JE keeps"
     )
+    if "joint_embedding" in keys:
+        print("this table uses fewer views, so its accuracies differ slightly from those above")
     table("the augmentation", ["", *(HEADS.get(key, key) for key in keys)], body)
 
 

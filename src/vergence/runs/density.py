@@ -131,7 +131,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def predict(model: Any, contexts: np.ndarray, out: Path, *, level: float = 0.9) -> int:
-    """Writes mean, mode, interval and effective number of answers of each context's targets; returns the rows written.
+    """Writes mean, mode, interval and effective number of modes of the target for each context; returns the rows written.
 
     Args:
         model: A fitted conditional model.

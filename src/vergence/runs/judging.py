@@ -130,7 +130,7 @@ class Judged:
         return [*shared, found, *clusters, *also, *([self._about_leaks()] if self.leak else [])]
 
     def _about_leaks(self) -> str:
-        """Returns some of the items that another source holds, and which copies of them are not looked for."""
+        """Returns some of the items that another source holds, and which copies were looked for."""
         some = [f"{name} is {other}" for name, other in zip(self.names, self.leak, strict=True) if other][:LEAKS]
         shown = f"for instance {', '.join(some)}; " if some else ""
         return f"{shown}{self.leak_scope}"
