@@ -32,6 +32,7 @@ MEASURES = {
 }
 SETTING = ("data", "n_train", "corruption", "severity", "strength")
 ENDS = (1, 5)  # severities that a drop is between
+LONGER = 5_000  # training images of the settings on which networks were trained for longer, too
 CLEAR = 0.5  # points; a smaller difference is a tie, as in benchmarks/advice_agreement.py
 ADVICE = {"pixels": "advice on pixels", "patches": "advice on patches"}
 
@@ -46,17 +47,24 @@ def flat(rows: list[Row]) -> Iterator[Row]:
 
 
 def largest(rows: list[Row]) -> list[Row]:
-    """Returns the rows with the most training images of each data set; smaller first runs stay in the ledger."""
-    most: dict[str, int] = {}
+    """Returns the rows with the most training images of each data set; smaller first runs stay in the ledger.
+
+    Longer trainings are left out: they have a table of their own.
+    """
+    rows, most = [row for row in rows if row["n_train"] != LONGER], dict[str, int]()
     for row in rows:
         most[row["data"]] = max(row["n_train"], most.get(row["data"], 0))
     return [row for row in rows if row["n_train"] == most[row["data"]]]
 
 
 def averaged(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
+    """Returns the means of the largest runs; see `means`."""
+    return means(largest(rows))
+
+
+def means(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
     """Returns by setting and paradigm the accuracies, averaged over seeds, and the precision of the trainings."""
-    whole = largest(rows)
-    last = {(*(row[name] for name in SETTING), row["paradigm"], row["seed"]): row for row in flat(whole)}
+    last = {(*(row[name] for name in SETTING), row["paradigm"], row["seed"]): row for row in flat(rows)}
     groups: dict[tuple, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for (*setting, paradigm, _), row in last.items():
         groups[tuple(setting)][paradigm].append(row)
@@ -126,6 +134,36 @@ def drops(rows: list[Row]) -> Table:
             body.append([name, *shown, f"{statistics.mean(values.values()):.1f}", paper])
     columns = [f"{data}, {n:,}: {kind}" for data, n, kind in pairs]
     return ["paradigm", *columns, "mean drop, %", "the paper's mean, ImageNet-100, %"], body
+
+
+def longer(rows: list[Row]) -> Table:
+    """Returns accuracies after fewer and after more epochs, drops without aligned views, and what these add at each severity.
+
+    A gain is that of the largest strength. Paradigms without epochs, the closed forms, have one line.
+    """
+    rows = [row for row in rows if row["n_train"] == LONGER]
+    found = {epochs: means([row for row in rows if row["epochs"] == epochs]) for epochs in {row["epochs"] for row in rows}}
+    cells = sorted({setting[3:] for of in found.values() for setting in of})
+    body = []
+    for data, n, kind in sorted({setting[:3] for of in found.values() for setting in of}):
+        for name in ORDER:
+            for epochs, of in sorted(found.items(), key=lambda pair: pair[0] or 0):
+                values = {cell: one[name]["probe"] for cell in cells if name in (one := of.get((data, n, kind, *cell), {}))}
+                if values:
+                    lost = drop(of, data, n, kind, name)
+                    gains = [gain(values, severity) for severity in ENDS]
+                    shown = [f"{values[cell]:.1f}" if cell in values else "" for cell in cells]
+                    line = [f"{data}, {n:,}", kind, name, str(epochs or ""), *shown, "" if lost is None else f"{lost:.1f}"]
+                    body.append([*line, *("" if one is None else f"{one:+.1f}" for one in gains)])
+    columns = [f"severity {s}, strength {k}" for s, k in cells]
+    gained = [f"gain at severity {s}, points" for s in ENDS]
+    return ["data, images", "corruption", "paradigm", "epochs", *columns, "drop, %", *gained], body
+
+
+def gain(values: dict[tuple[int, int], float], severity: int) -> float | None:
+    """Returns what the largest strength of aligned views adds at a severity, in points; None without both."""
+    own = {strength: value for (s, strength), value in values.items() if s == severity}
+    return own[max(own)] - own[0] if 0 in own and len(own) > 1 else None
 
 
 def helped(rows: list[Row]) -> Table:

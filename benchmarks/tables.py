@@ -269,7 +269,7 @@ PAGES = {
         "corrupted": partial(corruption_table, "accuracies"),
         "clean": partial(corruption_table, "accuracies", measure="clean_probe"),
         "neighbors": partial(corruption_table, "accuracies", measure="knn30"),
-        **{name: partial(corruption_table, name) for name in ("leads", "closed_forms", "drops", "helped", "predicted")},
+        **{name: partial(corruption_table, name) for name in ("leads", "closed_forms", "drops", "helped", "longer", "predicted")},
     },
     ROOT / "docs" / "uncertainty.md": {
         "errors": partial(uncertainty_tables.uncertainty_table, "r_auroc"),

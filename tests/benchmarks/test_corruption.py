@@ -279,7 +279,7 @@ def advice(pixels, patches, **setting):
 
 
 def test_without_rows_there_are_no_lines():
-    for summary in (ct.accuracies, ct.leads, ct.closed_forms, ct.drops, ct.helped, ct.predicted):
+    for summary in (ct.accuracies, ct.leads, ct.closed_forms, ct.drops, ct.helped, ct.longer, ct.predicted):
         assert summary([])[1] == []
 
 
@@ -325,6 +325,26 @@ def test_aligned_views_help_where_the_best_strength_is_better_than_none():
     assert line[:2] == ["byol", "2"]
     assert line[2].startswith("50 % (") and line[3] == "+2.5" and line[4] == "60 %"
     assert line[5].startswith("100 % (") and line[6] == "+3.5" and line[7] == "85 %"
+
+
+def test_longer_trainings_have_a_table_of_their_own():
+    more = {"n_train": ct.LONGER, "epochs": 40}
+    found = [row(probe=50.0, **more), row(severity=5, probe=40.0, **more), row(severity=5, strength=2, probe=47.5, **more)]
+    found += [row(severity=5, probe=39.0, **{**more, "epochs": 5}), closed(60.0, 61.0, n_train=ct.LONGER, epochs=None)]
+    header, body = ct.longer([*found, row(probe=1.0, epochs=5)])
+    assert header[4:] == [
+        *("severity 1, strength 0", "severity 5, strength 0", "severity 5, strength 2", "drop, %"),
+        *("gain at severity 1, points", "gain at severity 5, points"),
+    ]
+    assert body == [
+        ["cifar10, 5,000", "fog", "byol", "5", "", "39.0", "", "", "", ""],
+        ["cifar10, 5,000", "fog", "byol", "40", "50.0", "40.0", "47.5", "20.0", "", "+7.5"],
+        ["cifar10, 5,000", "fog", "patches, joint embedding", "", "60.0", "", "", "", "", ""],
+        ["cifar10, 5,000", "fog", "patches, reconstruction", "", "61.0", "", "", "", "", ""],
+    ]
+    assert ct.longer([row(probe=1.0, epochs=5)])[1] == []
+    for summary in (ct.accuracies, ct.leads, ct.closed_forms, ct.drops, ct.helped, ct.predicted):
+        assert summary(found)[1] == [], "the grid's tables leave them out"
 
 
 def test_leads_are_of_the_best_network_of_each_kind_and_of_closed_forms():
