@@ -12,6 +12,7 @@ import tyro
 
 from vergence.cli import advise, bench, density, options, sample, score, train, use
 from vergence.cli.refusals import in_one_line
+from vergence.utils.allocation import kept_memory
 from vergence.utils.checks import is_out_of_memory
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
@@ -64,7 +65,7 @@ def _run(arguments: list[str]) -> None:
     _require_no_empty(arguments)
     command = _parsed(arguments)
     options.check(command)
-    with _threads(command):
+    with _threads(command), kept_memory():
         RUN[type(command)](command)
 
 

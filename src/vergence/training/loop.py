@@ -26,6 +26,7 @@ from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.training.processes import start_others
+from vergence.utils.allocation import kept_memory
 from vergence.utils.devices import fast_bfloat16
 from vergence.utils.threads import Threads
 
@@ -153,7 +154,7 @@ def fit(
     metrics.load_state(state["metrics"])
     saved, log = time.monotonic(), recorder.log if fabric.is_global_zero else None
     choice = Threads(config.threads, start=state["threads"], eager=True, device=fabric.device, log=log)
-    with stop_signal() as stopped, torch.random.fork_rng(), choice as threads:
+    with stop_signal() as stopped, torch.random.fork_rng(), kept_memory(), choice as threads:
         model.train()
         while step < config.epochs * steps:
             epoch = _epoch(items, config, fabric, step // steps, step % steps, steps)
