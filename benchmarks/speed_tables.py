@@ -20,7 +20,7 @@ def speed_table() -> str:
         setting = f"{row['encoder']}, {row['size']} px, batch {row['batch_size']}, {row['precision']}"
         body.append([what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`vergence {row['measurement']}`"])
     peers = peer_rows()
-    same = ("method", "encoder", "precision", "device", "peer")
+    same = ("method", "encoder", "precision", "batch_size", "device", "peer")
     for row in {tuple(row[key] for key in same): row for row in sorted(peers, key=trained_images)}.values():
         what = f"training here / with {row['peer']}, `{row['method']}`"
         setting = f"{row['encoder']}, 32 px, batch {row['batch_size']}, {row['precision']}; {timed(row)}"
@@ -39,7 +39,7 @@ def speed_table() -> str:
 def peer_rows() -> list[dict]:
     """The last row of ``benchmarks/peers.py`` for each setting and peer; one measured on an idle machine where there is one."""
     found = sorted((row for row in rows("peers") if row["method"]), key=lambda row: not row["note"].startswith(BUSY))
-    same = ("method", "encoder", "precision", "epochs", "device", "peer")  # more images replace fewer
+    same = ("method", "encoder", "precision", "epochs", "batch_size", "device", "peer")  # more images replace fewer
     return list({tuple(row[key] for key in same): row for row in found}.values())
 
 

@@ -2,7 +2,7 @@
 
 glibc's ``malloc`` takes blocks of more than 32 MiB (less, until it has seen one) from the system and returns them once they are
 freed. Activations and gradients of a training step are such blocks, and the system clears each page of a new block at its first
-use: a sixth of the time of a ResNet-18's step of 128 images (`docs/decisions.md`).
+use: 8 % of the time of a ResNet-18's step of 128 images, and a fifth of the small network's step of 256 (`docs/decisions.md`).
 """
 
 import contextlib
