@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import center_crop
+from vergence.utils.allocation import kept_memory
 from vergence.utils.modules import in_evaluation
 from vergence.utils.threads import Threads
 
@@ -47,7 +48,7 @@ def stream(
         x = contexts(unit[1])
         return outcome(x[: max(1, len(x) // 4)])
 
-    with torch.inference_mode(), Threads(device=device) as threads:
+    with torch.inference_mode(), kept_memory(), Threads(device=device) as threads:
         for index, x in threads.over(items.stream(batches(len(items), batch_size), workers=workers), trial=part):
             yield index, outcome(contexts(x))
 
