@@ -245,6 +245,7 @@ PAGES = {
     ROOT / "docs" / "methods_measured.md": {
         "thirty-minutes": partial(methods_table, seconds=1800.0),
         "five-minutes": partial(methods_table, seconds=300.0),
+        "thirty-minutes-published": partial(methods_table, seconds=1800.0, settings=("published",)),
         "five-minutes-published": partial(methods_table, seconds=300.0, settings=("published",)),
         "steps": partial(methods_table, seconds=None),
         "steps-published": partial(methods_table, seconds=None, settings=("published",)),
