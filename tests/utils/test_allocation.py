@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from vergence.data.items import ArrayItems
+from vergence.evaluation import features
 from vergence.utils import allocation
 
 pytestmark = pytest.mark.skipif(allocation._glibc() is None, reason="glibc's malloc only")
@@ -70,4 +73,13 @@ def test_an_error_inside_ends_the_context(monkeypatch):
     with pytest.raises(KeyError), allocation.kept_memory():
         assert len(allocation._open) == 1
         raise KeyError
+    assert allocation._open == []
+
+
+@pytest.mark.parametrize(("batch_size", "kept"), [(4, [True, True]), (8, [False])])
+def test_embeddings_of_several_batches_keep_memory_and_those_of_one_return_none(monkeypatch, batch_size, kept):
+    for name in allocation.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    inside = features.stream(lambda x: bool(allocation._open), ArrayItems(torch.zeros(8, 2)), batch_size=batch_size)
+    assert [answer for _, answer in inside] == kept
     assert allocation._open == []

@@ -1,6 +1,7 @@
 """Embeddings of data by a trained network: in order, in bounded memory, without gradient."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -48,7 +49,8 @@ def stream(
         x = contexts(unit[1])
         return outcome(x[: max(1, len(x) // 4)])
 
-    with torch.inference_mode(), kept_memory(), Threads(device=device) as threads:
+    several = len(items) > batch_size  # a single batch reuses little, and a millisecond or more goes into returning memory
+    with torch.inference_mode(), kept_memory() if several else nullcontext(), Threads(device=device) as threads:
         for index, x in threads.over(items.stream(batches(len(items), batch_size), workers=workers), trial=part):
             yield index, outcome(contexts(x))
 

@@ -35,6 +35,7 @@ from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
 from vergence.training.moments import COLUMNS, ViewSums, principal_directions
+from vergence.utils.allocation import kept_memory
 from vergence.utils.names import quoted
 from vergence.utils.threads import Threads
 
@@ -187,7 +188,7 @@ class _Fit:
         if "fitted" in state:
             self.method.load_state_dict(state["fitted"])
         else:
-            with self.threads:
+            with kept_memory(), self.threads:
                 self._fit(state)
         if self.fabric.is_global_zero:
             self.recorder.save_model(self.method.state_dict())
