@@ -6,6 +6,7 @@ test images with the corruption of the training images unless `clean` is named. 
 precision. The paper's numbers (arXiv:2505.12477, table 1 and appendix D) are marked as such.
 """
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -129,9 +130,8 @@ def drops(rows: list[Row]) -> Table:
             if (lost := drop(found, *pair, name)) is not None:
                 values[pair] = lost
         if values:
-            shown = [f"{values[pair]:.1f}" if pair in values else "" for pair in pairs]
             paper = f"{PAPER_DROPS[name]:.1f}" if name in PAPER_DROPS else ""
-            body.append([name, *shown, f"{statistics.mean(values.values()):.1f}", paper])
+            body.append([name, *(shown(values.get(pair)) for pair in pairs), f"{statistics.mean(values.values()):.1f}", paper])
     columns = [f"{data}, {n:,}: {kind}" for data, n, kind in pairs]
     return ["paradigm", *columns, "mean drop, %", "the paper's mean, ImageNet-100, %"], body
 
@@ -143,21 +143,25 @@ def longer(rows: list[Row]) -> Table:
     """
     rows = [row for row in rows if row["n_train"] == LONGER]
     found = {epochs: means([row for row in rows if row["epochs"] == epochs]) for epochs in {row["epochs"] for row in rows}}
-    cells = sorted({setting[3:] for of in found.values() for setting in of})
+    settings = sorted({setting for of in found.values() for setting in of})
+    pairs, cells = dict.fromkeys(setting[:3] for setting in settings), sorted({setting[3:] for setting in settings})
     body = []
-    for data, n, kind in sorted({setting[:3] for of in found.values() for setting in of}):
-        for name in ORDER:
-            for epochs, of in sorted(found.items(), key=lambda pair: pair[0] or 0):
-                values = {cell: one[name]["probe"] for cell in cells if name in (one := of.get((data, n, kind, *cell), {}))}
-                if values:
-                    lost = drop(of, data, n, kind, name)
-                    gains = [gain(values, severity) for severity in ENDS]
-                    shown = [f"{values[cell]:.1f}" if cell in values else "" for cell in cells]
-                    line = [f"{data}, {n:,}", kind, name, str(epochs or ""), *shown, "" if lost is None else f"{lost:.1f}"]
-                    body.append([*line, *("" if one is None else f"{one:+.1f}" for one in gains)])
+    for pair, name, epochs in itertools.product(pairs, ORDER, sorted(found, key=lambda epochs: epochs or 0)):
+        of = {setting: one for setting, one in found[epochs].items() if setting[:3] == pair and name in one}
+        if of:
+            values = {setting[3:]: one[name]["probe"] for setting, one in of.items()}
+            changes = [shown(drop(of, *pair, name)), *(shown(gain(values, severity), "+.1f") for severity in ENDS)]
+            data, n, kind = pair
+            accuracies = [shown(values.get(cell)) for cell in cells]
+            body.append([f"{data}, {n:,}", kind, name, str(epochs or ""), *accuracies, *changes])
     columns = [f"severity {s}, strength {k}" for s, k in cells]
     gained = [f"gain at severity {s}, points" for s in ENDS]
     return ["data, images", "corruption", "paradigm", "epochs", *columns, "drop, %", *gained], body
+
+
+def shown(value: float | None, form: str = ".1f") -> str:
+    """Returns a number in a format; nothing for none."""
+    return "" if value is None else format(value, form)
 
 
 def gain(values: dict[tuple[int, int], float], severity: int) -> float | None:
@@ -210,7 +214,7 @@ def closed_forms(rows: list[Row]) -> Table:
         own = {setting[3:]: of for setting, of in found.items() if setting[:3] == (data, n, kind)}
         leads = [", ".join(f"{lead(own[s, k]):+.1f}" for k in strengths if (s, k) in own) for s in ENDS]
         lost = [drop(found, data, n, kind, name) for name in PATCHES.values()]
-        body.append([f"{data}, {n:,}", kind, *leads, *("" if one is None else f"{one:.1f}" for one in lost)])
+        body.append([f"{data}, {n:,}", kind, *leads, *map(shown, lost)])
     aligned = f"strengths {', '.join(map(str, strengths))}"
     columns = [f"lead at severity {s}, points; {aligned}" for s in ENDS]
     return ["data, images", "corruption", *columns, "joint embedding's drop, %", "reconstruction's drop, %"], body
