@@ -30,7 +30,6 @@ from vergence.data.views import ImageViews
 from vergence.training import build, loop
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
-from vergence.utils.threads import using
 
 SETTINGS = {  # name -> number of threads (None: chosen by measuring), whether the competitor runs
     "one alone": (1, False),
@@ -109,7 +108,8 @@ def main() -> None:
     decisions: dict[str, list[str]] = {name: [] for name in SETTINGS}
     for _ in range(a.rounds):
         for name, (threads, beside) in SETTINGS.items():
-            with using(most), competitor(beside):
+            torch.set_num_threads(most)
+            with competitor(beside):
                 views_per_second, lines = rate(threads, a.seconds, a.batch_size)
             found[name].append(views_per_second)
             decisions[name] += lines
@@ -129,8 +129,8 @@ def main() -> None:
         "decisions": decisions,
         "ratios": {name: round(value, 3) for name, value in ratios.items()},
     }
-    with using(most):
-        ledger.add(a.out, ledger.row(values, seed=0), shown=("ratios",))
+    torch.set_num_threads(most)
+    ledger.add(a.out, ledger.row(values, seed=0), shown=("ratios",))
 
 
 if __name__ == "__main__":

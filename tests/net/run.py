@@ -88,7 +88,17 @@ def commands(out):
         ],
         "density": [
             ["density", "fit", "table.csv", "--target", "target", "--out", str(out / "density.safetensors")],
-            ["density", "fit", "table.csv", "--target", "target", "--model", "mixture", "--out", str(out / "density_em.safetensors")],
+            [
+                "density",
+                "fit",
+                "table.csv",
+                "--target",
+                "target",
+                "--model",
+                "mixture",
+                "--out",
+                str(out / "density_em.safetensors"),
+            ],
             ["density", "predict", str(out / "density.safetensors"), "new.csv", "--out", str(out / "density_predicted.csv")],
         ],
         "advice": [["advise", "images.npz", "--draws", "20", "--out", str(out / "advice")]],

@@ -17,7 +17,6 @@ from vergence.runs.findings import write_folder_page
 from vergence.runs.folder import score_folder
 from vergence.runs.folder_levels import FolderLevels
 from vergence.runs.leaks import leaked
-from vergence.utils.threads import fixed
 
 pytestmark = pytest.mark.float32
 
@@ -198,16 +197,15 @@ def test_a_job_that_is_stopped_goes_on_and_writes_the_same_bytes(tmp_path, monke
         return levels(self, x)
 
     monkeypatch.setattr(folder.FolderLevels, "forward", counted)
-    with fixed(torch.get_num_threads()):  # a choice of threads would repeat batches
-        score_folder(tmp_path / "x.npy", tmp_path / "whole.csv")
-        whole = sum(computed)
-        for limits["stop"] in (800, 500):
-            computed.clear()
-            with pytest.raises(KeyboardInterrupt):
-                score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
-        limits["stop"] = 0
+    score_folder(tmp_path / "x.npy", tmp_path / "whole.csv")
+    whole = sum(computed)
+    for limits["stop"] in (800, 500):
         computed.clear()
-        score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
+        with pytest.raises(KeyboardInterrupt):
+            score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
+    limits["stop"] = 0
+    computed.clear()
+    score_folder(tmp_path / "x.npy", tmp_path / "s.csv")
     assert 0 < sum(computed) <= whole - 1024
     for ending in ("", ".html"):
         first, again = ((tmp_path / f"{name}.csv{ending}").read_text() for name in ("whole", "s"))

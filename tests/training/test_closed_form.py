@@ -23,7 +23,7 @@ from vergence.runs.description import note_closed_form
 from vergence.training import closed_form, loop, moments, patches_recipes, recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
-from vergence.utils.threads import using
+from vergence.utils.resources import resources
 
 TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches", "encoder": TINY, "device": "cpu"}
@@ -228,20 +228,9 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypat
         return project(self, *arguments)
 
     monkeypatch.setattr(closed_form._Fit, "_projected", counted)
-    with using(2):
+    with resources(2):
         vergence.train("digits", out=tmp_path / "run", threads=1, **QUICK, calibration_share=0.0)
-    assert used == {1} and "1 thread (as requested)" in (tmp_path / "run" / "log.txt").read_text()
-
-
-@pytest.mark.float32
-def test_trials_of_threads_have_an_image_also_where_blocks_are_small(tmp_path, monkeypatch):
-    monkeypatch.setattr("vergence.utils.threads.PATIENCE", 0.0)
-    monkeypatch.setattr(closed_form, "PIXELS", 1)  # as of very large images
-    seen, project = [], closed_form._Fit._projected
-    monkeypatch.setattr(closed_form._Fit, "_projected", lambda self, x, *rest: seen.append(len(x)) or project(self, x, *rest))
-    with using(2):
-        vergence.train("digits", out=tmp_path / "run", limit=60, calibration_share=0.0, **QUICK)
-    assert min(seen) == 1 and max(seen) == 4 and "chosen by measuring" in (tmp_path / "run" / "log.txt").read_text()
+    assert used == {1}
 
 
 @pytest.mark.float32

@@ -12,7 +12,6 @@ import tyro
 
 from vergence.cli import advise, bench, density, options, sample, score, train, use
 from vergence.cli.refusals import in_one_line
-from vergence.utils.allocation import kept_memory
 from vergence.utils.checks import is_out_of_memory
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
@@ -65,7 +64,7 @@ def _run(arguments: list[str]) -> None:
     _require_no_empty(arguments)
     command = _parsed(arguments)
     options.check(command)
-    with _threads(command), kept_memory():
+    with _resources(command):
         RUN[type(command)](command)
 
 
@@ -93,14 +92,14 @@ def _parsed(arguments: list[str]) -> Any:
         raise
 
 
-def _threads(command: Any) -> AbstractContextManager[None]:
-    """Returns a context with the number of threads that a command was given."""
-    number = getattr(getattr(command, "density", command), "threads", None)
-    if number is None:
+def _resources(command: Any) -> AbstractContextManager[None]:
+    """Returns a context with the threads and the memory of a command that computes."""
+    command = getattr(command, "density", command)
+    if not hasattr(command, "threads"):
         return nullcontext()
-    from vergence.utils.threads import fixed
+    from vergence.utils.resources import resources
 
-    return fixed(number)
+    return resources(command.threads, measure=getattr(command, "devices", None) in (None, 1))
 
 
 def _require_no_empty(arguments: list[str]) -> None:

@@ -1,17 +1,14 @@
 """Embeddings of data by a trained network: in order, in bounded memory, without gradient."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import center_crop
-from vergence.utils.allocation import kept_memory
 from vergence.utils.modules import in_evaluation
-from vergence.utils.threads import Threads
 
 __all__ = ["collect", "stream"]
 
@@ -29,8 +26,6 @@ def stream(
 ) -> Iterator[tuple[Tensor, T]]:
     """Yields the indices of the items read and the function of their batch, in the items' order, without unreadable items.
 
-    The number of threads is chosen by measuring (`vergence.utils.threads.Threads`), for which the function is repeated on parts.
-
     Args:
         function: Function of a batch (B, ...) on ``device``.
         items: Items to read.
@@ -45,13 +40,8 @@ def stream(
         x = x if size is None or x.ndim != 4 else center_crop(x, size).to(memory_format=torch.channels_last)
         return function(x)
 
-    def part(unit: tuple[Tensor, Any]) -> T:
-        x = contexts(unit[1])
-        return outcome(x[: max(1, len(x) // 4)])
-
-    several = len(items) > batch_size  # a single batch reuses little, and a millisecond or more goes into returning memory
-    with torch.inference_mode(), kept_memory() if several else nullcontext(), Threads(device=device) as threads:
-        for index, x in threads.over(items.stream(batches(len(items), batch_size), workers=workers), trial=part):
+    with torch.inference_mode():
+        for index, x in items.stream(batches(len(items), batch_size), workers=workers):
             yield index, outcome(contexts(x))
 
 

@@ -15,13 +15,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from vergence.data.items import Items, PairItems, spaced
-from vergence.data.pixels import to_unit
 from vergence.linear.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
 from vergence.utils.checks import is_count, require_choice, require_count, require_numbers, shown
 from vergence.utils.devices import as_device
 from vergence.utils.distributed import several
-from vergence.utils.threads import Threads
 
 __all__ = ["MOST_DRAWS", "RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
 
@@ -264,7 +262,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         return X, y
 
     def _absorb(self, state: State, X: Any, y: Any) -> None:
-        sampler, device = self._sampler, as_device(self.device)
+        sampler = self._sampler
         if y is not None:
             self._targets(state, y)  # all classes, in one order on every process
         indexed = isinstance(X, (Items, np.ndarray, Tensor))
@@ -275,13 +273,12 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
             else:
                 raw = as_tensor(X[some.numpy()])
             self._keep(state, raw, self._targets(state, None if y is None else y[some.numpy()]))
-        with Threads(device=device) as threads:
-            self._absorb_blocks(state, blocks(X, y), threads, keep=not indexed)
+        self._absorb_blocks(state, blocks(X, y), keep=not indexed)
 
-    def _absorb_blocks(self, state: State, read: Iterable[tuple[int, Tensor, Any]], threads: Threads, *, keep: bool) -> None:
+    def _absorb_blocks(self, state: State, read: Iterable[tuple[int, Tensor, Any]], *, keep: bool) -> None:
         """Adds blocks to the sums; ``keep`` says whether some of their items are kept for the Monte Carlo error."""
         sampler, device, start = self._sampler, as_device(self.device), state.block
-        for b, items, targets in read if sampler is not None else threads.over(read, trial=lambda block: _pass(block[1])):
+        for b, items, targets in read:
             raw = items.to(device)
             x, t = flat(raw, sampler), self._targets(state, targets)
             if state.sums is None:
@@ -293,7 +290,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
                 continue
             views: Iterable[Tensor] = ()
             if sampler is not None:
-                views = threads.over(draw(raw, sampler, self.n_draws, state.seed, start + b), trial=_pass)
+                views = draw(raw, sampler, self.n_draws, state.seed, start + b)
             state.sums.add(x, views, None if t is None else t.to(device))
             state.block = start + b + 1
 
@@ -373,12 +370,6 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         assert self._sampler is not None
         views = torch.stack(list(draw(raw, self._sampler, self.n_draws, seed, number))).double()
         return views - moments.mean_seen if self.center else views
-
-
-def _pass(x: Tensor) -> Tensor:
-    """Returns the product that sums over a block (B, ...) or its views consist of, of a quarter of it: for trials."""
-    part = to_unit(x[: len(x) // 4 or len(x)]).flatten(1)
-    return part.T @ part
 
 
 def _are_batches(X: Any) -> bool:

@@ -35,7 +35,6 @@ from vergence.utils.devices import describe_device
 from vergence.utils.files import require_parent
 from vergence.utils.names import quoted
 from vergence.utils.terminal import bar, table
-from vergence.utils.threads import fixed
 from vergence.utils.version import environment
 
 __all__ = ["bench"]
@@ -96,11 +95,10 @@ def bench(
     settings = {"optimizer": "sgd", "precision": precision, "device": device, "knn_every": 0, "checkpoint_seconds": 1e9}
     fit = FitConfig(epochs=1, batch_size=batch_size, **settings)  # type: ignore[arg-type]
     fabric = loop.launch(fit)
-    with fixed(torch.get_num_threads()):  # both sides of a ratio use as many
-        if what == "objective":
-            row = _objective_row(encoder, objective, size, dim, rounds, fit, fabric)
-        else:
-            row = _ratio_row(what, ModelConfig(encoder=encoder, objective=objective), size, rounds, fit, fabric)
+    if what == "objective":
+        row = _objective_row(encoder, objective, size, dim, rounds, fit, fabric)
+    else:
+        row = _ratio_row(what, ModelConfig(encoder=encoder, objective=objective), size, rounds, fit, fabric)
     if out is not None:
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -27,7 +27,6 @@ from vergence.training.folder import CLOSED_FORM, RunFolder, holds_run
 from vergence.training.records import Weights
 from vergence.utils import terminal
 from vergence.utils.files import explained
-from vergence.utils.threads import fixed
 
 __all__ = ["closed_form", "encoder_of", "forget", "targets"]
 
@@ -75,8 +74,7 @@ def targets(fabric: Any, method: Method, items: Items, own: RunFolder) -> Array:
             with explained(part, "free space, then go on with --resume"):
                 _reserve(part, shape)
         fabric.barrier()
-        with fixed(own.config.fit.threads):
-            _fill(fabric, part, method.encoder, items, own)
+        _fill(fabric, part, method.encoder, items, own)
         fabric.barrier()
         if fabric.is_global_zero:
             part.replace(file)

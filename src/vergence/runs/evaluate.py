@@ -39,6 +39,7 @@ from vergence.training.records import (
 from vergence.utils import terminal
 from vergence.utils.checks import shown
 from vergence.utils.files import explained, replacing
+from vergence.utils.resources import resources
 
 __all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
 
@@ -51,6 +52,7 @@ Features = dict[str, Tensor]  # name of a representation -> (N, D)
 Kept = tuple[Tensor, Tensor]  # masks of the training and the test items whose label training kept
 
 
+@resources()
 def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Evaluation:
     """Evaluates a run and writes ``evaluation.json`` and ``examples.npz``.
 

@@ -22,7 +22,6 @@ from vergence.training import calibration, closed_form
 from vergence.training.folder import RunFolder
 from vergence.utils import terminal
 from vergence.utils.modules import in_evaluation
-from vergence.utils.threads import fixed
 
 __all__ = ["dictionary", "fit_and_save", "loaded_or_fitted", "opened", "training_items"]
 
@@ -50,7 +49,7 @@ def fit_and_save(folder: RunFolder, method: Method, opened: Data, device: torch.
 
 def _in_evaluation(folder: RunFolder, method: Method, opened: Data, device: torch.device) -> RunDetector:
     """Returns the detector of a method in evaluation mode; its modes are restored."""
-    with in_evaluation(method), fixed(torch.get_num_threads()):  # the training has chosen
+    with in_evaluation(method):
         return _fitted(folder, method, opened, device)
 
 

@@ -24,6 +24,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import require_within
 from vergence.utils.files import require_table
 from vergence.utils.parts import keep_parts
+from vergence.utils.resources import resources
 
 if TYPE_CHECKING:
     from vergence.runs.run import Run
@@ -34,6 +35,7 @@ EVERY = 1024  # items of a part
 WHOLE = 0.99  # share of an image that is judged, from which on nothing is said of the rest
 
 
+@resources()
 def score_folder(
     source: str | Path | Items,
     out: str | Path | None = None,

@@ -23,6 +23,7 @@ from vergence.utils import terminal
 from vergence.utils.checks import shown
 from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
+from vergence.utils.resources import resources
 
 __all__ = ["describe", "train"]
 
@@ -81,7 +82,8 @@ def train(
         with run_lock(out):  # refused before the data is read; held again below
             pass
     suit = None if resume or recipe or isinstance(source, RunConfig) else partial(suited, config, source, settings)
-    with together(out) if several else nullcontext(), enough_memory("lower size, batch_size or the network's widths"):
+    enough = enough_memory("lower size, batch_size or the network's widths")
+    with together(out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
         return _train(out, config, resume, trust_code, suit, settings)
 
 

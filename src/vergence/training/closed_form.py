@@ -35,9 +35,8 @@ from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
 from vergence.training.moments import COLUMNS, ViewSums, principal_directions
-from vergence.utils.allocation import kept_memory
 from vergence.utils.names import quoted
-from vergence.utils.threads import Threads
+from vergence.utils.resources import resources
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -181,14 +180,12 @@ class _Fit:
         state = self.recorder.load_checkpoint() or {"step": 0}
         _require_state(state, self.method, self.maps)
         self.step = state["step"]
-        log = self.recorder.log if self.fabric.is_global_zero else None
-        self.threads = Threads(self.config.fit.threads, start=state.get("threads"), device=self.fabric.device, log=log)
         if self.fabric.is_global_zero:
             self.recorder.drop_rows_after(self.step)
         if "fitted" in state:
             self.method.load_state_dict(state["fitted"])
         else:
-            with kept_memory(), self.threads:
+            with resources(self.config.fit.threads or state.get("threads"), measure=self.fabric.world_size == 1):
                 self._fit(state)
         if self.fabric.is_global_zero:
             self.recorder.save_model(self.method.state_dict())
@@ -249,12 +246,7 @@ class _Fit:
         def project(i: int, x: Tensor, j: int) -> Tensor:
             return self._projected(x.to(self.fabric.device), i, j, mean, V)
 
-        def trial(unit: tuple[int, tuple[Tensor, Tensor]]) -> None:
-            i, (_, x) = unit
-            if len(x):  # some of which can be read
-                project(i, x[: max(1, self.block // 8)], 0)
-
-        for i, (_, x) in self.threads.over(stream, trial=trial):
+        for i, (_, x) in stream:
             if len(x):
                 sums.add([project(i, x, j) for j in range(self.settings.views)])
             self.progress(len(x) * self.settings.views * world, "joint embedding")
@@ -325,7 +317,7 @@ class _Fit:
         if not self.fabric.is_global_zero:
             return
         maps = self.maps.state_dict()
-        threads = self.threads.settled
+        threads = torch.get_num_threads()
         self.recorder.save_checkpoint({"model": {}, "optimizer": {}, "step": step, "threads": threads, **maps, **state})
         if step <= 2:
             self._row(("dictionary", "directions")[step - 1], step)

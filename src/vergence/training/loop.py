@@ -5,7 +5,6 @@ sample what one process would: each samples for the whole batch and takes its pa
 """
 
 import contextlib
-import copy
 import hashlib
 import logging
 import os
@@ -26,9 +25,8 @@ from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.training.processes import start_others
-from vergence.utils.allocation import kept_memory
 from vergence.utils.devices import fast_bfloat16
-from vergence.utils.threads import Threads
+from vergence.utils.resources import resources
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,7 +42,6 @@ __all__ = [
     "stop_signal",
 ]
 
-TRIAL = 32  # items of a trial of the number of threads
 AGREE_EVERY = 10  # steps between two agreements of several processes on whether to stop
 
 
@@ -152,13 +149,11 @@ def fit(
     items = items.to(fabric.device) if isinstance(items, ArrayItems | PairItems) else items
     metrics = Metrics(recorder, method, config, steps, first=fabric.is_global_zero, monitor=monitor, warn=warn)
     metrics.load_state(state["metrics"])
-    saved, log = time.monotonic(), recorder.log if fabric.is_global_zero else None
-    choice = Threads(config.threads, start=state["threads"], eager=True, device=fabric.device, log=log)
-    with stop_signal() as stopped, torch.random.fork_rng(), kept_memory(), choice as threads:
+    saved, computing = time.monotonic(), resources(config.threads or state["threads"], measure=fabric.world_size == 1)
+    with stop_signal() as stopped, torch.random.fork_rng(), computing:
         model.train()
         while step < config.epochs * steps:
-            epoch = _epoch(items, config, fabric, step // steps, step % steps, steps)
-            for x in threads.over(epoch, trial=_trial(method.encoder, views, fabric)):
+            for x in _epoch(items, config, fabric, step // steps, step % steps, steps):
                 set_learning_rate(optimizer, learning_rate(config, step, steps))
                 method.before_step(step / (config.epochs * steps))
                 torch.manual_seed(seed_of(config.seed, "noise", step))
@@ -174,13 +169,13 @@ def fit(
                     progress(step, metrics.row)
                 stop = _agreed(stopped, fabric, step)
                 if fabric.is_global_zero and (stop or time.monotonic() - saved > config.checkpoint_seconds) and metrics.finite():
-                    recorder.save_checkpoint(_state(method, optimizer, step, metrics, threads))
+                    recorder.save_checkpoint(_state(method, optimizer, step, metrics))
                     saved = time.monotonic()
                 if stop:
                     raise Interrupted(stop, step)
     fabric.barrier()
     if fabric.is_global_zero:
-        recorder.save_checkpoint(_state(method, optimizer, step, metrics, threads))
+        recorder.save_checkpoint(_state(method, optimizer, step, metrics))
         recorder.save_model(method.state_dict())
 
 
@@ -242,9 +237,9 @@ def require_batches(n: int, config: FitConfig) -> int:
     return n // config.batch_size
 
 
-def _state(method: Method, optimizer: torch.optim.Optimizer, step: int, metrics: Metrics, threads: Threads) -> dict[str, Any]:
+def _state(method: Method, optimizer: torch.optim.Optimizer, step: int, metrics: Metrics) -> dict[str, Any]:
     state = {"model": method.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    return state | {"metrics": metrics.state(), "threads": threads.settled}
+    return state | {"metrics": metrics.state(), "threads": torch.get_num_threads()}
 
 
 def _epoch(items: Items, config: FitConfig, fabric: "Fabric", epoch: int, start: int, steps: int) -> Iterator[Any]:
@@ -265,20 +260,6 @@ def _views(method: Method, views: Views | None, x: Any, config: FitConfig, fabri
     part = slice(fabric.global_rank * n, (fabric.global_rank + 1) * n)
     draws = inputs.draw(config.batch_size, generator)
     return inputs.apply(x, tuple({name: draw[part] for name, draw in drawn.items()} for drawn in draws))
-
-
-def _trial(encoder: nn.Module, views: Views | None, fabric: "Fabric") -> Callable[[Any], None]:
-    """Returns what stands for a step in trials: both passes of a copy of the encoder on some items of a batch."""
-
-    def work(x: Any) -> None:
-        generator = torch.Generator().manual_seed(0)
-        part = contexts(x)[:TRIAL] if views is None else views(contexts(x)[:TRIAL], generator)
-        network = copy.deepcopy(encoder).requires_grad_()  # that of a teacher has no gradient
-        with fabric.autocast():
-            z = network(part.to(next(network.parameters()).dtype))
-        z.float().square().mean().backward()
-
-    return work
 
 
 def _gather(fabric: "Fabric") -> Callable[[Tensor], Tensor]:

@@ -36,7 +36,6 @@ from vergence.densities.em.structures import (
 from vergence.densities.gaussian import LOG_2PI
 from vergence.utils.checks import require_at_least, require_choice, require_count
 from vergence.utils.distributed import rank_and_size
-from vergence.utils.threads import Threads
 
 __all__ = [
     "Data",
@@ -83,11 +82,6 @@ class Data:
                 block = slice(first, first + rows)
                 x = (self.X[block].to(self.device, torch.float64) - origin).to(dtype)
                 yield block, x, None if self.weights is None else self.weights[block].to(self.device, dtype)
-
-    @functools.cached_property
-    def threads(self) -> Threads:
-        """Chooses the number of threads by measuring while `run` works on the items."""
-        return Threads(device=self.device)
 
     def suits_float32(self) -> bool:
         """Returns whether float32 resolves the items: variances well inside its range, and not dominated by outliers."""
@@ -212,11 +206,7 @@ def _sums(data: Data, structure: Structure, prepared: object, mixture: Mixture, 
     lowest, item = wide.new_full((R,), float("inf")), torch.zeros(R, dtype=torch.long, device=wide.device)
     sums = Sums(wide.new_zeros(R * K), wide.new_zeros(R * K, D), structure.zeros(prepared), wide.new_zeros(R), lowest, item)
 
-    def trial(unit: tuple[slice, Tensor, Tensor | None]) -> Tensor:
-        x = unit[1][: len(unit[1]) // 4 + 1]
-        return structure.second(prepared, x, weigh(slice(unit[0].start, unit[0].start + len(x)), x)[1].flatten(0, 1))
-
-    for block, x, w in data.threads.over(data.blocks(structure.rows(R * K, D), dtype), trial):
+    for block, x, w in data.blocks(structure.rows(R * K, D), dtype):
         lp, r = weigh(block, x)
         low, at = lp.min(-1)
         sums.lowest_item = torch.where(low < sums.lowest, at + block.start, sums.lowest_item)
@@ -324,11 +314,10 @@ def run(
     loop = _Loop(data, structure, initial, tol, reg, reseed, report, previous_bound)
     for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
         loop.activate(max_iter if dtype == torch.float64 else max_iter - 1)
-        with data.threads:
-            while loop.active:
-                loop.step(dtype)
-                if progress is not None:
-                    progress(max(bounds[-1] for bounds in loop.bounds))
+        while loop.active:
+            loop.step(dtype)
+            if progress is not None:
+                progress(max(bounds[-1] for bounds in loop.bounds))
     return Outcome(loop.mixture, loop.bounds, loop.converged, loop.reseeded)
 
 

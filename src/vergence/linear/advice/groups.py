@@ -20,7 +20,6 @@ from vergence.linear.base import covariance_of
 from vergence.linear.moments import Moments, Sums
 from vergence.linear.reading import Augmentation, blocks, draw, flat
 from vergence.linear.solutions import joint_embedding, reconstruction
-from vergence.utils.threads import Threads
 
 __all__ = ["EVERY", "FOLDS", "GROUPS", "Advance", "GroupedItems", "Solution", "collect", "folds", "half_samples", "overlap"]
 __all__ += ["under", "without"]
@@ -232,16 +231,12 @@ class _Reader:
 
     def __call__(self, items: Items, dealt: Tensor) -> Any:
         """Yields (coordinates (B, r), their numbers (B,), the sum of squares of all their features) of each block."""
-        with Threads(device=self.device) as threads:
-            yield from self._added(items, dealt, threads)
-
-    def _added(self, items: Items, dealt: Tensor, threads: Threads) -> Any:
         for b, raw, numbers in blocks(items, np.arange(len(items))):
             raw = raw.to(self.device)
             full, at = flat(raw, self.sampler).to(self.basis.mean.dtype), torch.from_numpy(np.asarray(numbers))
             x = self.basis(full)
             drawn = draw(raw, self.sampler, self.draws, self.seed, b) if self.sampler else ()
-            views = [self.basis(v) for v in threads.over(drawn, trial=self.basis)]
+            views = [self.basis(v) for v in drawn]
             for g in range(GROUPS):
                 mine = (dealt[at] == g).nonzero().flatten().to(self.device)
                 if len(mine):
