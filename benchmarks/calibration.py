@@ -17,7 +17,7 @@ which are of the photographs that it was trained on.
 The rate of errors is the mean of the false-discovery proportion. All splits of a setting share their images and one fit, so
 standard errors are those of the splits, not of other images. ``fewest`` is the number of items that have to be reported
 before any can be (`vergence.detection.reportable`), ``drift`` the p-value of the question whether the typical images of the two
-parts differ (`vergence.detection.drift`).
+parts differ (`vergence.detection.bounds.drift_of_counts`).
 """
 
 import argparse
@@ -38,11 +38,12 @@ from sklearn.metrics import roc_auc_score
 import vergence
 from vergence.data.arrays import from_array
 from vergence.data.sources import open_data
-from vergence.detection import default_detector, drift, p_values, reportable, select
+from vergence.detection import default_detector, p_values, reportable, select
+from vergence.detection.bounds import drift_of_counts
 from vergence.runs.demo import write_pairs
 
 LEVELS = (0.05, 0.1, 0.2)
-METHODS = ("bh", "storey")
+METHODS = ("bh",)
 FOREIGN = {
     "cifar10": ("cifar100", "omniglot", "inverted", "fashion_mnist", "mnist", "noise", "blurred"),
     "fashion_mnist": ("cifar10", "omniglot", "inverted", "mnist", "noise", "blurred"),
@@ -64,7 +65,7 @@ def judged(calibration: np.ndarray, typical: np.ndarray, odd: np.ndarray) -> dic
     for method in METHODS:
         found[method] = {}
         for level in LEVELS:
-            flags = select(p, level, method)
+            flags = select(p, level)
             false, reported = int(flags[: len(typical)].sum()), int(flags.sum())
             found[method][str(level)] = (false / max(1, reported), (reported - false) / len(odd), reported)
     return found
@@ -123,7 +124,9 @@ def measured(
     whole = first if second is None else second
     auroc = roc_auc_score(np.r_[np.zeros(len(whole)), np.ones(len(odd))], np.r_[whole, odd])
     fewest = {str(a): reportable(calibration, items, a).fewest for a in LEVELS}
-    moved = None if second is None else round(drift(p_values(first, second), len(first)).p_value, 4)
+    n = len(first)
+    ranks = None if second is None else np.rint((n + 1) * p_values(first, second)).astype(np.int64)
+    moved = None if ranks is None else round(drift_of_counts(np.bincount(ranks, minlength=n + 2)).p_value, 4)
     return {"auroc": round(float(auroc), 4), "unusual": unusual, "fewest": fewest, "drift": moved, "found": by}
 
 

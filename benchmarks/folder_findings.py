@@ -30,7 +30,6 @@ from torchvision.datasets import CIFAR10, MNIST, FashionMNIST
 
 from vergence.data.items import ArrayItems
 from vergence.detection import (
-    exact_duplicates,
     flags,
     leaks,
     measure,
@@ -114,7 +113,8 @@ def duplicates(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
     alone = near_duplicates(embedding(every), threshold=rule.threshold)
     near = near_duplicates(embedding(every), perceptual_hash(every), threshold=rule.threshold)
     found = {tuple(pair) for pair in near.pairs.tolist()}
-    exact = {(int(a), int(b)) for group in exact_duplicates(every) for a in group for b in group if a < b}
+    same = np.unique(every.flatten(1).numpy(), axis=0, return_inverse=True)[1].reshape(-1)
+    exact = [(a, b) for a in range(len(same)) for b in (a + 1 + np.flatnonzero(same[a + 1 :] == same[a])).tolist()]
     right = [(i, n + i) in found for i in range(copies)]
     values = {"part": "duplicates", "items": n, "planted": copies, "found": sum(right), "threshold": round(rule.threshold, 4)}
     values |= {"others": len(found) - sum(right), "exact": len(exact), "pairs without hash": len(alone)}

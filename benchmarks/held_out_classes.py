@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.metrics import roc_auc_score
 
-from vergence.detection import GaussianDetector, MixtureDetector, NeighborDetector, SubspaceDetector, default_detector
+from vergence.detection import GaussianDetector, MixtureDetector, NeighborDetector, default_detector
 
 SETS = {"iris": load_iris, "wine": load_wine, "breast_cancer": load_breast_cancer, "digits": load_digits}
 
@@ -38,13 +38,11 @@ def detectors(seed: int) -> dict[str, Any]:
         "default_detector()": default_detector(),
         'default_detector(["inputs"])': default_detector(["inputs"], columns={"inputs": slice(None)}),
         "GaussianDetector": GaussianDetector(),
-        "SubspaceDetector": SubspaceDetector(),
         "MixtureDetector": MixtureDetector(),
         "NeighborDetector": NeighborDetector(),
     }
     raw = {
         "GaussianDetector": GaussianDetector(standardize=False),
-        "SubspaceDetector": SubspaceDetector(standardize=False),
         "NeighborDetector": NeighborDetector(standardize=False),
         **detection_peers.of_pyod(seed, standardize=False),
     }

@@ -8,23 +8,28 @@ import torch
 from scipy import stats
 
 from vergence.detection import certify, fpr_threshold, needed_for_fpr, p_values, simultaneous_bounds
-from vergence.detection.parts.urn import counts_of, null_counts, rank_grid, tail
+from vergence.detection.bounds import count_tail, drift_of_counts, null_counts, rank_grid
 
 
 def rng():
     return np.random.default_rng(0)
 
 
+def counts(p, n):
+    """Returns how many p-values are k / (n + 1), for k = 0..n + 1."""
+    return np.bincount(np.rint(p * (n + 1)).astype(int), minlength=n + 2)
+
+
 def test_the_sampled_law_is_that_of_conformal_p_values():
     """Counts at several ranks, jointly: grid sampling against p-values of exchangeable scores."""
     n, m, ranks, r = 19, 12, np.array([1, 3, 10]), rng()
     sampled = null_counts(n, m, ranks, 20_000, r)
-    direct = np.array([counts_of(p_values(x[:n], x[n:]), n, ranks) for x in r.normal(size=(4000, n + m))])
+    direct = np.array([np.cumsum(counts(p_values(x[:n], x[n:]), n))[ranks] for x in r.normal(size=(4000, n + m))])
     for a, b in ((0, 0), (0, 1), (1, 2), (2, 2)):
         found, expected = (sampled[:, a] * sampled[:, b]).mean(), direct[:, a] * direct[:, b]
         assert abs(found - expected.mean()) < 4 * expected.std() * (1 / 4000 + 1 / 20_000) ** 0.5
-    np.testing.assert_allclose(tail(n, m, 3), stats.betabinom(m, 3, n - 2).sf(np.arange(m + 1) - 1), atol=1e-12)
-    assert abs((sampled[:, 1] >= 4).mean() - tail(n, m, 3)[4]) < 0.01
+    np.testing.assert_allclose(count_tail(n, m, 3), stats.betabinom(m, 3, n - 2).sf(np.arange(m + 1) - 1), atol=1e-12)
+    assert abs((sampled[:, 1] >= 4).mean() - count_tail(n, m, 3)[4]) < 0.01
 
 
 @pytest.mark.parametrize(("n", "m", "odd"), [(100, 50, 0), (300, 200, 20), (2000, 100, 40)])
@@ -119,6 +124,30 @@ def test_a_threshold_chosen_after_looking_has_no_certificate():
         looks = [certify(x, rank=k, confidence=0.9) for k in range(1, 100, 3)]
         failed += any(1 - c.threshold > c.fpr for c in looks)
     assert failed / runs > 0.2
+
+
+@pytest.mark.parametrize(("n", "m"), [(50, 200), (500, 100)])
+def test_drift_has_its_level_and_notices_a_shift(n, m):
+    r = rng()
+    none = [drift_of_counts(counts(p_values(x[:n], x[n:]), n)).p_value for x in r.normal(size=(250, n + m))]
+    assert abs((np.array(none) <= 0.1).mean() - 0.1) <= 3 * (0.09 / 250) ** 0.5
+    some = [drift_of_counts(counts(p_values(r.normal(size=n), r.normal(size=m) + 0.7), n)).p_value for _ in range(20)]
+    assert np.median(some) < 0.01
+
+
+def test_equal_scores_and_a_batch_that_is_too_typical_are_no_drift_towards_strange_items():
+    """Scores with a floor, which half of the items have, as those of embeddings of few items: their p-values are too large."""
+    r = rng()
+    floored = [np.maximum(r.normal(size=105), 0) for _ in range(100)]
+    assert np.mean([drift_of_counts(counts(p_values(x[:48], x[48:]), 48)).p_value < 0.01 for x in floored]) <= 0.01
+    typical = p_values(r.normal(size=500), 0.2 * r.normal(size=500) - 1)
+    assert drift_of_counts(counts(typical, 500)).p_value > 0.01
+
+
+def test_the_usual_table_would_report_drift_far_too_often():
+    r = rng()
+    usual = [stats.kstest(p_values(x[:50], x[50:]), "uniform", alternative="greater").pvalue for x in r.normal(size=(300, 250))]
+    assert np.mean(np.array(usual) <= 0.1) > 0.3
 
 
 def test_ranks_of_a_grid():

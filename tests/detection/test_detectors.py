@@ -18,14 +18,12 @@ from vergence.detection import (
     GaussianDetector,
     MixtureDetector,
     NeighborDetector,
-    SubspaceDetector,
 )
 from vergence.detection.parts.moments import _distances, _signs, consistency, moments, shrunk, trimmed, uniform
-from vergence.detection.subspace import log_likelihoods
 
-ALL = [GaussianDetector(), SubspaceDetector(), MixtureDetector(), NeighborDetector(), CombinedDetector()]
+ALL = [GaussianDetector(), MixtureDetector(), NeighborDetector(), CombinedDetector()]
 CENTERS = NeighborDetector(3, max_items=20, keep="centers")
-DENSITIES = [GaussianDetector(trim=0.1), SubspaceDetector(trim=0.1), MixtureDetector(trim=0.1)]
+DENSITIES = [GaussianDetector(trim=0.1), MixtureDetector(trim=0.1)]
 name = lambda d: type(d).__name__  # noqa: E731
 
 
@@ -62,33 +60,6 @@ def test_a_covariance_with_shrinkage_gives_scipys_density():
     m = moments(X, None, standardize=False)
     expected = multivariate_normal(m.location, shrunk(m, 0.3)).logpdf(X)
     np.testing.assert_allclose(GaussianDetector(shrinkage=0.3, standardize=False).fit(X).score_samples(X), expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("k", [0, 2, 5])
-def test_a_subspace_has_the_density_of_its_covariance(k):
-    X = data(200, 6)
-    detector = SubspaceDetector(k, standardize=False).fit(X)
-    values, vectors = np.linalg.eigh(np.cov(X.T, bias=True))
-    values[: 6 - k] = values[: 6 - k].mean()
-    expected = multivariate_normal(X.mean(0), vectors @ np.diag(values) @ vectors.T).logpdf(X)
-    np.testing.assert_allclose(detector.score_samples(X), expected, rtol=1e-9)
-
-
-def test_the_likelihoods_of_all_numbers_of_directions_are_those_of_each_fit():
-    X = data(300, 5)
-    m = moments(X, None, standardize=False)
-    values, vectors = np.linalg.eigh(m.covariance)
-    found = log_likelihoods(X - m.location, values[::-1], vectors[:, ::-1]) - 2.5 * np.log(2 * np.pi)
-    for k in range(5):
-        np.testing.assert_allclose(found[:, k], SubspaceDetector(k, standardize=False).fit(X).score_samples(X), rtol=1e-9)
-
-
-def test_held_out_likelihood_finds_the_directions_of_a_planted_subspace():
-    rng = np.random.default_rng(0)
-    basis = np.linalg.qr(rng.normal(size=(30, 30)))[0]
-    X = rng.normal(size=(4000, 4)) * [4, 3, 2, 2] @ basis[:4] + 0.3 * rng.normal(size=(4000, 30))
-    assert SubspaceDetector(standardize=False).fit(X).n_components_ == 4
-    assert SubspaceDetector(standardize=False, trim=0.1).fit(X).n_components_ == 4
 
 
 @pytest.mark.parametrize("K", [1, 3])

@@ -9,14 +9,12 @@ from torch.nn import functional as F
 
 from vergence.detection import (
     duplicates,
-    exact_duplicates,
     grouped,
     leaks,
     mild_views,
     near_duplicates,
     near_groups,
     perceptual_hash,
-    same_files,
     similarity_threshold,
     thumbnail_leaks,
     thumbnails,
@@ -36,23 +34,6 @@ def embed(images):
     x = images.float() / 255 if images.dtype == torch.uint8 else images
     z = F.adaptive_avg_pool2d(x, 8).flatten(1)
     return z - z.mean(1, keepdim=True)
-
-
-def test_exact_duplicates():
-    x = pictures(30)
-    x[7], x[20], x[21] = x[3], x[3], x[4]
-    assert [group.tolist() for group in exact_duplicates(x)] == [[3, 7, 20], [4, 21]]
-    shapes = [np.zeros((3, 2, 4)), np.zeros((3, 4, 2)), np.zeros((3, 2, 4)), np.zeros((3, 2, 4), np.uint8)]
-    assert [group.tolist() for group in exact_duplicates(shapes)] == [[0, 2]]
-
-
-def test_files_with_the_same_bytes(tmp_path):
-    for name, content in (("a", b"one"), ("b", b"two"), ("c", b"one"), ("d", b"three"), ("e", b"three")):
-        (tmp_path / name).write_bytes(content)
-    files = sorted(tmp_path.iterdir())
-    assert [group.tolist() for group in same_files(files)] == [[0, 2], [3, 4]]
-    with pytest.raises(ValueError, match=r"expected files that can be read, found .*missing"):
-        same_files([tmp_path / "missing"])
 
 
 def test_hashes_of_views_are_near_and_of_others_are_not():

@@ -10,14 +10,10 @@ from vergence import detection
 NUMBERLESS = ("abc", None, {"a": [1.0]}, [[1.0], [1.0, 2.0]], np.array([{}], object), torch.ones(3, dtype=torch.complex64))
 CALLS = {
     "p_values": lambda x: detection.p_values(x, [1.0]),
-    "cross_p_values": lambda x: detection.cross_p_values(x, [0, 1]),
     "select": detection.select,
     "q_values": detection.q_values,
     "certify": lambda x: detection.certify(x, 1.0),
     "simultaneous_bounds": lambda x: detection.simultaneous_bounds(x, 9),
-    "drift": lambda x: detection.drift(x, 9),
-    "serial": detection.serial,
-    "weighted_p_values": lambda x: detection.weighted_p_values([1.0], [1.0], [1.0], x),
     "label_trim": lambda x: detection.label_trim([1.0, 2.0], x, 1),
     "tail_p_values": detection.tail_p_values,
     "odd_groups": detection.odd_groups,
@@ -37,10 +33,6 @@ def test_what_is_no_number_is_refused(name):
 
 
 def test_settings_are_checked():
-    with pytest.raises(ValueError, match="expected random_state to be a whole number"):
-        detection.p_values([1.0], [2.0], ties="random", random_state="seed")
-    with pytest.raises(ValueError, match="expected groups to be two"):
-        detection.p_values([1.0], [2.0], groups=5)
     with pytest.raises(ValueError, match="expected the threshold to be a number"):
         detection.certify([1.0], threshold=[2.0])
     with pytest.raises(ValueError, match="expected pairs of indices below 3, found 0 to 7"):
@@ -49,7 +41,7 @@ def test_settings_are_checked():
         detection.near_duplicates(torch.eye(3), threshold=0.5, bits=-1)
 
 
-@pytest.mark.parametrize("name", ["GaussianDetector", "SubspaceDetector", "MixtureDetector", "NeighborDetector"])
+@pytest.mark.parametrize("name", ["GaussianDetector", "MixtureDetector", "NeighborDetector"])
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_an_item_so_far_away_that_its_distance_overflows_is_the_most_anomalous_or_refused(name):
     rng = np.random.default_rng(0)
@@ -62,37 +54,17 @@ def test_an_item_so_far_away_that_its_distance_overflows_is_the_most_anomalous_o
     assert not np.isnan(score).any() and score[60:].min() > score[:60].max()
 
 
-def test_weights_of_features_in_bfloat16_are_those_in_float32():
-    a, b = torch.randn(40, 3).bfloat16(), torch.randn(30, 3).bfloat16() + 1
-    for found, expected in zip(detection.shift_weights(a, b), detection.shift_weights(a.float(), b.float()), strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
 def refused(call, match="expected"):
     with pytest.raises(ValueError, match=match) as caught:
         call()
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["GaussianDetector", "SubspaceDetector", "MixtureDetector", "NeighborDetector", "CombinedDetector"]
-)
+@pytest.mark.parametrize("name", ["GaussianDetector", "MixtureDetector", "NeighborDetector", "CombinedDetector"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_features_that_are_too_large_to_be_squared_are_refused_by_fit(name):
     x = 1e200 * np.random.default_rng(0).normal(size=(60, 4))
     refused(lambda: getattr(detection, name)().fit(x), "divide them by a number")
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_pairs_that_are_too_large_to_be_squared_are_refused():
-    rng = np.random.default_rng(0)
-    refused(lambda: detection.ConditionalDetector().fit(rng.normal(size=(130, 2)), 1e300 * rng.normal(size=(130, 2))))
-    x, t = rng.normal(size=(2, 130, 2))
-    refused(lambda: detection.ConditionalDetector().fit(x, t[:, 0]).anomaly_score(x, t), "targets of 1 features")
-    refused(lambda: detection.ConditionalDetector(n_samples=0).fit(np.eye(130), np.eye(130)), "n_samples")
-    refused(lambda: detection.ConditionalDetector("gaussian").fit(np.eye(130), np.eye(130)), "an estimator of")
-    refused(lambda: detection.ConditionalDetector(prefit=True).fit(np.eye(130), np.eye(130)), "a fitted estimator")
-    refused(lambda: detection.ConditionalDetector().fit(np.eye(130), None), "one target for each")
 
 
 @pytest.mark.parametrize("images", ["abc", None, np.zeros((2, 3, 8, 8), "M8[s]"), np.full((2, 3, 8, 8), "a")])
@@ -116,31 +88,27 @@ def test_pixel_statistics_of_bfloat16_and_whole_numbers():
 
 
 def test_labels_of_any_kind():
-    folds, scores = torch.tensor([0, 0, 1, 1]), [0.1, 0.2, 0.3, 0.4]
-    expected = detection.cross_p_values(scores, folds)
-    for given in (folds.bfloat16(), np.array(["a", "a", "b", "b"], object), ["a", "a", "b", "b"]):
-        np.testing.assert_array_equal(detection.cross_p_values(scores, given), expected)
-    for wrong in ([0, 0, 1], 7, None, np.array([{}, {}, 1, 2], object), torch.eye(4)):
-        refused(lambda wrong=wrong: detection.cross_p_values(scores, wrong), "folds")
-    refused(lambda: detection.cross_p_values(scores, folds, 3.0), "one row for each")
+    x, groups = np.random.default_rng(0).normal(size=(4, 2)), torch.tensor([0, 0, 1, 1])
+    expected = detection.cross_fit(detection.GaussianDetector(), x, 2, groups)[0]
+    for given in (groups.bfloat16(), np.array(["a", "a", "b", "b"], object), ["a", "a", "b", "b"]):
+        np.testing.assert_array_equal(detection.cross_fit(detection.GaussianDetector(), x, 2, given)[0], expected)
+    for wrong in ([0, 0, 1], 7, np.array([{}, {}, 1, 2], object), torch.eye(4)):
+        refused(lambda wrong=wrong: detection.cross_fit(detection.GaussianDetector(), x, 2, wrong), "groups")
     refused(lambda: detection.near_groups(torch.rand(4, 1, 8, 8), 0), "equal")
     refused(lambda: detection.near_groups(torch.rand(4, 1, 8, 8), random_state=True), "random_state")
 
 
 def test_counts_and_confidences_that_no_computer_holds():
     p = [0.1, 0.2]
-    for call in (detection.simultaneous_bounds, detection.drift):
-        refused(lambda call=call: call(p, 10**30), "n_calibration of at most")
+    refused(lambda: detection.simultaneous_bounds(p, 10**30), "n_calibration of at most")
     refused(lambda: detection.simultaneous_bounds(p, 9, 1 - 1e-16), "confidence")
     assert detection.simultaneous_bounds(p, 9, 1e-300).false_discoveries([True, True]) <= 2
 
 
 def test_settings_that_are_arrays_or_estimators_are_shown_in_one_line():
     many = np.arange(3000.0)
-    for name in ("GaussianDetector", "SubspaceDetector", "MixtureDetector"):
+    for name in ("GaussianDetector", "MixtureDetector"):
         refused(lambda name=name: getattr(detection, name)(contamination=many).fit(np.eye(5)), r"contamination .*\.\.\.$")
-    refused(lambda: detection.drift(many, many), "n_calibration")
-    refused(lambda: detection.drift([0.1], 9, random_state=many), "random_state")
     refused(lambda: detection.CombinedDetector([many]).fit(np.eye(5)), "expected detectors")
     refused(lambda: detection.CombinedDetector(columns=many).fit(np.eye(5)), "columns")
 
@@ -171,25 +139,16 @@ def test_surprise_of_wrong_arguments():
 
 
 def test_files_and_images_of_wrong_types():
-    for wrong in (None, "file.png", [None], 3):
-        refused(lambda wrong=wrong: detection.same_files(wrong))
     refused(lambda: detection.image_size(3), "path")
-    refused(lambda: detection.exact_duplicates(None), "images")
     refused(lambda: detection.grouped([1, 2, 3], 5), "pairs")
     for wrong in (None, torch.rand(4, 3, 16, 16), [torch.rand(3)]):
         refused(lambda wrong=wrong: detection.patch_dictionary(wrong), "batches")
     refused(lambda: detection.patch_dictionary([torch.rand(4, 3, 16, 16)], 10**30), "atoms")
-    x = torch.randint(0, 2, (4, 3))
-    assert len(detection.exact_duplicates(x.bfloat16())) == len(detection.exact_duplicates(x))
     sizes = torch.ones(2, 2)
     assert (detection.measure(torch.rand(2, 3, 8, 8), sizes.bfloat16()).height == 1).all()
 
 
-def test_weights_of_wrong_arguments():
-    x = np.random.default_rng(0).normal(size=(20, 2))
-    refused(lambda: detection.shift_weights(x, x, bound=None), "bound")
-    refused(lambda: detection.shift_weights(x, None), "features")
-    refused(lambda: detection.shift_weights(x, x, random_state="a"), "random_state")
+def test_thresholds_of_wrong_arguments():
     refused(lambda: detection.similarity_threshold(torch.eye(3), torch.eye(3), deviations=None), "deviations")
 
 
@@ -202,7 +161,6 @@ def test_settings_of_combined_detectors_of_other_types():
 def test_numbers_that_only_look_valid_are_refused():
     refused(lambda: detection.certify([1.0, 2.0], threshold=-(10**30)), "threshold")
     refused(lambda: detection.certify([1.0, 2.0], threshold=float("nan")), "threshold")
-    refused(lambda: detection.ConditionalDetector(n_samples=2**31).fit(np.eye(130), np.eye(130)), "n_samples")
 
 
 @pytest.mark.parametrize(
@@ -225,11 +183,6 @@ def test_settings_that_do_not_fit_are_refused(kind, settings):
 def test_a_mixture_has_at_most_as_many_components_as_items():
     X = np.random.default_rng(0).normal(size=(12, 3))
     assert detection.MixtureDetector(n_components=10**6).fit(X).mixture_.n_components <= 12
-
-
-def test_scores_of_folds_in_a_sparse_matrix_are_refused():
-    refused(lambda: detection.cross_p_values(np.ones(10), np.arange(10) % 2, csr_matrix(np.eye(2))), "scores")
-    refused(lambda: detection.cross_p_values(np.ones(10), np.arange(10) % 2, np.float64(1.0)), "scores")
 
 
 def test_one_weight_for_all_items_changes_nothing():
@@ -262,11 +215,6 @@ def test_weights_that_are_no_numbers_are_refused(weights):
 
 def test_items_to_cross_fit_that_are_sparse():
     refused(lambda: detection.cross_fit(detection.GaussianDetector(), csr_matrix(np.eye(40, 4))), "features")
-
-
-def test_a_choice_that_cannot_be_compared():
-    refused(lambda: detection.p_values([0.0, 1.0], [1.0], ties=csr_matrix(np.eye(2))), "ties")
-    refused(lambda: detection.p_values([0.0, 1.0], [1.0], ties=np.zeros(2)), "ties")
 
 
 def test_groups_need_memory_for_the_items_in_pairs_alone():

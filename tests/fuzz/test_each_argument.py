@@ -81,16 +81,6 @@ def test_detectors(place, kind):
     assert findings("call-detectors", cases, place) == {}
 
 
-def test_pairs(place):
-    x = usual(detection._usual((130, 2)))
-    valid = {"context": x, "target": x, "settings": {}, "query": None}
-    names = [name for name in inspect.signature(detection.detection.ConditionalDetector).parameters if name != "self"]
-    cases = [{**valid, key: value} for key in ("context", "target") for value in ODD]
-    cases += [{**valid, "query": query} for value in ODD for query in ([value, x], [x, value])]
-    cases += [{**valid, "settings": {name: {"value": value}}} for name in names for value in VALUES]
-    assert findings("call-pairs", cases, place) == {}
-
-
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_mixtures(place, model):
     x = array(40, 2)

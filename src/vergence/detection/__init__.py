@@ -1,50 +1,123 @@
 """What is unusual, with a guarantee: densities and distances on features, conformal p-values, odd groups, duplicates, reasons.
 
-Detectors are scikit-learn estimators. A name is imported when it is first used.
+Detectors are scikit-learn estimators, which are imported when first used: scikit-learn takes a second, and a training needs none.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_FILES = {  # public names of each file
+from vergence.detection.bounds import (
+    Certificate,
+    SimultaneousBounds,
+    certify,
+    fpr_threshold,
+    needed_for_fpr,
+    simultaneous_bounds,
+)
+from vergence.detection.conformal import (
+    Reportable,
+    label_trim,
+    needed_calibration,
+    p_values,
+    q_values,
+    reportable,
+    select,
+    tail_p_values,
+    to_label,
+)
+from vergence.detection.duplicates import (
+    Duplicates,
+    Similarity,
+    grouped,
+    leaks,
+    mild_views,
+    near_duplicates,
+    near_groups,
+    perceptual_hash,
+    similarity_threshold,
+    thumbnail_leaks,
+    thumbnails,
+)
+from vergence.detection.groups import Group, odd_groups
+from vergence.detection.levels import patch_dictionary, stage_features
+from vergence.detection.measurements import FLAGS, Measured, flags, image_size, measure
+from vergence.detection.pairs import surprise
+from vergence.detection.reasons import explain, extremes, look_at, outlying_features
+from vergence.detection.statistics import pixel_statistics
+
+if TYPE_CHECKING:
+    from vergence.detection.combined import CombinedDetector, default_detector
+    from vergence.detection.core import Detector, cross_fit, load_detector, restore, save_detector
+    from vergence.detection.gaussian import GaussianDetector
+    from vergence.detection.mixture import MixtureDetector
+    from vergence.detection.neighbors import NeighborDetector
+
+__all__ = [
+    "FLAGS",
+    "Certificate",
+    "CombinedDetector",
+    "Detector",
+    "Duplicates",
+    "GaussianDetector",
+    "Group",
+    "Measured",
+    "MixtureDetector",
+    "NeighborDetector",
+    "Reportable",
+    "Similarity",
+    "SimultaneousBounds",
+    "certify",
+    "cross_fit",
+    "default_detector",
+    "explain",
+    "extremes",
+    "flags",
+    "fpr_threshold",
+    "grouped",
+    "image_size",
+    "label_trim",
+    "leaks",
+    "load_detector",
+    "look_at",
+    "measure",
+    "mild_views",
+    "near_duplicates",
+    "near_groups",
+    "needed_calibration",
+    "needed_for_fpr",
+    "odd_groups",
+    "outlying_features",
+    "p_values",
+    "patch_dictionary",
+    "perceptual_hash",
+    "pixel_statistics",
+    "q_values",
+    "reportable",
+    "restore",
+    "save_detector",
+    "select",
+    "similarity_threshold",
+    "simultaneous_bounds",
+    "stage_features",
+    "surprise",
+    "tail_p_values",
+    "thumbnail_leaks",
+    "thumbnails",
+    "to_label",
+]
+
+_ESTIMATORS = {
     "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
     "gaussian": ("GaussianDetector",),
-    "subspace": ("SubspaceDetector",),
     "mixture": ("MixtureDetector",),
     "neighbors": ("NeighborDetector",),
     "combined": ("CombinedDetector", "default_detector"),
-    "statistics": ("pixel_statistics",),
-    "levels": ("patch_dictionary", "stage_features"),
-    "conformal": ("Reportable", "cross_p_values", "needed_calibration", "p_values", "q_values", "reportable", "select"),
-    "bounds": ("Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"),
-    "shift": ("Drift", "drift", "serial", "shift_weights", "training_gap", "weighted_p_values", "weighted_select"),
-    "contamination": ("label_trim", "tail_p_values", "to_label"),
-    "groups": ("Group", "odd_groups"),
-    "duplicates": (
-        "Duplicates",
-        "Similarity",
-        "grouped",
-        "leaks",
-        "mild_views",
-        "near_duplicates",
-        "near_groups",
-        "perceptual_hash",
-        "similarity_threshold",
-        "thumbnail_leaks",
-        "thumbnails",
-    ),
-    "exact": ("exact_duplicates", "same_files"),
-    "measurements": ("FLAGS", "Measured", "flags", "image_size", "measure"),
-    "pairs": ("ConditionalDetector", "surprise"),
-    "reasons": ("explain", "extremes", "look_at", "outlying_features"),
 }
-
-__all__ = [name for names in _FILES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a file when one of its names is first used."""
-    for file, names in _FILES.items():
+    """Imports a detector's file when one of its names is first used."""
+    for file, names in _ESTIMATORS.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{file}"), name)
     raise AttributeError(f"module 'vergence.detection' has no attribute '{name}'")

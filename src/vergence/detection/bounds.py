@@ -1,26 +1,121 @@
-"""Bounds that hold with a stated confidence: false discoveries in any list, and the false-positive rate above a threshold.
+"""Bounds that hold with a stated confidence: false discoveries in any list, the false-positive rate above a threshold, drift.
 
-Shapes: n calibration items, m items that are judged.
+All rest on the joint law of conformal p-values of typical items, which depends on nothing but the numbers of items. Let n
+calibration items and m typical ones be exchangeable, without ties. Then N_k, the number of p-values at most k / (n + 1), is a
+Polya urn's count: given the n + 1 spacings of n uniform numbers, the m items fall into them independently (Marandon, Lei, Mary,
+Roquain, Adaptive novelty detection with false discovery rate guarantee, 2022; Gazin, Blanchard, Roquain, Transductive conformal
+inference with adaptive scores, 2023). Ranks k of a grid are sampled directly, so that the effort does not depend on n and m.
+
+Shapes: n calibration items, m items that are judged, G ranks of a grid.
 """
 
 import functools
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.detection.parts.kinds import Seed, Values, as_values, generator, require_matching, require_p_values
-from vergence.detection.parts.urn import null_counts, rank_grid, tail
+from vergence.detection.parts.kinds import Values, as_values, require_matching, require_p_values
 from vergence.utils.checks import EXACT, LARGEST, require_count, require_within, shown
 
-__all__ = ["Certificate", "SimultaneousBounds", "certify", "fpr_threshold", "needed_for_fpr", "simultaneous_bounds"]
+__all__ = [
+    "Certificate",
+    "Drift",
+    "SimultaneousBounds",
+    "certify",
+    "drift_of_counts",
+    "fpr_threshold",
+    "needed_for_fpr",
+    "simultaneous_bounds",
+]
 
-SIMULATIONS = 4000
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+SIMULATIONS = 4000  # of the law, for a bound
+SAMPLES = 1999  # of a statistic, for a test
+ROUNDING = 1e-12  # relative
+
+
+def rank_grid(n: int, size: int = 100) -> Ints:
+    """Returns about ``size`` increasing ranks of 1..n, all small ones and then ever wider apart.
+
+    Example:
+        >>> rank_grid(5), rank_grid(10_000, 6)
+        (array([1, 2, 3, 4, 5]), array([    1,     6,    40,   251,  1585, 10000]))
+    """
+    return np.unique(np.round(np.geomspace(1, n, size)).astype(np.int64))
+
+
+def null_counts(n: int, m: int, ranks: Ints, size: int, rng: np.random.Generator) -> Ints:
+    """Returns ``size`` samples of N_k at increasing ranks k, (size, G), for n calibration items and m typical ones.
+
+    Example:
+        >>> null_counts(9, 20, np.array([1, 5, 9]), 20_000, np.random.default_rng(0)).mean(0).round(1)  # m k / (n + 1)
+        array([ 2., 10., 18.])
+    """
+    spacing = rng.standard_gamma(np.diff(ranks, prepend=0, append=n + 1), (size, len(ranks) + 1))
+    cells = rng.multinomial(m, spacing / spacing.sum(1, keepdims=True))
+    return cells[:, :-1].cumsum(1)
+
+
+def count_tail(n: int, m: int, k: int) -> Floats:
+    """Returns P(N_k >= v) for v = 0..m, of the beta-binomial law of m items, k and n + 1 - k.
+
+    Example:
+        >>> count_tail(9, 2, 5).round(3)  # 1, P(at least one), P(both)
+        array([1.   , 0.727, 0.273])
+    """
+    from scipy.special import betaln, gammaln
+
+    v = np.arange(m + 1)
+    log_pmf = gammaln(m + 1) - gammaln(v + 1) - gammaln(m - v + 1) + betaln(k + v, n + 1 - k + m - v) - betaln(k, n + 1 - k)
+    return np.asarray(np.minimum(1.0, np.exp(log_pmf)[::-1].cumsum()[::-1]))
+
+
+class Drift(NamedTuple):
+    """The outcome of `drift_of_counts`: the statistic, and the probability of one at least as large if nothing has changed."""
+
+    statistic: float
+    p_value: float
+
+
+def drift_of_counts(counts: Ints) -> Drift:
+    r"""Returns whether a batch as a whole is stranger than the calibration items, though perhaps no single item is unusual.
+
+    The statistic is max_k N_k / m - k / (n + 1) over the ranks k of a grid, the largest excess of the p-values' distribution
+    function over the uniform one. It is compared with samples of its law for n calibration items and m typical ones, whose
+    p-values are not independent: the usual tables reject far too often where m is not much smaller than n. Equal scores make
+    p-values too large, which is no excess.
+
+    Args:
+        counts: (n + 2,), how many items have the p-value k / (n + 1), for k = 0..n + 1; m in all.
+
+    Example:
+        >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001)).p_value
+        0.0005
+    """
+    n, m = len(counts) - 2, int(counts.sum())
+    ranks = rank_grid(n)
+    statistic = float(_excess(np.cumsum(counts)[ranks], n, m, ranks))
+    p_value = (1 + float((_null_excess(n, m) >= statistic * (1 - ROUNDING)).sum())) / (SAMPLES + 1)
+    return Drift(statistic, p_value)
+
+
+@functools.lru_cache(maxsize=32)
+def _null_excess(n: int, m: int) -> Floats:
+    """Returns samples of the statistic for typical items."""
+    ranks = rank_grid(n)
+    return _excess(null_counts(n, m, ranks, SAMPLES, np.random.default_rng(0)), n, m, ranks)
+
+
+def _excess(counts: Ints, n: int, m: int, ranks: Ints) -> Floats:
+    """Returns the statistic of counts at the ranks, over the last axis."""
+    return np.asarray(np.maximum(counts / m - ranks / (n + 1), 0.0).max(-1))
 
 
 @dataclass(frozen=True)
@@ -39,8 +134,8 @@ class SimultaneousBounds:
 
     confidence: float
     p_values: Tensor
-    thresholds: npt.NDArray[np.float64]
-    most: npt.NDArray[np.int64]
+    thresholds: Floats
+    most: Ints
 
     def false_discoveries(self, chosen: Any) -> int:
         """Returns an upper bound of the number of typical items in a list.
@@ -58,7 +153,7 @@ class SimultaneousBounds:
         size = int(torch.as_tensor(chosen).sum())
         return self.false_discoveries(chosen) / size if size else 0.0
 
-    def by_length(self) -> npt.NDArray[np.float64]:
+    def by_length(self) -> Floats:
         """Returns the largest share of typical items among the k items of least p-value, for k = 1..m."""
         p = np.sort(self.p_values.cpu().numpy())
         k = np.arange(1, len(p) + 1)
@@ -78,32 +173,29 @@ class SimultaneousBounds:
         mask[order[: int(good[-1]) + 1 if len(good) else 0]] = True
         return mask
 
-    def _bound(self, inside: npt.NDArray[Any], k: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _bound(self, inside: Ints, k: Ints) -> Ints:
         """Returns min_g most_g + (k - inside_g)^+, at most k: typical items up to a threshold, and all items beyond it."""
-        best: npt.NDArray[Any] = k.copy()
+        best = k.copy()
         for v, c in zip(self.most, inside, strict=True):
             np.minimum(best, v + np.maximum(0, k - c), out=best)
         return best
 
 
-def simultaneous_bounds(
-    p_values: Values, n_calibration: int, confidence: float = 0.95, *, random_state: Seed = 0
-) -> SimultaneousBounds:
+def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float = 0.95) -> SimultaneousBounds:
     r"""Returns upper bounds on the false discoveries in every list of items, for people who look first and cut afterwards.
 
-    For thresholds t_k = k / (n + 1) on a grid of ranks k, N_k typical items have p <= t_k. The joint law of (N_k) is known
-    (`vergence.detection.parts.urn`), and with fewer typical items than m each N_k is smaller. The template V(k), the largest v
-    with P(N_k >= v) >= c, is calibrated by sampling that law: c is the floor(delta (S + 1))-th least of min_k P(N_k >=
-    N_k^(s)) over S samples, which gives P(N_k <= V(k) for all k) >= 1 - delta exactly, the sampling included. A list R then
-    holds at most min_k V(k) + #{i in R : p_i > t_k} typical items (Goeman, Solari, Multiple testing for exploratory research,
-    2011; Blanchard, Neuvial, Roquain, Post hoc confidence bounds on false positives using reference families, 2020; for conformal
-    p-values Gazin, Blanchard, Roquain, 2023, and Song, Jin, Candes, arXiv:2605.20726).
+    For thresholds t_k = k / (n + 1) on a grid of ranks k, N_k typical items have p <= t_k; with fewer typical items than m each
+    N_k is smaller. The template V(k), the largest v with P(N_k >= v) >= c, is calibrated by sampling the joint law of (N_k): c is
+    the floor(delta (S + 1))-th least of min_k P(N_k >= N_k^(s)) over S samples, which gives P(N_k <= V(k) for all k) >=
+    1 - delta exactly, the sampling included. A list R then holds at most min_k V(k) + #{i in R : p_i > t_k} typical items
+    (Goeman, Solari, Multiple testing for exploratory research, 2011; Blanchard, Neuvial, Roquain, Post hoc confidence bounds on
+    false positives using reference families, 2020; for conformal p-values Gazin, Blanchard, Roquain, 2023, and Song, Jin, Candes,
+    arXiv:2605.20726).
 
     Args:
-        p_values: (m,) of `vergence.detection.p_values` (not cross-fitted, grouped or weighted ones) of all judged items.
+        p_values: (m,) of `vergence.detection.p_values` of all judged items.
         n_calibration: Calibration items n that they were computed with.
         confidence: Probability 1 - delta, in (0, 0.9999].
-        random_state: Seed of the sampling.
 
     Example:
         >>> p = np.r_[np.full(30, 0.001), np.linspace(0.01, 1, 170)]  # 30 oddities, 999 calibration items
@@ -114,24 +206,22 @@ def simultaneous_bounds(
     require_count(1, EXACT, n_calibration=n_calibration)
     require_within("(0, 0.9999]", confidence=confidence)
     p = require_p_values(p_values)
-    template = _template if isinstance(random_state, int) else _template.__wrapped__  # only a seed gives the same again
-    thresholds, most = template(n_calibration, len(p), confidence, random_state)
-    return SimultaneousBounds(confidence, p, thresholds, most)
+    return SimultaneousBounds(confidence, p, *_template(n_calibration, len(p), confidence))
 
 
 @functools.lru_cache(maxsize=32)
-def _template(n: int, m: int, confidence: float, random_state: Seed) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _template(n: int, m: int, confidence: float) -> tuple[Floats, Ints]:
     """Returns the thresholds t_k and V(k)."""
     delta = 1 - confidence
     ranks = rank_grid(n)
     size = max(SIMULATIONS, math.ceil(20 / delta))
-    samples = null_counts(n, m, ranks, size, generator(random_state))
+    samples = null_counts(n, m, ranks, size, np.random.default_rng(0))
     least = np.ones(size)
     for k, sampled in zip(ranks, samples.T, strict=True):
-        least = np.minimum(least, tail(n, m, int(k))[sampled])
+        least = np.minimum(least, count_tail(n, m, int(k))[sampled])
     c = np.sort(least)[min(math.floor(delta * (size + 1) + 1e-9), size) - 1]
-    most = np.array([np.searchsorted(-tail(n, m, int(k)), -c, side="right") - 1 for k in ranks])
-    thresholds = ranks / (n + 1) * (1 + 1e-12)
+    most = np.array([np.searchsorted(-count_tail(n, m, int(k)), -c, side="right") - 1 for k in ranks])
+    thresholds = ranks / (n + 1) * (1 + ROUNDING)
     thresholds.flags.writeable = most.flags.writeable = False  # the next call with the same numbers gets these arrays
     return thresholds, most
 
@@ -252,4 +342,4 @@ def needed_for_fpr(fpr: float, confidence: float = 0.95) -> int:
         2995
     """
     require_within("(0, 1)", fpr=fpr, confidence=confidence)
-    return math.ceil(math.log1p(-confidence) / math.log1p(-fpr) * (1 - 1e-12))
+    return math.ceil(math.log1p(-confidence) / math.log1p(-fpr) * (1 - ROUNDING))

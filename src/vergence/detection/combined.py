@@ -74,7 +74,7 @@ class CombinedDetector(Detector):
 
     Args:
         detectors: Detectors by the name of their level, levels without a detector are not used; or one detector that is cloned
-            for every level; None for `SubspaceDetector`.
+            for every level; None for the distance to the 5th nearest item (`NeighborDetector`).
         columns: Columns of each level in a matrix, slices or lists of indices; None makes the matrix one level, ``features``.
         combine: ``fisher``, ``stouffer``, ``cauchy``, ``least``, or ``least_ranked``, which is ``least`` but without ties.
         weights: Weights of levels by their names, > 0, of which only the ratios matter; 1 for the others. A level of small weight
@@ -185,7 +185,7 @@ class CombinedDetector(Detector):
         """Returns a new detector for each level."""
         if isinstance(self.detectors, Mapping):
             return {name: clone(self.detectors[name]) for name in self.levels_}
-        one = find("SubspaceDetector")() if self.detectors is None else self.detectors
+        one = find("NeighborDetector")(max_items=2000, keep="centers") if self.detectors is None else self.detectors
         return {name: clone(one) for name in self.levels_}
 
     def contributions(self, X: Any) -> dict[str, np.ndarray]:

@@ -170,11 +170,6 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
         """Returns the fitted arrays by name; see `restore`."""
         return pack(self)[1]
 
-    def save(self, path: str | Path) -> None:
-        """Writes the fitted detector to one ``.safetensors`` file, which `load_detector` reads."""
-        check_is_fitted(self)
-        write_detector(path, self)
-
     def try_out(self) -> None:
         """Scores one item, which fails with an error where the fitted state is damaged."""
         check_is_fitted(self)
@@ -273,7 +268,8 @@ def save_detector(detector: Detector, path: str | Path) -> None:
     Raises:
         ValueError: It is not fitted, a setting is neither a number nor text nor an array, or the file cannot be written.
     """
-    detector.save(path)
+    check_is_fitted(detector)
+    write_detector(path, detector)
 
 
 def load_detector(path: str | Path) -> Detector:

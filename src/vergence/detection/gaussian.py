@@ -15,7 +15,7 @@ class GaussianDetector(Detector):
     """The log-density of one Gaussian, with shrinkage of its covariance towards a multiple of the identity.
 
     With ``n_components`` the density is that of the projection on the leading principal directions, and what lies outside of
-    them is not seen; `SubspaceDetector` keeps it.
+    them is not seen.
 
     Args:
         n_components: Principal directions, 1 to D; None for all features.

@@ -17,7 +17,6 @@ __all__ = ["find", "pack", "read_detector", "restore", "unpack", "write_detector
 
 CLASSES = {  # what a file may hold, with the module that defines it
     "GaussianDetector": "vergence.detection.gaussian",
-    "SubspaceDetector": "vergence.detection.subspace",
     "MixtureDetector": "vergence.detection.mixture",
     "NeighborDetector": "vergence.detection.neighbors",
     "CombinedDetector": "vergence.detection.combined",

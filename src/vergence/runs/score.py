@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vergence.data.items import Items
 from vergence.detection import explain, look_at, reportable
+from vergence.detection.bounds import drift_of_counts
 from vergence.detection.conformal import at_most
-from vergence.detection.shift import drift_of_counts
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
@@ -169,7 +169,7 @@ class Decisions:
         """Returns a line where the bulk of the items is stranger than the calibration items."""
         if self.total < FEW or self.n > EXACT:
             return []
-        found = drift_of_counts(self._counts, statistic="ks_greater")  # equal scores make p-values too large, never too small
+        found = drift_of_counts(self._counts)  # equal scores make p-values too large, never too small
         if found.statistic < CHANGED or found.p_value > CERTAIN:
             return []
         words = f"{found.statistic:.0%} of them at least: what is ordinary has changed, or many are odd"

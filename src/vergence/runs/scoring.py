@@ -12,7 +12,7 @@ import numpy as np
 from vergence.data.builtin import part_named
 from vergence.data.items import Items, PairItems
 from vergence.detection import fpr_threshold, label_trim, needed_for_fpr, reportable, select, tail_p_values
-from vergence.detection.contamination import TAIL
+from vergence.detection.conformal import TAIL
 from vergence.runs.detector import RunDetector
 from vergence.runs.findings import write_run_page
 from vergence.runs.identity import of_module

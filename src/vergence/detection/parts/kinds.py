@@ -20,7 +20,6 @@ __all__ = [
     "numeric",
     "require_matching",
     "require_p_values",
-    "uniforms",
 ]
 
 Values = Any  # an array, a tensor, or a sequence of numbers
@@ -161,9 +160,3 @@ def generator(random_state: Seed) -> np.random.Generator:
     if not (random_state is None or isinstance(random_state, np.random.Generator) or is_count(random_state, 0)):
         raise ValueError(f"expected random_state to be a whole number, a numpy Generator or None, found {shown(random_state)}")
     return np.random.default_rng(random_state)
-
-
-def uniforms(n: int, random_state: Seed, like: Tensor) -> Tensor:
-    """Returns n uniform numbers of [0, 1) on the device of a tensor."""
-    u: npt.NDArray[np.float64] = generator(random_state).random(n)
-    return torch.from_numpy(u).to(like.device)
