@@ -175,7 +175,7 @@ class SimultaneousBounds:
 
     def _bound(self, inside: Ints, k: Ints) -> Ints:
         """Returns min_g most_g + (k - inside_g)^+, at most k: typical items up to a threshold, and all items beyond it."""
-        best = k.copy()
+        best: Ints = k.copy()
         for v, c in zip(self.most, inside, strict=True):
             np.minimum(best, v + np.maximum(0, k - c), out=best)
         return best
