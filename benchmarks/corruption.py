@@ -40,18 +40,17 @@ from vergence.data.items import ArrayItems, PairItems
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
+from vergence.densities.moments import Sums, principal_directions
 from vergence.encoders.networks import width
 from vergence.evaluation import features
 from vergence.linear import advise
 from vergence.linear.advice.features import patch_features
-from vergence.linear.moments import Sums
 from vergence.linear.solutions import joint_embedding, reconstruction
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.training import build, loop, recipes
 from vergence.training.config import RunConfig
 from vergence.training.image_recipes import TINY as TINY_SIZE
 from vergence.training.metrics import MemoryRecorder
-from vergence.training.moments import principal_directions
 from vergence.utils.devices import as_device, describe_device
 
 GRID = {"data": ["cifar10", "fashion_mnist"], "corruptions": ["gaussian_noise", "zoom_blur", "pixelate"]}

@@ -19,12 +19,12 @@ from vergence.data.config import DataConfig
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
+from vergence.densities.moments import ViewSums, principal_directions
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
 from vergence.linear.solutions import joint_embedding
 from vergence.training import recipes
 from vergence.training.closed_form import SECOND_FROM, directions_from, moved
-from vergence.training.moments import ViewSums, principal_directions
 
 POWERS = (1.5, 2.0, 2.5, 3.0)
 BLOCK, SHOWN = 250, 10_000  # images at a time; for the dictionary

@@ -26,10 +26,10 @@ import vergence
 from vergence import objectives
 from vergence.data.sources import open_data
 from vergence.densities.gaussian import JointGaussian
+from vergence.densities.moments import BatchMoments
 from vergence.evaluation import collapse, features, knn, probe
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
-from vergence.objectives.parts.information import Moments
 from vergence.training.monitor import labeled
 from vergence.utils.devices import as_device, describe_device
 
@@ -44,8 +44,8 @@ class RidgeGJE(GJE):
         super().__init__(dim, loss="naive", shrinkage=0.0)
         self.ridge = ridge
 
-    def _likelihood(self, m: Moments) -> JointGaussian:
-        return super()._likelihood(Moments(m.mean, m.S + self.ridge * torch.eye(len(m.mean)).to(m.S)))
+    def _likelihood(self, m: BatchMoments) -> JointGaussian:
+        return super()._likelihood(BatchMoments(m.mean, m.S + self.ridge * torch.eye(len(m.mean)).to(m.S)))
 
 
 class OnTheSphere(GJE):

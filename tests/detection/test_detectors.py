@@ -13,13 +13,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.reference import detection as slow
 
 from vergence import detection
+from vergence.densities.moments import standardized_moments
 from vergence.detection import (
     CombinedDetector,
     GaussianDetector,
     MixtureDetector,
     NeighborDetector,
 )
-from vergence.detection.parts.moments import _distances, _signs, consistency, moments, shrunk, trimmed, uniform
+from vergence.detection.parts.moments import _distances, _signs, consistency, trimmed, uniform
 
 ALL = [GaussianDetector(), MixtureDetector(), NeighborDetector(), CombinedDetector()]
 CENTERS = NeighborDetector(3, max_items=20, keep="centers")
@@ -50,15 +51,15 @@ def test_a_gaussian_equals_the_reference(weights):
 
 def test_shrinkage_equals_scikit_learns():
     X = data(40, 30)
-    m = moments(X, None, standardize=False)
-    np.testing.assert_allclose(shrunk(m, "ledoit_wolf"), ledoit_wolf(X)[0], rtol=1e-7)
-    np.testing.assert_allclose(shrunk(m, "oas"), oas(X)[0], rtol=1e-7)
+    m = standardized_moments(X, standardize=False)
+    np.testing.assert_allclose(m.shrunk("ledoit_wolf"), ledoit_wolf(X)[0], rtol=1e-7)
+    np.testing.assert_allclose(m.shrunk("oas"), oas(X)[0], rtol=1e-7)
 
 
 def test_a_covariance_with_shrinkage_gives_scipys_density():
     X = data(50, 5)
-    m = moments(X, None, standardize=False)
-    expected = multivariate_normal(m.location, shrunk(m, 0.3)).logpdf(X)
+    m = standardized_moments(X, standardize=False)
+    expected = multivariate_normal(m.location, m.shrunk(0.3)).logpdf(X)
     np.testing.assert_allclose(GaussianDetector(shrinkage=0.3, standardize=False).fit(X).score_samples(X), expected, rtol=1e-9)
 
 

@@ -25,8 +25,8 @@ from vergence.data.items import ArrayItems
 from vergence.data.pixels import center_crop
 from vergence.data.sources import open_items
 from vergence.data.views import ImageViews, VectorViews
+from vergence.densities.moments import Sums
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
-from vergence.linear.moments import Sums
 
 ROWS, N, D = 256, 1003, 3  # 256 rows to a block at the least: four blocks, the last one short
 

@@ -11,9 +11,10 @@ from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
 from vergence.encoders.names import timm_settings
 from vergence.encoders.networks import encoder
-from vergence.methods.parts import masks, teachers, tokens
+from vergence.methods.parts import masks, tokens
 from vergence.methods.parts.heads import PrototypeHead
 from vergence.methods.parts.views import OneView, SeveralViews, two_views
+from vergence.objectives.parts import teachers
 
 VIT = "timm:vit_tiny_patch16_224,patch_size=4,embed_dim=12,depth=2,num_heads=3"
 

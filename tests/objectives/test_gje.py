@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
+from vergence.densities import moments
 from vergence.objectives.gje import GJE
-from vergence.objectives.parts import information
 
 B, D = 80, 3
 
@@ -33,7 +33,7 @@ def slow(za, zb):
     Z = torch.cat([za, zb], 1)
     mean = sum(Z) / len(Z)
     S = sum(torch.outer(z - mean, z - mean) for z in Z) / len(Z)
-    S = S + information.JITTER[torch.float64] * S.diagonal().mean() * torch.eye(2 * D)
+    S = S + moments.JITTER[torch.float64] * S.diagonal().mean() * torch.eye(2 * D)
     joint = MultivariateNormal(mean, S)
     views = [MultivariateNormal(mean[w], S[w, w]) for w in (slice(0, D), slice(D, None))]
     nll = -sum(joint.log_prob(z) for z in Z) / len(Z)
@@ -193,7 +193,7 @@ def test_small_batches_are_shrunk():
     terms = objective(za, za + 0.1 * torch.randn(20, 16, generator=g))
     assert all(torch.isfinite(v) for v in terms.values())
     S = torch.diag(torch.linspace(1, 5, 8))
-    assert information.oas(S, 10) > information.oas(S, 100) > information.oas(S, 1000) > 0
+    assert moments.oas(S, 10) > moments.oas(S, 100) > moments.oas(S, 1000) > 0
 
 
 def test_diagnostics_show_the_trap():

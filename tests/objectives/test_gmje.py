@@ -7,9 +7,9 @@ import torch
 from tests.reference import gmje as slow
 from torch.distributions import MultivariateNormal
 
+from vergence.densities import moments
 from vergence.objectives.gje import GJE
 from vergence.objectives.gmje import GMJE
-from vergence.objectives.parts import information
 from vergence.objectives.parts.prototypes import OnlineMixture
 
 B, D, K = 30, 2, 3
@@ -86,7 +86,7 @@ def test_a_wrong_mixture_is_told_from_the_right_one(kind):
 @every_loss
 def test_one_component_of_the_batchs_moments_is_gje(loss):
     za, zb = slow.pair(B, D)
-    m = information.moments(torch.cat([za, zb], 1))
+    m = moments.batch_moments(torch.cat([za, zb], 1))
     objective = built("em", components=1, loss=loss, eta=0.5)
     placed(objective.prototypes, [(1.0, m.mean, m.S)])
     mine = "mi_kl" if loss == "entropy_kl" else loss

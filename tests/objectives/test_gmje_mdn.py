@@ -7,6 +7,8 @@ import torch
 from tests.reference import gmje_mdn as reference
 from torch import nn
 
+from vergence.densities import moments
+from vergence.densities.gaussian import kl_standard_normal
 from vergence.objectives import gmje_mdn
 from vergence.objectives.gmje_mdn import GMJEMDN
 from vergence.objectives.parts import information
@@ -57,8 +59,8 @@ def slow_marginal(objective, direction, z_c):
     if kind == "nll":
         parts = reference.split(objective.marginals[direction].tolist(), K, D, objective.floor)
         return sum(reference.negative_log_likelihood(*parts, row) for row in rows) / len(rows)
-    a = information.oas(torch.cov(z_c.T, correction=0), len(z_c)).item()
-    mean, S = reference.moments(rows, a, information.JITTER[torch.float64])
+    a = moments.oas(torch.cov(z_c.T, correction=0), len(z_c)).item()
+    mean, S = reference.moments(rows, a, moments.JITTER[torch.float64])
     return reference.kl(mean, S) if kind == "kl" else reference.anchored_entropy(S)
 
 
@@ -94,12 +96,13 @@ def test_central_differences():
 
 
 def _without_shrinkage(objective):
-    """Returns the loss with the marginal term of unshrunk moments, as `information.oas` has no gradient."""
+    """Returns the loss with the marginal term of unshrunk moments, as `moments.oas` has no gradient."""
 
     def loss(za, zb):
         terms = objective(za, zb)
-        cost = information.kl_standard_normal if objective.marginal_kind == "kl" else gmje_mdn.anchored_entropy
-        terms[objective.marginal_kind] = 0.5 * (cost(information.moments(za)) + cost(information.moments(zb)))
+        kl = objective.marginal_kind == "kl"
+        cost = (lambda m: kl_standard_normal(m.mean, m.S)) if kl else (lambda m: gmje_mdn.anchored_entropy(m.S))
+        terms[objective.marginal_kind] = 0.5 * (cost(moments.batch_moments(za)) + cost(moments.batch_moments(zb)))
         return terms
 
     return loss
@@ -126,10 +129,10 @@ def test_entropy_is_the_kl_without_a_pull_on_the_mean():
     means = 0.25 * (za.mean(0).square().sum() + zb.mean(0).square().sum())
     close(kl(za, zb)["kl"] - entropy(za, zb)["entropy"], means)
     close(entropy(za + shift, zb + shift)["entropy"], entropy(za, zb)["entropy"])
-    m = information.moments(za)
-    close(gmje_mdn.anchored_entropy(m), 0.5 * m.S.trace() - information.entropy(m) + D * LOG_SQRT_2PI)
+    m = moments.batch_moments(za)
+    close(gmje_mdn.anchored_entropy(m.S), 0.5 * m.S.trace() - information.entropy(m) + D * LOG_SQRT_2PI)
     white = (za - za.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(za.T, correction=0))).T
-    assert 0 <= gmje_mdn.anchored_entropy(information.moments(white)) < 1e-9
+    assert 0 <= gmje_mdn.anchored_entropy(moments.batch_moments(white).S) < 1e-9
 
 
 def test_scale():
@@ -330,7 +333,7 @@ def test_the_kept_density():
     for marginal in ("kl", "entropy", "none"):
         objective = small(marginal=marginal, momentum=0.0)
         objective.update(za, zb)
-        m = information.moments(za, None)
+        m = moments.batch_moments(za, None)
         expected = torch.distributions.MultivariateNormal(m.mean, m.S)
         close(objective.score(za), -expected.log_prob(za), 1e-8)
     objective = small(marginal="nll")

@@ -24,7 +24,7 @@ from vergence.densities.covariance import Covariance, Dense, index_components
 from vergence.utils.checks import require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["LOG_2PI", "GaussianMixture", "JointGaussian"]
+__all__ = ["LOG_2PI", "GaussianMixture", "JointGaussian", "kl_standard_normal", "log_det"]
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -339,3 +339,38 @@ class GaussianMixture(Distribution):
             below = self.marginal_cdf(middle) < p
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (0.5 * (low + high)).to(self.component_distribution.loc)
+
+
+def log_det(S: Tensor) -> Tensor:
+    """Returns log |S| of a positive definite (D, D), with gradient; NaN for any other matrix.
+
+    The Cholesky factor is computed in float64: in float32, covariances with the least jitter fail from a few features on. The
+    call does not wait for the device.
+
+    Example:
+        >>> round(log_det(4 * torch.eye(2)).item(), 3)
+        2.773
+    """
+    L, failed = torch.linalg.cholesky_ex(S.double())
+    value: Tensor = 2 * L.diagonal().log().sum()
+    return torch.where(failed == 0, value, math.nan).to(S.dtype)
+
+
+def kl_standard_normal(mean: Tensor, covariance: Tensor) -> Tensor:
+    r"""Returns KL(N(mean, S) || N(0, I)) = 1/2 (tr S + |mean|^2 - D - log |S|) in nats, >= 0.
+
+    Args:
+        mean: (..., D).
+        covariance: Variances (..., D), > 0, of independent features; or, of a mean (D,), S (D, D).
+
+    Returns:
+        (...), or a scalar.
+
+    Example:
+        >>> kl_standard_normal(torch.ones(1, 8), torch.ones(1, 8)), kl_standard_normal(torch.ones(3), torch.eye(3)).item()
+        (tensor([4.]), 1.5)
+    """
+    mean, S = upcast_half(mean), upcast_half(covariance)
+    if S.shape == mean.shape:
+        return 0.5 * (S + mean.square() - 1 - S.log()).sum(-1)
+    return 0.5 * (S.trace() + mean.square().sum() - len(mean) - log_det(S))

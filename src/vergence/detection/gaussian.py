@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from vergence.densities.moments import principal
 from vergence.detection.core import Detector
-from vergence.detection.parts.moments import principal, shrunk, trimmed
+from vergence.detection.parts.moments import trimmed
 from vergence.utils.checks import require_count
 
 __all__ = ["GaussianDetector"]
@@ -59,11 +60,11 @@ class GaussianDetector(Detector):
         if k > X.shape[1]:
             raise ValueError(f"expected n_components of at most the {X.shape[1]} features, found {k}: lower it")
         m = trimmed(X, w, self.trim, self.shrinkage, standardize=self.standardize)
-        values, vectors = principal(shrunk(m, self.shrinkage))
-        self.location_ = m.location
-        self.root_ = vectors[:, :k] / np.sqrt(values[:k]) / m.scale[:, None]
-        units = np.log(m.scale).sum() if k == X.shape[1] else 0.0  # projections are in standardized units
-        self.log_norm_ = float(-0.5 * (k * math.log(2 * math.pi) + np.log(values[:k]).sum()) - units)
+        values, vectors = principal(m.shrunk(self.shrinkage))
+        self.location_ = m.location.numpy()
+        self.root_ = (vectors[:, :k] / values[:k].sqrt() / m.scale[:, None]).numpy()
+        units = m.scale.log().sum() if k == X.shape[1] else 0.0  # projections are in standardized units
+        self.log_norm_ = float(-0.5 * (k * math.log(2 * math.pi) + values[:k].log().sum()) - units)
 
     def _score(self, block: np.ndarray) -> np.ndarray:
         return np.asarray(self.log_norm_ - 0.5 * np.square((block - self.location_) @ self.root_).sum(1))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vergence.densities.moments import leading
 from vergence.detection.parts.search import features_of, nearest_others
 from vergence.utils.checks import require_at_least, require_count, require_within
 
@@ -122,7 +123,7 @@ def odd_groups(
             f"{neighbors}, N {len(x)}: pass more items or lower them"
         )
     given = x
-    x = _principal(x - x.mean(0), directions)
+    x = leading(x - x.mean(0), directions)
     x = x / x.square().mean().sqrt().clamp(min=torch.finfo(x.dtype).tiny)
     distance, index = nearest_others(x, neighbors)
     tree = _tree(x, distance.cpu().numpy(), index.cpu().numpy(), smallest, most)
@@ -134,20 +135,6 @@ def odd_groups(
     grown = [_grow(tree.members(node), index.cpu().numpy(), most) for node in kept]
     found = [(math.exp(tree.separation[node]), float(p[node]), members) for node, members in zip(kept, grown, strict=True)]
     return _described(given, x, sorted(found, key=lambda group: -group[0]))
-
-
-def _principal(x: Tensor, directions: int | None) -> Tensor:
-    """Returns centered items in their principal directions of largest variance, by subspace iteration."""
-    if directions is None or directions >= x.shape[1]:
-        return x
-    width = min(x.shape[1], directions + 10)
-    Q = torch.randn(x.shape[1], width, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
-    for _ in range(8):
-        Q = torch.linalg.qr(x.T @ (x @ Q)).Q
-    z: Tensor = x @ Q
-    vectors = torch.linalg.eigh(z.T @ z).eigenvectors[:, -directions:]
-    directed: Tensor = z @ vectors
-    return directed
 
 
 @dataclass(frozen=True)

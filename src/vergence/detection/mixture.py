@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from vergence.densities.moments import principal
 from vergence.detection.core import Detector, blocks
-from vergence.detection.parts.moments import consistency, nearest_share, principal, residuals, shrunk, trimmed, uniform
+from vergence.detection.parts.moments import consistency, nearest_share, residuals, trimmed, uniform
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_choice, require_count
 
@@ -102,10 +103,10 @@ class MixtureDetector(Detector):
     def _project(self, X: np.ndarray, w: np.ndarray | None) -> None:
         """Sets the principal coordinates."""
         m = trimmed(X, w, self.trim, "ledoit_wolf")
-        values, vectors = principal(shrunk(m, "ledoit_wolf"))
+        values, vectors = (part.numpy() for part in principal(m.shrunk("ledoit_wolf")))
         k = min(self.n_directions, len(values))
         rest = values[k:].mean() if k < len(values) else 0.0
-        self.location_, self.scale_ = m.location, m.scale
+        self.location_, self.scale_ = m.location.numpy(), m.scale.numpy()
         self.noise_variance_ = float(rest)
         self.variances_, self.components_ = values[:k], np.ascontiguousarray(vectors[:, :k].T)
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from vergence.densities.moments import standardized_moments
 from vergence.detection.core import Detector, blocks
-from vergence.detection.parts.moments import moments, uniform
+from vergence.detection.parts.moments import uniform
 from vergence.utils.checks import require_choice, require_count
 
 __all__ = ["NeighborDetector"]
@@ -71,8 +72,8 @@ class NeighborDetector(Detector):
             require_count(2, max_items=self.max_items)
         self.location_, self.scale_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
         if self.standardize:
-            m = moments(X, w, standardize=True)
-            self.location_, self.scale_ = m.location, m.scale
+            m = standardized_moments(X, w)
+            self.location_, self.scale_ = m.location.numpy(), m.scale.numpy()
         w = np.ones(len(X)) if w is None else w
         if self.max_items is not None and len(X) > self.max_items:
             chance = uniform(X, self.random_state)

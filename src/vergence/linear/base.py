@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from vergence.data.items import Items, PairItems, spaced
-from vergence.linear.moments import Moments, Sums, origin_of
+from vergence.densities.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
 from vergence.utils.checks import is_count, require_choice, require_count, require_numbers, shown
 from vergence.utils.devices import as_device

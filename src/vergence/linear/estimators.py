@@ -1,6 +1,6 @@
 """The three linear problems as scikit-learn estimators: any augmentation, data of any size, one pass.
 
-`vergence.linear.solutions` has the solutions, `vergence.linear.moments` the moments.
+`vergence.linear.solutions` has the solutions, `vergence.densities.moments` the moments.
 """
 
 import warnings
@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vergence.data.items import Items
+from vergence.densities.moments import Moments
 from vergence.linear.base import RANK, Linear, State, warn_jitter
-from vergence.linear.moments import Moments
 from vergence.linear.solutions import joint_embedding, reconstruction, supervised
 
 __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]

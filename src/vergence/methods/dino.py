@@ -24,8 +24,8 @@ from vergence.encoders.networks import width
 from vergence.methods.core import Gather, ImageMethod
 from vergence.methods.parts.crops import local_side, require_crops
 from vergence.methods.parts.heads import PrototypeHead
-from vergence.methods.parts.teachers import cosine, follow, frozen_copy
 from vergence.methods.parts.views import MultiView, SeveralViews
+from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.utils.checks import as_range, require_count, require_positive, require_within
 from vergence.utils.linalg import upcast_half
 

@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from vergence.data.views import Views
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.methods.parts.masks import block_masks
-from vergence.methods.parts.teachers import follow, frozen_copy, linear
 from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
 from vergence.methods.parts.views import MultiView, OneView
+from vergence.objectives.parts.teachers import follow, frozen_copy, linear
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 

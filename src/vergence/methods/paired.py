@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from vergence.methods.core import Gather, Method
-from vergence.methods.parts.teachers import cosine, follow, frozen_copy
 from vergence.objectives.core import Objective
+from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_within
 

@@ -31,10 +31,10 @@ from torch.nn import functional as F
 
 from vergence.densities.covariance import Covariance
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.moments import MovingMoments
 from vergence.densities.polar import EPS
 from vergence.objectives.core import JointObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics
-from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.notices import collapse_notice
 from vergence.utils.checks import require_choice
 from vergence.utils.linalg import upcast_half
@@ -128,7 +128,7 @@ class Contrastive(JointObjective):
             raise ValueError(f"expected a temperature > {least} with covariance {covariance}, found {temperature}: raise it")
         self.dim, self.temperature, self.weights = dim, float(temperature), weights
         self.components, self.normalize = components, normalize
-        self.moving = EMAGaussian(2 * dim, momentum=momentum)
+        self.moving = MovingMoments(2 * dim, momentum=momentum)
         self.rho = nn.Parameter(torch.full((dim,), _softplus_inverse(temperature - FLOOR))) if least else None
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:

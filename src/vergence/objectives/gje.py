@@ -25,9 +25,9 @@ from torch import Tensor
 
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import JointGaussian
+from vergence.densities.moments import BatchMoments, MovingMoments, batch_moments
 from vergence.objectives.core import JointObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
-from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.information import entropy, kl_views
 from vergence.objectives.parts.notices import collapse_notice
 from vergence.objectives.parts.prototypes import Prototypes, rank_of
@@ -87,7 +87,7 @@ class GJE(JointObjective):
         require_choice("covariance", covariance, ("full", "low_rank") if likelihood == "learned" else ("full",))
         self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
         self.likelihood, self.stop_gradient = likelihood, stop_gradient
-        self.moving = EMAGaussian(2 * dim, momentum=momentum, shrinkage=shrinkage)
+        self.moving = MovingMoments(2 * dim, momentum=momentum, shrinkage=shrinkage)
         r = rank_of(covariance, rank, 2 * dim)
         self.prototype = Prototypes.single(2 * dim, rank=r, floor=FLOOR) if likelihood == "learned" else None
 
@@ -101,7 +101,7 @@ class GJE(JointObjective):
         if self.loss != "naive" or self.likelihood == "batch":
             information.require_spread(za, zb)
         Z = torch.cat([upcast_half(za), upcast_half(zb)], 1)
-        m = information.moments(Z, self.shrinkage)
+        m = batch_moments(Z, self.shrinkage)
         a, b = m.block(slice(0, self.dim)), m.block(slice(self.dim, None))
         p = self._likelihood(m)
         nll = -p.log_prob(Z).mean()
@@ -118,7 +118,7 @@ class GJE(JointObjective):
                 return {"nll": nll}
         raise unknown("loss", self.loss, LOSSES)
 
-    def _likelihood(self, m: information.Moments) -> JointGaussian:
+    def _likelihood(self, m: BatchMoments) -> JointGaussian:
         """Returns the Gaussian under which the likelihood is taken, for the batch's moments."""
         if self.likelihood == "batch":
             S = (m.S.detach() if self.stop_gradient else m.S).double()  # the determinants are computed in float64, too
@@ -138,5 +138,5 @@ class GJE(JointObjective):
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the Mahalanobis distance under the likelihood's Gaussian (under the batch's own always 1), and the spread."""
         Z = torch.cat([upcast_half(za), upcast_half(zb)], 1)
-        p = self._likelihood(information.moments(Z, self.shrinkage))
+        p = self._likelihood(batch_moments(Z, self.shrinkage))
         return {"mahalanobis": diagnostics.mahalanobis(p, Z), **diagnostics.collapse(za, zb)}

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from vergence.densities import mixture_head
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import GaussianMixture, JointGaussian, kl_standard_normal
 from vergence.densities.mixture_head import mixture
+from vergence.densities.moments import MovingMoments, batch_moments
 from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics, information
-from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.notices import collapse_notice
 from vergence.utils.checks import require_choice, require_count, require_positive
 from vergence.utils.linalg import upcast_half
@@ -56,14 +56,14 @@ def split(out: Tensor, K: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
     return a, m, (floor + r.clamp(max=CEILING).exp()).log()
 
 
-def anchored_entropy(m: information.Moments) -> Tensor:
-    """Returns 1/2 [tr S - D - log |S|] in nats, a scalar >= 0, which is 0 at S = I.
+def anchored_entropy(S: Tensor) -> Tensor:
+    """Returns 1/2 [tr S - D - log |S|] of a covariance (D, D) in nats, a scalar >= 0, which is 0 at S = I.
 
     Example:
-        >>> anchored_entropy(information.Moments(torch.ones(3), torch.eye(3))).item()
+        >>> anchored_entropy(torch.eye(3)).item()
         0.0
     """
-    return information.kl_standard_normal(information.Moments(torch.zeros_like(m.mean), m.S))
+    return kl_standard_normal(S.new_zeros(len(S)), S)
 
 
 def initial_outputs(K: int, D: int) -> Tensor:
@@ -126,7 +126,7 @@ class GMJEMDN(ConditionalObjective):
         self.networks = nn.ModuleList(_network(dim, hidden, components) for _ in directions)
         if marginal == "nll":
             self.marginals = nn.ParameterList(initial_outputs(components, dim) for _ in directions)
-        self.moving = EMAGaussian(dim, momentum=momentum)
+        self.moving = MovingMoments(dim, momentum=momentum)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns ``nll`` and, under its name, the marginal term: ``kl``, ``entropy`` or ``marginal_nll``.
@@ -156,8 +156,8 @@ class GMJEMDN(ConditionalObjective):
     def _marginal_loss(self, direction: int, z_c: Tensor) -> Tensor:
         if self.marginal_kind == "nll":
             return -self._learned(direction).log_prob(z_c).mean()
-        m = information.moments(z_c, shrinkage=None)
-        return information.kl_standard_normal(m) if self.marginal_kind == "kl" else anchored_entropy(m)
+        m = batch_moments(z_c, shrinkage=None)
+        return kl_standard_normal(m.mean, m.S) if self.marginal_kind == "kl" else anchored_entropy(m.S)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Updates the moving averages of mean and covariance that define p(z_a)."""

@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
+from vergence.densities.moments import MovingMoments
 from vergence.encoders.networks import projector
 from vergence.objectives.core import ConditionalObjective, Notice, require_batch
 from vergence.objectives.parts import diagnostics
-from vergence.objectives.parts.ema import EMAGaussian
 from vergence.objectives.parts.notices import collapse_notice
 from vergence.utils.checks import require_count
 from vergence.utils.linalg import upcast_half
@@ -78,7 +78,7 @@ class JEPA(ConditionalObjective):
         require_count(2, hidden=hidden)  # layer normalization of one feature is constant
         self.dim = dim
         self.predictors = nn.ModuleList(projector(dim, (hidden, dim)) for _ in range(1 if tied else 2))
-        self.moving = EMAGaussian(dim, momentum=momentum)
+        self.moving = MovingMoments(dim, momentum=momentum)
         self.register_buffer("residual", torch.ones(dim))
 
     def predict(self, z: Tensor, *, backward: bool = False) -> Tensor:

@@ -24,27 +24,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 from torch.nn import functional as F
 
+from vergence.densities.gaussian import kl_standard_normal
 from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
 from vergence.objectives.core import Objective, require_batch, require_pairs
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["VJE", "directional_nll", "equilibrium", "kl_standard_normal", "log_constant", "radial_nll"]
-
-
-def kl_standard_normal(mu: Tensor, var: Tensor) -> Tensor:
-    r"""Returns KL(N(mu, diag var) || N(0, I)) = 1/2 sum_d (var_d + mu_d^2 - 1 - log var_d) in nats (eq. 34).
-
-    Args:
-        mu: Means, (..., D).
-        var: Variances, (..., D), > 0.
-
-    Example:
-        >>> kl_standard_normal(torch.ones(1, 8), torch.ones(1, 8))
-        tensor([4.])
-    """
-    mu, var = upcast_half(mu), upcast_half(var)
-    return 0.5 * (var + mu.square() - 1 - var.log()).sum(-1)
+__all__ = ["VJE", "directional_nll", "equilibrium", "log_constant", "radial_nll"]
 
 
 def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]:

@@ -37,11 +37,12 @@ from torch.nn import functional as F
 
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
+from vergence.densities.moments import MovingMoments
 from vergence.densities.power_spherical import direction
 from vergence.encoders.networks import projector
 from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts.directions import directions
-from vergence.objectives.parts.ema import EMAGaussian, EMANetwork
+from vergence.objectives.parts.teachers import follow, frozen_copy
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
@@ -132,8 +133,8 @@ class VSSL(ConditionalObjective):
         self.dim, self.loss, self.likelihood, self.beta, self.floor = dim, loss, likelihood, float(beta), float(floor)
         self.mean = projector(dim, (hidden, dim)) if predictor else nn.Identity()
         self.variance = projector(dim, (hidden, dim))
-        self.averaged = EMANetwork(self.variance, momentum=momentum)
-        self.moving = EMAGaussian(dim, momentum=momentum)
+        self.averaged = frozen_copy(self.variance)
+        self.moving = MovingMoments(dim, momentum=momentum)
         self.register_buffer(
             "moments", torch.tensor([1.0, 1.0, 1.0 + dim])
         )  # of f z_b, f f and z_b z_b over v: alpha = gamma = 1
@@ -147,7 +148,7 @@ class VSSL(ConditionalObjective):
     def prior(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Returns mean z and variance w of the teacher's p(s | x), each (B, D), for its embeddings (B, D), without gradient."""
         z = upcast_half(z)
-        return z.detach(), F.softplus(upcast_half(self.averaged(self.variance, z))) + self.floor
+        return z.detach(), F.softplus(upcast_half(self.averaged(z))) + self.floor
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns ``likelihood`` and ``kl``, the mean of the directions a -> b and b -> a.
@@ -172,7 +173,7 @@ class VSSL(ConditionalObjective):
     @torch.no_grad()
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Moves the teacher's variance toward the student's, and updates the averages that define the density."""
-        self.averaged.update(self.variance)
+        follow(self.averaged, self.variance, self.moving.momentum)
         self.moving.update(za)
         za, zb = za.to(self.moments), zb.to(self.moments)
         f, v = self.student(za)

@@ -15,6 +15,7 @@ from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
 from vergence.data.views import ImageViews, VectorViews, Views
+from vergence.densities.moments import Deviations
 from vergence.encoders import networks
 from vergence.encoders.names import is_closed_form, is_factory
 from vergence.methods.core import ImageMethod, Method
@@ -237,47 +238,21 @@ def statistics(items: Items) -> tuple[Tensor, Tensor]:
 
     They are float64 where the items are, and float32 otherwise.
     """
-    means, deviations = zip(*(side.mean_and_std() for side in _sides(items)), strict=True)
+    sides = [(side.mean.to(side.dtype), side.std(), side.dtype) for side in _sides(items)]
+    means, deviations = zip(*((mean, torch.where(std == 0, 1.0, std).to(dtype)) for mean, std, dtype in sides), strict=True)
     return torch.cat(means), torch.cat(deviations)
 
 
-def _sides(items: Items) -> "list[_Statistics]":
+def _sides(items: Items) -> list[Deviations]:
     """Returns the statistics of the items; of pairs, those of the contexts and those of the targets."""
     some = spaced(len(items), STATISTICS_FROM)
-    sides: list[_Statistics] = []
+    sides: list[Deviations] = []
     for _, x in items.stream(iter(some.split(STATISTICS_BATCH))):
         parts = x if isinstance(x, (tuple, list)) else (x,)
-        sides = sides or [_Statistics(part) for part in parts]
+        sides = sides or [Deviations(x.shape[1], torch.float64 if x.dtype == torch.float64 else torch.float32) for x in parts]
         for side, part in zip(sides, parts, strict=True):
-            side.add(part)
+            side.add(to_unit(part, torch.float64).transpose(0, 1).flatten(1).T)
     return sides
-
-
-class _Statistics:
-    """Mean and deviation per channel or feature of items that come in batches, in float64 (Chan, Golub and LeVeque's update)."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.kind = torch.float64 if like.dtype == torch.float64 else torch.float32
-        self.n = 0
-        self.mean, self.squares, self.largest = torch.zeros(3, like.shape[1], dtype=torch.float64)
-
-    def add(self, x: Tensor) -> None:
-        x = to_unit(x, torch.float64).transpose(0, 1).flatten(1)
-        variance, mean = torch.var_mean(x, dim=1, correction=0)
-        step, n = mean - self.mean, self.n + x.shape[1]
-        self.mean = self.mean + step * (x.shape[1] / n)
-        self.squares = self.squares + x.shape[1] * variance + step.square() * (self.n * x.shape[1] / n)
-        self.largest = torch.maximum(self.largest, x.abs().amax(1))
-        self.n = n
-
-    def std(self) -> Tensor:
-        """Returns the deviations, in float64; those of constant channels or features are 0."""
-        std = (self.squares / self.n).sqrt()
-        return torch.where(std <= 4 * torch.finfo(self.kind).eps * self.largest, 0.0, std)  # whatever the unit
-
-    def mean_and_std(self) -> tuple[Tensor, Tensor]:
-        std = self.std()
-        return self.mean.to(self.kind), torch.where(std == 0, 1.0, std).to(self.kind)
 
 
 def describe(

@@ -26,6 +26,7 @@ from torch import Tensor
 from vergence.data.items import Items, batches
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.views import Views
+from vergence.densities.moments import COLUMNS, ViewSums, principal_directions
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings, sampled_patches
 from vergence.encoders.second_layer import PATCHES
@@ -34,7 +35,6 @@ from vergence.objectives.gje import GJE
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
-from vergence.training.moments import COLUMNS, ViewSums, principal_directions
 from vergence.utils.names import quoted
 from vergence.utils.resources import resources
 
@@ -248,7 +248,7 @@ class _Fit:
 
         for i, (_, x) in stream:
             if len(x):
-                sums.add([project(i, x, j) for j in range(self.settings.views)])
+                sums.add_views([project(i, x, j) for j in range(self.settings.views)])
             self.progress(len(x) * self.settings.views * world, "joint embedding")
             if world == 1 and (self.stopped or time.monotonic() - saved > self.config.fit.checkpoint_seconds):
                 self._save(3 + i, mean=mean, directions=V, sums=sums.state())
@@ -273,7 +273,7 @@ class _Fit:
         from vergence.linear.solutions import joint_embedding
 
         s = self.settings
-        center, S, G = sums.moments()
+        center, S, G = sums.view_moments()
         if not S.diagonal().max() > 0:
             raise ValueError("expected images that differ, found features without variation: all images are alike; give others")
         ridge = s.ridge * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype, device=S.device)

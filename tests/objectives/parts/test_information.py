@@ -7,15 +7,20 @@ import torch
 from tests.reference import gmje as slow
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities import moments
+from vergence.densities.gaussian import GaussianMixture, kl_standard_normal, log_det
+from vergence.densities.moments import BatchMoments
 from vergence.objectives.parts import information
-from vergence.objectives.parts.information import Moments
 
 N, D = 50, 3
 
 
 def close(a, b, tol=1e-9):
     torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
+
+
+def kl(m):
+    return kl_standard_normal(m.mean, m.S)
 
 
 def planted(scale=1.0):
@@ -25,7 +30,7 @@ def planted(scale=1.0):
 @pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
 def test_moments_in_loops(shrinkage):
     z = planted()
-    found, expected = information.moments(z, shrinkage), slow.gaussian(z, shrinkage)
+    found, expected = moments.batch_moments(z, shrinkage), slow.gaussian(z, shrinkage)
     close(found.mean, expected.loc)
     close(found.S, expected.covariance_matrix)
     part = found.block(slice(1, 3))
@@ -38,30 +43,30 @@ def test_the_estimated_shrinkage():
     S = torch.cov(z.T, correction=0)
     squares, trace = (S * S).sum(), S.trace() ** 2
     expected = ((1 - 2 / D) * squares + trace) / ((N + 1 - 2 / D) * (squares - trace / D))
-    close(information.oas(S, N), expected)
-    close(information.moments(z, None).S, information.moments(z, expected.item()).S)
-    assert information.oas(S, 10**9) < 1e-8 and information.oas(torch.eye(4), 100) == 1
+    close(moments.oas(S, N), expected)
+    close(moments.batch_moments(z, None).S, moments.batch_moments(z, expected.item()).S)
+    assert moments.oas(S, 10**9) < 1e-8 and moments.oas(torch.eye(4), 100) == 1
 
 
 def test_kl_and_entropy_are_torchs():
-    m = information.moments(planted())
+    m = moments.batch_moments(planted())
     p, standard = MultivariateNormal(m.mean, m.S), MultivariateNormal(torch.zeros(D), torch.eye(D))
-    close(information.kl_standard_normal(m), kl_divergence(p, standard))
+    close(kl(m), kl_divergence(p, standard))
     close(information.entropy(m), p.entropy())
     close(information.kl_views(m, m), 2 * kl_divergence(p, standard))
-    close(information.log_det(m.S), torch.logdet(m.S))
+    close(log_det(m.S), torch.logdet(m.S))
 
 
 def test_entropy_grows_with_the_scale_and_the_kl_is_least_at_one():
-    m, a = information.moments(planted()), 0.2
-    close(information.entropy(Moments(a * m.mean, a * a * m.S)) - information.entropy(m), D * math.log(a))
-    kls = [information.kl_standard_normal(Moments(torch.zeros(D), s * torch.eye(D))).item() for s in (0.5, 0.9, 1.0, 1.1, 2.0)]
+    m, a = moments.batch_moments(planted()), 0.2
+    close(information.entropy(BatchMoments(a * m.mean, a * a * m.S)) - information.entropy(m), D * math.log(a))
+    kls = [kl(BatchMoments(torch.zeros(D), s * torch.eye(D))).item() for s in (0.5, 0.9, 1.0, 1.1, 2.0)]
     assert kls[2] == 0 and kls == sorted(kls[:2], reverse=True) + kls[2:] and kls[2:] == sorted(kls[2:])
 
 
 def test_information_is_a_kl_and_that_of_canonical_correlations():
     za, zb = slow.pair(N, D)
-    m = information.moments(torch.cat([za, zb], 1))
+    m = moments.batch_moments(torch.cat([za, zb], 1))
     p = MultivariateNormal(m.mean, m.S)
     apart = MultivariateNormal(m.mean, torch.block_diag(m.S[:D, :D], m.S[D:, D:]))
     close(information.mutual_information(m, D), kl_divergence(p, apart))
@@ -74,18 +79,18 @@ def test_information_is_a_kl_and_that_of_canonical_correlations():
 def test_likelihood_losses_are_their_definitions(shrinkage):
     za, zb = slow.pair(N, D)
     p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2 * D), torch.eye(2 * D), context=D)
-    a, b = (information.moments(z, shrinkage) for z in (za, zb))
+    a, b = (moments.batch_moments(z, shrinkage) for z in (za, zb))
     nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
-    kl = information.kl_standard_normal(a) + information.kl_standard_normal(b)
+    both = kl(a) + kl(b)
     weights = {"eta": 0.3, "beta": 2.0, "shrinkage": shrinkage}
     assert information.likelihood_loss("naive", p, za, zb, **weights) == {"nll": nll}
     found = information.likelihood_loss("joint_kl", p, za, zb, **weights)
     assert found.keys() == {"nll", "kl"} and found["nll"] == nll
-    close(found["kl"], 2 * kl)
+    close(found["kl"], 2 * both)
     found = information.likelihood_loss("entropy_kl", p, za, zb, **weights)
     assert found.keys() == {"mi", "kl"}
     close(found["mi"], nll - information.entropy(a) - information.entropy(b))
-    close(found["kl"], 0.3 * kl)
+    close(found["kl"], 0.3 * both)
 
 
 @pytest.mark.parametrize("name", ["mi_kl", "conditional_kl", "nothing"])
@@ -98,7 +103,7 @@ def test_a_name_of_no_likelihood_loss_is_refused(name):
 
 def test_pointwise_information_of_a_gaussian_is_its_mutual_information_on_average():
     za, zb = slow.pair(N, D)
-    m = information.moments(torch.cat([za, zb], 1))
+    m = moments.batch_moments(torch.cat([za, zb], 1))
     p = GaussianMixture(torch.zeros(1), m.mean[None], m.S[None], context=D)
     close(information.pointwise_information(p, za, zb), information.mutual_information(m, D), 1e-8)
 
@@ -112,28 +117,26 @@ def test_views_without_spread_are_refused(wrong):
 
 def test_moments_of_half_precision():
     z = planted()
-    found = information.moments(z.bfloat16())
+    found = moments.batch_moments(z.bfloat16())
     assert found.S.dtype == torch.float32
-    torch.testing.assert_close(found.S.double(), information.moments(z).S, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.S.double(), moments.batch_moments(z).S, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize(
-    "term", [information.entropy, information.kl_standard_normal, lambda m: information.mutual_information(m, 1)]
-)
+@pytest.mark.parametrize("term", [information.entropy, kl, lambda m: information.mutual_information(m, 1)])
 @pytest.mark.parametrize("shrinkage", [0.0, 0.2])
 def test_gradients_by_differences(term, shrinkage):
     z = planted()[:12].requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: term(information.moments(x, shrinkage)), z)
+    assert torch.autograd.gradcheck(lambda x: term(moments.batch_moments(x, shrinkage)), z)
 
 
 def test_the_gradients_in_closed_form():
     """Of the entropy X S^{-1} / N, of the KL (X (I - S^{-1}) + mean) / N; the jitter leaves 1e-10 of them."""
     z = planted().requires_grad_()
-    m = information.moments(z)
+    m = moments.batch_moments(z)
     X, inverse = (z - m.mean).detach(), torch.linalg.inv(m.S.detach())
     (g,) = torch.autograd.grad(information.entropy(m), z, retain_graph=True)
     close(g, X @ inverse / N, 1e-8)
-    (g,) = torch.autograd.grad(information.kl_standard_normal(m), z)
+    (g,) = torch.autograd.grad(kl(m), z)
     close(g, (X @ (torch.eye(D) - inverse) + m.mean.detach()) / N, 1e-8)
 
 
@@ -141,18 +144,18 @@ def test_the_gradients_in_closed_form():
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_precision_and_scale(dtype, scale):
     z = planted(scale).to(dtype).requires_grad_()
-    m = information.moments(z)
-    for value in (information.entropy(m), information.kl_standard_normal(m), information.log_det(m.S)):
+    m = moments.batch_moments(z)
+    for value in (information.entropy(m), kl(m), log_det(m.S)):
         (g,) = torch.autograd.grad(value, z, retain_graph=True)
         assert value.dtype == g.dtype == dtype and torch.isfinite(value) and torch.isfinite(g).all()
-    close(information.entropy(m).double(), information.entropy(information.moments(planted(scale))), 1e-4)
+    close(information.entropy(m).double(), information.entropy(moments.batch_moments(planted(scale))), 1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fewer_items_than_features(dtype):
     z = torch.randn(5, 40, dtype=dtype).requires_grad_()
     for shrinkage in (None, 0.1, 0.0):
-        value = information.kl_standard_normal(information.moments(z, shrinkage))
+        value = kl(moments.batch_moments(z, shrinkage))
         (g,) = torch.autograd.grad(value, z)
         assert torch.isfinite(value) and torch.isfinite(g).all()
 
@@ -160,7 +163,7 @@ def test_fewer_items_than_features(dtype):
 def test_what_is_no_covariance_has_no_determinant():
     for S in (torch.zeros(2, 2), -torch.eye(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])):
         for dtype in (torch.float32, torch.float64):
-            found = information.log_det(S.to(dtype))
+            found = log_det(S.to(dtype))
             assert found.dtype == dtype and torch.isnan(found)
 
 
@@ -179,6 +182,6 @@ def test_settings_are_checked():
 def test_moments_of_half_precision_are_float32(dtype):
     z = torch.randn(N, D).to(dtype)
     for shrinkage in (0.0, None):
-        half, single = information.moments(z, shrinkage), information.moments(z.float(), shrinkage)
+        half, single = moments.batch_moments(z, shrinkage), moments.batch_moments(z.float(), shrinkage)
         assert half.S.dtype == torch.float32
         assert torch.equal(half.mean, single.mean) and torch.equal(half.S, single.S)

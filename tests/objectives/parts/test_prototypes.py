@@ -8,7 +8,7 @@ from tests.reference import gmje as slow
 
 from vergence.densities import em
 from vergence.densities.covariance import Dense, PairedLowRank
-from vergence.objectives.parts.ema import EMAGaussian
+from vergence.densities.moments import MovingMoments
 from vergence.objectives.parts.prototypes import MixtureBank, OnlineMixture, Prototypes, rank_of
 
 D, K = 4, 3
@@ -400,7 +400,7 @@ def test_the_bank_follows_the_precision(rank, dtype):
 @pytest.mark.parametrize("momentum", [0.0, 0.6, 0.99])
 def test_a_moving_gaussian_weighs_batches(momentum):
     """The mixture of the batches' moments; the effective number of items is one over the sum of their squared weights."""
-    found = EMAGaussian(D, momentum=momentum, shrinkage=0.0)
+    found = MovingMoments(D, momentum=momentum, shrinkage=0.0)
     parts, weights = [items(n, seed) + seed for seed, n in enumerate((20, 50, 30, 40))], []
     for t, z in enumerate(parts):
         found.update(z)
@@ -414,14 +414,14 @@ def test_a_moving_gaussian_weighs_batches(momentum):
 
 
 def test_the_shrinkage_of_a_moving_gaussian_goes_with_the_items():
-    few, many = (EMAGaussian(D, momentum=0.999) for _ in range(2))
+    few, many = (MovingMoments(D, momentum=0.999) for _ in range(2))
     few.update(items(6))
     for _ in range(400):
         many.update(items(6))
     S = torch.cov(items(6).T, correction=0)
     far = [(moving_.moments().S - S).abs().max().item() for moving_ in (few, many)]
     assert far[0] > 20 * far[1]
-    again = EMAGaussian(D, momentum=0.999)
+    again = MovingMoments(D, momentum=0.999)
     again.load_state_dict(many.state_dict())
     for moving_ in (many, again):
         moving_.update(items(9))
@@ -431,4 +431,4 @@ def test_the_shrinkage_of_a_moving_gaussian_goes_with_the_items():
 def test_settings_of_a_moving_gaussian():
     for wrong in ({"momentum": 1.0}, {"momentum": -0.1}, {"shrinkage": 1.1}):
         with pytest.raises(ValueError, match=r"expected (momentum in \[0, 1\)|shrinkage in \[0, 1\]), found"):
-            EMAGaussian(D, **wrong)
+            MovingMoments(D, **wrong)

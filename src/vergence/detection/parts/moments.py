@@ -1,131 +1,28 @@
-"""Mean, scale and covariance of items in bounded memory, shrinkage, and moments without the least likely items."""
+"""Moments of items without the least likely ones, and random numbers of items."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.stats import chi2
 
+from vergence.densities.moments import StandardizedMoments, principal, standardized_moments
 from vergence.detection.core import blocks
 from vergence.detection.parts.kinds import generator
 from vergence.detection.parts.robust import NULL, deviation
-from vergence.utils.checks import require_choice, require_within
+from vergence.utils.checks import require_within
 
 __all__ = [
-    "Moments",
     "consistency",
-    "moments",
     "nearest_share",
-    "principal",
     "residuals",
-    "shrunk",
     "trimmed",
     "uniform",
 ]
 
-RIDGE = 1e-9  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Moments of items x = location + scale x'.
-
-    Args:
-        n: Sum of the weights.
-        location: Mean (D,).
-        scale: Deviation (D,) of each feature, > 0; all 1 where items are not standardized.
-        covariance: Covariance (D, D) of x', divided by n.
-        fourth: Mean of |x'|^4.
-    """
-
-    n: float
-    location: np.ndarray
-    scale: np.ndarray
-    covariance: np.ndarray
-    fourth: float
-
-
-def moments(X: np.ndarray, w: np.ndarray | None, *, standardize: bool = True) -> Moments:
-    """Returns the moments of items (N, D) with weights (N,), read twice, block by block, in float64.
-
-    A constant feature has the absolute value of its constant for its scale, or 1 for 0.
-
-    Raises:
-        ValueError: All features are constant, or too large to be squared.
-    """
-    D, n = X.shape[1], float(len(X)) if w is None else float(w.sum())
-    origin = np.asarray(X[0], dtype=np.float64)
-    first, second = np.zeros(D), np.zeros(D)
-    for rows in blocks(X):
-        x, v = X[rows] - origin, None if w is None else w[rows]
-        first += x.sum(0) if v is None else v @ x
-        second += np.einsum("nd,nd->d", x, x) if v is None else v @ (x * x)
-    shift = first / n
-    variance = np.maximum(second / n - shift**2, 0)
-    location = origin + shift
-    if not np.isfinite(variance).all():
-        raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
-    constant = variance <= 1e-20 * location**2
-    if constant.all():
-        raise ValueError(f"expected features that vary, found {D} constant ones: check the features")
-    location = np.where(constant, origin, location)
-    scale = np.ones(D)
-    if standardize:
-        unit = np.where(location != 0, np.abs(location), 1.0)
-        scale = np.where(constant, unit, np.sqrt(np.where(constant, 1.0, variance)))
-    covariance, fourth = np.zeros((D, D)), 0.0
-    for rows in blocks(X):
-        x = (X[rows] - location) / scale
-        square = np.einsum("nd,nd->n", x, x)
-        if w is not None:
-            x, square = x * np.sqrt(w[rows])[:, None], square * np.sqrt(w[rows])
-        covariance += x.T @ x
-        fourth += float(square @ square)
-    return Moments(n, location, scale, covariance / n, fourth / n)
-
-
-def shrunk(m: Moments, shrinkage: str | float) -> np.ndarray:
-    """Returns the covariance (1 - a) S + a v I, v = tr(S) / D, with a tiny ridge where S is singular.
-
-    Args:
-        m: Moments of the items.
-        shrinkage: a in [0, 1], or the way to estimate it: ``ledoit_wolf`` (Ledoit, Wolf, 2004) or ``oas`` (Chen et al., 2010);
-            both equal scikit-learn's.
-    """
-    S, D = m.covariance, len(m.covariance)
-    v = np.trace(S) / D
-    if isinstance(shrinkage, str):
-        require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
-        a = (_ledoit_wolf if shrinkage == "ledoit_wolf" else _oas)(m, v)
-    else:
-        require_within("[0, 1]", shrinkage=shrinkage)
-        a = float(shrinkage)
-    return np.asarray((1 - a) * S + (a + RIDGE) * v * np.eye(D))
-
-
-def _ledoit_wolf(m: Moments, v: float) -> float:
-    """Returns a = min(1, b / d): d is the squared distance of S to v I, b the mean squared error of S, both divided by D."""
-    square, D = float(np.sum(m.covariance**2)), len(m.covariance)
-    d = square / D - v**2
-    b = (m.fourth - square) / (D * m.n)
-    return min(max(b, 0.0), d) / d if d > 0 and b > 0 else 0.0
-
-
-def _oas(m: Moments, v: float) -> float:
-    """Returns the oracle approximating shrinkage, equation 23 of Chen et al., in scikit-learn's form without terms 2 / D."""
-    D = len(m.covariance)
-    mean = float(np.mean(m.covariance**2))
-    d = (m.n + 1) * (mean - v**2 / D)
-    return min((mean + v**2) / d, 1.0) if d > 0 else 1.0
-
-
-def principal(S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the eigenvalues of a covariance in descending order, (D,), at least 0, and the eigenvectors as columns, (D, D)."""
-    values, vectors = np.linalg.eigh(S)
-    return np.maximum(values[::-1], 0.0), vectors[:, ::-1]
 
 
 def consistency(D: int, trim: float) -> float:
@@ -141,7 +38,9 @@ def consistency(D: int, trim: float) -> float:
     return 1.0 if trim == 0 else float((1 - trim) / chi2.cdf(chi2.ppf(1 - trim, D), D + 2))
 
 
-def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | float, *, standardize: bool = True) -> Moments:
+def trimmed(
+    X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | float, *, standardize: bool = True
+) -> StandardizedMoments:
     """Returns the moments of the most likely share 1 - trim of the items, corrected for consistency with a Gaussian.
 
     From a robust initialization (spatial signs, rescaled along their principal directions as in Hubert, Rousseeuw, Verdonck, A
@@ -152,25 +51,25 @@ def trimmed(X: np.ndarray, w: np.ndarray | None, trim: float, shrinkage: str | f
         X: Items (N, D).
         w: Weights (N,), or None.
         trim: Share h of the weight that is left out, in [0, 0.5).
-        shrinkage: As for `shrunk`.
+        shrinkage: As for `StandardizedMoments.shrunk`.
         standardize: Whether features are standardized.
     """
     require_within("[0, 0.5)", trim=trim)
     if trim == 0:
-        return moments(X, w, standardize=standardize)
-    location, root = _signs(X)
-    kept = nearest_share(_distances(X, location, root), w, trim)
+        return standardized_moments(X, w, standardize=standardize)
+    kept = nearest_share(_distances(X, *_signs(X)), w, trim)
     if (X[kept] == X[kept][:1]).all() and not (X == X[:1]).all():
         raise ValueError(f"expected less than {1 - trim:.0%} equal items, found {kept.mean():.0%}: leave copies out")
     for _ in range(STEPS):
-        m = moments(X[kept], None if w is None else w[kept], standardize=standardize)
-        values, vectors = principal(shrunk(m, shrinkage))
-        again = nearest_share(_distances(X, m.location, vectors / np.sqrt(values) / m.scale[:, None]), w, trim)
+        m = standardized_moments(X[kept], None if w is None else w[kept], standardize=standardize)
+        values, vectors = principal(m.shrunk(shrinkage))
+        root = (vectors / values.sqrt() / m.scale[:, None]).numpy()
+        again = nearest_share(_distances(X, m.location.numpy(), root), w, trim)
         if (again == kept).all():
             break
         kept = again
     factor = consistency(len(m.covariance), trim)
-    return Moments(m.n, m.location, m.scale, factor * m.covariance, factor**2 * m.fourth)
+    return StandardizedMoments(m.n, m.location, m.scale, factor * m.covariance, factor**2 * m.fourth)
 
 
 def _signs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -182,7 +81,7 @@ def _signs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     x /= scale
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     sign = x / np.where(norm > 0, norm, 1.0)
-    _, vectors = principal(sign.T @ sign)
+    vectors = principal(torch.from_numpy(sign.T @ sign))[1].numpy()
     spread = deviation(x @ vectors)
     return location, vectors / np.maximum(spread, NULL * spread.max()) / scale[:, None]
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from vergence.data.items import Items
+from vergence.densities.moments import Moments, Sums
 from vergence.linear.advice.directions import Basis, principal_directions
 from vergence.linear.base import covariance_of
-from vergence.linear.moments import Moments, Sums
 from vergence.linear.reading import Augmentation, blocks, draw, flat
 from vergence.linear.solutions import joint_embedding, reconstruction
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.moments import batch_moments
 from vergence.densities.particles import KernelMixture
-from vergence.objectives.parts.information import moments, mutual_information
+from vergence.objectives.parts.information import mutual_information
 
 __all__ = ["collapse", "effective_components", "mahalanobis", "mixture"]
 
@@ -20,7 +21,7 @@ def collapse(za: Tensor, zb: Tensor) -> dict[str, float]:
     ``variance`` (mean over features), ``eigenvalue_min`` and ``condition`` of the first view's covariance without shrinkage,
     and the mutual ``information`` of the views in nats, 0 where a feature is constant. Only ``variance`` where B <= 2 D.
     """
-    m = moments(torch.cat([za, zb], 1).double())
+    m = batch_moments(torch.cat([za, zb], 1).double())
     a = m.block(slice(0, za.shape[1]))
     numbers = {"variance": a.S.diagonal().mean().item()}
     if len(za) <= m.S.shape[0]:  # the spectrum of so few items says nothing

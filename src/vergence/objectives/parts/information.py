@@ -18,151 +18,58 @@ Shapes: N pairs, D features. In nats.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import GaussianMixture, kl_standard_normal, log_det
+from vergence.densities.moments import BatchMoments, batch_moments
 from vergence.utils.checks import require_choice, require_positive, require_within
-from vergence.utils.linalg import upcast_half
 
 __all__ = [
     "MIXTURE_LOSSES",
     "MixtureLoss",
-    "Moments",
     "entropy",
-    "kl_standard_normal",
     "kl_views",
     "likelihood_loss",
-    "log_det",
     "mi_kl",
     "mixture_loss",
-    "moments",
     "mutual_information",
-    "oas",
     "pointwise_information",
     "require_settings",
     "require_several",
     "require_spread",
-    "shrunk",
     "view_moments",
 ]
 
 MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
 MIXTURE_LOSSES = ("mi_kl", "entropy_kl", "joint_kl", "naive")
 SMALLEST = (1e-15, 1e-140)  # difference of embeddings: in float32 and half precision, in float64
-JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # in units of the mean variance; added to every covariance
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Mean (D,) and covariance (D, D) of a batch."""
-
-    mean: Tensor
-    S: Tensor
-
-    def block(self, where: slice) -> "Moments":
-        """Returns the mean and the covariance of some features."""
-        return Moments(self.mean[where], self.S[where, where])
-
-
-def moments(z: Tensor, shrinkage: float | None = 0.0) -> Moments:
-    """Returns mean and covariance (divided by N) of embeddings, with gradient.
-
-    Args:
-        z: Embeddings, (N, D).
-        shrinkage: a in (1 - a) S + a tr(S) / D I, in [0, 1]; None takes `oas`, which grows as N falls toward D.
-
-    Example:
-        >>> moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()
-        [[1.0]]
-    """
-    z = upcast_half(z)
-    mean = z.mean(0)
-    x = z - mean
-    S = x.mT @ x / len(z)
-    return Moments(mean, shrunk(S, len(z), shrinkage))
-
-
-def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
-    """Returns (1 - a) S + (a + jitter) tr(S) / D I for a covariance of n items; a = ``shrinkage``, or `oas` for None.
-
-    Example:
-        >>> shrunk(torch.tensor([[2.0, 1.0], [1.0, 4.0]]), 9, 0.5).round(decimals=3).tolist()
-        [[2.5, 0.5], [0.5, 3.5]]
-    """
-    a = oas(S.detach(), n) if shrinkage is None else shrinkage
-    scale = S.diagonal().mean()
-    eye = torch.eye(S.shape[0], dtype=S.dtype, device=S.device)
-    return (1 - a) * S + (a + JITTER[S.dtype]) * scale * eye
-
-
-def oas(S: Tensor, n: int | Tensor) -> Tensor:
-    """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items, in (0, 1].
-
-    Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE Transactions on
-    Signal Processing, 2010, equation 23; detectors have scikit-learn's form without the terms 2 / D.
-
-    Example:
-        >>> oas(torch.eye(4), 10).item(), round(oas(torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0])), 1000).item(), 3)
-        (1.0, 0.004)
-    """
-    D = S.shape[0]
-    squares, trace = S.square().sum(), S.trace().square()
-    above = (1 - 2 / D) * squares + trace
-    below = (n + 1 - 2 / D) * (squares - trace / D)
-    return torch.where(below > 0, above / below, 1.0).clamp(max=1.0)
-
-
-def log_det(S: Tensor) -> Tensor:
-    """Returns log |S| of a positive definite (D, D), with gradient; NaN for any other matrix.
-
-    The Cholesky factor is computed in float64: in float32, covariances with the least jitter fail from a few features on. The
-    call does not wait for the device.
-
-    Example:
-        >>> round(log_det(4 * torch.eye(2)).item(), 3)
-        2.773
-    """
-    L, failed = torch.linalg.cholesky_ex(S.double())
-    value: Tensor = 2 * L.diagonal().log().sum()
-    return torch.where(failed == 0, value, math.nan).to(S.dtype)
-
-
-def kl_standard_normal(m: Moments) -> Tensor:
-    """Returns KL(N(mean, S) || N(0, I)) in nats, a scalar >= 0.
-
-    Example:
-        >>> kl_standard_normal(Moments(torch.ones(3), torch.eye(3))).item()
-        1.5
-    """
-    return 0.5 * (m.S.trace() + m.mean.square().sum() - len(m.mean) - log_det(m.S))
-
-
-def kl_views(a: Moments, b: Moments) -> Tensor:
+def kl_views(a: BatchMoments, b: BatchMoments) -> Tensor:
     """Returns KL_a + KL_b: the divergences of two views from the standard normal, in nats."""
-    return kl_standard_normal(a) + kl_standard_normal(b)
+    return kl_standard_normal(a.mean, a.S) + kl_standard_normal(b.mean, b.S)
 
 
-def mutual_information(m: Moments, split: int) -> Tensor:
+def mutual_information(m: BatchMoments, split: int) -> Tensor:
     """Returns the Gaussian mutual information of the first ``split`` features and the others in nats, >= 0.
 
     Example:
         >>> S = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
-        >>> round(mutual_information(Moments(torch.zeros(2), S), 1).item(), 4)     # -1/2 log(1 - 0.64)
+        >>> round(mutual_information(BatchMoments(torch.zeros(2), S), 1).item(), 4)     # -1/2 log(1 - 0.64)
         0.5108
     """
     a, b = m.block(slice(0, split)), m.block(slice(split, None))
     return 0.5 * (log_det(a.S) + log_det(b.S) - log_det(m.S))
 
 
-def entropy(m: Moments) -> Tensor:
+def entropy(m: BatchMoments) -> Tensor:
     """Returns the entropy of the Gaussian of these moments, H = 1/2 log |2 pi e S| in nats.
 
     Example:
-        >>> round(entropy(Moments(torch.zeros(2), torch.eye(2))).item(), 4)
+        >>> round(entropy(BatchMoments(torch.zeros(2), torch.eye(2))).item(), 4)
         2.8379
     """
     return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
@@ -192,10 +99,10 @@ def require_spread(za: Tensor, zb: Tensor) -> None:
         raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)} equal ones: {hint}")
 
 
-def view_moments(za: Tensor, zb: Tensor, shrinkage: float | None) -> tuple[Moments, Moments]:
-    """Returns the `moments` of two views (B, D) each, whose embeddings must differ (`require_spread`)."""
+def view_moments(za: Tensor, zb: Tensor, shrinkage: float | None) -> tuple[BatchMoments, BatchMoments]:
+    """Returns the `batch_moments` of two views (B, D) each, whose embeddings must differ (`require_spread`)."""
     require_spread(za, zb)
-    return moments(za, shrinkage), moments(zb, shrinkage)
+    return batch_moments(za, shrinkage), batch_moments(zb, shrinkage)
 
 
 def pointwise_information(p: GaussianMixture, za: Tensor, zb: Tensor) -> Tensor:

@@ -1,0 +1,676 @@
+r"""Moments: means, covariances and their shrinkage, of batches, of streams and of moving windows; principal directions.
+
+- A batch with gradient: `batch_moments`, `BatchMoments`, `shrunk`, `oas`.
+- A stream of batches: `MovingMoments` (exponential averages), `Deviations` (mean and deviation of each feature), `ViewSums`
+  (views of items), and `Sums` (items, their augmentations and targets), whose `Moments` are those of `vergence.linear.solutions`.
+- Items in memory or in a file, with weights: `standardized_moments`, with the Ledoit-Wolf shrinkage.
+- Directions: `principal` of a covariance, `principal_directions` of features in parts, `leading` by subspace iteration.
+
+Sums of a stream are in float64; products are in the precision of the data, block by block.
+
+Shapes: N items, D features, L targets, m views of each item.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from vergence.densities.gaussian import JointGaussian
+from vergence.utils.checks import require_choice, require_within
+from vergence.utils.distributed import several
+from vergence.utils.linalg import upcast_half
+
+__all__ = [
+    "BatchMoments",
+    "Deviations",
+    "Moments",
+    "MovingMoments",
+    "StandardizedMoments",
+    "Sums",
+    "ViewSums",
+    "batch_moments",
+    "leading",
+    "oas",
+    "origin_of",
+    "principal",
+    "principal_directions",
+    "shrunk",
+    "standardized_moments",
+]
+
+JITTER = {torch.float32: 1e-6, torch.float64: 1e-10}  # in units of the mean variance; added to every covariance
+RIDGE = 1e-9  # the same of standardized moments, for features that are constant or linearly dependent
+BLOCK = 1 << 21  # numbers in a block of items
+COLUMNS = 4096  # features at a time
+
+
+@dataclass(frozen=True)
+class BatchMoments:
+    """Mean (D,) and covariance (D, D) of a batch."""
+
+    mean: Tensor
+    S: Tensor
+
+    def block(self, where: slice) -> "BatchMoments":
+        """Returns the mean and the covariance of some features."""
+        return BatchMoments(self.mean[where], self.S[where, where])
+
+
+def batch_moments(z: Tensor, shrinkage: float | None = 0.0) -> BatchMoments:
+    """Returns mean and covariance (divided by N) of embeddings, with gradient.
+
+    Args:
+        z: Embeddings, (N, D).
+        shrinkage: a in (1 - a) S + a tr(S) / D I, in [0, 1]; None takes `oas`, which grows as N falls toward D.
+
+    Example:
+        >>> batch_moments(torch.tensor([[1.0], [3.0]])).S.round(decimals=3).tolist()
+        [[1.0]]
+    """
+    z = upcast_half(z)
+    mean = z.mean(0)
+    x = z - mean
+    S = x.mT @ x / len(z)
+    return BatchMoments(mean, shrunk(S, len(z), shrinkage))
+
+
+def shrunk(S: Tensor, n: int | Tensor, shrinkage: float | None) -> Tensor:
+    """Returns (1 - a) S + (a + jitter) tr(S) / D I for a covariance of n items; a = ``shrinkage``, or `oas` for None.
+
+    Example:
+        >>> shrunk(torch.tensor([[2.0, 1.0], [1.0, 4.0]]), 9, 0.5).round(decimals=3).tolist()
+        [[2.5, 0.5], [0.5, 3.5]]
+    """
+    a = oas(S.detach(), n) if shrinkage is None else shrinkage
+    scale = S.diagonal().mean()
+    eye = torch.eye(S.shape[0], dtype=S.dtype, device=S.device)
+    return (1 - a) * S + (a + JITTER[S.dtype]) * scale * eye
+
+
+def oas(S: Tensor, n: float | Tensor, *, exact: bool = True) -> Tensor:
+    """Returns the oracle-approximating shrinkage of a covariance of n Gaussian items, in (0, 1].
+
+    Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE Transactions on
+    Signal Processing, 2010, equation 23; without ``exact`` scikit-learn's form, which lacks the terms 2 / D.
+
+    Example:
+        >>> oas(torch.eye(4), 10).item(), round(oas(torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0])), 1000).item(), 3)
+        (1.0, 0.004)
+    """
+    D = S.shape[0]
+    squares, trace = S.square().sum(), S.trace().square()
+    c = 2 / D if exact else 0.0
+    above = (1 - c) * squares + trace
+    below = (n + 1 - c) * (squares - trace / D)
+    return torch.where(below > 0, above / below, 1.0).clamp(max=1.0)
+
+
+class MovingMoments(nn.Module):
+    """Exponential moving averages of mean and covariance; the first 1 / (1 - momentum) batches have equal weights.
+
+    Args:
+        dim: Features D.
+        momentum: Weight m of the past, in [0, 1).
+        shrinkage: Shrinkage of the covariance in `density`, in [0, 1]; None estimates it from the effective number of items, so
+            that it vanishes after many batches.
+
+    Raises:
+        ValueError: The momentum or the shrinkage is out of its range.
+
+    Example:
+        >>> moving = MovingMoments(2, momentum=0.9, shrinkage=0.0)
+        >>> for start in (0, 10):
+        ...     moving.update(torch.tensor([[0.0, 0.0], [2.0, 2.0]]) + start)
+        >>> moving.density().mean.tolist(), moving.density().variance.round(decimals=2).tolist()
+        ([6.0, 6.0], [26.0, 26.0])
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    steps: Tensor
+    items: Tensor
+
+    def __init__(self, dim: int, *, momentum: float = 0.99, shrinkage: float | None = None) -> None:
+        super().__init__()
+        require_within("[0, 1)", momentum=momentum)
+        if shrinkage is not None:
+            require_within("[0, 1]", shrinkage=shrinkage)
+        self.momentum, self.shrinkage = momentum, shrinkage
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("covariance", torch.eye(dim))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("items", torch.ones(()))  # effective number of items: 1 / sum of squared weights
+
+    @torch.no_grad()
+    def update(self, z: Tensor) -> None:
+        """Updates the averages with a batch (B, D)."""
+        m = batch_moments(z.to(self.mean))
+        self.steps += 1
+        keep = self.keep()
+        shift = m.mean - self.mean
+        spread = keep * (1 - keep) * torch.outer(shift, shift)  # of the two means around the common one
+        self.covariance.lerp_(m.S, 1 - keep).add_(spread)
+        self.mean.lerp_(m.mean, 1 - keep)
+        self.items.copy_(1 / (keep**2 / self.items + (1 - keep) ** 2 / len(z)))
+
+    def keep(self) -> Tensor:
+        """Returns the weight that the last batch left to the past, a scalar: 1 - 1 / steps, at most the momentum."""
+        return torch.clamp(1 - 1 / self.steps, max=self.momentum).to(self.mean)
+
+    def moments(self) -> BatchMoments:
+        """Returns the mean and the shrunk covariance."""
+        return BatchMoments(self.mean, shrunk(self.covariance, self.items, self.shrinkage))
+
+    def density(self, context: int = 0) -> JointGaussian:
+        """Returns the Gaussian over (D,), with the first ``context`` features as the context."""
+        m = self.moments()
+        return JointGaussian(m.mean, m.S, context)
+
+
+class Deviations:
+    """Mean and deviation of each feature over items that come in batches, in float64 (Chan, Golub and LeVeque's update).
+
+    Args:
+        dim: D.
+        dtype: Type of the data, whose rounding decides what is constant.
+
+    Example:
+        >>> deviations = Deviations(1, torch.float32)
+        >>> for x in (torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [7.0]])):
+        ...     deviations.add(x.double())
+        >>> deviations.mean.item(), round(deviations.std().item(), 3)
+        (4.0, 2.236)
+    """
+
+    def __init__(self, dim: int, dtype: torch.dtype) -> None:
+        self.dtype, self.n = dtype, 0
+        self.mean, self.squares, self.largest = torch.zeros(3, dim, dtype=torch.float64)
+
+    def add(self, x: Tensor) -> None:
+        """Adds items (B, D) of float64."""
+        x = x.T.contiguous()
+        variance, mean = torch.var_mean(x, dim=1, correction=0)
+        step, n = mean - self.mean, self.n + x.shape[1]
+        self.mean = self.mean + step * (x.shape[1] / n)
+        self.squares = self.squares + x.shape[1] * variance + step.square() * (self.n * x.shape[1] / n)
+        self.largest = torch.maximum(self.largest, x.abs().amax(1))
+        self.n = n
+
+    def std(self) -> Tensor:
+        """Returns the deviations (D,), in float64; those of constant features are 0."""
+        std = (self.squares / self.n).sqrt()
+        return torch.where(std <= 4 * torch.finfo(self.dtype).eps * self.largest, 0.0, std)  # whatever the unit
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``.
+
+    Attributes:
+        n: Number of items.
+        mean: Mean of the items, (D,).
+        mean_seen: Mean of the augmented items, (D,).
+        mean_target: Mean of the targets, (L,); empty without targets.
+        G: (D, D), unbiased where the augmentation was sampled.
+        S: (D, D).
+        M: (D, D).
+        N: (L, D).
+        clean: 1/n sum_i x_i x_i^T, (D, D).
+        power: 1/n |X|^2.
+        power_target: 1/n |Y|^2.
+        variance: (D,), of each feature, around its mean also without ``centered``.
+        eps: Relative rounding error of the sums.
+        constant: (D,) bool, whether all items are equal in a feature.
+    """
+
+    n: int
+    mean: Tensor
+    mean_seen: Tensor
+    mean_target: Tensor
+    G: Tensor
+    S: Tensor
+    M: Tensor
+    N: Tensor
+    clean: Tensor
+    power: float
+    power_target: float
+    variance: Tensor
+    eps: float
+    constant: Tensor
+
+    def unchanged(self) -> bool:
+        """Returns whether the augmentation leaves all items unchanged (S = G), up to rounding."""
+        return bool(((self.S - self.G).diagonal() <= 64 * self.eps * self.S.diagonal()).all())
+
+
+def origin_of(x: Tensor) -> Tensor:
+    """Returns the mean (D,) of items (B, D) as a number of their type, in float64; zeros of no items."""
+    return (x.double().mean(0) if len(x) else x.new_zeros(x.shape[1], dtype=torch.float64)).to(x.dtype).double()
+
+
+class ViewSums:
+    """Sums over items of their m views, of the views' products, and of the products of each item's mean view.
+
+    Args:
+        dim: D.
+        draws: m, at least 2.
+        device: Device of the sums.
+
+    Example:
+        >>> sums = ViewSums(1, 2)
+        >>> sums.add_views([torch.tensor([[1.0], [5.0]]), torch.tensor([[3.0], [7.0]])])
+        >>> [part.flatten().tolist() for part in sums.view_moments()]
+        [[4.0], [5.5], [3.5]]
+    """
+
+    FIELDS: ClassVar[tuple[str, ...]] = ("v", "vv", "tt")
+
+    def __init__(self, dim: int, draws: int, device: str | torch.device = "cpu") -> None:
+        self.draws, self.n = draws, 0
+        self.v = torch.zeros(dim, dtype=torch.float64, device=device)
+        self.vv, self.tt = (torch.zeros(dim, dim, dtype=torch.float64, device=device) for _ in range(2))
+
+    def add_views(self, views: Iterable[Tensor]) -> None:
+        """Adds the m views, each (B, D), of B items."""
+        self.n += len(self._add_views(views))
+
+    def _add_views(self, views: Iterable[Tensor]) -> Tensor:
+        """Adds the views, and returns each item's mean view (B, D)."""
+        total: Tensor | None = None
+        for view in views:
+            self.tt += view.T @ view
+            total = view if total is None else total + view
+        assert total is not None, "no views"
+        mean = total / self.draws
+        self.v += mean.sum(0)
+        self.vv += mean.T @ mean
+        return mean
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `load` sets."""
+        return {"n": self.n, **{name: getattr(self, name) for name in self.FIELDS}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Sets the sums."""
+        self.n = state["n"]
+        for name in self.FIELDS:
+            getattr(self, name).copy_(state[name])
+
+    def reduce(self) -> None:
+        """Adds up the sums of all processes of ``torch.distributed``, if there are several."""
+        if not several():
+            return
+        parts = [getattr(self, name) for name in self.FIELDS]
+        whole = torch.cat([self.v.new_tensor([self.n]), *(part.flatten() for part in parts)])
+        torch.distributed.all_reduce(whole)
+        self.n = int(whole[0])
+        for part, total in zip(parts, whole[1:].split([p.numel() for p in parts]), strict=True):
+            part.copy_(total.view_as(part))
+
+    def view_moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the mean of the views (D,), and S and G of `vergence.linear.solutions`, around it and without bias."""
+        center = self.v / self.n
+        square = torch.outer(center, center)
+        S = self.tt / (self.n * self.draws) - square
+        within = (S - self.vv / self.n + square) * (self.draws / (self.draws - 1))  # among m views, over m - 1
+        S += within / (self.n * self.draws)  # the variance of the mean of all views
+        return center, S, S - within
+
+
+class Sums(ViewSums):
+    """Sums over items, their augmentations and targets; add blocks, or other sums, in any order.
+
+    They are around an origin c (the mean of the first block), those of targets around another one o, so that a mean far from zero
+    costs no digits.
+
+    Args:
+        dim: D.
+        draws: m >= 2 if the augmentation is sampled; 0 if the caller adds its covariance to S.
+        device: Device of the sums.
+        origin: c (D,); by default the mean of the first items that are added.
+        targets: First targets (B, L), whose mean is o; by default those that are added first.
+
+    Example:
+        >>> x = torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64)
+        >>> sums = Sums(2)
+        >>> sums.add(x)
+        >>> sums.moments(centered=True).G.tolist()
+        [[1.0, 2.0], [2.0, 4.0]]
+    """
+
+    FIELDS: ClassVar[tuple[str, ...]] = (*ViewSums.FIELDS, "x", "xx", "xv", "y", "yy", "yv")
+
+    def __init__(
+        self,
+        dim: int,
+        draws: int = 0,
+        device: str | torch.device = "cpu",
+        origin: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> None:
+        super().__init__(dim if draws else 0, draws, device)
+        self.eps = 0.0
+        self.origin = origin
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.x, self.xx = zeros(dim), zeros(dim, dim)
+        self.y, self.yy, self.yv = zeros(0), zeros(1), zeros(0, dim)
+        self.origin_target = zeros(0)
+        if targets is not None:
+            self._start_targets(targets)
+        self.xv = torch.zeros_like(self.vv)
+
+    def add(self, x: Tensor, views: Iterable[Tensor] = (), y: Tensor | None = None) -> None:
+        """Adds items (B, D), their m views, each (B, D), and targets (B, L), which may have more columns than those before."""
+        if self.origin is None:
+            self.origin = origin_of(x)
+        self.eps = torch.finfo(x.dtype).eps
+        c = self.origin.to(x.dtype)
+        x = x - c
+        self.n += len(x)
+        self.x += x.sum(0)
+        self.xx += x.T @ x
+        v = x
+        if self.draws:
+            v = self._add_views(view - c for view in views)
+            self.xv += x.T @ v
+        if y is not None:
+            self._add_targets(y, v)
+
+    def _add_targets(self, y: Tensor, v: Tensor) -> None:
+        self._start_targets(y)
+        self._widen(y.shape[1])
+        y = pad(y.double(), (0, len(self.y) - y.shape[1])) - self.origin_target  # columns that it lacks are zeros
+        self.y += y.sum(0)
+        self.yy += y.square().sum()
+        self.yv += y.to(v.dtype).T @ v
+
+    def _start_targets(self, y: Tensor) -> None:
+        """Takes the mean of targets (B, L) as the origin of theirs where there is none; columns that come later have origin 0."""
+        if not len(self.origin_target):
+            self.origin_target = origin_of(y.double()).to(self.y)
+
+    def _widen(self, targets: int) -> None:
+        more = max(0, targets - len(self.y))
+        self.y = torch.cat([self.y, self.y.new_zeros(more)])
+        self.origin_target = torch.cat([self.origin_target, self.y.new_zeros(max(0, targets - len(self.origin_target)))])
+        self.yv = torch.cat([self.yv, self.yv.new_zeros(more, self.yv.shape[1])])
+
+    def reduce(self, targets: int = 0) -> None:
+        """Adds up the sums of all processes of ``torch.distributed``, if there are several, for L = ``targets``."""
+        self._widen(targets)
+        super().reduce()
+        if several():
+            eps = self.x.new_tensor(self.eps)
+            torch.distributed.all_reduce(eps, op=torch.distributed.ReduceOp.MAX)
+            self.eps = float(eps)
+
+    @classmethod
+    def weighted(cls, parts: Sequence["Sums"], weights: Sequence[float]) -> "Sums":
+        """Returns the weighted total of sums that share their origin, their draws and their numbers of targets."""
+        whole = cls(len(parts[0].x), parts[0].draws, parts[0].x.device, parts[0].origin)
+        whole.eps, whole.origin_target = max(part.eps for part in parts), parts[0].origin_target
+        whole.n = round(sum(w * part.n for w, part in zip(weights, parts, strict=True)))
+        for name in cls.FIELDS:
+            setattr(whole, name, sum(w * getattr(part, name) for w, part in zip(weights, parts, strict=True) if w))
+        return whole
+
+    def moments(self, *, centered: bool) -> Moments:
+        """Returns the moments, around the means or around zero.
+
+        Raises:
+            ValueError: An item or a view holds NaN or infinity.
+        """
+        assert self.origin is not None, "no items were added"
+        n, m, c = self.n, self.draws, self.origin
+        sampled = m > 0
+        mx, xx = self.x / n, self.xx / n
+        mv, xv = (self.v / n, self.xv / n) if sampled else (mx, xx)
+        S = self.tt / (n * m) if sampled else xx
+        G = S - (S - self.vv / n) * (m / (m - 1)) if sampled else xx  # the variance among m draws, over m - 1
+        my, yv, o = self.y / n, self.yv / n, self.origin_target
+        a, b, t = (-mx, -mv, -my) if centered else (c, c, o)  # offsets of every item, of every view and of every target
+        if sampled and centered:  # the mean of n m views carries a variance of (S - G) / (n m) itself
+            G, S = G + (S - G) / (n * m), S + (S - G) / (n * m)
+
+        def shifted(second: Tensor, p: Tensor, q: Tensor, left: Tensor, right: Tensor) -> Tensor:
+            return second + torch.outer(left, q) + torch.outer(p, right) + torch.outer(left, right)
+
+        clean = shifted(xx, mx, mx, a, a)
+        moments = Moments(
+            n=n,
+            mean=c + mx,
+            mean_seen=c + mv,
+            mean_target=o + my,
+            G=shifted(G, mv, mv, b, b),
+            S=shifted(S, mv, mv, b, b),
+            M=shifted(xv, mx, mv, a, b),
+            N=shifted(yv, my, mv, t, b),
+            clean=clean,
+            power=float(clean.trace()),
+            power_target=float(self.yy / n + (2 * my + t) @ t),
+            variance=xx.diagonal() - mx.square(),
+            eps=self.eps,
+            constant=xx.diagonal() - mx.square() <= (8 * self.eps * c).square(),
+        )
+        _require_finite(moments)
+        return moments
+
+
+def _require_finite(moments: Moments) -> None:
+    bad = ~(moments.mean.isfinite() & moments.S.diagonal().isfinite() & moments.G.diagonal().isfinite())
+    if bool(bad.any()):
+        where = bad.nonzero().flatten().tolist()
+        some = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
+        raise ValueError(
+            f"Input X contains NaN or infinity (or numbers too large to square), in {len(where)} of {len(bad)} columns ({some}): "
+            "leave those rows out, or fill them in"
+        )
+
+
+@dataclass(frozen=True)
+class StandardizedMoments:
+    """Moments of items x = location + scale x', float64.
+
+    Attributes:
+        n: Sum of the weights.
+        location: Mean (D,).
+        scale: Deviation (D,) of each feature, > 0; all 1 where items are not standardized.
+        covariance: Covariance (D, D) of x', divided by n.
+        fourth: Mean of |x'|^4.
+    """
+
+    n: float
+    location: Tensor
+    scale: Tensor
+    covariance: Tensor
+    fourth: float
+
+    def shrunk(self, shrinkage: str | float) -> Tensor:
+        """Returns the covariance (1 - a) S + a v I, v = tr(S) / D, with a tiny ridge where S is singular.
+
+        Args:
+            shrinkage: a in [0, 1], or the way to estimate it: ``ledoit_wolf`` (Ledoit, Wolf, 2004) or ``oas`` (`oas`, not exact);
+                both equal scikit-learn's.
+        """
+        S, D = self.covariance, len(self.covariance)
+        v = S.trace() / D
+        if isinstance(shrinkage, str):
+            require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
+            a = self._ledoit_wolf(float(v)) if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
+        else:
+            require_within("[0, 1]", shrinkage=shrinkage)
+            a = float(shrinkage)
+        return (1 - a) * S + (a + RIDGE) * v * torch.eye(D, dtype=S.dtype, device=S.device)
+
+    def _ledoit_wolf(self, v: float) -> float:
+        """Returns a = min(1, b / d): d is the squared distance of S to v I, b the mean squared error of S, both divided by D."""
+        square, D = float(self.covariance.square().sum()), len(self.covariance)
+        d = square / D - v**2
+        b = (self.fourth - square) / (D * self.n)
+        return min(max(b, 0.0), d) / d if d > 0 and b > 0 else 0.0
+
+
+def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> StandardizedMoments:
+    """Returns the moments of items (N, D) with weights (N,), read twice, block by block, in float64.
+
+    A constant feature has the absolute value of its constant for its scale, or 1 for 0.
+
+    Args:
+        X: A tensor, an array, or a memory-mapped one.
+        w: Weights (N,); all 1 by default.
+        standardize: Whether features are divided by their deviations.
+
+    Raises:
+        ValueError: All features are constant, or too large to be squared.
+
+    Example:
+        >>> m = standardized_moments(torch.tensor([[0.0, 5.0], [4.0, 5.0]]))
+        >>> m.location.tolist(), m.scale.tolist(), m.covariance.tolist()
+        ([2.0, 5.0], [2.0, 5.0], [[1.0, 0.0], [0.0, 0.0]])
+    """
+    origin = _float64(X[:1])[0]
+    D, n = len(origin), float(len(X)) if w is None else float(w.sum())
+    first, second = torch.zeros_like(origin), torch.zeros_like(origin)
+    for x, v in _blocks(X, w):
+        x = x - origin
+        first += x.sum(0) if v is None else v @ x
+        second += x.square().sum(0) if v is None else v @ x.square()
+    shift = first / n
+    variance = (second / n - shift.square()).clamp(min=0)
+    if not bool(variance.isfinite().all()):
+        raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
+    location = origin + shift
+    constant = variance <= 1e-20 * location.square()
+    if bool(constant.all()):
+        raise ValueError(f"expected features that vary, found {D} constant ones: check the features")
+    location = torch.where(constant, origin, location)
+    unit = torch.where(location != 0, location.abs(), 1.0)
+    scale = torch.where(constant, unit, variance.sqrt()) if standardize else torch.ones_like(location)
+    covariance, fourth = torch.zeros(D, D).to(origin), 0.0
+    for x, v in _blocks(X, w):
+        x = (x - location) / scale
+        square = x.square().sum(1)
+        if v is not None:
+            x, square = x * v.sqrt()[:, None], square * v.sqrt()
+        covariance += x.T @ x
+        fourth += float(square @ square)
+    return StandardizedMoments(n, location, scale, covariance / n, fourth / n)
+
+
+def _float64(x: Any) -> Tensor:
+    return x.double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=np.float64))
+
+
+def _blocks(X: Any, w: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yields blocks of items and of their weights, in float64."""
+    rows = max(1, BLOCK // max(1, X.shape[1]))
+    for start in range(0, len(X), rows):
+        block = slice(start, start + rows)
+        yield _float64(X[block]), None if w is None else _float64(w[block])
+
+
+def principal(S: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the eigenvalues of a covariance in descending order, (D,), at least 0, and the eigenvectors as columns, (D, D).
+
+    Example:
+        >>> principal(torch.diag(torch.tensor([1.0, 4.0])))[0].tolist()
+        [4.0, 1.0]
+    """
+    values, vectors = torch.linalg.eigh(S)
+    return values.clamp(min=0).flip(0), vectors.flip(1)
+
+
+def leading(x: Tensor, k: int | None) -> Tensor:
+    """Returns centered items (N, D) in their k principal directions, (N, k), ascending, by subspace iteration; x for k >= D."""
+    if k is None or k >= x.shape[1]:
+        return x
+    width = min(x.shape[1], k + 10)
+    Q = torch.randn(x.shape[1], width, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
+    for _ in range(8):
+        Q = torch.linalg.qr(x.T @ (x @ Q)).Q
+    z: Tensor = x @ Q
+    coordinates: Tensor = z @ torch.linalg.eigh(z.T @ z).eigenvectors[:, -k:]
+    return coordinates
+
+
+def principal_directions(
+    parts: list[Tensor], k: int, dtype: torch.dtype, widths: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns the mean (F,) of n features and their first k < n principal directions (F, k), in the type of the features.
+
+    The smaller of the two matrices of products is decomposed: of the F features, or of the n images. Of several groups of
+    features, each is divided by the root mean squared distance from its mean first; the directions V are those of the divided
+    features, divided again, so that V^T (f - mean) are the components.
+
+    Args:
+        parts: Features (B, F) in parts; they are centered and divided in place.
+        k: Number of directions.
+        dtype: Type of the sums and products.
+        widths: Number of features of each group, where there are several.
+
+    Example:
+        >>> f = torch.tensor([[1.0, 0.0, 30.0], [-1.0, 0.0, -30.0]])
+        >>> mean, V = principal_directions([f.clone()], 1, torch.float32, (2, 1))
+        >>> (f @ V).abs().flatten().tolist()
+        [1.4142135381698608, 1.4142135381698608]
+    """
+    n, width = sum(len(f) for f in parts), parts[0].shape[1]
+    mean = torch.stack([f.to(dtype).sum(0) for f in parts]).sum(0) / n
+    gains = _gains(parts, mean, widths) if widths is not None and len(widths) > 1 else None
+    for f in parts:
+        centered = f.to(dtype) - mean
+        f.copy_(centered if gains is None else centered * gains)
+    V = _of_features(parts, k, dtype) if width <= n else _of_images(parts, k, dtype)
+    return mean, V if gains is None else V.mul_(gains[:, None])
+
+
+def _gains(parts: list[Tensor], mean: Tensor, widths: Sequence[int]) -> Tensor:
+    """Returns for each feature one over the root mean squared distance of its group from the mean, (F,); 1 where it is 0."""
+    square = torch.stack([(f.to(mean) - mean).square().sum(0) for f in parts]).sum(0) / sum(len(f) for f in parts)
+    lengths = [group.sum().sqrt() for group in square.split(list(widths))]
+    gains = [(1 / length if length > 0 else length + 1).expand(n) for length, n in zip(lengths, widths, strict=True)]
+    return torch.cat(gains)
+
+
+def _of_features(parts: list[Tensor], k: int, dtype: torch.dtype) -> Tensor:
+    """Returns k principal directions of centered features from the F x F matrix of their products."""
+    width = parts[0].shape[1]
+    covariance = torch.zeros(width, width, dtype=dtype, device=parts[0].device)
+    for f in parts:
+        covariance.addmm_(f.to(dtype).T, f.to(dtype))
+    return _leading(covariance, k)[1].to(parts[0].dtype)
+
+
+def _of_images(parts: list[Tensor], k: int, dtype: torch.dtype) -> Tensor:
+    """Returns k principal directions of centered features from the n x n matrix of the images' products."""
+    n, width = sum(len(f) for f in parts), parts[0].shape[1]
+    products = torch.zeros(n, n, dtype=dtype, device=parts[0].device)
+    for f in _columns(parts, dtype):
+        products.addmm_(f, f.T)
+    w, U = _leading(products, k)
+    del products
+    U *= w.clamp(min=max(float(w[0]) * torch.finfo(dtype).eps, torch.finfo(dtype).tiny)).rsqrt()
+    V = parts[0].new_empty(width, k)
+    for rows, f in zip(V.split(COLUMNS), _columns(parts, dtype), strict=True):
+        rows.copy_(f.T @ U)
+    return V
+
+
+def _columns(parts: list[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
+    """Yields blocks of columns of a matrix that is given in parts of its rows."""
+    for start in range(0, parts[0].shape[1], COLUMNS):
+        yield torch.cat([f[:, start : start + COLUMNS] for f in parts]).to(dtype)
+
+
+def _leading(a: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the k largest eigenvalues (k,), descending, and their eigenvectors (D, k) of a symmetric matrix (D, D)."""
+    w, U = torch.linalg.eigh(a)
+    return w[-k:].flip(0), U[:, -k:].flip(1)
