@@ -8,7 +8,8 @@ import torch
 from tests.linear import checks
 from tests.reference import linear as reference
 
-from vergence.linear import alignment_thresholds, moments, solutions
+from vergence.densities import moments
+from vergence.linear import alignment_thresholds, solutions
 from vergence.utils import linalg
 
 # --- solvers
@@ -181,9 +182,9 @@ class Rebased(moments.Sums):
 class OneDraw(moments.Sums):
     """Of the draws the last one alone counts in S."""
 
-    def _add_views(self, x, views):
+    def _add_views(self, views):
         views = list(views)
-        found = super()._add_views(x, iter(views))
+        found = super()._add_views(iter(views))
         for view in views[:-1]:
             self.tt += views[-1].T @ views[-1] - view.T @ view
         return found

@@ -14,13 +14,14 @@ from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import batches
 from vergence.data.views import ImageViews
+from vergence.densities import moments
 from vergence.encoders.networks import Standardize
 from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
 from vergence.encoders.second_layer import SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.runs.description import note_closed_form
-from vergence.training import closed_form, loop, moments, patches_recipes, recipes
+from vergence.training import closed_form, loop, patches_recipes, recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.resources import resources
@@ -110,11 +111,11 @@ def test_moved_images_are_windows_of_the_reflected_image():
 def test_sums_of_parts_are_the_sums_of_the_whole():
     views = [torch.randn(30, 4) for _ in range(3)]
     whole, parts, rest = (moments.ViewSums(4, 3) for _ in range(3))
-    whole.add(views)
-    parts.add([v[:11] for v in views])
+    whole.add_views(views)
+    parts.add_views([v[:11] for v in views])
     rest.load(parts.state())
-    rest.add([v[11:] for v in views])
-    for one, other in zip(whole.moments(), rest.moments(), strict=True):
+    rest.add_views([v[11:] for v in views])
+    for one, other in zip(whole.view_moments(), rest.view_moments(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
