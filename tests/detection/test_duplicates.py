@@ -19,8 +19,8 @@ from vergence.detection import (
     thumbnail_leaks,
     thumbnails,
 )
-from vergence.detection.parts import search
 from vergence.detection.parts.thumbnails import positions
+from vergence.utils import neighbors
 
 
 def pictures(n, size=32, seed=0):
@@ -97,7 +97,7 @@ def test_pairs_equal_those_of_the_full_table(monkeypatch):
     unit = F.normalize(z)
     table = (unit @ unit.T).numpy()
     truth = {(i, j) for i in range(90) for j in range(i + 1, 90) if table[i, j] >= 0.8}
-    monkeypatch.setattr(search, "NUMBERS", 1000)  # blocks of eleven rows
+    monkeypatch.setattr(neighbors, "NUMBERS", 1000)  # blocks of eleven rows
     found = near_duplicates(z, threshold=0.8)
     assert set(map(tuple, found.pairs.tolist())) == truth and len(found) == len(truth) > 20
     np.testing.assert_allclose(found.similarity, [table[i, j] for i, j in found.pairs], rtol=1e-12)
@@ -241,7 +241,7 @@ def test_a_kind_of_image_is_not_a_group_of_copies():
 @pytest.mark.parametrize("least", [0.5, 0.9, 0.99])
 @pytest.mark.parametrize("two", [False, True])
 def test_pairs_are_those_of_all_comparisons(monkeypatch, least, two):
-    monkeypatch.setattr(search, "BLOCK", 37)
+    monkeypatch.setattr(neighbors, "BLOCK", 37)
     r = torch.Generator().manual_seed(0)
     a, b = (F.normalize(torch.randn(n, 3, generator=r) + torch.tensor([1.0, 0, 0]), dim=1) for n in (300, 200))
     table = a @ (b if two else a).T
@@ -249,7 +249,7 @@ def test_pairs_are_those_of_all_comparisons(monkeypatch, least, two):
     wanted = {(p, q) for p, q in zip(i.tolist(), j.tolist(), strict=True) if two or p < q}
     found = [
         (p, q, s)
-        for i, j, c in search.similar_pairs(a, b if two else None, least)
+        for i, j, c in neighbors.similar_pairs(a, b if two else None, least)
         for p, q, s in zip(i.tolist(), j.tolist(), c.tolist(), strict=True)
     ]
     assert {(p, q) for p, q, _ in found} == wanted and len(found) == len(wanted)

@@ -8,7 +8,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from vergence.detection import odd_groups
 from vergence.detection.groups import _tree
-from vergence.detection.parts.search import nearest_others
+from vergence.utils.neighbors import nearest_others
 
 
 def cloud(n, d, seed=0):

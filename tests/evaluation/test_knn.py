@@ -6,7 +6,8 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from vergence.evaluation.anomaly import knn_distance
-from vergence.evaluation.knn import knn_accuracy, nearest
+from vergence.evaluation.knn import knn_accuracy
+from vergence.utils.neighbors import nearest
 
 
 def blobs(n, d=6, classes=4):

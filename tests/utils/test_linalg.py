@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from vergence.evaluation.parts.neighbors import nearest
 from vergence.evaluation.parts.spread import effective_rank, normalized_std
 from vergence.utils.linalg import cholesky, covariance_cholesky, require_features, require_symmetric
+from vergence.utils.neighbors import nearest
 
 
 def slow_rank(z):

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from vergence.densities.moments import leading
-from vergence.detection.parts.search import features_of, nearest_others
+from vergence.detection.parts.kinds import features_of
 from vergence.utils.checks import require_at_least, require_count, require_within
+from vergence.utils.neighbors import nearest_others
 
 __all__ = ["Group", "odd_groups"]
 

@@ -1,7 +1,5 @@
 """The distance to the k-th nearest item of the fit, or center of its items."""
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -9,10 +7,10 @@ from vergence.densities.moments import standardized_moments
 from vergence.detection.core import Detector, blocks
 from vergence.detection.parts.moments import uniform
 from vergence.utils.checks import require_choice, require_count
+from vergence.utils.neighbors import nearest_rows
 
 __all__ = ["NeighborDetector"]
 
-NUMBERS = 1 << 24  # entries of a table of distances
 ITERATIONS = 4  # of k-means
 MEMBERS = 10  # items for each center, at most
 
@@ -126,14 +124,10 @@ class NeighborDetector(Detector):
         return -np.where(x.any(1) & near.any(1), d**2 / 2, 1.0) if self.metric == "cosine" else np.asarray(-d)
 
 
-def _nearest(items: np.ndarray, x: np.ndarray, k: int, cosine: bool) -> Any:
-    """Returns the indices of the k nearest items, (n, k), the nearest first; the order is that of rounded distances."""
-    b = torch.from_numpy(np.ascontiguousarray(items))
-    squares = torch.ones_like(b[:, 0]) if cosine else b.square().sum(1)  # a vector of zeros is as far as an orthogonal one
-    size = max(1, NUMBERS // len(b))
-    parts = torch.from_numpy(np.ascontiguousarray(x)).split(size)
-    tables = (torch.addmm(squares, a, b.T, alpha=-2) for a in parts)
-    return torch.cat([table.topk(k, dim=1, largest=False).indices for table in tables]).numpy()
+def _nearest(items: np.ndarray, x: np.ndarray, k: int, cosine: bool) -> np.ndarray:
+    """Returns the indices of the k nearest items, (n, k), the nearest first."""
+    bank, rows = (torch.from_numpy(np.ascontiguousarray(a)) for a in (items, x))
+    return nearest_rows(bank, rows, k, directions=cosine).numpy()
 
 
 def _first_equal(items: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:

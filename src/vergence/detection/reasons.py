@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vergence.detection.parts.kinds import as_values, numeric
+from vergence.detection.parts.kinds import as_values, features_of, numeric
 from vergence.detection.parts.robust import deviation
-from vergence.detection.parts.search import features_of
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.names import counted
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from vergence.evaluation.parts.errors import auroc_error
-from vergence.evaluation.parts.neighbors import cosine_distances
 from vergence.utils.checks import require_within
 from vergence.utils.linalg import as_float, require_features
+from vergence.utils.neighbors import cosine_distances
 
 __all__ = ["auroc_error", "detection", "knn_distance", "mahalanobis"]
 

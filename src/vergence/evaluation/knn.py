@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vergence.evaluation.parts.neighbors import nearest
 from vergence.utils.checks import require_positive
 from vergence.utils.linalg import require_features
+from vergence.utils.neighbors import nearest
 
-__all__ = ["knn_accuracy", "nearest"]
+__all__ = ["knn_accuracy"]
 
 
 def knn_accuracy(

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.evaluation.parts.neighbors import nearest
 from vergence.utils.linalg import as_array, as_float, require_features
+from vergence.utils.neighbors import nearest
 
 __all__ = [
     "compressed_size",

@@ -22,6 +22,7 @@ from vergence.evaluation import collapse
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
 from vergence.runs.levels import Arrays, Found, sample
+from vergence.utils.neighbors import nearest_rows
 
 if TYPE_CHECKING:
     from vergence.detection import CombinedDetector
@@ -102,8 +103,8 @@ class RunDetector:
         """Returns the names of the k most similar typical items of each embedding (B, D), separated by ``; ``."""
         if not len(z):
             return []
-        similar = torch.from_numpy(_normalized(z)) @ torch.from_numpy(self.typical).float().T
-        best = similar.topk(min(k, similar.shape[1])).indices
+        bank, directions = torch.from_numpy(self.typical).float(), torch.from_numpy(_normalized(z))
+        best = nearest_rows(bank, directions, min(k, len(bank)), directions=True)
         return ["; ".join(self.typical_names[i] for i in row) for row in best.tolist()]
 
     def content(self) -> bytes:

@@ -39,6 +39,7 @@ from vergence.training.records import (
 from vergence.utils import terminal
 from vergence.utils.checks import shown
 from vergence.utils.files import explained, replacing
+from vergence.utils.neighbors import nearest
 from vergence.utils.resources import resources
 
 __all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
@@ -338,7 +339,7 @@ def _write_examples(run: Run, items: Items, test: Features, detected: Tensor | N
         "label": labels.numpy(),
         "score": (torch.full((len(z),), torch.nan) if detected is None else detected[chosen].float()).numpy(),
         "name": np.asarray([items.names[i] for i in chosen.tolist()], dtype=np.str_),
-        "neighbors": knn.nearest(z, z[:QUERIES], min(NEIGHBORS + 1, len(z)))[1].numpy(),
+        "neighbors": nearest(z, z[:QUERIES], min(NEIGHBORS + 1, len(z)))[1].numpy(),
     }
     keep = run.folder.config.data.keep_classes
     if keep is not None:

@@ -35,6 +35,7 @@ from vergence.runs.levels import MOST_ITEMS, Arrays, Found, Leveled, collected, 
 from vergence.runs.robust import RobustScores
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils.files import open_table
+from vergence.utils.neighbors import nearest_rows
 from vergence.utils.parts import Parts
 
 __all__ = ["Judged", "Kept", "judge"]
@@ -316,7 +317,7 @@ def _nearest(found: Found, names: list[str], score: np.ndarray, order: np.ndarra
     rows = held[unusual[held]]
     if len(rows) and len(typical):
         a, b = (torch.nn.functional.normalize(torch.from_numpy(x[order[which]]), dim=1) for which in (rows, typical))
-        best = torch.cat([part @ b.T for part in a.split(WRITTEN)]).topk(min(NEAREST, len(typical))).indices
+        best = nearest_rows(b, a, min(NEAREST, len(typical)), directions=True)
         for i, similar in zip(rows.tolist(), best.tolist(), strict=True):
             near[i] = "; ".join(names[typical[j]] for j in similar)
     return near

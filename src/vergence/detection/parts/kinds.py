@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from vergence.utils.checks import is_count, shown
+from vergence.utils.linalg import require_features
 
 __all__ = [
     "Seed",
     "Values",
     "as_values",
+    "features_of",
     "generator",
     "images_of",
     "labels_of",
@@ -79,6 +81,19 @@ def numeric(name: str, values: Any) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected an array or tensor of numbers, found {type(values).__name__}")
     return torch.as_tensor(array.astype(np.float64) if array.dtype.kind != "f" and array.dtype != np.uint8 else array.copy())
+
+
+def features_of(name: str, x: object) -> Tensor:
+    """Returns features (N, D) as a tensor of float32 or float64 on their device, checked to be finite.
+
+    Example:
+        >>> features_of("features", torch.ones(2, 3, dtype=torch.float16)).dtype
+        torch.float32
+    """
+    z = numeric(name, x)
+    z = z if z.dtype == torch.float64 else z.to(torch.float32)
+    require_features(**{name: z})
+    return z
 
 
 def images_of(images: Any) -> Tensor:

@@ -1,0 +1,216 @@
+"""Nearest neighbors and near pairs of features, in blocks of bounded memory: tensors in, tensors out.
+
+Shapes: N items, M other items, D features, k neighbors.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.utils.linalg import as_float, require_features
+
+__all__ = ["cosine_distances", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
+
+ROUNDING = 8  # epsilons of the type by which the similarities of consecutive neighbors must differ on average
+LEADING = 5  # neighbors after the first whose similarities are judged
+NUMBERS = 1 << 24  # entries of a table of distances
+BLOCK = 2048  # items that are compared with others at a time
+SAMPLE, ITERATIONS = 2000, 10  # of the power iteration for a direction
+
+
+def nearest(train: Tensor, test: Tensor, k: int, block: int = 2048) -> tuple[Tensor, Tensor]:
+    """Returns the k training items nearest to each test item by cosine similarity, the nearest first.
+
+    Test items whose first neighbors differ by no more than rounding, as in tight clusters of float32, are searched again in
+    float64. Beyond the result, memory is for one table of ``block`` test items by 8 ``block`` training items. A zero vector has
+    similarity 0 to everything. The order among equal similarities is not defined.
+
+    Args:
+        train: Features (N, D).
+        test: Features (M, D), on the same device.
+        k: Neighbors, 1 to N.
+        block: Test items in a block.
+
+    Returns:
+        The similarities (M, k) in [-1, 1] and the indices (M, k) into ``train``.
+
+    Raises:
+        ValueError: The features are not finite matrices of one width, or k is out of range.
+
+    Example:
+        >>> similarity, index = nearest(torch.eye(3), torch.tensor([[0.0, 3.0, 4.0]]), k=2)
+        >>> [round(s, 2) for s in similarity[0].tolist()], index[0].tolist()
+        ([0.8, 0.6], [2, 1])
+    """
+    similarity, _, index = _search(train, test, k, block)
+    return similarity, index
+
+
+def cosine_distances(train: Tensor, test: Tensor, k: int, block: int = 2048) -> Tensor:
+    """Returns the cosine distances 1 - cosine (M, k) in [0, 2] to the neighbors of `nearest`, without cancellation.
+
+    Args:
+        train: Features (N, D).
+        test: Features (M, D), on the same device.
+        k: Neighbors, 1 to N.
+        block: Test items in a block.
+
+    Raises:
+        ValueError: As `nearest`.
+
+    Example:
+        >>> cosine_distances(torch.eye(2), torch.tensor([[2.0, 0.0], [-1.0, 0.0]]), k=2)
+        tensor([[0., 1.],
+                [1., 2.]])
+    """
+    return _search(train, test, k, block)[1]
+
+
+def _search(train: Tensor, test: Tensor, k: int, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns similarities, distances and indices, (M, k) each."""
+    require_features(train=train, test=test)
+    train, test = as_float(train), as_float(test)
+    if not 1 <= k <= len(train):
+        raise ValueError(f"expected k from 1 to the {len(train)} training items, found {k}: lower k or pass more items")
+    similarity, index = _blockwise(train, test, min(max(k, LEADING + 1), len(train)), block)
+    unresolved = _unresolved(similarity)
+    similarity, index = similarity[:, :k].clamp(-1, 1), index[:, :k]
+    distance = 1 - similarity
+    if bool(unresolved.any()):
+        exact, index[unresolved] = _blockwise(train.double(), test[unresolved].double(), k, block)
+        similarity[unresolved] = exact.clamp(-1, 1).to(similarity)
+        distance[unresolved] = (1 - exact.clamp(-1, 1)).to(distance)
+    return similarity, distance, index
+
+
+def _unresolved(similarity: Tensor) -> Tensor:
+    """Returns which rows of similarities (M, k), in descending order, differ by no more than rounding, (M,) of bool."""
+    last = min(LEADING, similarity.shape[1] - 1)
+    if similarity.dtype == torch.float64 or last == 0:
+        return torch.zeros(len(similarity), dtype=torch.bool, device=similarity.device)
+    return similarity[:, 0] - similarity[:, last] < ROUNDING * last * torch.finfo(similarity.dtype).eps
+
+
+def _blockwise(train: Tensor, test: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
+    """Returns similarities and indices (M, k), in the precision of the features."""
+    bank = F.normalize(train, dim=1)
+    parts = [_nearest(bank, F.normalize(part, dim=1), k, 8 * block) for part in torch.split(test, block)]
+    return torch.cat([s for s, _ in parts]), torch.cat([i for _, i in parts])
+
+
+def _nearest(bank: Tensor, query: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
+    """Returns the k most similar items of the bank, searched block by block."""
+    best = query.new_empty(len(query), 0), torch.empty(len(query), 0, dtype=torch.long, device=query.device)
+    for start in range(0, len(bank), block):
+        similarity, index = _top(query @ bank[start : start + block].T, k)
+        similarity, index = torch.cat([best[0], similarity], 1), torch.cat([best[1], index + start], 1)
+        similarity, order = _top(similarity, k)
+        best = similarity, index.gather(1, order)
+    return best
+
+
+def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    values, index = similarity.topk(min(k, similarity.shape[1]), dim=1)
+    return values, index
+
+
+def nearest_rows(items: Tensor, x: Tensor, k: int, *, directions: bool = False) -> Tensor:
+    """Returns the indices (M, k) of the k nearest items of each row of x (M, D), the nearest first.
+
+    The order is that of Euclidean distances as one product of matrices rounds them, in the type of the features.
+
+    Args:
+        items: Items (N, D).
+        x: Other items (M, D).
+        k: Neighbors, 1 to N.
+        directions: Whether all are unit vectors, or zeros, which are as far from everything as an orthogonal vector.
+
+    Example:
+        >>> nearest_rows(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[4.0]]), 2)
+        tensor([[2, 1]])
+    """
+    squares = torch.ones_like(items[:, 0]) if directions else items.square().sum(1)
+    tables = (torch.addmm(squares, a, items.T, alpha=-2) for a in x.split(max(1, NUMBERS // len(items))))
+    return torch.cat([table.topk(k, dim=1, largest=False).indices for table in tables])
+
+
+def nearest_others(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the Euclidean distances (N, k) and indices (N, k) of the k nearest other items, the nearest first.
+
+    Candidates are found by one product of matrices a block, in the type of the features; their distances are then computed from
+    the differences. In a cluster whose spread is a ten-thousandth of its distance from the mean, float32 may miss near items.
+
+    Example:
+        >>> nearest_others(torch.tensor([[0.0], [1.0], [3.0]]), 1)
+        (tensor([[1.],
+                [1.],
+                [2.]]), tensor([[1],
+                [0],
+                [1]]))
+    """
+    x = x - x.mean(0)
+    squares = x.square().sum(1)
+    parts = []
+    for rows in torch.arange(len(x), device=x.device).split(max(1, NUMBERS // len(x))):
+        table = torch.addmm(squares, x[rows], x.T, alpha=-2)
+        table[torch.arange(len(rows), device=x.device), rows] = torch.inf
+        parts.append(table.topk(k, dim=1, largest=False).indices)
+    index = torch.cat(parts)
+    distance = torch.cat(
+        [
+            (x[rows, None] - x[index[rows]]).square().sum(2).sqrt()
+            for rows in torch.arange(len(x), device=x.device).split(max(1, NUMBERS // (k * x.shape[1])))
+        ]
+    )
+    distance, order = distance.sort(dim=1, stable=True)
+    return distance, index.gather(1, order)
+
+
+def similar_pairs(a: Tensor, b: Tensor | None, least: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yields the indices and similarities of pairs of unit vectors with a cosine of at least ``least``, block by block.
+
+    Vectors of a cosine c lie sqrt(2 - 2 c) apart, and at most so far along any direction: items are sorted along the direction in
+    which they differ most, and compared with those alone that are near enough there.
+
+    Args:
+        a: Unit vectors (N, D).
+        b: Unit vectors (M, D); None for the pairs i < j of ``a``.
+        least: Lower bound of the cosine.
+
+    Example:
+        >>> [(i.tolist(), j.tolist()) for i, j, _ in similar_pairs(torch.eye(2), torch.eye(2), 0.5)]
+        [([0, 1], [0, 1])]
+    """
+    other = a if b is None else b
+    direction = _widest(other)
+    (t_a, order_a), (t_b, order_b) = ((x @ direction).sort() for x in (a, other))
+    radius = max(0.0, 2 - 2 * least) ** 0.5 + 1e-4
+    left, right = torch.searchsorted(t_b, t_a - radius), torch.searchsorted(t_b, t_a + radius, right=True)
+    start = 0
+    while start < len(a):
+        low = start if b is None else int(left[start])
+        size = max(1, min(BLOCK, NUMBERS // max(1, int(right[min(start + BLOCK, len(a)) - 1]) - low)))
+        stop = min(start + size, len(a))
+        high = int(right[stop - 1])
+        rows, columns = order_a[start:stop], order_b[low:high]
+        table = a[rows] @ other[columns].T
+        i, j = (table >= least).nonzero(as_tuple=True)
+        similarity = table[i, j]
+        if b is None:
+            later = j > i  # both counted from start
+            i, j, similarity = i[later], j[later], similarity[later]
+        i, j = rows[i], columns[j]
+        yield (i, j, similarity) if b is not None else (torch.minimum(i, j), torch.maximum(i, j), similarity)
+        start = stop
+
+
+def _widest(x: Tensor) -> Tensor:
+    """Returns a unit vector (D,) near the principal direction of largest variance."""
+    part = x[:: max(1, len(x) // SAMPLE)]
+    part = part - part.mean(0)
+    v = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) + torch.arange(x.shape[1], device=x.device).to(x) / x.shape[1]
+    for _ in range(ITERATIONS):
+        v = F.normalize(part.T @ (part @ v), dim=0)
+    return v if bool(v.isfinite().all()) else torch.zeros_like(v)
