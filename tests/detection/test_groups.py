@@ -7,7 +7,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist, squareform
 
 from vergence.detection import odd_groups
-from vergence.detection.groups import _tree
+from vergence.detection.groups import _clusters
 from vergence.utils.neighbors import nearest_others
 
 
@@ -19,7 +19,7 @@ def test_separations_are_those_of_single_linkage():
     """Heights and sizes against scipy's linkage of all mutual reachability distances, with the full graph."""
     x = cloud(40, 3)
     distance, index = nearest_others(x, 39)
-    tree = _tree(x, distance.numpy(), index.numpy(), 4, 20)
+    clusters = _clusters(x, distance.numpy(), index.numpy(), 4, 20)
     d = squareform(pdist(x.double().numpy()))
     core = np.sort(d, 1)[:, 3]
     reach = np.maximum(np.maximum(core[:, None], core[None]), d)
@@ -30,8 +30,7 @@ def test_separations_are_those_of_single_linkage():
             if 4 <= len(members[part]) <= 20:
                 expected[tuple(sorted(members[part]))] = np.log(height) - np.log(core[members[part]]).mean()
         members[new] = members[int(a)] + members[int(b)]
-    nodes = np.flatnonzero(np.isfinite(tree.separation))
-    found = {tuple(tree.members(int(node)).tolist()): tree.separation[node] for node in nodes}
+    found = {tuple(cluster.members().tolist()): cluster.separation for cluster in clusters}
     shared = [key for key in expected if key in found]  # equal heights may be joined in another order
     assert len(shared) > 0.8 * len(expected) > 3
     np.testing.assert_allclose([found[key] for key in shared], [expected[key] for key in shared], atol=1e-4)

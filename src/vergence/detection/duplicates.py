@@ -19,7 +19,7 @@ from vergence.detection.parts.kinds import features_of, images_of, labels_of, nu
 from vergence.detection.parts.pictures import mild_views, perceptual_hash
 from vergence.detection.parts.thumbnails import cell_means, positions
 from vergence.utils.checks import require_at_least, require_count, require_within
-from vergence.utils.neighbors import nearest_others, similar_pairs
+from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = [
     "Duplicates",
@@ -90,21 +90,6 @@ def grouped(pairs: Any, n: int) -> list[Ints]:
     order = np.argsort(label, kind="stable")
     groups = np.split(item[order], np.flatnonzero(np.diff(label[order])) + 1)
     return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
-
-
-def components(edges: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """Returns the label (n,) of the connected component of each of n items, for edges (E, 2).
-
-    Example:
-        >>> components(np.array([[0, 2]]), 3).tolist()
-        [0, 1, 0]
-    """
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    graph = coo_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    label: npt.NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
-    return label
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from vergence.densities.moments import leading
 from vergence.detection.parts.kinds import features_of
 from vergence.utils.checks import require_at_least, require_count, require_within
-from vergence.utils.neighbors import nearest_others
+from vergence.utils.neighbors import components, nearest_others
 
 __all__ = ["Group", "odd_groups"]
 
@@ -76,14 +76,12 @@ def odd_groups(
 ) -> list[Group]:
     r"""Returns small groups of items that are near each other and far from all others, the most separate first.
 
-    1. Single linkage by mutual reachability, max(c_i, c_j, |x_i - x_j|) with c the distance to the ``smallest - 1``-th
-    neighbor (as in
-       HDBSCAN: Campello, Moulavi, Sander, Density-based clustering based on hierarchical density estimates, 2013).
+    1. Single linkage by mutual reachability, max(c_i, c_j, |x_i - x_j|) with c the distance to the ``smallest - 1``-th neighbor
+       (as in HDBSCAN: Campello, Moulavi, Sander, Density-based clustering based on hierarchical density estimates, 2013).
     2. The separation of a cluster is the height at which it joins the rest, divided by the geometric mean of its members' c.
-    3. Its p-value compares it with the largest separation in simulated Gaussian items of the same covariance (a Gumbel law
-    fitted to
-       40 simulations of up to 1,000 items). Clusters with p <= alpha and at least the stated separation are kept, the
-       most separate of nested ones. The lower bound is needed since clouds with dense centers, as most real ones, reach 1.10.
+    3. Its p-value compares it with the largest separation in simulated Gaussian items of the same covariance (a Gumbel law).
+       Clusters with p <= alpha and at least the stated separation are kept, the most separate of nested ones. The lower bound is
+       needed since clouds with dense centers, as most real ones, have groups of their own.
     4. A cluster grows by neighbors of its members, at least two thirds of whose own neighbors are members.
 
     Args:
@@ -92,9 +90,8 @@ def odd_groups(
         largest: Most members, as a share of the items in (0, 0.5].
         neighbors: Neighbors k of the graph.
         separation: Least separation, >= 1.
-        directions: Principal directions that distances are computed in, which have the largest variances; None for all. In many
-            directions all distances are alike: of 60 digits among 3,000 photographs, 16 directions of the pixels show all, 64
-            show 20, 256 none.
+        directions: Principal directions of largest variance that distances are computed in, since in many directions all
+            distances are alike; None for all.
         alpha: Probability of any group in Gaussian items.
         random_state: Seed of the simulations.
 
@@ -126,76 +123,65 @@ def odd_groups(
     given = x
     x = leading(x - x.mean(0), directions)
     x = x / x.square().mean().sqrt().clamp(min=torch.finfo(x.dtype).tiny)
-    distance, index = nearest_others(x, neighbors)
-    tree = _tree(x, distance.cpu().numpy(), index.cpu().numpy(), smallest, most)
+    distance, index = (a.cpu().numpy() for a in nearest_others(x, neighbors))
+    clusters = _clusters(x, distance, index, smallest, most)
     # Only what exceeds the lower bound can be reported; most clean folders need no simulation.
-    if not (tree.separation >= math.log(separation)).any():
+    clusters = [cluster for cluster in clusters if cluster.separation >= math.log(separation)]
+    if not clusters:
         return []
-    p = _p_values(tree.separation, x, smallest, largest, neighbors, random_state)
-    kept = _most_separate(tree, (p <= alpha) & (tree.separation >= math.log(separation)))
-    grown = [_grow(tree.members(node), index.cpu().numpy(), most) for node in kept]
-    found = [(math.exp(tree.separation[node]), float(p[node]), members) for node, members in zip(kept, grown, strict=True)]
-    return _described(given, x, sorted(found, key=lambda group: -group[0]))
+    p = _p_values([cluster.separation for cluster in clusters], x, smallest, largest, neighbors, random_state)
+    apart = _most_separate([(c.separation, value, c.members()) for c, value in zip(clusters, p, strict=True) if value <= alpha])
+    grown = [(math.exp(log_ratio), value, _grow(members, index, most)) for log_ratio, value, members in apart]
+    return _described(given, x, grown)
 
 
 @dataclass(frozen=True)
-class _Tree:
-    """Single linkage. Nodes 0..N-1 are items, later ones are merges.
+class _Cluster:
+    """A cluster of single linkage.
 
     Attributes:
-        children: (nodes, 2), -1 for items.
-        parent: (nodes,), -1 for roots.
-        separation: (nodes,), log; -inf for nodes that are no candidates.
+        separation: Logarithm of the separation.
+        item: One of its items.
+        edges: The edges (E, 2) of the minimum spanning forest that are shorter than the one that joins it to the rest.
     """
 
-    children: Ints
-    parent: Ints
-    separation: Floats
+    separation: float
+    item: int
+    edges: Ints
 
-    def members(self, node: int) -> Ints:
-        """Returns the items below a node."""
-        stack, found = [node], []
-        while stack:
-            a = stack.pop()
-            if self.children[a, 0] < 0:
-                found.append(a)
-            else:
-                stack += self.children[a].tolist()
-        return np.sort(np.array(found))
+    def members(self) -> Ints:
+        """Returns its items, ascending."""
+        label = components(self.edges, max(self.item, int(self.edges.max())) + 1)
+        return np.flatnonzero(label == label[self.item])
 
 
-def _tree(x: Tensor, distance: Floats, index: Ints, smallest: int, most: int) -> _Tree:
-    """Returns the linkage of the neighbor graph and the separation of each cluster of ``smallest`` to ``most`` items."""
+def _clusters(x: Tensor, distance: Floats, index: Ints, smallest: int, most: int) -> list[_Cluster]:
+    """Returns the clusters of ``smallest`` to ``most`` items of the single linkage of the neighbor graph."""
+    from scipy.cluster.hierarchy import DisjointSet
+
     core = np.maximum(distance[:, smallest - 2], 1e-6 * max(float(np.median(distance)), 1e-300)).astype(np.float64)
-    rows, columns, heights = _minimum_spanning_tree(core, distance, index)
-    n = len(core)
-    nodes = n + len(heights)
-    children, parent = np.full((nodes, 2), -1), np.full(nodes, -1)
-    size, log_core = np.ones(nodes, np.int64), np.concatenate([np.log(core), np.zeros(len(heights))])
-    top = list(range(nodes))  # the node that an item belongs to so far, with path halving
+    edges, heights = _minimum_spanning_tree(core, distance, index)
+    joined, log_core, clusters = DisjointSet(range(len(core))), np.log(core), []  # of each set's root the sum of logarithms
 
-    def find(a: int) -> int:
-        while top[a] != a:
-            top[a] = top[top[a]]
-            a = top[a]
-        return a
+    def add(item: int, height: float, step: int) -> None:
+        size = joined.subset_size(item)
+        if smallest <= size <= most:
+            clusters.append(_Cluster(math.log(height) - log_core[joined[item]] / size, item, edges[:step]))
 
-    for new, (i, j) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True), n):
-        a, b = find(i), find(j)
-        children[new], parent[a], parent[b] = (a, b), new, new
-        top[a] = top[b] = new
-        size[new], log_core[new] = size[a] + size[b], log_core[a] + log_core[b]
-    tree = _Tree(children, parent, np.full(nodes, -np.inf))
-    candidate = (size >= smallest) & (size <= most)
-    joined = candidate & (parent >= 0)
-    tree.separation[joined] = np.log(heights[parent[joined] - n]) - log_core[joined] / size[joined]
-    for node in np.flatnonzero(candidate & (parent < 0)):
-        tree.separation[node] = _gap(x, tree.members(int(node)), core) - log_core[node] / size[node]
-    return tree
+    for step, ((i, j), height) in enumerate(zip(edges.tolist(), heights.tolist(), strict=True)):
+        add(i, height, step)
+        add(j, height, step)
+        total = log_core[joined[i]] + log_core[joined[j]]
+        joined.merge(i, j)
+        log_core[joined[i]] = total
+    for root in {joined[i] for i in range(len(core))}:  # components without edges to the rest
+        if smallest <= joined.subset_size(root) <= most:
+            add(root, _gap(x, np.array(sorted(joined.subset(root))), core), len(edges))
+    return clusters
 
 
-def _minimum_spanning_tree(core: Floats, distance: Floats, index: Ints) -> tuple[Ints, Ints, Floats]:
-    """Returns the edges of the minimum spanning forest of the neighbor graph by mutual reachability, the shortest first."""
+def _minimum_spanning_tree(core: Floats, distance: Floats, index: Ints) -> tuple[Ints, Floats]:
+    """Returns the edges (E, 2) of the minimum spanning forest by mutual reachability and their lengths, the shortest first."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import minimum_spanning_tree
 
@@ -203,47 +189,53 @@ def _minimum_spanning_tree(core: Floats, distance: Floats, index: Ints) -> tuple
     row, column = np.repeat(np.arange(n), k), index.ravel()
     reach = np.maximum(np.maximum(core[row], core[column]), distance.ravel())
     graph = coo_matrix((reach, (row, column)), shape=(n, n)).tocsr()
-    found = minimum_spanning_tree(graph.maximum(graph.T)).tocoo()
-    order = np.argsort(found.data, kind="stable")
-    return found.row[order], found.col[order], found.data[order]
+    forest = minimum_spanning_tree(graph.maximum(graph.T)).tocoo()
+    order = np.argsort(forest.data, kind="stable")
+    return np.stack([forest.row, forest.col], 1)[order].astype(np.int64), forest.data[order]
 
 
 def _gap(x: Tensor, members: Ints, core: Floats) -> float:
-    """Returns the log of the height at which a component without edges to the rest would join it."""
+    """Returns the height at which a component without edges to the rest would join it."""
+    inside = _mask(x, members)
+    nearest = min(float(torch.cdist(part, x[~inside]).min()) for part in x[inside].split(64))
+    return max(nearest, float(core[members].min()))
+
+
+def _mask(x: Tensor, members: Ints) -> Tensor:
+    """Returns which items are members, (N,) of bool."""
     inside = torch.zeros(len(x), dtype=torch.bool)
     inside[torch.from_numpy(members)] = True
-    inside = inside.to(x.device)
-    nearest = min(float(torch.cdist(part, x[~inside]).min()) for part in x[inside].split(64))
-    return math.log(max(nearest, float(core[members].min())))
+    return inside.to(x.device)
 
 
-def _p_values(separation: Floats, x: Tensor, smallest: int, largest: float, neighbors: int, random_state: int) -> Floats:
+def _p_values(separation: list[float], x: Tensor, smallest: int, largest: float, neighbors: int, seed: int) -> list[float]:
     """Returns P(largest separation of Gaussian items >= each one), by a Gumbel law for the maxima of simulations."""
     n = max(min(len(x), SIMULATED), neighbors + 1, math.ceil(smallest / largest))
     deviations = torch.linalg.eigvalsh(torch.cov(x.T.double()).reshape(x.shape[1], -1)).clamp(min=0).sqrt().to(x)
-    random = torch.Generator().manual_seed(random_state)
+    random = torch.Generator().manual_seed(seed)
     maxima = []
     for _ in range(SIMULATIONS):
         z = torch.randn(n, x.shape[1], generator=random, dtype=x.dtype).to(x.device) * deviations
-        distance, index = nearest_others(z, neighbors)
-        tree = _tree(z, distance.cpu().numpy(), index.cpu().numpy(), smallest, int(largest * n))
-        finite = tree.separation[np.isfinite(tree.separation)]
-        maxima.append(finite.max() if len(finite) else 0.0)
+        distance, index = (a.cpu().numpy() for a in nearest_others(z, neighbors))
+        clusters = _clusters(z, distance, index, smallest, int(largest * n))
+        maxima.append(max((cluster.separation for cluster in clusters), default=0.0))
     scale = max(float(np.std(maxima, ddof=1)) * math.sqrt(6) / math.pi, 1e-9)
     location = float(np.mean(maxima)) - EULER * scale + scale * math.log(len(x) / n)  # more items, more clusters to choose from
-    return -np.expm1(-np.exp(-np.maximum((separation - location) / scale, -30.0)))
+    return (-np.expm1(-np.exp(-np.maximum((np.array(separation) - location) / scale, -30.0)))).tolist()
 
 
-def _most_separate(tree: _Tree, kept: npt.NDArray[np.bool_]) -> list[int]:
-    """Returns the most separate of the kept nodes, then the most separate of those that share no item with it, and so on."""
-    taken = np.zeros(len(tree.parent), bool)
-    found: list[int] = []
-    for node in np.flatnonzero(kept)[np.argsort(-tree.separation[kept], kind="stable")].tolist():
-        members = tree.members(node)
-        if not taken[members].any():
-            taken[members] = True
-            found.append(node)
-    return found
+_Found = tuple[float, float, Ints]  # separation or its logarithm, p-value, members
+
+
+def _most_separate(clusters: list[_Found]) -> list[_Found]:
+    """Returns the most separate of the clusters, then the most separate of those that share no item with it, and so on."""
+    taken: set[int] = set()
+    apart = []
+    for cluster in sorted(clusters, key=lambda cluster: -cluster[0]):
+        if taken.isdisjoint(members := cluster[2].tolist()):
+            taken.update(members)
+            apart.append(cluster)
+    return apart
 
 
 def _grow(members: Ints, index: Ints, most: int) -> Ints:
@@ -260,10 +252,10 @@ def _grow(members: Ints, index: Ints, most: int) -> Ints:
     return np.flatnonzero(inside)
 
 
-def _described(given: Tensor, x: Tensor, found: list[tuple[float, float, Ints]]) -> list[Group]:
+def _described(given: Tensor, x: Tensor, clusters: list[_Found]) -> list[Group]:
     """Returns the groups; one that shares half of its items with a more separate one is merged into it."""
-    merged: list[tuple[float, float, Ints]] = []
-    for separation, p, members in found:
+    merged: list[_Found] = []
+    for separation, p, members in clusters:
         for i, (other, q, before) in enumerate(merged):
             if len(np.intersect1d(members, before)) * 2 >= min(len(members), len(before)):
                 merged[i] = (other, q, np.union1d(before, members))
@@ -274,20 +266,18 @@ def _described(given: Tensor, x: Tensor, found: list[tuple[float, float, Ints]])
 
 
 def _by_medoid(x: Tensor, members: Ints) -> Ints:
-    own = x[torch.from_numpy(members).to(x.device)].double()
-    table = torch.cdist(own, own)
+    """Returns the members, the medoid first, then by their distance to it."""
+    inside = x[torch.from_numpy(members).to(x.device)].double()
+    table = torch.cdist(inside, inside)
     order = table[table.sum(1).argmin()].argsort(stable=True)
     return np.asarray(members[order.cpu().numpy()])
 
 
 def _distance(x: Tensor, members: Ints) -> float:
     """Returns the Mahalanobis distance of the members' mean under the rest, divided by sqrt(D)."""
-    inside = torch.zeros(len(x), dtype=torch.bool)
-    inside[torch.from_numpy(members)] = True
-    inside = inside.to(x.device)
-    rest, own = x[~inside], x[inside].double().mean(0)
-    mean = rest.double().mean(0)
-    S = torch.cov(rest.T.double()).reshape(x.shape[1], -1)
+    inside = _mask(x, members)
+    rest = x[~inside].double()
+    S = torch.cov(rest.T).reshape(x.shape[1], -1)
     S = S + (1e-6 * S.diagonal().mean()).clamp(min=torch.finfo(S.dtype).tiny) * torch.eye(len(S), dtype=S.dtype, device=S.device)
-    difference = own - mean
+    difference = x[inside].double().mean(0) - rest.mean(0)
     return math.sqrt(float(difference @ torch.linalg.solve(S, difference)) / x.shape[1])

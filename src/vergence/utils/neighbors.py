@@ -1,17 +1,19 @@
-"""Nearest neighbors and near pairs of features, in blocks of bounded memory: tensors in, tensors out.
+"""Nearest neighbors and near pairs of features, in blocks of bounded memory, and the components that pairs join.
 
-Shapes: N items, M other items, D features, k neighbors.
+Shapes: N items, M other items, D features, k neighbors, E pairs.
 """
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.utils.linalg import as_float, require_features
 
-__all__ = ["cosine_distances", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
+__all__ = ["components", "cosine_distances", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
 
 ROUNDING = 8  # epsilons of the type by which the similarities of consecutive neighbors must differ on average
 LEADING = 5  # neighbors after the first whose similarities are judged
@@ -204,6 +206,21 @@ def similar_pairs(a: Tensor, b: Tensor | None, least: float) -> Iterator[tuple[T
         i, j = rows[i], columns[j]
         yield (i, j, similarity) if b is not None else (torch.minimum(i, j), torch.maximum(i, j), similarity)
         start = stop
+
+
+def components(edges: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """Returns the label (n,) of the connected component of each of n items, for edges (E, 2).
+
+    Example:
+        >>> components(np.array([[0, 2]]), 3).tolist()
+        [0, 1, 0]
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    label: npt.NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+    return label
 
 
 def _widest(x: Tensor) -> Tensor:
