@@ -221,7 +221,8 @@ def _p_values(separation: list[float], x: Tensor, smallest: int, largest: float,
         maxima.append(max((cluster.separation for cluster in clusters), default=0.0))
     scale = max(float(np.std(maxima, ddof=1)) * math.sqrt(6) / math.pi, 1e-9)
     location = float(np.mean(maxima)) - EULER * scale + scale * math.log(len(x) / n)  # more items, more clusters to choose from
-    return (-np.expm1(-np.exp(-np.maximum((np.array(separation) - location) / scale, -30.0)))).tolist()
+    p: list[float] = (-np.expm1(-np.exp(-np.maximum((np.array(separation) - location) / scale, -30.0)))).tolist()
+    return p
 
 
 _Found = tuple[float, float, Ints]  # separation or its logarithm, p-value, members
