@@ -37,7 +37,6 @@ from vergence.detection import (
     near_duplicates,
     near_groups,
     odd_groups,
-    perceptual_hash,
     similarity_threshold,
     thumbnails,
 )
@@ -110,14 +109,13 @@ def duplicates(options: argparse.Namespace, x: torch.Tensor, seed: int) -> None:
     copied = torch.stack([saved_again(folder[i], HOWS[i % 4]) for i in range(copies)])
     every = torch.cat([folder, copied])
     rule = similarity_threshold(embedding(every), embedding(mild_views(every)))
-    alone = near_duplicates(embedding(every), threshold=rule.threshold)
-    near = near_duplicates(embedding(every), perceptual_hash(every), threshold=rule.threshold)
+    near = near_duplicates(embedding(every), threshold=rule.threshold)
     found = {tuple(pair) for pair in near.pairs.tolist()}
     same = np.unique(every.flatten(1).numpy(), axis=0, return_inverse=True)[1].reshape(-1)
     exact = [(a, b) for a in range(len(same)) for b in (a + 1 + np.flatnonzero(same[a + 1 :] == same[a])).tolist()]
     right = [(i, n + i) in found for i in range(copies)]
     values = {"part": "duplicates", "items": n, "planted": copies, "found": sum(right), "threshold": round(rule.threshold, 4)}
-    values |= {"others": len(found) - sum(right), "exact": len(exact), "pairs without hash": len(alone)}
+    values |= {"others": len(found) - sum(right), "exact": len(exact)}
     values |= {how: sum(right[i::4]) / len(right[i::4]) for i, how in enumerate(HOWS)}
     ledger.add(options.out, ledger.row(values, seed=seed))
 
@@ -162,7 +160,7 @@ def shared(options: argparse.Namespace) -> None:
     images = next(archive[name] for name in archive.files if archive[name].ndim == 4)
     test = torch.from_numpy(images if images.shape[1] == 3 else images.transpose(0, 3, 1, 2))
     rule = similarity_threshold(embedding(train[:3000]), embedding(mild_views(train[:3000])))
-    found = leaks(embedding(train), embedding(test), (perceptual_hash(train), perceptual_hash(test)), threshold=rule.threshold)
+    found = leaks(embedding(train), embedding(test), threshold=rule.threshold)
     values = {"part": "leaks", "items": [len(train), len(test)], "threshold": round(rule.threshold, 4), "count": len(found)}
     ledger.add(options.out, ledger.row({**values, "pairs": found.pairs.tolist()[:20]}, seed=0))
 

@@ -19,7 +19,6 @@ CALLS = {
     "odd_groups": detection.odd_groups,
     "near_duplicates": lambda x: detection.near_duplicates(x, threshold=0.9),
     "grouped": lambda x: detection.grouped(x, 3),
-    "perceptual_hash": detection.perceptual_hash,
     "mild_views": detection.mild_views,
     "measure": detection.measure,
 }
@@ -37,8 +36,8 @@ def test_settings_are_checked():
         detection.certify([1.0], threshold=[2.0])
     with pytest.raises(ValueError, match="expected pairs of indices below 3, found 0 to 7"):
         detection.grouped([(0, 7)], 3)
-    with pytest.raises(ValueError, match="expected bits to be a whole number"):
-        detection.near_duplicates(torch.eye(3), threshold=0.5, bits=-1)
+    with pytest.raises(ValueError, match="threshold"):
+        detection.near_duplicates(torch.eye(3), threshold=-1)
 
 
 @pytest.mark.parametrize("name", ["GaussianDetector", "MixtureDetector", "NeighborDetector"])

@@ -129,7 +129,7 @@ GROUPS = {
         "directions": _plain(16, None),
         "separation": _plain(1.2),
     },
-    "near_duplicates": {"features": FEATURES, "hashes": _plain(None), "threshold": _plain(0.99), "bits": _plain(12)},
+    "near_duplicates": {"features": FEATURES, "threshold": _plain(0.99)},
     "leaks": {"train": FEATURES, "test": _usual((M, D)), "threshold": _plain(0.99)},
     "similarity_threshold": {"features": FEATURES, "views": FEATURES, "share": _plain(0.95), "deviations": _plain(4.0)},
     "grouped": {"pairs": _plain([[0, 3], [3, 5]]), "n": _plain(6)},
@@ -143,7 +143,6 @@ GROUPS = {
 PIXELS = {
     "pixel_statistics": {"images": PICTURES, "grid": _plain(4, 1)},
     "measure": {"images": PICTURES, "sizes": _plain(None) | _usual((M, 2), fills=["one"])},
-    "perceptual_hash": {"images": PICTURES},
     "mild_views": {"images": PICTURES},
     "thumbnails": {"images": PICTURES},
     "near_groups": {

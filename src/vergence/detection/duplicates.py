@@ -1,10 +1,10 @@
-"""Near-duplicates of images by perceptual hash and embedding, or by thumbnails alone, and leaks between two folders.
+"""Near-duplicates of images by embeddings or thumbnails, and leaks between two folders.
 
 Shapes: N images, M images of another folder, C channels, H x W pixels, D features, P pairs.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from vergence.data.pixels import to_unit
 from vergence.detection.parts.kinds import features_of, images_of, labels_of, numeric
-from vergence.detection.parts.pictures import mild_views, perceptual_hash
 from vergence.detection.parts.thumbnails import cell_means, positions
 from vergence.utils.checks import require_at_least, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
@@ -29,14 +28,12 @@ __all__ = [
     "mild_views",
     "near_duplicates",
     "near_groups",
-    "perceptual_hash",
     "similarity_threshold",
     "thumbnail_leaks",
     "thumbnails",
 ]
 
 Ints = npt.NDArray[np.int64]
-BITS = 12  # of 64 by which the hashes of near-duplicates may differ
 CANDIDATES = 1 << 16  # pairs of thumbnails that are compared in all positions at a time
 MOST = 100  # pairs per item, above which a threshold cannot be meant
 CELLS = 8  # a side, of the means by which thumbnails are compared
@@ -52,12 +49,10 @@ class Duplicates:
     Attributes:
         pairs: (P, 2) int64, the most similar first; within one folder i < j, between two the index in each.
         similarity: (P,), cosine of the features; 1 for exact duplicates.
-        bits: (P,), differing bits of the perceptual hashes; 0 where none were given.
     """
 
     pairs: Ints
     similarity: npt.NDArray[np.float64]
-    bits: Ints
 
     def groups(self, n: int) -> list[Ints]:
         """Returns the groups of a folder of n items, see `grouped`."""
@@ -122,8 +117,6 @@ def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, devi
     image. Where most images have copies, as the frames of a film do, the nearest other image is one of these. So both numbers
     are also taken within random parts, at most 256 of at least 4 images, and a fourth as many, which few copies share; the median
     of log d changes with the logarithm of the number of images and is continued to all of them. The larger distance counts.
-    Groups of up to 20 copies among 3,000 images, of 10 among 400 and of 3 among 100 hardly move it
-    (``docs/detection_measured.md``).
 
     Args:
         features: Features (N, D) of images, N >= 3; a few thousand are enough.
@@ -140,7 +133,7 @@ def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, devi
     require_within("(0, 1)", share=share)
     require_at_least(0, deviations=deviations)
     same = (x - y).square().sum(1) / 2  # 1 - cosine, without cancellation
-    middle, spread = max(_log_nearest(x, 1), _of_different(x), key=lambda one: one[0] - deviations * one[1])
+    middle, spread = max(_log_nearest(x, 1), _of_different(x), key=lambda law: law[0] - deviations * law[1])
     limit = min(float(same.quantile(share)), math.exp(middle - deviations * spread))
     if middle < math.log(1e-12):
         raise ValueError("expected features that differ from image to image, found equal ones: check the encoder for collapse")
@@ -166,35 +159,31 @@ def _of_different(x: Tensor) -> tuple[float, float]:
     return dense + (dense - sparse) * math.log(few) / math.log(many / few), spread
 
 
-def near_duplicates(features: Any, hashes: Any = None, *, threshold: float, bits: int = BITS) -> Duplicates:
-    """Returns pairs of images of one folder that are alike in the embedding and in the perceptual hash.
+def near_duplicates(features: Any, *, threshold: float) -> Duplicates:
+    """Returns pairs of items of one folder that are alike in the embedding.
 
     Args:
         features: Features (N, D), an array or tensor.
-        hashes: `perceptual_hash` of the images, (N, 64); by default only the features are compared.
         threshold: Least cosine, of `similarity_threshold`.
-        bits: Most differing bits of the hashes, of 64; those of different images differ by about 32.
 
     Raises:
-        ValueError: The inputs do not fit, or the threshold joins nearly everything.
+        ValueError: The features are not a finite matrix, or the threshold joins nearly everything.
 
     Example:
         >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.99, 0.01]])
         >>> near_duplicates(z, threshold=0.99).pairs
         array([[0, 2]])
     """
-    return _matches(features_of("features", features), None, (hashes, None), threshold, bits)
+    return _matches(features_of("features", features), None, threshold)
 
 
-def leaks(train: Any, test: Any, hashes: tuple[Any, Any] | None = None, *, threshold: float, bits: int = BITS) -> Duplicates:
+def leaks(train: Any, test: Any, *, threshold: float) -> Duplicates:
     """Returns pairs of near-duplicates between two folders: test items that are in the training folder.
 
     Args:
         train: Features (N, D).
         test: Features (M, D) of the same encoder.
-        hashes: `perceptual_hash` of both, (N, 64) and (M, 64).
         threshold: As in `near_duplicates`.
-        bits: As in `near_duplicates`.
 
     Returns:
         Pairs (index in ``train``, index in ``test``).
@@ -206,33 +195,26 @@ def leaks(train: Any, test: Any, hashes: tuple[Any, Any] | None = None, *, thres
     a, b = features_of("train", train), features_of("test", test)
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"expected features of one encoder, found {a.shape[1]} and {b.shape[1]} numbers an item")
-    return _matches(a, b.to(a), hashes or (None, None), threshold, bits)
+    return _matches(a, b.to(a), threshold)
 
 
-def _matches(a: Tensor, b: Tensor | None, hashes: tuple[Any, Any], threshold: float, bits: int) -> Duplicates:
+def _matches(a: Tensor, b: Tensor | None, threshold: float) -> Duplicates:
     require_within("(0, 1]", threshold=threshold)
-    require_count(0, bits=bits)
-    differing = _differing(hashes[0], hashes[0] if b is None else hashes[1], len(a), len(a if b is None else b))
-    most = MOST * (len(a) + (0 if b is None else len(b)))
-
-    def compared(least: float) -> Iterator[tuple[Tensor, ...]]:
-        for i, j, cosine in similar_pairs(F.normalize(a), None if b is None else F.normalize(b), least):
-            count = differing(i, j)
-            yield i, j, cosine, count, count <= bits
-
-    return _collected(compared(threshold - 4 * torch.finfo(a.dtype).eps), most, threshold)
+    found = similar_pairs(F.normalize(a), None if b is None else F.normalize(b), threshold - 4 * torch.finfo(a.dtype).eps)
+    return _collected(found, MOST * (len(a) + (0 if b is None else len(b))), threshold)
 
 
-def _collected(found: Iterable[tuple[Tensor, ...]], most: int, threshold: float) -> Duplicates:
-    """Returns the pairs i, j with their cosines and differing bits of which a mask says that they are near."""
-    parts, total = [], 0
-    for i, j, cosine, bits, near in found:
-        parts.append([one.cpu() for one in (torch.stack([i[near], j[near]], 1), cosine[near], bits[near])])
-        total += len(parts[-1][0])
+def _collected(found: Iterable[tuple[Tensor, Tensor, Tensor]], most: int, threshold: float) -> Duplicates:
+    """Returns the pairs of indices i, j with their cosines, the most similar first."""
+    pairs, cosines, total = [], [], 0
+    for i, j, cosine in found:
+        pairs.append(torch.stack([i, j], 1).cpu())
+        cosines.append(cosine.cpu())
+        total += len(i)
         _require_few(total, most, threshold)
-    pairs, cosines, counts = (torch.cat(column) for column in zip(*parts, strict=True))
-    order = cosines.argsort(descending=True, stable=True)
-    return Duplicates(pairs[order].numpy(), cosines.double()[order].clamp(max=1).numpy(), counts[order].numpy())
+    cosine = torch.cat(cosines).double()
+    order = cosine.argsort(descending=True, stable=True)
+    return Duplicates(torch.cat(pairs)[order].numpy(), cosine[order].clamp(max=1).numpy())
 
 
 def _require_few(n: int, most: int, threshold: float) -> None:
@@ -243,14 +225,30 @@ def _require_few(n: int, most: int, threshold: float) -> None:
         )
 
 
-def _differing(a: Any, b: Any, n: int, m: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns the function from pairs of indices to the number of differing bits; 0 without hashes."""
-    if a is None or b is None:
-        return lambda i, j: torch.zeros_like(i)
-    x, y = numeric("hashes", a), numeric("hashes", b)
-    if x.shape != (n, 64) or y.shape != (m, 64):
-        raise ValueError(f"expected hashes ({n}, 64) and ({m}, 64), found {tuple(x.shape)} and {tuple(y.shape)}")
-    return lambda i, j: (x[i.to(x.device)] != y[j.to(y.device)]).sum(1).to(i.device)
+def mild_views(images: Any, generator: torch.Generator | None = None) -> Tensor:
+    """Returns a slightly changed copy of each image, as saving it again makes it: cropped, brighter or darker, noisy.
+
+    Up to 4 % of each side is cut off, brightness changes by up to 8 %, contrast by up to 8 %, and noise has 1 % of the range.
+
+    Args:
+        images: (N, C, H, W), uint8, or float in [0, 1].
+        generator: Randomness, on the CPU; torch's own by default.
+
+    Returns:
+        (N, C, H, W), float in [0, 1].
+    """
+    x = to_unit(images_of(images)).float()
+    n = len(x)
+    r = torch.rand(n, 5, generator=generator).to(x)
+    scale = 1 - 0.04 * r[:, 0]
+    theta = torch.zeros(n, 2, 3).to(x)
+    theta[:, 0, 0] = theta[:, 1, 1] = scale
+    theta[:, :, 2] = (2 * r[:, 1:3] - 1) * (1 - scale)[:, None]
+    x = F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False), padding_mode="border", align_corners=False)
+    brightness, contrast = (0.92 + 0.16 * r[:, i, None, None, None] for i in (3, 4))
+    mean = x.mean((1, 2, 3), keepdim=True)
+    x = (x - mean) * contrast + mean * brightness
+    return (x + 0.01 * torch.randn(x.shape, generator=generator).to(x)).clamp(0, 1)
 
 
 def thumbnails(images: Any) -> Tensor:
@@ -265,8 +263,8 @@ def thumbnails(images: Any) -> Tensor:
 def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_state: int = 0) -> Ints:
     """Returns a label for each image, which equal images and near-duplicates share: whole groups belong on one side of a split.
 
-    `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean, and by their `perceptual_hash`. The cosine
-    comes from 2,000 of them (`similarity_threshold`). Chains join: where a is like b and b like c, all three have one label. A
+    `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean. The least cosine comes from 2,000 of them
+    (`similarity_threshold`). Chains join: where a is like b and b like c, all three have one label. A
     group of more than a hundredth of the images, and more than 50, is taken for a kind of image, such as a digit, not for copies;
     its members then share labels with equal images alone.
 
@@ -329,11 +327,9 @@ def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False, random_state
     x, y = images_of(train), images_of(test)
     if x.shape[1:] != y.shape[1:]:
         raise ValueError(f"expected thumbnails of one shape, found {tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
-    several = [one for one in (_different(x), _different(y)) if len(one) >= FEWEST] or [_different(torch.cat([x, y]))]
-    threshold = max(_threshold(one, random_state) for one in several)
-    if turned:
-        return _turned(x, y, threshold)
-    return leaks(_means(x), _means(y), (perceptual_hash(x), perceptual_hash(y)), threshold=threshold)
+    folders = [images for images in (_different(x), _different(y)) if len(images) >= FEWEST]
+    threshold = max(_threshold(images, random_state) for images in folders or [_different(torch.cat([x, y]))])
+    return _turned(x, y, threshold) if turned else leaks(_means(x), _means(y), threshold=threshold)
 
 
 def _different(x: Tensor) -> Tensor:
@@ -353,17 +349,16 @@ def _turned(x: Tensor, y: Tensor | None, threshold: float) -> Duplicates:
     """
     a = [F.normalize(_means(z)) for z in positions(x)]
     b = a if y is None else [F.normalize(_means(z)) for z in positions(y)]
-    hashes = perceptual_hash(x), [perceptual_hash(z) for z in positions(x if y is None else y)]
-    most = MOST * (len(x) + (0 if y is None else len(y)))
+    least = threshold - 4 * torch.finfo(a[0].dtype).eps
 
-    def compared(least: float) -> Iterator[tuple[Tensor, ...]]:
+    def compared() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for first, second, _ in similar_pairs(_of_any_position(a), None if y is None else _of_any_position(b), least):
             for i, j in zip(first.split(CANDIDATES), second.split(CANDIDATES), strict=True):
-                bits = torch.stack([(hashes[0][i] != h[j]).sum(1) for h in hashes[1]])
-                cosine, best = torch.stack([(a[0][i] * v[j]).sum(1) for v in b]).where(bits <= BITS, -1.0).max(0)
-                yield i, j, cosine, bits.gather(0, best[None])[0], cosine >= least
+                cosine = torch.stack([(a[0][i] * v[j]).sum(1) for v in b]).max(0).values
+                near = cosine >= least
+                yield i[near], j[near], cosine[near]
 
-    return _collected(compared(threshold - 4 * torch.finfo(a[0].dtype).eps), most, threshold)
+    return _collected(compared(), MOST * (len(x) + (0 if y is None else len(y))), threshold)
 
 
 def _of_any_position(vectors: list[Tensor]) -> Tensor:
@@ -380,9 +375,7 @@ def _near_thumbnails(x: Tensor, turned: bool, seed: int) -> Ints:
     """Returns the pairs (P, 2) of near-duplicates among thumbnails; none where they cannot be told apart."""
     try:
         threshold = _threshold(x, seed)
-        if turned:
-            return _turned(x, None, threshold).pairs
-        return near_duplicates(_means(x), perceptual_hash(x), threshold=threshold).pairs
+        return (_turned(x, None, threshold) if turned else near_duplicates(_means(x), threshold=threshold)).pairs
     except ValueError:  # nearly all are equal, or alike
         return np.zeros((0, 2), dtype=np.int64)
 
