@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import ledger
 import numpy as np
 import torch
+from experiments.samples.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
 from scipy.special import logsumexp
 from scipy.stats import kstest
 from sklearn.decomposition import PCA
@@ -35,7 +36,6 @@ from vergence import mixtures
 from vergence.data.sources import open_items
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
-from vergence.evaluation.sampling import maximum_mean_discrepancy, overlap, sliced_wasserstein
 
 FIGURES = ledger.ROOT / "docs" / "figures"
 EPS, TRAIN, TEST, SEEDS = 0.05, 3000, 5000, (0, 1, 2)

@@ -22,6 +22,7 @@ from typing import Any
 
 import ledger
 import torch
+from experiments.samples.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
@@ -30,7 +31,6 @@ from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.densities.gaussian import JointGaussian
 from vergence.evaluation import collapse, controls, features, knn, probe
-from vergence.evaluation.sampling import maximum_mean_discrepancy, overlap, sliced_wasserstein
 from vergence.objectives.core import ConditionalObjective
 from vergence.training import build
 

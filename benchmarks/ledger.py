@@ -6,25 +6,99 @@ the ledger's name, the first and last lines that the note applies to, and the no
 
 import argparse
 import json
+import shlex
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vergence.utils.devices import describe_device
-from vergence.utils.version import environment
+from vergence.utils.version import checkout
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PACKAGES = ("torch", "scikit-learn", "numpy")
+LOCAL = {"--data-root": "DATA", "--scratch": "FOLDER"}  # options whose value is a folder of this machine
+DROPPED = ("--out", "--runs")  # options that do not change what is measured
 FIELDS = ("date", "command", "commit", "dirty", "device", "threads", "versions", "seed")  # of every row from now on
-START = environment()  # of the code that was loaded, whatever happens to the checkout while it runs
 
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # objectives of the benchmarks are named benchmarks.MODULE:CLASS, and found from any folder
+
+
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """Returns the command that runs this process, with placeholders for folders of this machine.
+
+    Args:
+        arguments: Program and its arguments; those of this process by default.
+
+    Example:
+        >>> command_line(["benchmarks/joint.py", "--data-root", "/home/me/data", "--out", "rows.jsonl", "--seeds", "0"])
+        'python benchmarks/joint.py --data-root DATA --seeds 0'
+    """
+    program, *words = sys.argv if arguments is None else arguments
+    name = Path(program).name
+    parts = Path(program).parts
+    if "experiments" in parts:
+        name = "/".join(parts[parts.index("experiments") :])
+    elif name.endswith(".py"):
+        name = f"benchmarks/{name}"
+    words_shown = [f"python {name}" if name.endswith(".py") else name]
+    rest = iter(word for given in words for word in _parted(given))
+    for word in rest:
+        if word in DROPPED:
+            next(rest, None)
+        elif word in LOCAL:
+            next(rest, None)
+            words_shown += [word, LOCAL[word]]
+        else:
+            words_shown.append(shlex.quote(word))
+    return " ".join(words_shown)
+
+
+def _parted(word: str) -> list[str]:
+    """Splits ``--name=value`` of the options that are replaced or dropped; returns any other word alone."""
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name in (*LOCAL, *DROPPED) else [word]
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Returns the versions of Python, torch, scikit-learn, numpy and of further packages that are installed."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in (*PACKAGES, *packages):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def environment(*packages: str) -> dict[str, Any]:
+    """Returns what every row of the ledger records besides its values, device, number of threads and seed.
+
+    Args:
+        packages: Distributions to list besides Python, torch, scikit-learn and numpy, such as the library compared with.
+
+    Returns:
+        ``date`` (UTC, ISO 8601), ``command``, ``commit``, ``dirty`` (whether tracked files differ from the commit) and
+        ``versions``.
+
+    Example:
+        >>> sorted(environment())
+        ['command', 'commit', 'date', 'dirty', 'versions']
+    """
+    found, dirty = checkout()
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"date": date, "command": command_line(), "commit": found, "dirty": dirty, "versions": versions(*packages)}
+
+
+START = environment()  # of the code that was loaded, whatever happens to the checkout while it runs
 
 
 def parse(parser: argparse.ArgumentParser, name: str | None = None) -> argparse.Namespace:

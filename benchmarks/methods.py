@@ -47,7 +47,7 @@ from vergence.evaluation import features, uncertainty
 from vergence.evaluation.parts.spread import effective_rank
 from vergence.methods.paired import PairedMethod
 from vergence.runs.evaluate import untrained_encoder
-from vergence.runs.uncertainty import ITEMS, Embedded
+from vergence.runs.uncertainty import ITEMS, uncertainties
 from vergence.training import build, loop
 from vergence.training.metrics import MemoryRecorder
 
@@ -176,7 +176,7 @@ def errors(run: vergence.Run, train: torch.Tensor, test: torch.Tensor, labels: t
     some = torch.linspace(0, len(test) - 1, min(ITEMS, len(test))).long()
     z, right = test[some], uncertainty.neighbor_is_right(test[some], labels[some])
     with torch.inference_mode():
-        scores = Embedded(run, train, z).scores()
+        scores = uncertainties(train, z, run)
     ranked = {name: round(uncertainty.ranking(u, right)["auroc"], 4) for name, u in scores.items()}
     return {"recall_at_1": round(float(right.double().mean()), 4), "r_auroc": ranked}
 

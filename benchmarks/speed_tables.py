@@ -18,7 +18,9 @@ def speed_table() -> str:
         what = {"bench step": "whole step / bare encoder step", "bench embed": "`vergence embed` / bare forward pass"}
         what["bench score"] = "`vergence score` / bare forward pass, processor time"
         setting = f"{row['encoder']}, {row['size']} px, batch {row['batch_size']}, {row['precision']}"
-        body.append([what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`vergence {row['measurement']}`"])
+        body.append(
+            [what[row["measurement"]], setting, f"{row['ratio']:.2f}", f"`experiments/bench/run.py {row['measurement'][6:]}`"]
+        )
     peers = peer_rows()
     same = ("method", "encoder", "precision", "batch_size", "device", "peer")
     for row in {tuple(row[key] for key in same): row for row in sorted(peers, key=trained_images)}.values():
@@ -81,7 +83,7 @@ def peers_table() -> str:
 
 
 def cost_table() -> str:
-    """The last row of each width of ``vergence bench objective``."""
+    """The last row of each width of ``python experiments/bench/run.py objective``."""
     last = {(row["encoder"], row["batch_size"], row["dim"], row["device"]): row for row in rows("objectives")}
     names = sorted({name for row in last.values() for name in row["share"]})
     body = [[f"`{name}`", *(f"{100 * row['share'].get(name, math.nan):.2f}" for row in last.values())] for name in names]

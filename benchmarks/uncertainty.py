@@ -6,7 +6,7 @@
 
 Encoders: the closed-form recipe `patches` with 256 atoms in one layer and with its defaults, four convolutions on 16 pixels
 trained for 8 epochs with each objective, and the recipe `vje_small` on 32 pixels, all on 10,000 images (`ENCODERS`). Each row has
-what `vergence evaluate --uncertainty` writes on 2,000 test images, and for every uncertainty the AUROC of foreign images
+what `experiments/uncertainty/protocol.py` measures on 2,000 test images, and for every uncertainty the AUROC of foreign images
 (`FOREIGN`), 250 of each. With ``--choose`` training images that no run has seen take the place of the test images: the settings
 of the uncertainties were chosen so. Runs that are in ``--runs`` already are used.
 """
@@ -14,6 +14,7 @@ of the uncertainties were chosen so. Runs that are in ``--runs`` already are use
 import argparse
 import dataclasses
 import itertools
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,8 +29,12 @@ from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems, Items
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data, open_data
-from vergence.evaluation import uncertainty
 from vergence.runs import uncertainty as measured
+
+sys.path.append(str(ledger.ROOT / "experiments" / "uncertainty"))
+from controls import compressed_size
+from protocol import apart as auroc
+from protocol import protocol
 
 LIMIT, FOREIGNERS = 10_000, 250  # images to learn from, and of each foreign set
 SMALL = {"recipe": "jepa_small", "size": 16, "epochs": 8, "batch_size": 128, "knn_every": 0}
@@ -87,20 +92,15 @@ def apart(run: vergence.Run, bank: Tensor, opened: Data, root: str, n: int) -> d
     typical = opened.test.subset(torch.linspace(0, len(opened.test) - 1, min(n, len(opened.test))).long())
     every = {name: _scores(run, bank, items) for name, items in {"typical": typical, **foreign(run, root, n)}.items()}
     first = every.pop("typical")
-    return {name: {key: _auroc(first[key], u) for key, u in scores.items() if key in first} for name, scores in every.items()}
+    return {name: {key: auroc(first[key], u) for key, u in scores.items() if key in first} for name, scores in every.items()}
 
 
 @torch.inference_mode()
 def _scores(run: vergence.Run, bank: Tensor, items: Items) -> dict[str, Tensor]:
-    found = measured.Embedded(run, bank, run.encode(items)).scores()
+    found = measured.uncertainties(bank, run.encode(items), run)
     x = next(iter(items.stream(iter([torch.arange(len(items))]))))[1]
-    found["file size"] = uncertainty.compressed_size((255 * to_unit(x)).byte())
+    found["file size"] = compressed_size((255 * to_unit(x)).byte())
     return found | {"spread over crops": run.spread(items)[1]}
-
-
-def _auroc(typical: Tensor, other: Tensor) -> float:
-    flags = torch.arange(len(typical) + len(other)) < len(typical)
-    return uncertainty.ranking(torch.cat([typical.double(), other.double()]), flags)["auroc"]
 
 
 def row_of(name: str, seed: int, a: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def row_of(name: str, seed: int, a: argparse.Namespace, folder: Path) -> dict[st
     run = run_of(name, seed, a, folder)
     opened = opened_for(run, a)
     train, test = run.encode(opened.train), run.encode(opened.test)
-    found = dataclasses.asdict(measured.measure(run, opened, train, test))
+    found = protocol(run, opened, train, test)
     far = apart(run, train, opened, a.data_root, 50 if a.tiny else FOREIGNERS)
     return {**found, "foreign": far, "trained_at": run.folder.metadata.commit, "seconds": time.monotonic() - began}
 

@@ -104,10 +104,10 @@ def test_a_data_root_that_is_no_folder_is_refused_before_the_work(monkeypatch, t
 
 
 def test_command_lines_name_no_folder_of_this_machine():
-    given = ["/usr/bin/vergence", "bench", "step", "--out=/tmp/x", "--rounds", "3"]
-    assert version.command_line(given) == "vergence bench step --rounds 3"
+    given = ["/a/experiments/bench/run.py", "step", "--out=/tmp/x", "--rounds", "3"]
+    assert ledger.command_line(given) == "python experiments/bench/run.py step --rounds 3"
     given = ["/a/benchmarks/joint.py", "--data-root=/data", "--only", "gmje, K = 3", "--runs", "/tmp/runs"]
-    assert version.command_line(given) == "python benchmarks/joint.py --data-root DATA --only 'gmje, K = 3'"
+    assert ledger.command_line(given) == "python benchmarks/joint.py --data-root DATA --only 'gmje, K = 3'"
 
 
 @pytest.fixture

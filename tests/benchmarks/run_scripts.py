@@ -14,18 +14,10 @@ from pathlib import Path
 
 
 def run(words, root):
-    """Runs a script as Python would, its folder first on the path, or the command line of vergence."""
-    if words[0] == "vergence":
-        import vergence.runs.bench
-        from vergence.cli.commands import main
-
-        vergence.runs.bench.ROUND_SECONDS = 0.01
-        sys.argv = words
-        main(words[1:])
-    else:
-        script = root / words[0]
-        sys.argv, sys.path[0] = [str(script), *words[1:]], str(script.parent)
-        runpy.run_path(str(script), run_name="__main__")
+    """Runs a script as Python would, its folder first on the path."""
+    script = root / words[0]
+    sys.argv, sys.path[0] = [str(script), *words[1:]], str(script.parent)
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def forked(job, root):
@@ -52,7 +44,7 @@ def forked(job, root):
     return {**job, "code": os.waitstatus_to_exitcode(status), "output": log.read_text()[-3000:], "seconds": seconds}
 
 
-SHARED = ("torch._dynamo", "lightning_fabric", "torchvision", "sklearn.linear_model", "sklearn.mixture", "vergence.runs.bench")
+SHARED = ("torch._dynamo", "lightning_fabric", "torchvision", "sklearn.linear_model", "sklearn.mixture")
 SHARED += ("vergence.runs.train", "vergence.runs.evaluate", "vergence.linear", "vergence.mixtures")
 OPTIONAL = ("lightly.loss", "lightly.transforms", "matplotlib.pyplot")
 

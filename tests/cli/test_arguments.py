@@ -23,16 +23,13 @@ def test_batch_sizes(gaussian, tmp_path, size):
     refused("train", "digits", "--out", tmp_path / "run", "--batch-size", size, words=words)
     for command in ("embed", "score"):
         refused(command, gaussian, "digits", "--out", tmp_path / "e.npz", "--batch-size", size, words=words)
-    refused("bench", "step", "--batch-size", size, words=words)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_counts(gaussian, tmp_path):
     refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", MANY, words="--n of at most")
     refused("sample", gaussian, "--out", tmp_path / "s.npz", "--n", "0", words="--n of at least 1")
-    refused("sample", gaussian, "--out", tmp_path / "s.png", "--decoder-epochs", "-3", words="--decoder-epochs of at least 1")
     refused("advise", "digits", "--out", tmp_path / "a", "--draws", MANY, words="--draws of at most")
-    refused("bench", "step", "--rounds", "0", words="--rounds of at least 1")
     refused("demo", "--out", tmp_path / "d", "--seed", "-1", words="--seed of at least 0")
     refused("density", "sample", "m.safetensors", "x.npz", "--out", tmp_path / "y.npz", "--n", MANY, words="--n of at most")
     refused("train", "digits", "--out", tmp_path / "run", "--keep-classes", "0", MANY, words="--keep-classes of at most")

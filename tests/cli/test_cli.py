@@ -372,11 +372,8 @@ def test_sample_writes_embeddings_and_pictures(gaussian, tmp_path):
     with np.load(tmp_path / "s.npz") as s:
         assert s["za"].shape == s["zb"].shape == (64, 8)
     assert "wrote 4 samples" in call("sample", gaussian, "--out", tmp_path / "s.png", "--n", "4").stdout
-    painted = ("--context", "digits", "--n", "2", "--decoder-epochs", "1")
+    painted = ("--context", "digits", "--n", "2")
     assert "wrote 16 samples" in call("sample", gaussian, "--out", tmp_path / "c.png", *painted).stdout
-    kept = (gaussian / "decoder.safetensors").stat().st_mtime_ns
-    assert call("sample", gaussian, "--out", tmp_path / "d.png", "--decoder", "--n", "4").returncode == 0
-    assert (gaussian / "decoder.safetensors").stat().st_mtime_ns == kept
     with Image.open(tmp_path / "c.png") as image:
         assert image.size == (3 * 34 + 2, 8 * 34 + 2)
 
@@ -386,7 +383,6 @@ def test_sample_refuses_what_it_cannot_draw(run, gaussian, tmp_path):
     refused("sample", gaussian, "--out", tmp_path / "s.jpg", words=".png")
     refused("sample", gaussian, "--out", tmp_path / "s.png", "--n", "0", words="--n of at least 1")
     refused("sample", gaussian, "--out", tmp_path / "s.png", "--context", "digist", words="did you mean 'digits'")
-    refused("sample", gaussian, "--out", tmp_path / "s.png", "--decoder-epochs", "0", words="--decoder-epochs of at least 1")
     np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32))
     settings = ["--objective", "gje", "--encoder", "mlp", "--set", "projector=(4,)", *QUICK[:4], "--device", "cpu"]
     assert call("train", tmp_path / "v.npy", "--out", tmp_path / "run", *settings).returncode == 0

@@ -27,7 +27,6 @@ def test_a_reader_that_leaves_ends_the_command_without_a_message():
         ("train x --epochs 1.5 --out y", "expected a whole number for --epochs, found '1.5'; vergence train --help"),
         ("score x --fdr a --out y.csv", "expected a number for --fdr, found 'a'; vergence score --help"),
         ("train x --device foo --out y", "expected --device to be auto, cpu or cuda, found 'foo'; vergence train --help"),
-        ("bench foo", "expected one of embed, objective, score, step, found 'foo'; vergence bench --help"),
         ("train x --lr", "expected a value after --lr, found none; vergence train --help"),
         ("train x --batchsize 4 --out y", "found unknown arguments: --batchsize 4 (did you mean --batch-size?)"),
         ("train x --epochs 3 4 --out y", "found unknown arguments: 4; vergence train --help"),

@@ -28,7 +28,6 @@ from vergence.data.tables import read_contexts, read_pairs
 from vergence.encoders.pretrained import load_weights, read_weights
 from vergence.runs.detector import FILE as DETECTOR
 from vergence.runs.evaluate import _with_state
-from vergence.runs.pictures import load_decoder
 from vergence.runs.run import load
 from vergence.training.folder import RunFolder
 from vergence.utils.files import open_table, original
@@ -370,7 +369,6 @@ TARGETS = [
     ),
     _run_file("checksums.json", 2, _of_json("checksums.json"), _load),
     _run_file("model.safetensors", 6, _of_tensors, _load),
-    _run_file("decoder.safetensors", 1, _of_bytes("model.safetensors"), lambda run: load_decoder(load(run, device="cpu"))),
     _run_file("initial.safetensors", 2, _of_tensors, _before_training),
     _run_file(DETECTOR, 3, _of_detector, _score),
     Target("run-last.pt", 5, lambda place: _checkpoints(place).map(pack), _resume),

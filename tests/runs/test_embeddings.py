@@ -36,7 +36,7 @@ def test_columns_are_ranked_beside_controls_as_by_hand(tmp_path, arrays):
         assert (found.scores[name].r_auroc, found.scores[name].aurc) == pytest.approx((wanted["auroc"], wanted["aurc"]))
     assert found.scores["noise"].r_auroc > max(0.7, found.scores["chance"].r_auroc)
     assert {name for name, s in found.scores.items() if s.kind == "model"} == {"noise", "chance"}
-    assert {"kNN distance", "norm of z", "probe entropy", "loss head", "neighbor spread"} <= set(found.scores)
+    assert {"kNN distance", "norm of z", "neighbor spread"} <= set(found.scores)
 
 
 def test_a_reference_is_what_controls_compare_with_and_all_items_are_tested(tmp_path, arrays):
@@ -89,12 +89,6 @@ def test_embeddings_come_before_inputs_and_labels_may_be_text(tmp_path, arrays):
     found = embeddings.read(saved(tmp_path, x=np.zeros((200, 3)), **{**arrays, "label": names[arrays["label"]]}))
     torch.testing.assert_close(found.z, plain.z)
     assert torch.equal(neighbor_is_right(found.z, found.labels), neighbor_is_right(plain.z, plain.labels))
-
-
-def test_the_order_of_the_classes_does_not_matter(tmp_path, arrays):
-    order = np.argsort(np.argsort(arrays["label"] % 2, kind="stable") % 100, kind="stable")  # classes take turns
-    tested = embeddings.read(saved(tmp_path, **{name: array[order] for name, array in arrays.items()}))
-    assert embeddings.measure(tested).scores["probe entropy"].r_auroc > 0.5
 
 
 @pytest.mark.parametrize(

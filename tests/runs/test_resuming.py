@@ -183,7 +183,6 @@ def full_disk(limit):
     [
         ("embed", 1_000, "o.npz"),
         ("sample", 1_000, "o.npz"),
-        ("decoded", 10_000, "decoder.safetensors"),
         ("picture", 1_000, "o.png"),
         ("evaluate", 1_000, "evaluation.json"),
         ("examples", 12_000, "examples.npz"),
@@ -194,12 +193,11 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(folder, tmp_path, verb,
     shutil.copytree(folder / "run", tmp_path / "run")
     run = vergence.load(tmp_path / "run", device="cpu")
     if verb == "picture":
-        write_samples(run, tmp_path / "first.png", n=4, epochs=1)
+        write_samples(run, tmp_path / "first.png", n=4)
     job = {
         "embed": lambda: run.write_embeddings(folder / "images.npy", tmp_path / name),
         "sample": lambda: write_samples(run, tmp_path / name, n=2000),
-        "decoded": lambda: write_samples(run, tmp_path / "o.png", n=4, epochs=1),
-        "picture": lambda: write_samples(run, tmp_path / name, n=400, epochs=1),
+        "picture": lambda: write_samples(run, tmp_path / name, n=400),
         "evaluate": lambda: evaluate(run, probes=False),
         "examples": lambda: evaluate(run, probes=False),
         "report": lambda: write_report(run.folder.path),

@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from vergence.cli import advise, bench, density, options, sample, score, train, use
+from vergence.cli import advise, density, options, sample, score, train, use
 from vergence.cli.refusals import in_one_line
 from vergence.utils.checks import is_out_of_memory
 from vergence.utils.terminal import is_first_process
@@ -30,7 +30,6 @@ RUN: dict[type, Callable[[Any], None]] = {
     advise.Advise: advise.advise,
     density.Density: density.run,
     use.Report: use.report,
-    bench.Bench: bench.bench,
 }
 
 

@@ -13,7 +13,7 @@ __all__ = ["Sample", "sample"]
 
 @dataclass(kw_only=True)
 class Sample:
-    """Sample pairs of embeddings, or targets of contexts, from a run's density; writes them, or pictures of them."""
+    """Sample pairs of embeddings, or targets of contexts, from a run's density; writes them, or the nearest real pictures."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder; its objective needs a conditional density, as gje has."""
@@ -23,10 +23,6 @@ class Sample:
     """Number of samples."""
     context: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="")] = None
     """Sample targets of the first 8 of these items, a row each; any source that train takes."""
-    decoder: bool = False
-    """Decode samples by a small decoder, trained once and kept in the run folder; else show the nearest real pictures."""
-    decoder_epochs: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 30)")] = None
-    """Epochs of the decoder's training; another number trains it again. Implies --decoder."""
     seed: options.Seed = 0
     device: options.Device = "auto"
     trust_code: options.TrustCode = False
@@ -42,8 +38,6 @@ def sample(command: Sample) -> None:
         command.out,
         n=command.n,
         context=command.context,
-        decoder=command.decoder,
-        epochs=command.decoder_epochs,
         seed=command.seed,
     )
     print(f"wrote {n} samples to {command.out}")

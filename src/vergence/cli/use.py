@@ -23,7 +23,7 @@ class Evaluate:
     probes: bool = True
     """Fit linear probes."""
     uncertainty: bool = False
-    """Measure what uncertainties say: which of them rank errors, degradations and scrambled images."""
+    """Measure what uncertainties say: which of them rank errors, and is the density calibrated."""
     reference: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Second .npz file, with the reference items of the controls (default: a random half of the first)."""
     device: options.Device = "auto"

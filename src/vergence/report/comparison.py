@@ -68,12 +68,9 @@ def detections(evaluation: Mapping[str, Any]) -> Comparison:
 
 
 def uncertainties(evaluation: Mapping[str, Any]) -> Comparison:
-    """Returns which uncertainties rank errors and scrambled images; controls that use labels are named so."""
-    scores = (evaluation.get("uncertainty") or {}).get("scores") or {}
-    found = {f"{name}, uses labels" if (one or {}).get("labels") else name: one or {} for name, one in scores.items()}
-    titles = {"errors (R-AUROC)": "r_auroc", "errors, equalized": "r_auroc_equalized", "scrambled images (AUROC)": "scrambled"}
-    columns = {title: {name: entry.get(key) for name, entry in found.items()} for title, key in titles.items()}
-    return _comparison(found, columns)
+    """Returns which uncertainties rank errors."""
+    found = (evaluation.get("uncertainty") or {}).get("scores") or {}
+    return _comparison(found, {"errors (R-AUROC)": {name: (entry or {}).get("r_auroc") for name, entry in found.items()}})
 
 
 def _comparison(found: Mapping[str, Any], columns: Mapping[str, Mapping[str, float | None]]) -> Comparison:

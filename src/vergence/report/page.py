@@ -243,19 +243,10 @@ def _posterior(run: RunFiles, about: Reference) -> dict[str, Any]:
 
 def _uncertainty(run: RunFiles) -> dict[str, Any]:
     found = run.evaluation.get("uncertainty") or {}
-    scores = {name: one or {} for name, one in (found.get("scores") or {}).items()}
-    kinds = list(dict.fromkeys(how for one in scores.values() for how in one.get("strengths") or {}))
-    strengths = [
-        [name, *(number((one.get("strengths") or {}).get(how)) for how in kinds)]
-        for name, one in scores.items()
-        if one.get("strengths")
-    ]
     predictive = found.get("predictive") or {}
     return {
         **{key: found.get(key) for key in ("items", "crops", "recall_at_1", "recall_at_1_crops")},
         "comparison": uncertainties(run.evaluation),
-        "kinds": ["", *kinds],
-        "strengths": strengths,
         "pairs": predictive.get("pairs"),
         "predictive": [[title, number(predictive[key])] for key, title in PREDICTIVE.items() if predictive.get(key) is not None],
     }

@@ -70,15 +70,8 @@ EVALUATION: Shape = {
     },
     "uncertainty": {
         **dict.fromkeys(("items", "crops"), COUNT),
-        **dict.fromkeys(("recall_at_1", "recall_at_1_crops", "recall_at_1_equalized", "aurc_best"), NUMBER),
-        "scores": {
-            "*": {
-                "kind": TEXT,
-                "labels": FLAG,
-                **dict.fromkeys(("r_auroc", "r_auroc_equalized", "aurc", "scrambled"), NUMBER),
-                "strengths": {"*": NUMBER},
-            }
-        },
+        **dict.fromkeys(("recall_at_1", "recall_at_1_crops", "aurc_best"), NUMBER),
+        "scores": {"*": {"kind": TEXT, **dict.fromkeys(("r_auroc", "aurc"), NUMBER)}},
         "predictive": {"*": NUMBER},
     },
 }

@@ -27,9 +27,7 @@ PREDICTIVE = {  # field of `vergence.training.records.Predictive` -> title
 RIGHT = {"pit_ks": 0, "inside_50": 0.5, "inside_90": 0.9, "region_50": 0.5, "region_90": 0.9}  # where the density is right
 MEANINGS = {  # of the columns of uncertainties
     "R-AUROC": "R-AUROC: ranks items whose nearest other item has another class",
-    "equalized": "equalized: the same with neighbors in directions of more equal variance",
     "AURC": "AURC: mean error of what is kept, as the least certain items are left out one by one; smaller is better",
-    "scrambled": "scrambled: AUROC of images without content",
 }
 FEWEST = 10  # test items whose spread says that an embedding collapses
 FEW = 100  # test items below which one of them moves an accuracy by more than a point
@@ -123,25 +121,14 @@ def _remark(error: float | None) -> str:
 
 
 def show_uncertainty(record: Uncertainty) -> None:
-    """Prints which uncertainties rank errors, degradations and scrambled images, and how well p(z_b | z_a) is calibrated."""
+    """Prints which uncertainties rank errors, and how well p(z_b | z_a) is calibrated."""
     right = "" if record.recall_at_1 is None else f"; R@1 {record.recall_at_1:.3f}"
     crops = "" if record.recall_at_1_crops is None else f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
-    crops += "" if record.recall_at_1_equalized is None else f", equalized {record.recall_at_1_equalized:.3f}"
-    rows = [
-        [_label(name, s.kind, s.labels), s.r_auroc, s.r_auroc_equalized, s.aurc, s.scrambled] for name, s in record.scores.items()
-    ]
-    columns = ["uncertainty", "R-AUROC", "equalized", "AURC", "scrambled"]
-    columns, rows = _filled(columns, rows)
+    rows = [[_label(name, s.kind), s.r_auroc, s.aurc] for name, s in record.scores.items()]
+    columns, rows = _filled(["uncertainty", "R-AUROC", "AURC"], rows)
     table(f"uncertainty of {record.items} test items{right}{crops}", columns, rows)
     if meanings := [MEANINGS[name] for name in columns if name in MEANINGS]:
         print(f"{'; '.join(meanings)}.")
-    if {"R-AUROC", "scrambled"} <= set(columns):
-        print("An uncertainty that ranks errors need not find images without content, nor the reverse.")
-    graded = {name: s for name, s in record.scores.items() if s.strengths}
-    kinds = list(dict.fromkeys(how for s in graded.values() for how in s.strengths))
-    if graded:
-        rows = [[_label(name, s.kind, s.labels), *(s.strengths.get(how) for how in kinds)] for name, s in graded.items()]
-        table("rank correlation with the strength of a degradation", ["uncertainty", *kinds], rows)
     if record.predictive is not None:
         p = record.predictive
         found = {key: getattr(p, key) for key in PREDICTIVE if getattr(p, key) is not None}
@@ -180,8 +167,8 @@ def _show_augmentations(rows: list[dict[str, Any]]) -> None:
     table("the augmentation", ["", *(HEADS.get(key, key) for key in keys)], body)
 
 
-def _label(name: str, kind: str, labels: bool = False) -> str:
-    return name if kind == "model" else f"{name} (control{', labels' if labels else ''})"
+def _label(name: str, kind: str) -> str:
+    return name if kind == "model" else f"{name} (control)"
 
 
 def _interval(row: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """Embeddings of any model in a file, with its own uncertainties: which of them rank the embedding's errors?"""
 
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,14 +8,13 @@ import torch
 from torch import Tensor
 
 from vergence.data.arrays import ARRAY_KEYS, LABEL_KEYS, NAME_KEYS, from_array, labels_of, read_arrays
-from vergence.data.items import Array
-from vergence.evaluation import uncertainty
-from vergence.runs.uncertainty import BANK, ITEMS, from_labels, of_embeddings, ranked, share, spaced
+from vergence.data.items import Array, spaced
+from vergence.runs.uncertainty import BANK, ITEMS, ranked, uncertainties
 from vergence.training.records import Uncertainty
 
 __all__ = ["Embeddings", "measure", "read"]
 
-FEWEST = 20  # reference items, which the control "loss head" needs
+FEWEST = 20  # reference items
 LARGEST = 1e15  # of a feature, whose square float32 still has
 KEYS = ("z", "embeddings", *(key for key in ARRAY_KEYS if key not in ("z", "embeddings")))
 VARIANCE, LOG_DENSITY = "variance", "log_density"  # columns that the command embed writes
@@ -108,8 +106,8 @@ def _column(path: Path, name: str, n: int) -> Tensor | None:
 def measure(tested: Embeddings, reference: Embeddings | None = None) -> Uncertainty:
     """Returns how well uncertainties rank the errors of at most 2,000 embeddings, beside controls.
 
-    Controls use at most 10,000 reference items: distances to them, and what can be learned from their labels. Without a
-    reference, a random half of the items are reference items, and the others are tested.
+    Controls are distances to at most 10,000 reference items. Without a reference, a random half of the items are reference
+    items, and the others are tested.
 
     Raises:
         ValueError: There are fewer than 20 reference items, items of one class alone, or embeddings of different widths.
@@ -126,22 +124,6 @@ def measure(tested: Embeddings, reference: Embeddings | None = None) -> Uncertai
         raise ValueError(f"expected at least {FEWEST} reference items and 2 others, {found}; give more")
     if min(len(part.labels.unique()) for part in (tested, bank)) < 2:
         raise ValueError("expected items of two classes or more in both halves, found one; give more items of the others")
-    z, train = tested.z, bank.z
-    equal = uncertainty.equalizer(train)
-    right, right_equal = (uncertainty.neighbor_is_right(space, tested.labels) for space in (z, equal(z)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, where most classes have one item
-        of_labels = from_labels(train, bank.labels, z)
-    controls = of_embeddings(train, z, equal) | of_labels
-    scores = {
-        name: ranked(name, u, right, right_equal, kind="model" if name in tested.columns else "control")
-        for name, u in (tested.columns | controls | tested.columns).items()
-    }
-    return Uncertainty(
-        items=len(z),
-        crops=0,
-        scores=scores,
-        recall_at_1=share(right),
-        recall_at_1_equalized=share(right_equal),
-        aurc_best=float(uncertainty.risk_coverage((~right).double(), right)[1].mean()),
-    )
+    controls = uncertainties(bank.z, tested.z)
+    names = tuple(name for name in controls if name not in tested.columns)
+    return ranked(tested.columns | controls | tested.columns, tested.z, tested.labels, controls=names)

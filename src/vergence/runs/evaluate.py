@@ -102,7 +102,7 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
         representations=representations,
         posterior=_posterior(run, test["z"]) if run.has_density else None,
         anomaly=_anomalies(run, opened, train, test, detected),
-        uncertainty=measure(run, opened, train["z"], test["z"], labeled=probes) if uncertainty else None,
+        uncertainty=measure(run, opened, train["z"], test["z"]) if uncertainty else None,
     )
     run.folder.write_json("evaluation.json", record.to_dict())
     _write_examples(run, opened.test, test, None if detected is None else detected.masked_fill(known, torch.nan))

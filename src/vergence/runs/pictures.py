@@ -1,15 +1,5 @@
-"""Pictures of embeddings: a small decoder of a frozen encoder, and the nearest real picture.
+"""Samples of a run's density: embeddings, or the nearest real pictures in a grid. N pictures (C, H, W)."""
 
-The decoder is a generator in the manner of DCGAN (2015), arXiv:1511.06434: a linear map to a few pixels, then transposed 4x4
-convolutions of stride 2 with batch normalization and ReLU, each doubling the side. Unlike there, a 3x3 convolution and a sigmoid
-come last, and it is trained by mean squared error against the picture that was embedded. It never changes the run's encoder. Its
-output shows the part of a picture that the embedding keeps, and is blurred where several pictures have one embedding.
-
-Shapes: N pictures (C, H, W), D features of the objective's space.
-"""
-
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,35 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
-from torch.nn import functional as F
 
 from vergence.data.items import Items, PairItems, batches, contexts
 from vergence.data.pixels import center_crop, resize, to_unit
-from vergence.encoders.decoder import Decoder
 from vergence.evaluation import features
 from vergence.methods.paired import Side
 from vergence.runs.fitting import training_items
 from vergence.runs.run import Images, Run
 from vergence.utils.files import explained, replacing, require_parent
-from vergence.utils.terminal import bar
 
-__all__ = [
-    "decoded",
-    "fit_decoder",
-    "kept_decoder",
-    "load_decoder",
-    "nearest_pictures",
-    "picture_shape",
-    "targets",
-    "write_samples",
-]
+__all__ = ["nearest_pictures", "picture_shape", "pictures_of", "targets", "write_samples"]
 
-FILE = "decoder.safetensors"
-LARGEST = 1 << 28  # numbers of a picture
-EPOCHS, BATCH_SIZE, LEARNING_RATE = 30, 64, 2e-3
 CONTEXTS = 8  # rows of a grid
 DISTANCES = 1 << 24  # held at a time
 SAFE = "the trained model is safe: free space and repeat the command, or choose another --out"
@@ -72,133 +45,12 @@ def targets(run: Run) -> Items:
     return items.target if isinstance(items, PairItems) else items
 
 
-def fit_decoder(
-    run: Run,
-    items: Items | None = None,
-    *,
-    epochs: int = EPOCHS,
-    batch_size: int = BATCH_SIZE,
-    lr: float = LEARNING_RATE,
-    seed: int = 0,
-) -> Decoder:
-    """Trains a decoder of the run's frozen embeddings with mean squared error, Adam and a cosine schedule from ``lr`` to zero.
-
-    Args:
-        run: A trained run on images; of pairs, the targets are decoded.
-        items: Images to learn from; the run's training items by default.
-        epochs: Passes over them.
-        batch_size: Images in a step.
-        lr: Peak learning rate.
-        seed: Seed of the weights and of the order.
-
-    Returns:
-        The decoder on the run's device, in evaluation mode. It is not written to the run folder: `kept_decoder` does.
-
-    Raises:
-        ValueError: The run is not on images, there are fewer than two, or a setting is out of its range.
-
-    Example:
-        >>> import tempfile
-        >>> from vergence.runs.train import train
-        >>> quick = dict(epochs=1, limit=256, device="cpu", precision="fp32")
-        >>> run = train("digits", out=tempfile.mkdtemp() + "/run", objective="gje", projector=(16,), **quick)
-        >>> decoder = fit_decoder(run, epochs=1)
-        >>> with torch.inference_mode():
-        ...     decoder(run.sample(5)[1]).shape
-        torch.Size([5, 1, 8, 8])
-    """
-    shape, items = picture_shape(run), targets(run) if items is None else items
-    if not (epochs >= 1 and batch_size >= 2 and lr > 0 and len(items) >= 2):
-        found = f"found epochs={epochs}, batch_size={batch_size}, lr={lr} and {len(items)} images"
-        raise ValueError(f"expected epochs >= 1, batch_size >= 2, lr > 0 and at least 2 images to learn from, {found}")
-    z, index = features.collect(run.method.target_network().eval(), items, **run.where("target"))
-    items = items.subset(index)
-    std, mean = torch.std_mean(z, dim=0, correction=0)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        decoder = Decoder(z.shape[1], shape, mean, torch.where(std > 1e-6, std, 1.0)).to(run.device)
-        _fit(decoder, z, items, run, epochs, batch_size, lr)
-    return decoder.eval()
-
-
-def _fit(decoder: Decoder, z: Tensor, items: Items, run: Run, epochs: int, batch_size: int, lr: float) -> None:
-    steps = epochs * max(1, len(items) // batch_size)
-    optimizer = torch.optim.Adam(decoder.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    with bar(f"decoder 1/{epochs}", steps * batch_size, "images") as advance:
-        for epoch in range(epochs):
-            order = torch.randperm(len(items))[: max(1, len(items) // batch_size) * batch_size]
-            for index, x in _pictures(items, order.split(batch_size), run):
-                error = F.mse_loss(decoder(z[index].to(run.device)), x)
-                optimizer.zero_grad(set_to_none=True)
-                error.backward()
-                optimizer.step()
-                schedule.step()
-                advance(len(index), label=f"decoder {epoch + 1}/{epochs}")
-
-
-def _pictures(items: Items, index: Iterable[Tensor], run: Run, side: Side = "target") -> Iterator[tuple[Tensor, Tensor]]:
+def pictures_of(items: Items, index: Iterable[Tensor], run: Run, side: Side = "target") -> Iterator[tuple[Tensor, Tensor]]:
     """Yields (index, pictures (B, C, H, W) in [0, 1]) on the run's device, cropped as for the side's encoder."""
     size = run.where(side)["size"]
     for i, x in items.stream(iter(index), workers=run.folder.config.fit.workers):
         x = contexts(x) if size is None else center_crop(contexts(x), size)
         yield i, to_unit(x, torch.float32).to(run.device)
-
-
-def kept_decoder(run: Run, epochs: int | None = None, seed: int = 0) -> Decoder:
-    """Returns the decoder in the run folder (``decoder.safetensors``), or trains one and writes it there.
-
-    Args:
-        run: A trained run on images.
-        epochs: Passes over the training items; None takes any decoder in the folder, or else trains for 30.
-        seed: As for `fit_decoder`.
-    """
-    found = load_decoder(run, epochs)
-    if found is not None:
-        return found
-    epochs = EPOCHS if epochs is None else epochs
-    decoder = fit_decoder(run, epochs=epochs, seed=seed)
-    settings = {"epochs": epochs, "seed": seed, "dim": decoder.dim, "shape": decoder.shape, "model": _digest(run)}
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in decoder.state_dict().items()}
-    path = run.folder.path / FILE
-    with explained(path, SAFE), replacing(path) as part:
-        part.write_bytes(save(state, {"settings": json.dumps(settings)}))
-    return decoder
-
-
-def load_decoder(run: Run, epochs: int | None = None) -> Decoder | None:
-    """Returns the decoder in the run folder; None where there is none for this model (and these ``epochs``)."""
-    file = run.folder.path / FILE
-    if not file.is_file():
-        return None
-    try:
-        with safe_open(file, "pt") as opened:
-            settings = json.loads(opened.metadata()["settings"])
-            if settings["model"] != _digest(run) or epochs not in (None, settings["epochs"]):
-                return None
-            if [settings["dim"]] != opened.get_slice("net.0.mean").get_shape() or math.prod(settings["shape"]) > LARGEST:
-                return None  # nothing is allocated that the file does not hold
-            decoder = Decoder(settings["dim"], settings["shape"])
-            decoder.load_state_dict({name: opened.get_tensor(name) for name in opened.keys()})
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError, RuntimeError):
-        return None  # a damaged decoder is trained again
-    return decoder.to(run.device).eval()
-
-
-def _digest(run: Run) -> str:
-    """Returns a hash of the run's model."""
-    digest = hashlib.blake2b(digest_size=16)
-    with (run.folder.path / "model.safetensors").open("rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
-
-
-@torch.inference_mode()
-def decoded(decoder: Decoder, z: Tensor) -> Tensor:
-    """Returns the pictures (N, C, H, W) that a decoder gives for embeddings (N, D), on the CPU."""
-    device = next(decoder.parameters()).device
-    return torch.cat([decoder(part.to(device)).cpu() for part in z.split(256)])
 
 
 @torch.inference_mode()
@@ -223,7 +75,7 @@ def nearest_pictures(run: Run, z: Tensor, items: Items | None = None) -> tuple[T
 
 
 def _read(run: Run, items: Items, side: Side = "target") -> Tensor:
-    return torch.cat([x.cpu() for _, x in _pictures(items, batches(len(items), 256), run, side)])
+    return torch.cat([x.cpu() for _, x in pictures_of(items, batches(len(items), 256), run, side)])
 
 
 def write_samples(
@@ -232,22 +84,19 @@ def write_samples(
     *,
     n: int | None = None,
     context: Images | None = None,
-    decoder: bool = False,
-    epochs: int | None = None,
     seed: int = 0,
 ) -> int:
-    """Samples from a run's density and writes embeddings (``.npz``) or pictures of targets (``.png``).
+    """Samples from a run's density and writes embeddings (``.npz``) or the nearest real pictures (``.png``).
 
     A ``.npz`` holds za and zb (n, D) in the objective's space; given contexts za (R, D), zb (R, n, D) and their names. A
-    ``.png`` is a grid of n targets; given contexts, a row for each: the context, then n samples of its targets.
+    ``.png`` is a grid of n training pictures, those whose embeddings are nearest to the samples; given contexts, a row for each:
+    the context, then n samples of its targets.
 
     Args:
         run: A trained run whose objective has a conditional density.
         out: File to write.
         n: Number of samples, for each context where there are contexts; 64, or 8 for each context, by default.
         context: Items whose first eight are the contexts; None samples contexts as well.
-        decoder: Whether pictures come from `kept_decoder`; otherwise they are the nearest real training pictures.
-        epochs: Passes of the decoder's training, as for `kept_decoder`; implies ``decoder``.
         seed: Seed of the samples.
 
     Returns:
@@ -257,7 +106,7 @@ def write_samples(
         ValueError: The objective has no such density, the file's ending or folder cannot be used, or the targets are not images.
     """
     n = (64 if context is None else 8) if n is None else n
-    _require_writable(run, out, n, decoder or epochs is not None)
+    _require_writable(run, out, n)
     items = None if context is None else _contexts(run, context)
     za, zb = run.sample(n, seed) if items is None else _given(run, items, n, seed)
     if out.suffix == ".npz":
@@ -267,12 +116,11 @@ def write_samples(
             np.savez(file, **columns)
         return zb.numel() // zb.shape[-1]
     flat = zb.flatten(0, -2)
-    shown = decoded(kept_decoder(run, epochs), flat) if decoder or epochs is not None else nearest_pictures(run, flat)[0]
-    _write_grid(out, shown, None if items is None else _read_contexts(run, items), n)
+    _write_grid(out, nearest_pictures(run, flat)[0], None if items is None else _read_contexts(run, items), n)
     return len(flat)
 
 
-def _require_writable(run: Run, out: Path, n: int, decoder: bool) -> None:
+def _require_writable(run: Run, out: Path, n: int) -> None:
     _ = run.conditional_objective
     if n < 1:
         raise ValueError(f"expected n of at least 1, found {n}")
@@ -281,8 +129,6 @@ def _require_writable(run: Run, out: Path, n: int, decoder: bool) -> None:
     require_parent(out)
     if out.suffix == ".png":
         picture_shape(run)
-    elif decoder:
-        raise ValueError(f"cannot decode into '{out.name}': a .npz holds embeddings; write a .png, or leave the decoder out")
 
 
 def _contexts(run: Run, context: Images) -> Items:

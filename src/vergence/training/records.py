@@ -315,25 +315,17 @@ class Anomaly(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class UncertaintyScore(Checked):
-    """What one uncertainty says; see `vergence.evaluation.uncertainty`. A measurement that was not made is None.
+    """What one uncertainty says; see `vergence.evaluation.uncertainty`.
 
     Attributes:
         kind: ``model``, or ``control``.
-        labels: Whether the uncertainty was learned from labels.
-        r_auroc: Area under the ROC curve of items whose nearest other item has another class; 0.5 is chance.
-        r_auroc_equalized: The same where neighbors are those of the equalized embedding (`equalizer` of the same module).
-        aurc: Area under the risk-coverage curve; the protocol's ``error`` is chance.
-        scrambled: Area under the ROC curve of images whose pixels are permuted, which are no data at all.
-        strengths: Mean over items of Spearman's correlation with the strength of each degradation.
+        r_auroc: Area under the ROC curve of items whose nearest other item has another class, 0.5 is chance; None without labels.
+        aurc: Area under the risk-coverage curve; the share of items with an error is chance.
     """
 
     kind: Kind
-    labels: bool = False
     r_auroc: float | None = None
-    r_auroc_equalized: float | None = None
     aurc: float | None = None
-    scrambled: float | None = None
-    strengths: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,7 +372,6 @@ class Uncertainty(Checked):
         crops: Number of random views of each item.
         recall_at_1: Share of items whose nearest other test item has their class; None without labels of two classes.
         recall_at_1_crops: The same for the mean over the random views.
-        recall_at_1_equalized: The same for the equalized embedding.
         aurc_best: Area under the risk-coverage curve of a perfect ranking.
         scores: By the name of the uncertainty.
         predictive: Calibration of p(z_b | z_a); None where the objective defines no density.
@@ -393,7 +384,6 @@ class Uncertainty(Checked):
     scores: dict[str, UncertaintyScore]
     recall_at_1: float | None = None
     recall_at_1_crops: float | None = None
-    recall_at_1_equalized: float | None = None
     aurc_best: float | None = None
     predictive: Predictive | None = None
 

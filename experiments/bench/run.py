@@ -1,11 +1,16 @@
 """Throughput of the bare encoder against the whole: what the data path, views, objective and loop cost on one machine.
 
 Both are measured in turn. The whole step is `loop.fit` itself, and embedding is `write_embeddings` itself, not a copy of them.
+
+    python experiments/bench/run.py step --encoder resnet18 --rounds 5
+    python experiments/bench/run.py objective --objective all --batch-size 512
 """
 
 import itertools
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import tyro
+from tyro.conf import Positional
 
 from vergence import objectives
 from vergence.data.config import ViewConfig
@@ -35,18 +42,18 @@ from vergence.utils.devices import describe_device
 from vergence.utils.files import require_parent
 from vergence.utils.names import quoted
 from vergence.utils.terminal import bar, table
-from vergence.utils.version import environment
 
-__all__ = ["bench"]
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from ledger import environment
 
-ROUND_SECONDS = 6.0  # length of one round of the bare step, about
+ROUND_SECONDS = float(os.environ.get("BENCH_ROUND_SECONDS", 6))  # length of one round of the bare step, about
 FITTED = 3_000  # images that a closed form is fitted to, more than its directions
 Measurement = Callable[[], float]  # one round: images per second, or seconds
 
 
 def bench(
+    what: Positional[Literal["step", "embed", "score", "objective"]] = "step",
     *,
-    what: str = "step",
     encoder: str = "small",
     objective: str = "vje",
     size: int = 32,
@@ -69,8 +76,8 @@ def bench(
 
     Args:
         what: ``step``, ``embed``, ``score`` or ``objective``.
-        encoder: As for `train`.
-        objective: As for `train`.
+        encoder: As for ``vergence train``.
+        objective: As for ``vergence train``.
         size: Side of the images in pixels; they have 3 channels.
         batch_size: Images in a step.
         precision: ``auto``, ``fp32`` or ``bf16``; ``embed`` computes in float32.
@@ -136,7 +143,7 @@ def _ratio_row(what: str, model: ModelConfig, size: int, rounds: int, fit: FitCo
         "whole_images_per_second": round(statistics.median(w for _, w in pairs), 1),
         "ratio": round(statistics.median(w / b for b, w in pairs), 3),
     }
-    table(f"vergence bench {what}", ["", "value"], [[name, str(value)] for name, value in row.items()])
+    table(f"bench {what}", ["", "value"], [[name, str(value)] for name, value in row.items()])
     return row
 
 
@@ -244,7 +251,7 @@ def _objective_row(encoder: str, objective: str, size: int, dim: int, rounds: in
         "share": {name: round(share, 5) for name, share in shares.items()},
     }
     body = [[name, f"{row['objective_seconds'][name] * 1e3:.1f} ms", f"{row['share'][name]:.2%}"] for name in names]
-    table(f"vergence bench objective: {encoder}'s step takes {step:.3f} s", ["", "loss", "of the step"], body)
+    table(f"bench objective: {encoder}'s step takes {step:.3f} s", ["", "loss", "of the step"], body)
     return row
 
 
@@ -335,3 +342,7 @@ def _rate(
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    tyro.cli(bench)

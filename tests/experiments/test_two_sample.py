@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
+from experiments.samples.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
 from scipy.stats import wasserstein_distance
-
-from vergence.evaluation.sampling import maximum_mean_discrepancy, overlap, sliced_wasserstein
 
 
 def clouds(n=40, m=60, d=3, seed=0):

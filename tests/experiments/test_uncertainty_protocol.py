@@ -1,0 +1,91 @@
+"""The protocol of uncertainties: references in loops, what controls find, degradations, and one whole run."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.reference import uncertainty as reference
+
+import vergence
+from vergence.data.sources import open_data
+from vergence.evaluation.uncertainty import neighbor_is_right, ranking
+
+sys.path.append(str(Path(__file__).parents[2] / "experiments" / "uncertainty"))
+import degradations
+from controls import compressed_size, loss_head, probe_entropy, rank_correlation
+from protocol import protocol
+
+pytestmark = pytest.mark.slow
+
+
+def noisy_classes(n=900, seed=0):
+    """Three classes at right angles; every item has noise of a strength of its own, which is the true uncertainty."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (n,), generator=g)
+    strength = torch.rand(n, generator=g) * 1.2
+    return torch.eye(3)[y] + strength[:, None] * torch.randn(n, 3, generator=g), y, strength
+
+
+def test_rank_correlations_are_those_of_the_reference():
+    table, strength = torch.randint(4, (9, 5)).double(), [0.0, 1.0, 1.0, 2.0, 5.0]
+    found = rank_correlation(table, strength)
+    assert found["within"] == pytest.approx(np.mean([reference.spearman(row, strength) for row in table.tolist()]), abs=1e-12)
+    assert found["pooled"] == pytest.approx(reference.spearman(table.flatten().tolist(), strength * 9), abs=1e-12)
+
+
+def test_controls_find_what_they_are_made_for():
+    z, y, _ = noisy_classes()
+    x, t = z[:600], z[600:]
+    right = neighbor_is_right(t, y[600:])
+    assert ranking(probe_entropy(x, y[:600], t), right)["auroc"] > 0.55
+    loss = t[:, 0].square()
+    assert torch.corrcoef(torch.stack([loss_head(x, x[:, 0].square(), t), loss]))[0, 1] > 0.8
+    images = torch.stack([torch.full((3, 16, 16), 90), torch.randint(256, (3, 16, 16))]).byte()
+    for kind in (images, images[:, :1], images[:, :2], images.float().flatten(1)):
+        assert compressed_size(kind)[0] < compressed_size(kind)[1]
+
+
+@pytest.mark.parametrize("how", degradations.STRENGTHS)
+def test_degradations_grow_with_their_strength(how):
+    g = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.interpolate(torch.rand(6, 3, 8, 8, generator=g), size=(32, 32), mode="bilinear")
+    assert torch.equal(degradations.degraded(x, how, 0.0), x)
+    distances = []
+    for strength in degradations.STRENGTHS[how]:
+        out = degradations.degraded(x, how, strength, torch.Generator().manual_seed(1))
+        assert out.shape == x.shape and 0 <= out.min() and out.max() <= 1
+        distances.append(float((out - x).square().mean()))
+    assert rank_correlation(np.array([distances]), degradations.STRENGTHS[how])["within"] > 0.85
+    if how == "occlusion":
+        assert float((out == 0.5).double().mean()) == pytest.approx(0.75, abs=0.05)
+
+
+def test_blur_is_scipys():
+    from scipy.ndimage import gaussian_filter1d
+
+    x = torch.rand(1, 1, 32, 32)
+    expected = gaussian_filter1d(
+        gaussian_filter1d(x[0, 0].numpy(), 1.0, axis=0, mode="mirror", radius=3), 1.0, mode="mirror", radius=3
+    )
+    assert np.allclose(degradations.degraded(x, "blur", 1.0)[0, 0].numpy(), expected, atol=1e-9)
+
+
+def test_scrambled_images_keep_every_pixel():
+    x = torch.rand(3, 3, 5, 4)
+    y = degradations.scrambled(x)
+    assert not torch.equal(x, y)
+    for a, b in zip(x, y, strict=True):
+        assert {tuple(p) for p in a.flatten(1).T.tolist()} == {tuple(p) for p in b.flatten(1).T.tolist()}
+
+
+@pytest.mark.float32
+def test_a_run_is_measured_as_a_whole(tmp_path):
+    quick = {"epochs": 1, "batch_size": 64, "limit": 200, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    run = vergence.train("digits", out=tmp_path / "run", objective="vje", **quick)
+    opened = open_data(run.folder.config.data)
+    found = protocol(run, opened, run.encode(opened.train), run.encode(opened.test))
+    assert set(found["scores"]["kNN distance"]["strengths"]) == set(degradations.STRENGTHS)
+    assert found["scores"]["file size"]["strengths"]["noise"] > 0.5 and found["scores"]["probe entropy"]["labels"]
+    assert 0 <= found["scores"]["spread over crops"]["scrambled"] <= 1 and 0 < found["recall_at_1_equalized"] <= 1
