@@ -185,7 +185,7 @@ class CombinedDetector(Detector):
         """Returns a new detector for each level."""
         if isinstance(self.detectors, Mapping):
             return {name: clone(self.detectors[name]) for name in self.levels_}
-        one = find("NeighborDetector")(max_items=2000, keep="centers") if self.detectors is None else self.detectors
+        one = find("NeighborDetector")(**CENTERS) if self.detectors is None else self.detectors
         return {name: clone(one) for name in self.levels_}
 
     def contributions(self, X: Any) -> dict[str, np.ndarray]:
@@ -272,11 +272,24 @@ class CombinedDetector(Detector):
             raise ValueError(f"expected columns of {X.shape[1]} features, found others in {shown(dict(self.columns))}") from None
 
 
-PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder, whose density is close to Gaussian
-PATCHES = ("patches",)
-EMBEDDED = ("z", "pretrained")  # in whose directions similar content is close
-LEAST = 0.15  # weight of statistics beside an embedding that recognizes views much better, and 1 / LEAST the other way round
-BESIDE = {**dict.fromkeys(PLAIN, LEAST), **dict.fromkeys(PATCHES, 0.05)}
+CENTERS = {"max_items": 2000, "keep": "centers"}
+TRIMMED = ("GaussianDetector", {"trim": 0.05})
+DEFAULTS: dict[str, dict[str, tuple[str, dict[str, Any], float]]] = {  # detectors of a kind of level: class, settings, weight
+    "plain": {"density": (*TRIMMED, 1.0)},
+    "patches": {"neighbors": ("NeighborDetector", {"n_neighbors": 20, "max_items": 2000}, 1.0)},
+    "embedding": {
+        "cosine": ("NeighborDetector", {"n_neighbors": 3, "metric": "cosine", "standardize": False, **CENTERS}, 1.0),
+        "centered": ("NeighborDetector", {"n_neighbors": 3, "metric": "cosine", **CENTERS}, 0.5),
+        "density": (*TRIMMED, 0.5),
+    },
+    "table": {"neighbors": ("NeighborDetector", CENTERS, 1.0), "density": ("MixtureDetector", {}, 0.5)},
+    "contaminated": {"density": ("GaussianDetector", {"trim": 0.2}, 1.0)},
+}
+PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder
+KINDS = {**dict.fromkeys(PLAIN, "plain"), "patches": "patches", "z": "embedding", "pretrained": "embedding"}
+    ("statistics", "pixels", "inputs"), "plain"
+)
+BESIDE = {"plain": 0.15, "patches": 0.05}  # weights beside an embedding that recognizes views much better than statistics do
 
 
 def default_detector(
@@ -284,17 +297,16 @@ def default_detector(
 ) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
-    - the embedding ``z``, ``pretrained`` features: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers,
-      which notices what is foreign in meaning but of the same kind, and with a weight of 0.5 each the same distance of the
-      centered and scaled features, and one Gaussian without the least likely twentieth of the items, which notices foreign kinds;
-    - statistics of pixels, or the inputs as they are: one such Gaussian. Beside an embedding their weight is r / (1 - r) for its
-      ``relative_error`` r, at least 0.15 and at most 1 / 0.15;
-    - the average responses to ``patches``, with a third of that weight: the distance to the 20th nearest of 2,000 items.
+    - An embedding, ``z`` or ``pretrained``: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers, which
+      notices another meaning of the same kind, and with a weight of 0.5 each the same distance of the centered and scaled
+      features, and one Gaussian without the least likely twentieth of the items, which notices other kinds.
+    - ``statistics`` of pixels, ``pixels`` or ``inputs`` as they are: one such Gaussian. Beside an embedding their weight is
+      r / (1 - r) for its ``relative_error`` r, at least 0.15 and at most 1 / 0.15.
+    - The average responses to ``patches``, with a third of that weight: the distance to the 20th nearest of 2,000 items.
+    - Other levels are used where there is none of these, as statistics. Without names, for one matrix of features: Fisher's rule
+      over the distance to the 5th nearest of 2,000 centers and, with a weight of 0.5, a mixture of Gaussians.
 
-    Other levels, such as the stages of the encoder, are used where there is none of these: they did not help. Without names, for
-    one matrix of features, it is Fisher's rule over the distance to the 5th nearest item (of 2,000 centers where there are more)
-    and, with a weight of 0.5, a mixture of Gaussians. How this was chosen, and what it detects, is in
-    docs/detection_measured.md.
+    How this was chosen, and what it detects, is in docs/detection_measured.md.
 
     Args:
         levels: Names of the levels of features that it will be fitted to; none for one matrix.
@@ -315,38 +327,22 @@ def default_detector(
     if not all(isinstance(name, str) for name in names):
         hint = "leave it out for one matrix, and pass the features to fit"
         raise ValueError(f"expected the names or a dictionary of levels, found {shown(levels)}; {hint}")
-    gaussian, neighbors = find("GaussianDetector"), find("NeighborDetector")
-    trim = 0.2 if contaminated else 0.05
-    used = [name for name in names if name in (*PLAIN, *PATCHES, *EMBEDDED)] or names
-    beside = [name for name in used if name not in EMBEDDED]
-    detectors: Any = {name: gaussian(trim=trim) for name in used}
-    if not contaminated:
-        detectors |= {name: neighbors(20, max_items=2000) for name in used if name in PATCHES}
-        detectors |= {name: _of_embedding() for name in used if name in EMBEDDED}
-    scale = _odds(relative_error) / LEAST
-    weights = None if contaminated or beside == used else {name: scale * BESIDE[name] for name in beside}
-    if not detectors:  # one matrix
-        detectors = gaussian(trim=trim) if contaminated else _of_table()
+    kinds = {name: KINDS[name] for name in names if name in KINDS} or dict.fromkeys(names, "plain")
+    detectors: Any = {name: _of_kind("contaminated" if contaminated else kind) for name, kind in kinds.items()}
+    weights = None
+    if "embedding" in kinds.values() and not contaminated:
+        least, r = BESIDE["plain"], relative_error
+        odds = min(max(r / (1 - r), least), 1 / least) if r < 1 else 1 / least
+        weights = {name: odds / least * BESIDE[kind] for name, kind in kinds.items() if kind in BESIDE}
+    detectors = detectors or _of_kind("contaminated" if contaminated else "table")
     return CombinedDetector(detectors, **{"combine": "least_ranked", "weights": weights, **settings})
 
 
-def _odds(r: float) -> float:
-    """Returns r / (1 - r), bounded: the weight of what has an error of 1 against what has an error of r."""
-    return 1 / LEAST if r >= 1 else float(min(max(r / (1 - r), LEAST), 1 / LEAST))
-
-
-def _of_table() -> CombinedDetector:
-    """Returns the unfitted detector of features of which nothing is known: neighbors and a density of several kinds of items."""
-    parts = {"neighbors": find("NeighborDetector")(max_items=2000, keep="centers"), "density": find("MixtureDetector")()}
-    return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights={"density": 0.5}, calibration=0.0)
-
-
-def _of_embedding() -> CombinedDetector:
-    """Returns the unfitted detector of an embedding: its density and the distance between directions."""
-    centers = {"max_items": 2000, "keep": "centers", "metric": "cosine"}
-    parts = {
-        "cosine": find("NeighborDetector")(3, **centers, standardize=False),
-        "centered": find("NeighborDetector")(3, **centers),
-        "density": find("GaussianDetector")(trim=0.05),
-    }
-    return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights={"centered": 0.5, "density": 0.5})
+def _of_kind(kind: str) -> Detector:
+    """Returns the unfitted detector of a kind of level."""
+    parts = {name: find(detector)(**settings) for name, (detector, settings, _) in DEFAULTS[kind].items()}
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    weights = {name: weight for name, (*_, weight) in DEFAULTS[kind].items() if weight != 1}
+    share = 0.0 if kind == "table" else 0.2
+    return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights=weights, calibration=share)
