@@ -287,8 +287,6 @@ DEFAULTS: dict[str, dict[str, tuple[str, dict[str, Any], float]]] = {  # detecto
 }
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder
 KINDS = {**dict.fromkeys(PLAIN, "plain"), "patches": "patches", "z": "embedding", "pretrained": "embedding"}
-    ("statistics", "pixels", "inputs"), "plain"
-)
 BESIDE = {"plain": 0.15, "patches": 0.05}  # weights beside an embedding that recognizes views much better than statistics do
 
 
