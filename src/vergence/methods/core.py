@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -103,9 +103,12 @@ class ImageMethod(Method):
     Attributes:
         shape: Shape of the images.
         package: Package of an extra that the loss needs; None for none. A trained method is used without it.
+        small: Settings of ``NAME_small`` by the names of a run's settings, where they differ from the common ones; ``{patch}`` in
+            the encoder's name stands for the side of a transformer's patches.
     """
 
     package: ClassVar[str | None] = None
+    small: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
         super().__init__()

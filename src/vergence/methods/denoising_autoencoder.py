@@ -10,7 +10,8 @@ networks are fully connected, tie D's weights to E's and train greedily, layer b
 convolutional one (`vergence.encoders.decoder.Decoder`), or for vectors the mirror image of the encoder ``mlp``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,8 @@ class DenoisingAutoencoder(ImageMethod):
         >>> list(method((x + 0.1, x), gather=lambda z: z))
         ['reconstruction']
     """
+
+    small: ClassVar[Mapping[str, Any]] = {"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0}
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int], *, noise: float = 0.25, mask: float = 0.0) -> None:
         super().__init__(encoder, shape)

@@ -13,8 +13,8 @@ first of 100 epochs), the teacher's temperature is constant (lightly's default; 
 a run's ``clip`` bounds the norm of all gradients (there: that of each weight's).
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,15 @@ class Dino(ImageMethod):
     Raises:
         ValueError: A number is out of its range, or the encoder does not take small crops.
     """
+
+    small: ClassVar[Mapping[str, Any]] = {
+        "crop": (0.4, 1.0),
+        "lr": 5e-4,
+        "options": {
+            **{"outputs": 1024, "hidden": 512, "bottleneck": 128, "batch_norm": True},
+            **{"local_crops": 2, "asymmetric": False, "momentum": 0.99},
+        },
+    }
 
     package = "lightly"
 

@@ -12,8 +12,8 @@ Targets with mean 0 and variance 1 (LN) and l are the released code's; the paper
 them. The evaluated encoder is the teacher's, as in the paper, with averaged tokens.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,12 @@ class IJepa(ImageMethod):
         ValueError: timm is not installed, the encoder is another, its patches do not divide the image, a number is out of
             range, or the target blocks leave no context of ``min_context`` patches.
     """
+
+    small: ClassVar[Mapping[str, Any]] = {
+        "encoder": "timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3,class_token=False,global_pool=avg",
+        **{"crop": (0.6, 1.0), "jitter_p": 0.0, "grayscale": 0.0},
+        "options": {"predictor_width": 48, "predictor_depth": 2, "predictor_heads": 4, "momentum": 0.97, "min_context": 4},
+    }
 
     def __init__(
         self,

@@ -11,7 +11,8 @@ the standardized image. Differences: the encoder is timm's, with its initializat
 sine-cosine ones, as the decoder's are here), and the decoder predicts masked patches only, which is the same loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,12 @@ class MaskedAutoencoder(ImageMethod):
         ValueError: timm is not installed, the encoder is another, its patches do not divide the image or hold one
             number each that is to be normalized, or the ratio leaves nothing.
     """
+
+    small: ClassVar[Mapping[str, Any]] = {
+        "encoder": "timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3,global_pool=avg",
+        "options": {"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 4},
+        **{"crop": (0.6, 1.0), "jitter_p": 0.0, "grayscale": 0.0, "betas": (0.9, 0.95)},
+    }
 
     def __init__(
         self,

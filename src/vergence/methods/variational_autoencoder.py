@@ -12,7 +12,8 @@ color, and mu and log sigma^2 are linear in the encoder's embedding. Other beta 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,8 @@ class VariationalAutoencoder(ImageMethod):
         >>> list(method((torch.rand(2, 1, 8, 8), torch.randn(2, 4)), gather=lambda z: z))
         ['reconstruction', 'kl']
     """
+
+    small: ClassVar[Mapping[str, Any]] = {"crop": (1.0, 1.0), "jitter_p": 0.0, "grayscale": 0.0}
 
     def __init__(
         self, encoder: nn.Module, shape: Sequence[int], *, latent: int = 128, beta: float = 1.0, deviation: float = 0.1

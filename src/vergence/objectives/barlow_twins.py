@@ -9,7 +9,8 @@ solo-learn multiplies the loss by s = 0.1 on CIFAR-10. The method gathers all pr
 Shapes: B pairs, D features. Terms: sums over pairs of features, of means over pairs; no units. The loss defines no density.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -40,6 +41,7 @@ class BarlowTwins(Objective):
         (0.0, 8.0)
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512, 512), "projector_norm": "batch", "batch_size": 128}
     package: ClassVar[str | None] = "lightly"
 
     def __init__(self, dim: int, *, redundancy: float = 0.005, scale: float = 1.0) -> None:

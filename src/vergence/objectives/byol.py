@@ -12,7 +12,8 @@ the student's own embeddings without gradient. The predictor's batch normalizati
 Shapes: B pairs, D features. Terms: means over pairs; no units. The loss defines no density.
 """
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -42,6 +43,7 @@ class BYOL(Objective):
         (['cosine'], True)
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch", "options": {"hidden": 512}, "batch_size": 128}
     teacher: ClassVar[float | None] = 0.99
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
     package: ClassVar[str | None] = "lightly"

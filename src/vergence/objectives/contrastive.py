@@ -23,7 +23,8 @@ Shapes: B pairs, D features, N queries, M keys. Terms: means over queries, in na
 """
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +107,8 @@ class Contrastive(JointObjective):
         (['infonce'], 15.0)
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch", "batch_size": 128}
+    behind: ClassVar[Mapping[str, Any] | None] = {"options": {"temperature": 0.1}}
     notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
 
     def __init__(

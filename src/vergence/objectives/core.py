@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,10 @@ class Objective(nn.Module, abc.ABC):
         reference: Values that the objective's paper reports for its own networks, by name in the evaluation's posterior
             statistics; empty for none.
         prior_variance: Variance of the latent's prior, to which posterior variances are compared; None for no prior.
+        small: Settings of ``NAME_small`` by the names of a run's settings, where they differ from the common ones: the head's
+            widths and normalization, options, rates (`vergence.training.recipes`).
+        behind: Head and options behind a closed form's embedding (``patches_NAME``, ``distilled_NAME``); None for those of
+            ``small``, and no ``distilled_NAME``.
         on_sphere: Whether the density is one of the target's direction z_b/|z_b|, with respect to the unit sphere's area.
     """
 
@@ -79,6 +83,8 @@ class Objective(nn.Module, abc.ABC):
     reference: ClassVar[Mapping[str, float]] = {}
     prior_variance: ClassVar[float | None] = None
     on_sphere: ClassVar[bool] = False
+    small: ClassVar[Mapping[str, Any]] = {}
+    behind: ClassVar[Mapping[str, Any] | None] = None
 
     @abc.abstractmethod
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:

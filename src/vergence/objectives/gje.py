@@ -18,7 +18,8 @@ moving average or learned parameters, which alone do not prevent collapse; entro
 Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nats.
 """
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -65,6 +66,8 @@ class GJE(JointObjective):
         (['kl', 'mi'], torch.Size([4]))
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
+    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (64,)}
     notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
 
     def __init__(

@@ -23,7 +23,8 @@ under their standard deviations prevents embeddings from shrinking onto them.
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, sums over features, in nats.
 """
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -69,6 +70,8 @@ class GMJE(JointObjective):
         torch.Size([5, 4])
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
+    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (32,)}
     notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
 
     def __init__(

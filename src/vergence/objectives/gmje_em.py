@@ -14,7 +14,8 @@ Shapes: B pairs, D features, K components. Terms: means over pairs, sums over fe
 """
 
 import warnings
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -62,6 +63,8 @@ class GMJEEM(JointObjective):
         torch.Size([64, 2])
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
+    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (16,)}
     notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
 
     def __init__(

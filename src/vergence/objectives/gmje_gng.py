@@ -15,7 +15,8 @@ Of the paper only the name of the gas is known, as an adaptive way out of the tr
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -63,6 +64,8 @@ class GMJEGNG(JointObjective):
         (True, ['kl', 'mi'])
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
+    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (16,)}
     notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
 
     islands: Tensor

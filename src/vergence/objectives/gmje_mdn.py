@@ -23,7 +23,8 @@ Measured on the toy of ``benchmarks/trap.py`` (three seeds): R^2 of the latent i
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +101,8 @@ class GMJEMDN(ConditionalObjective):
         torch.Size([2, 3])
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
+    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (32,)}
     notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
 
     def __init__(

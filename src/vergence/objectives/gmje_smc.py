@@ -31,8 +31,9 @@ Shapes: B pairs, D features, M particles. Terms: means over pairs, in nats.
 """
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -100,6 +101,8 @@ class GMJESMC(ConditionalObjective):
         (torch.Size([4]), torch.Size([32]))
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
+    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (64,)}
     teacher: ClassVar[float | None] = 0.99
     notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, particles_notice)
 

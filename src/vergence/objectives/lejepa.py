@@ -12,7 +12,8 @@ directions, the released package 0.05 and 1,024. Both views are global ones here
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,7 @@ class LeJEPA(Objective):
         ['invariance', 'sigreg']
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512, 64), "projector_norm": "batch", "options": {"slices": 256}, "batch_size": 128}
     package: ClassVar[str | None] = "lightly"
 
     def __init__(self, dim: int, *, weight: float = 0.05, slices: int = 1024, knots: int = 17, t_max: float = 3.0) -> None:

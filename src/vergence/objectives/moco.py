@@ -13,7 +13,8 @@ released code (facebookresearch/moco-v3); tau is that of its vision transformers
 Shapes: B pairs, D features. Terms: means over pairs; nats, times 2 tau. The loss defines no density.
 """
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -60,6 +61,7 @@ class MoCo(Objective):
         2.7726
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch_last", "options": {"hidden": 512}, "batch_size": 128}
     teacher: ClassVar[float | None] = 0.99
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
 

@@ -10,7 +10,8 @@ without the predictor, the paper reports worse results or collapse (its tables 1
 Shapes: B pairs, D features. Terms: means over pairs; no units. The loss defines no density.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -40,6 +41,7 @@ class SimSiam(Objective):
         (['cosine'], True)
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512), "projector_norm": "batch_last", "options": {"hidden": 128}, "batch_size": 128}
     package: ClassVar[str | None] = "lightly"
 
     def __init__(self, dim: int, *, hidden: int | None = None) -> None:

@@ -12,7 +12,8 @@ processes, so a small batch needs fewer prototypes.
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, in nats. The loss defines no density.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,7 @@ class SwAV(Objective):
         (['swapped'], torch.Size([16, 4]))
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch", "options": {"prototypes": 128, "frozen_steps": 62}, "batch_size": 128}
     package: ClassVar[str | None] = "lightly"
     steps: Tensor
 

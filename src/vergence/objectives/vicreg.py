@@ -12,7 +12,8 @@ paper), and s is a mean over features, where eq. 5 sums them. With the same weig
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -44,6 +45,7 @@ class VICReg(Objective):
         {'invariance': 1.0, 'hinge': 0.0, 'covariance': 0.0}
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512, 512), "projector_norm": "batch", "batch_size": 128}
     package: ClassVar[str | None] = "lightly"
 
     def __init__(self, dim: int, *, invariance: float = 25.0, variance: float = 25.0, decorrelation: float = 1.0) -> None:

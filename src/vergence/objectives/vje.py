@@ -17,7 +17,7 @@ Shapes: B pairs, D features, M samples. Terms: means over pairs, sums over featu
 import itertools
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,8 @@ class VJE(Objective):
         torch.Size([4])
     """
 
+    small: ClassVar[Mapping[str, Any]] = {"lr": 5e-3, "encoder_lr": 0.2}
+    behind: ClassVar[Mapping[str, Any] | None] = {"options": {"hidden": 512}}
     advice: ClassVar[str] = (
         "train the encoder slower than the inference network (reduce encoder_lr, as by --set encoder_lr=0.1); keep beta >= 1"
     )

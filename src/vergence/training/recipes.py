@@ -1,244 +1,220 @@
-"""Recipes: complete run configurations, each with its command, device, time and results; a paper's numbers are marked as such.
+"""Recipes: complete run configurations by name.
 
-A recipe is a public function that returns a `RunConfig` and can be called without arguments; most take a data source. Recipes
-are here, in `vergence.training.patches_recipes` (encoders in closed form), in `vergence.training.paired_recipes` (published
-methods on pairs), and in `vergence.training.image_recipes` (methods on images). `override` changes single settings.
+Three kinds of names are put together from a base and what an objective or a method says of itself (``Objective.small``,
+``Objective.behind``, ``ImageMethod.small``):
+
+- ``NAME_small``: four 3x3 convolutions (D = 256) or a small transformer with AdamW 2e-3, for CPUs and for a first try;
+- ``patches_NAME``: a network behind the closed form of `patches` (``docs/trained.md``);
+- ``distilled_NAME``: a small network that learns to predict that closed form's embedding first.
+
+The others are the table `PUBLISHED`. ``docs/methods.md`` has what their sources report, and what they cost. `override` changes
+single settings.
 """
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from vergence.data.config import DataConfig, ViewConfig
+from vergence.data.config import DataConfig, usual_flip
 from vergence.encoders.names import is_closed_form, is_refined
-from vergence.training import distilled_recipes, image_recipes, paired_recipes, patches_recipes
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
-__all__ = [
-    "default",
-    "get",
-    "gje_small",
-    "gmje_em_small",
-    "gmje_gng_small",
-    "gmje_mdn_small",
-    "gmje_small",
-    "gmje_smc_small",
-    "jepa_small",
-    "names",
-    "of_method",
-    "of_networks",
-    "override",
-    "suggested",
-    "unused",
-    "vi_simsiam_small",
-    "vje_cifar10",
-    "vje_cifar10_200",
-    "vje_imagenet",
-    "vje_oneclass_cifar10",
-    "vje_small",
-    "vje_stl10",
-    "vssl_small",
-]
+__all__ = ["DISTILLED", "PUBLISHED", "default", "get", "names", "of_method", "of_networks", "override", "suggested", "unused"]
 
 DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
 PAIRED = "gmje_small"  # for pairs: it has p(target | context), with several answers
-HEAD = (256, 32)  # widths of the projector before a Gaussian or a mixture of pairs
-FILES = (patches_recipes, distilled_recipes, paired_recipes, image_recipes)
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 ALL = 'this lists all: python -c "from vergence.training import recipes; print(*recipes.names())"'
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
-NO_BLUR = ViewConfig(blur=0.0)
+
+ADAMW: dict[str, Any] = {"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4}
+SMALL: dict[str, Any] = {**ADAMW, "epochs": 30, "batch_size": 64, "warmup_epochs": 1, "blur": 0.0}
+PATCHES: dict[str, Any] = {  # views: the whole image, mirrored, brighter or darker, a fifth of them gray
+    **{"crop": (1.0, 1.0), "jitter": (0.4, 0.0, 0.4, 0.0), "jitter_p": 1.0, "blur": 0.0},
+    **{"encoder": "patches", "objective": "gje", "epochs": 1, "precision": "fp32", "knn_every": 0},
+}
+BEHIND: dict[str, Any] = {  # of a network behind the closed form
+    **{"encoder": "patches-mlp", "epochs": 2, "warmup_epochs": 0.2, "batch_size": 128, "encoder_lr": 0.03, "clip": 5.0},
+    **{**ADAMW, "knn_every": 1, "precision": "auto"},
+}
+DISTILLED: dict[str, Any] = {  # of a network that learned the closed form; a larger encoder_lr costs neighbors
+    **{"encoder": "small", "distill": "patches", "batch_size": 64, "encoder_lr": 0.003},
+    **{"crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.2, 0.1), "jitter_p": 0.8, "grayscale": 0.1},
+}
+
+# What the rows of one protocol share.
+IMAGENET: dict[str, Any] = {"size": 224, "encoder": "resnet50-imagenet", "warmup_epochs": 10, "workers": 8, "knn_every": 10}
+CIFAR: dict[str, Any] = {
+    **{"encoder": "resnet18-cifar", "epochs": 1000, "batch_size": 256, "optimizer": "lars", "weight_decay": 1e-6},
+    **{"warmup_epochs": 10, "knn_every": 20, "blur": 0.0},
+}
+VJE: dict[str, Any] = {**CIFAR, "epochs": 800, "optimizer": "sgd", "lr": 0.05, "weight_decay": 5e-6, "warmup_epochs": 0}
+LARC: dict[str, Any] = {"trust": 0.02, "trust_clip": True, "weight_decay": 1e-4}
+LARS: dict[str, Any] = {"optimizer": "lars", "weight_decay": 1e-6}
+VIT: dict[str, Any] = {
+    **{"size": 224, "objective": "none", "epochs": 500, "batch_size": 256, "optimizer": "adamw", "lr": 1.5e-4},
+    **{"weight_decay": 0.05, "workers": 8},
+}
+VIT_B = "timm:vit_base_patch16_224"
+ASYMMETRIC: dict[str, Any] = {"crop": (0.08, 1.0), "jitter": (0.4, 0.4, 0.2, 0.1), "blur": 0.55, "solarize": 0.1}  # BYOL's, mean
+UNLIKE: dict[str, Any] = {**ASYMMETRIC, "blur": 0.0}  # the same on CIFAR-10
+SOLARIZED: dict[str, Any] = {"jitter": (0.4, 0.4, 0.2, 0.1), "solarize": 0.1}  # VICReg's in solo-learn
+SIMCLR: dict[str, Any] = {"crop": (0.08, 1.0), "jitter": (0.8, 0.8, 0.8, 0.2)}
+CROPS: dict[str, Any] = {"jitter_p": 0.0, "grayscale": 0.0, "blur": 0.0}
 
 
-def vje_small(source: str = "cifar10") -> RunConfig:
-    """VJE with four 3x3 convolutions (D = 256), for CPUs and for a first try.
+def _head(objective: str, *widths: int, norm: str = "batch", **options: Any) -> dict[str, Any]:
+    return {"objective": objective, "projector": widths, "projector_norm": norm, "options": options}
 
-    Command: ``vergence train cifar10 --recipe vje_small --limit 10000 --out runs/small``
-    Device and time: two CPU cores, about 5 minutes for 10,000 images; results are in the README, from the ledger.
-    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
 
-    The inference network has a larger learning rate than the encoder, 5e-3 and 1e-3, which keeps more directions of the embedding
-    than equal rates do: on held-out training images (10,000 others, 20 epochs, one seed) kNN is 47.9 and the effective rank 16.7,
-    with 2e-3 for both 46.1 and 13.8; ``docs/trained.md`` has more. Why not the paper's SGD 0.05 at batch 256: a small budget
-    lacks steps, not images, and with such a budget that setting stays below an untrained encoder.
+class Row(NamedTuple):
+    """Published settings: the data they are for, where they are from, and their values."""
+
+    data: str
+    source: str
+    settings: dict[str, Any]
+
+
+# What the sources have and these lack: a rate of its own for biases and normalization (Barlow Twins) or for the predictor
+# (SimSiam), a rate that ends above zero (VICReg, Barlow Twins, SwAV), small crops (SwAV, LeJEPA), views of unlike strengths (BYOL,
+# MoCo v3, Barlow Twins; each view has their mean here), a decay that grows (DINO, I-JEPA). solo-learn trains on all of CIFAR-10
+# (--calibration-share 0), and adds VICReg's variance terms of the two views, which are averaged here: its weight is 50.
+# VJE's one-class rate is as printed, and perhaps a misprint.
+PUBLISHED: dict[str, Row] = {
+    "vje_cifar10": Row("cifar10", "VJE's paper, table 2", VJE),
+    "vje_cifar10_200": Row("cifar10", "VJE's paper, table 5", {**VJE, "epochs": 200}),
+    "vje_oneclass_cifar10": Row("cifar10", "VJE's paper, table 3",
+        {**VJE, "keep_classes": (0,), "batch_size": 64, "lr": 5e-6, "knn_every": 0, "options": {"nu": 0.5}}),
+    "vje_stl10": Row("stl10", "VJE's paper, table 5", {**VJE, "epochs": 200, "encoder": "resnet18-imagenet", "workers": 8}),
+    "vje_imagenet": Row("imagenet", "VJE's paper, table 1",
+        {**IMAGENET, "epochs": 100, "batch_size": 256, "lr": 0.05, "weight_decay": 5e-6}),
+    "byol_imagenet": Row("imagenet", "arXiv:2006.07733; lightly's for 100 epochs",
+        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("byol", 4096, 256, hidden=4096), "epochs": 100, "batch_size": 4096, "lr": 7.2}),
+    "byol_cifar10": Row("cifar10", "arXiv:2505.12477", {**CIFAR, **UNLIKE, **_head("byol", 2048, 128, hidden=2048), "lr": 5.0}),
+    "byol_imagenet100": Row("imagenet100", "arXiv:2505.12477",
+        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("byol", 4096, 256, hidden=4096), "epochs": 500, "batch_size": 256, "lr": 0.45}),
+    "byol_solo_learn": Row("cifar10", "solo-learn",
+        {**CIFAR, **UNLIKE, **LARC, **_head("byol", 4096, 256, hidden=4096), "lr": 1.0, "weight_decay": 1e-5}),
+    "simsiam_imagenet": Row("imagenet", "arXiv:2011.10566",
+        {**IMAGENET, **_head("simsiam", 2048, 2048, 2048, norm="batch_last", hidden=512),
+         "epochs": 100, "batch_size": 512, "lr": 0.1, "weight_decay": 1e-4, "warmup_epochs": 0}),
+    "simsiam_cifar10": Row("cifar10", "arXiv:2011.10566, appendix",
+        {**VJE, **_head("simsiam", 2048, 2048, norm="batch_last", hidden=512), "batch_size": 512, "lr": 0.06, "weight_decay": 5e-4}),
+    "simsiam_vje_cifar10": Row("cifar10", "VJE's paper, table 2",
+        {**VJE, **_head("simsiam", 2048, 2048, norm="batch_last", hidden=512)}),
+    "simsiam_solo_learn": Row("cifar10", "solo-learn",
+        {**CIFAR, **_head("simsiam", 2048, 2048, 2048, norm="batch_last", hidden=512),
+         "crop": (0.08, 1.0), "blur": 0.5, "optimizer": "sgd", "lr": 0.5, "weight_decay": 1e-5}),
+    "vicreg_imagenet": Row("imagenet", "arXiv:2105.04906",
+        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("vicreg", 8192, 8192, 8192), "epochs": 1000, "batch_size": 2048, "lr": 1.6}),
+    "vicreg_cifar10": Row("cifar10", "arXiv:2505.12477",
+        {**CIFAR, **SOLARIZED, **_head("vicreg", 2048, 2048, 2048), "crop": (0.08, 1.0), "lr": 5.0}),
+    "vicreg_vje_cifar10": Row("cifar10", "VJE's paper, table 2", {**VJE, **_head("vicreg", 4096, 4096, 4096)}),
+    "vicreg_solo_learn": Row("cifar10", "solo-learn",
+        {**CIFAR, **SOLARIZED, **LARC, **_head("vicreg", 2048, 2048, 2048, variance=50.0), "lr": 0.3}),
+    "barlow_twins_imagenet": Row("imagenet", "arXiv:2103.03230",
+        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("barlow_twins", 8192, 8192, 8192, redundancy=0.0051),
+         "epochs": 1000, "batch_size": 2048, "lr": 1.6}),
+    "barlow_twins_solo_learn": Row("cifar10", "solo-learn",
+        {**CIFAR, **UNLIKE, **LARC, **_head("barlow_twins", 2048, 2048, 2048, redundancy=0.0051, scale=0.1), "lr": 0.3}),
+    "contrastive_imagenet": Row("imagenet", "arXiv:2011.10566, table 4, of SimCLR (arXiv:2002.05709)",
+        {**IMAGENET, **SIMCLR, **LARS, **_head("contrastive", 2048, 128, temperature=0.1),
+         "epochs": 100, "batch_size": 4096, "lr": 4.8}),
+    "contrastive_cifar10": Row("cifar10", "arXiv:2505.12477, there with a ResNet-50",
+        {**CIFAR, **SIMCLR, **_head("contrastive", 2048, 2048, 256, temperature=0.5), "lr": 5.0}),
+    "contrastive_solo_learn": Row("cifar10", "solo-learn, whose head has no normalization",
+        {**CIFAR, **SIMCLR, **LARC, **_head("contrastive", 2048, 256, temperature=0.2), "blur": 0.5, "lr": 0.4}),
+    "moco_imagenet": Row("imagenet", "facebookresearch/moco-v3, 300 epochs",
+        {**IMAGENET, **ASYMMETRIC, **LARS,
+         **_head("moco", 4096, 256, norm="batch_last", hidden=4096, temperature=1.0, last_norm=False),
+         "crop": (0.2, 1.0), "epochs": 300, "batch_size": 4096, "lr": 4.8}),
+    "swav_imagenet": Row("imagenet", "facebookresearch/swav, 2 x 224 pixels",
+        {**IMAGENET, **SIMCLR, **LARS, **_head("swav", 2048, 128), "epochs": 400, "batch_size": 4096, "lr": 4.8}),
+    "lejepa_imagenette": Row("imagenette", "rbalestr-lab/lejepa, minimal example",
+        {**SIMCLR, **_head("lejepa", 2048, 2048, 16, weight=0.02, slices=256), "solarize": 0.2, "size": 128,
+         "encoder": "timm:vit_small_patch8_224", "epochs": 800, "batch_size": 256, "optimizer": "adamw", "lr": 2e-3,
+         "weight_decay": 0.05, "warmup_epochs": 1, "workers": 8}),
+    "masked_autoencoder": Row("imagenet", "arXiv:2505.12477, appendix D",
+        {**VIT, **CROPS, "method": "masked_autoencoder", "encoder": VIT_B, "betas": (0.9, 0.95), "warmup_epochs": 40}),
+    "dino": Row("imagenet", "arXiv:2505.12477, appendix D; lightly's and DINO's defaults where it names none",
+        {**VIT, "method": "dino", "encoder": f"{VIT_B},dynamic_img_size=True", "crop": (0.4, 1.0),
+         "jitter": (0.4, 0.4, 0.2, 0.1), "warmup_epochs": 10, "clip": 3.0}),
+    "i_jepa": Row("imagenet", "arXiv:2301.08243, table 1",
+        {**VIT, **CROPS, "method": "i_jepa", "encoder": f"{VIT_B},class_token=False,global_pool=avg", "crop": (0.3, 1.0),
+         "flip": 0.0, "epochs": 600, "batch_size": 2048, "lr": 1e-3, "weight_decay": 0.04, "warmup_epochs": 15}),
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """Returns the recipes' names, sorted.
+
+    Example:
+        >>> {"vje_small", "patches", "patches_gje", "distilled_vje", "dino"} <= set(names())
+        True
     """
-    return override(_small(source, "vje"), lr=5e-3, encoder_lr=0.2)
+    from vergence import methods, objectives
+
+    paired = [name for name in objectives.names() if name != "none"]
+    small = [f"{name}_small" for name in (*paired, *methods.names())]
+    behind = ["patches", *(f"patches_{name}" for name in paired)]
+    distilled = [f"distilled_{name}" for name in paired if objectives.get(name).behind is not None]
+    return sorted([*PUBLISHED, *small, *behind, *distilled])
 
 
-def gje_small(source: str = "cifar10") -> RunConfig:
-    """GJE with four 3x3 convolutions, for CPUs and for a first try.
+def get(name: str, source: str | None = None) -> RunConfig:
+    """Returns the run description of a recipe for a data source; by default the one that it is published for, or CIFAR-10.
 
-    Command: ``vergence train cifar10 --recipe gje_small --limit 10000 --out runs/gje``
-    Device and time: two CPU cores, about 5 minutes for 10,000 images.
-    Expected: kNN about 45 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
+    Raises:
+        ValueError: There is no recipe of that name; the error suggests the nearest one.
+
+    Example:
+        >>> get("patches_gje", "digits").model.projector, get("vje_cifar10").fit.epochs
+        ((64,), 800)
     """
-    return _small(source, "gje", HEAD)
+    if name in PUBLISHED:
+        return _config(source or PUBLISHED[name].data, **PUBLISHED[name].settings)
+    if name not in names():
+        raise unknown("recipe", name, names(), ALL)
+    source = source or "cifar10"
+    if name.endswith("_small"):
+        return _small(source, name.removesuffix("_small"))
+    base, _, objective = name.partition("_")
+    closed = _config(source, **PATCHES, flip=usual_flip(source))
+    if not objective:
+        return closed
+    behind = override(closed, **BEHIND, **_behind(objective))
+    return behind if base == "patches" else override(behind, **DISTILLED)
 
 
-def gmje_small(source: str = "cifar10") -> RunConfig:
-    """GMJE, a mixture of prototypes, with four 3x3 convolutions, for CPUs and for a first try.
-
-    Command: ``vergence train cifar10 --recipe gmje_small --limit 10000 --out runs/gmje``
-    Device and time: two CPU cores, minutes.
-    Expected: kNN about 48 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-    """
-    return _small(source, "gmje", HEAD)
+def _config(source: str, **settings: Any) -> RunConfig:
+    return override(RunConfig(data=DataConfig(source=source)), **settings)
 
 
-def gmje_em_small(source: str = "cifar10") -> RunConfig:
-    """GMJE, fitted by EM on a bank, with four 3x3 convolutions, for CPUs and for a first try.
+def _small(source: str, name: str) -> RunConfig:
+    """Returns ``NAME_small``; a method's transformer has patches of 4 pixels, of digits 2."""
+    from vergence import methods, objectives
 
-    Command: ``vergence train cifar10 --recipe gmje_em_small --limit 10000 --out runs/gmje_em``
-    Device and time: two CPU cores, minutes.
-    Expected: kNN about 40 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-    """
-    return _small(source, "gmje_em", HEAD)
-
-
-def gmje_gng_small(source: str = "cifar10") -> RunConfig:
-    """GMJE, fitted by growing neural gas, with four 3x3 convolutions, for CPUs and for a first try.
-
-    Command: ``vergence train cifar10 --recipe gmje_gng_small --limit 10000 --out runs/gmje_gng``
-    Device and time: two CPU cores, minutes.
-    Expected: kNN about 42 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-    """
-    return _small(source, "gmje_gng", HEAD)
+    if name in objectives.names():
+        return _config(source, **{**SMALL, "objective": name, **objectives.get(name).small})
+    encoder = str(methods.get(name).small.get("encoder", "small")).format(patch=2 if source.partition(":")[0] == "digits" else 4)
+    common = {**SMALL, "method": name, "objective": "none", "flip": usual_flip(source)}
+    return _config(source, **{**common, **methods.get(name).small, "encoder": encoder})
 
 
-def gmje_mdn_small(source: str = "cifar10") -> RunConfig:
-    """GMJE with a mixture density network, with four 3x3 convolutions, for CPUs and for a first try.
+def _behind(name: str) -> dict[str, Any]:
+    """Returns an objective with its head and its options behind the closed form: those of ``NAME_small`` unless it says others."""
+    from vergence import objectives
 
-    Command: ``vergence train cifar10 --recipe gmje_mdn_small --limit 10000 --out runs/gmje_mdn``
-    Device and time: two CPU cores, minutes.
-    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-    """
-    return _small(source, "gmje_mdn", HEAD)
-
-
-def gmje_smc_small(source: str = "cifar10") -> RunConfig:
-    """GMJE with a bank of particles, with four 3x3 convolutions, for CPUs and for a first try.
-
-    Command: ``vergence train cifar10 --recipe gmje_smc_small --limit 10000 --out runs/gmje_smc``
-    Device and time: two CPU cores, minutes.
-    Expected: kNN about 49 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-    """
-    return _small(source, "gmje_smc", HEAD)
-
-
-def jepa_small(source: str = "cifar10") -> RunConfig:
-    """Prediction of a teacher's embedding (JEPA) with four 3x3 convolutions, for CPUs and for a first try.
-
-    Command: ``vergence train cifar10 --recipe jepa_small --limit 10000 --out runs/jepa``
-    Device and time: two CPU cores, minutes.
-    Expected: kNN about 40 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-    """
-    return _small(source, "jepa")
-
-
-def vi_simsiam_small(source: str = "cifar10") -> RunConfig:
-    """VI-SimSiam with four 3x3 convolutions, for CPUs and for a first try.
-
-    Command: ``vergence train cifar10 --recipe vi_simsiam_small --limit 10000 --out runs/vi_simsiam``
-    Device and time: two CPU cores, minutes, as `vje_small`.
-    Expected: kNN about 46 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-
-    The settings of the paper (arXiv:2203.11437) were not recovered, and these were not tuned for it.
-    """
-    return _small(source, "vi_simsiam")
-
-
-def vssl_small(source: str = "cifar10") -> RunConfig:
-    """VSSL, cosine form, with four 3x3 convolutions and a teacher of momentum 0.99, for CPUs and for a first try.
-
-    Command: ``vergence train cifar10 --recipe vssl_small --limit 10000 --out runs/vssl``
-    Device and time: two CPU cores, minutes.
-    Expected: kNN about 47 % on CIFAR-10 at 16 pixels after five minutes, rate searched (``docs/methods_measured.md``).
-
-    The settings of the paper (arXiv:2504.04318) were not recovered, and these were not tuned for it.
-    """
-    return _small(source, "vssl")
-
-
-def _small(source: str, objective: str, projector: tuple[int, ...] = ()) -> RunConfig:
-    """Returns the setting for two CPU cores that these recipes start from: AdamW 2e-3, batches of 64.
-
-    On 10,000 CIFAR-10 images and 12 epochs, VJE's online kNN was 0.447 with it, 0.431 with 1e-3, and 0.426 with 2e-3 at batches
-    of 128 (one seed each).
-    """
-    fit = FitConfig(epochs=30, batch_size=64, optimizer="adamw", lr=2e-3, weight_decay=1e-4, warmup_epochs=1)
-    model = ModelConfig(encoder="small", objective=objective, projector=projector)
-    return RunConfig(data=DataConfig(source=source), views=NO_BLUR, model=model, fit=fit)
-
-
-def vje_cifar10(source: str = "cifar10") -> RunConfig:
-    """VJE as in the paper's CIFAR-10 experiment: ResNet-18 (3x3 stem, no max-pool), SGD 0.05, 800 epochs.
-
-    Command: ``vergence train cifar10 --recipe vje_cifar10 --out runs/vje_cifar10``
-    Device and time: one data-center GPU, about 1.5 GPU-hours by its operations (``docs/methods.md``); not run by us.
-    Paper (table 2): kNN (k = 30) 89.98 and linear probe 92.1 on z; 89.02 and 90.8 on the posterior mean.
-    """
-    return RunConfig(
-        data=DataConfig(source=source),
-        views=NO_BLUR,
-        model=ModelConfig(encoder="resnet18-cifar"),
-        fit=FitConfig(epochs=800, batch_size=256, optimizer="sgd", lr=0.05, weight_decay=5e-6, knn_every=20),
-    )
-
-
-def vje_cifar10_200(source: str = "cifar10") -> RunConfig:
-    """`vje_cifar10` for 200 epochs, the setting of the paper's ablations.
-
-    Command: ``vergence train cifar10 --recipe vje_cifar10_200 --out runs/vje_cifar10_200``
-    Device and time: one data-center GPU, about 0.37 GPU-hours by its operations (``docs/methods.md``); not run by us.
-    Paper (table 5, nu = 3): kNN (k = 30) 86.2, linear probe 88.9; posterior variance mean 0.32, CV 0.78 (table 7).
-    """
-    return override(vje_cifar10(source), epochs=200)
-
-
-def vje_oneclass_cifar10(source: str = "cifar10", inlier: int = 0) -> RunConfig:
-    """VJE on one class of CIFAR-10; the other nine are the anomalies of the evaluation.
-
-    Command: ``vergence train cifar10 --recipe vje_oneclass_cifar10 --keep-classes 3 --out runs/oneclass_3``
-    Device and time: one data-center GPU, about 0.15 GPU-hours by its operations (``docs/methods.md``); not run by us.
-    Paper (table 3, nu = 0.5, beta = 1): AUROC of the joint score .872 .976 .851 .828 .884 .897 .909 .935 .940 .937 for classes
-    0 to 9, mean 0.903. The paper prints a learning rate of 5e-6, equal to its weight decay and perhaps a misprint; it is used as
-    printed: also run ``--lr 5e-4`` and ``--lr 5e-3`` for comparison.
-    """
-    base = vje_cifar10(source)
-    return override(base, keep_classes=(inlier,), batch_size=64, lr=5e-6, knn_every=0, options={"nu": 0.5})
-
-
-def vje_stl10(source: str = "stl10") -> RunConfig:
-    """VJE on STL-10's 105,000 training and unlabeled images at 96 pixels, ResNet-18 with its standard stem, 200 epochs.
-
-    Command: ``vergence train stl10 --recipe vje_stl10 --out runs/vje_stl10``
-    Device and time: one data-center GPU, about 0.46 GPU-hours by its operations (``docs/methods.md``); not run by us.
-    Paper (table 5, nu = 3): kNN (k = 30) 79.7, linear probe 85.1. The paper does not name its pre-training split.
-    """
-    return override(vje_cifar10_200(source), encoder="resnet18-imagenet", workers=8)
-
-
-def vje_imagenet(source: str = "imagenet") -> RunConfig:
-    """VJE on ImageNet-1K as a folder of classes: ResNet-50, 100 epochs with 10 of warm-up, MoCo v2 views with blur.
-
-    Command: ``vergence train PATH --recipe vje_imagenet --devices 8 --out runs/vje_imagenet``
-    Device and time: eight data-center GPUs, about 35 GPU-hours by its operations (``docs/methods.md``); not run by us.
-    Paper (table 1): linear probe 65.6 (top-1). Images are decoded to 256 pixels, short side, and cropped to the center square
-    before the random crop; the paper crops the whole image.
-    """
-    return RunConfig(
-        data=DataConfig(source=source, size=224),
-        model=ModelConfig(encoder="resnet50-imagenet"),
-        fit=FitConfig(epochs=100, batch_size=256, lr=0.05, weight_decay=5e-6, warmup_epochs=10, workers=8, knn_every=10),
-    )
+    kind, model = objectives.get(name), {field.name for field in dataclasses.fields(ModelConfig)}
+    settings = kind.small if kind.behind is None else kind.behind
+    return {"objective": name, "options": {}, **{key: value for key, value in settings.items() if key in model}}
 
 
 def suggested(settings: Mapping[str, Any]) -> str:
     """Returns the name of the recipe that settings suggest before the data is known.
 
-    It is ``NAME_small`` for ``method="NAME"`` and for an objective that has one, ``patches`` for an encoder ``patches``,
+    It is ``NAME_small`` for ``method="NAME"`` and for an objective of that name, ``patches`` for an encoder ``patches``,
     ``patches_OBJECTIVE`` for ``patches-mlp`` (VJE by default), ``jepa_small`` for other objectives, whose settings are not
     special to one, and ``vje_small`` otherwise. See `default` for what follows from the data.
 
@@ -248,24 +224,21 @@ def suggested(settings: Mapping[str, Any]) -> str:
         >>> suggested({"objective": "simsiam"}), suggested({"objective": "package.module:Mine"}), suggested({"epochs": 3})
         ('simsiam_small', 'jepa_small', 'vje_small')
     """
-    encoder = str(settings.get("encoder") or "")
+    encoder, objective = str(settings.get("encoder") or ""), settings.get("objective") or "vje"
     if settings.get("method") is not None:
         return of_method(settings["method"])
-    if settings.get("distill") is not None and (own := f"distilled_{settings.get('objective') or 'vje'}") in names():
-        return own
+    if settings.get("distill") is not None and f"distilled_{objective}" in names():
+        return f"distilled_{objective}"
     if not is_closed_form(encoder) or settings.get("init") is not None:
-        small = f"{settings.get('objective') or 'vje'}_small"
-        return small if small in names() else NEUTRAL
-    own = f"patches_{settings.get('objective') or 'vje'}"
-    return "patches" if not is_refined(encoder) else own if own in names() else "patches_contrastive"
+        return f"{objective}_small" if f"{objective}_small" in names() else NEUTRAL
+    behind = f"patches_{objective}"
+    return "patches" if not is_refined(encoder) else behind if behind in names() else "patches_contrastive"
 
 
 def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
     """Returns the name of the recipe for data where none is named: ``patches`` for images, and ``gmje_small`` for pairs.
 
-    Other data have ``vje_small``. On held-out training images no recipe for two CPU cores was clearly better than ``patches``:
-    ``docs/trained.md``. Of pairs people ask for p(target | context), which GMJE has and VJE has not:
-    ``docs/joint_embeddings.md``.
+    Other data have ``vje_small``. Of pairs people ask for p(target | context), which GMJE has and VJE has not.
 
     Args:
         kind: Kind of the data, ``image``, ``vector`` or ``pairs``.
@@ -297,47 +270,11 @@ def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
     """Returns the names of settings that have no effect on a run: those of steps, where an encoder is fitted in closed form.
 
     Example:
-        >>> unused(get("patches")(), ["lr", "seed"]), unused(vje_small(), ["lr"])
+        >>> unused(get("patches"), ["lr", "seed"]), unused(get("vje_small"), ["lr"])
         (['lr'], [])
     """
     fit = {field.name for field in dataclasses.fields(FitConfig)} - {"precision", "batch_size"}
     return [name for name in of_networks(settings) if not config.model.takes_steps and name in fit]
-
-
-def names() -> list[str]:
-    """Returns the recipes' names, sorted.
-
-    Example:
-        >>> "vje_small" in names()
-        True
-    """
-    return sorted(name for name, value in _all().items() if not name.startswith("_") and _is_recipe(value))
-
-
-def _all() -> dict[str, Any]:
-    return {name: value for file in FILES for name, value in vars(file).items()} | globals()
-
-
-def _is_recipe(value: object) -> bool:
-    """Returns whether a value is a function of the recipes' files that needs no arguments and returns a run configuration."""
-    files = {__name__, *(file.__name__ for file in FILES)}
-    if not inspect.isfunction(value) or value.__module__ not in files:
-        return False
-    signature = inspect.signature(value)
-    needed = [p for p in signature.parameters.values() if p.default is p.empty]
-    return signature.return_annotation is RunConfig and not needed
-
-
-def get(name: str) -> Callable[..., RunConfig]:
-    """Returns a recipe by name.
-
-    Raises:
-        ValueError: There is no recipe of that name; the error suggests the nearest one.
-    """
-    if name not in names():
-        raise unknown("recipe", name, names(), ALL)
-    recipe: Callable[..., RunConfig] = _all()[name]
-    return recipe
 
 
 def of_method(name: str) -> str:
@@ -352,13 +289,9 @@ def of_method(name: str) -> str:
     """
     from vergence import methods
 
-    known = [recipe.removesuffix("_small") for recipe in names() if hasattr(image_recipes, recipe) and recipe.endswith("_small")]
-    if name in known:
-        return f"{name}_small"
     if name not in methods.names():
-        raise unknown("method", name, known, methods.HINT)
-    found = f"found none of method '{name}'; write it in training/image_recipes.py, or name another with --recipe"
-    raise ValueError(f"expected a recipe {name}_small, {found}")
+        raise unknown("method", name, methods.names(), methods.HINT)
+    return f"{name}_small"
 
 
 def override(config: RunConfig, **changes: Any) -> RunConfig:
@@ -370,7 +303,7 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
         ValueError: There is no setting of that name.
 
     Example:
-        >>> override(vje_small(), epochs=3, encoder="resnet18").fit.epochs
+        >>> override(get("vje_small"), epochs=3, encoder="resnet18").fit.epochs
         3
     """
     parts = {part.name: getattr(config, part.name) for part in dataclasses.fields(config)}
