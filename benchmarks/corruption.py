@@ -49,7 +49,6 @@ from vergence.linear.solutions import joint_embedding, reconstruction
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.training import build, loop, recipes
 from vergence.training.config import RunConfig
-from vergence.training.image_recipes import TINY as TINY_SIZE
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.devices import as_device, describe_device
 
@@ -169,10 +168,10 @@ def measured(parts: Parts, train: Tensor, test: Tensor, clean_test: Tensor) -> d
 def described(a: argparse.Namespace, cell: dict[str, Any], seed: int) -> RunConfig:
     """Returns the description of a network's training; with another network than `small` a transformer has timm's own size."""
     recipe, own = RECIPES[cell["paradigm"]]
-    config = recipes.override(recipes.get(recipe)(cell["data"]), **own)
+    config = recipes.override(recipes.get(recipe, cell["data"]), **own)
     own = config.model.encoder
     if own.startswith("timm:"):
-        network = own if a.encoder == "small" else own.replace(f",{TINY_SIZE}", "")
+        network = own if a.encoder == "small" else own.replace(",embed_dim=96,depth=4,num_heads=3", "")
     else:
         network = a.encoder
     fit = {"epochs": a.epochs, "batch_size": a.batch_size, "device": a.device, "seed": seed, "knn_every": 0, "threads": a.threads}
@@ -205,7 +204,7 @@ def trained(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts
 
 def views_of(cell: dict[str, Any], side: int) -> CorruptedViews:
     """Returns the views of joint embedding's networks, which the closed forms and the advice have, too."""
-    return CorruptedViews(recipes.get("vje_small")(cell["data"]).views, side, cell["corruption"], cell["strength"])
+    return CorruptedViews(recipes.get("vje_small", cell["data"]).views, side, cell["corruption"], cell["strength"])
 
 
 @torch.no_grad()

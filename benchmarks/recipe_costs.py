@@ -59,7 +59,7 @@ def operations(config: RunConfig, shape: Sequence[int]) -> float:
 
 def cost(name: str) -> dict[str, Any]:
     """Returns what a recipe's training takes."""
-    config = recipes.get(name)()
+    config = recipes.get(name)
     source = REPORTED.get(name, config.data.source)
     side = config.data.size or SIDES[source]
     items = ITEMS[source] * len(kept) // CLASSES if (kept := config.data.keep_classes) else ITEMS[source]

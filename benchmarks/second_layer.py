@@ -63,7 +63,7 @@ def measure(a: argparse.Namespace) -> ledger.Row:
     other = data.train.subset(order[a.limit :][: two_cores.HELD_OUT].sort().values) if a.choose else data.test
     x, y = (next(part.stream([torch.arange(len(part))]))[1] for part in (train, other))
     began, generator = time.process_time(), torch.Generator().manual_seed(a.seed)
-    views = ImageViews(recipes.get("patches")(a.source).views, x.shape[2])
+    views = ImageViews(recipes.get("patches", a.source).views, x.shape[2])
     shift = PatchSettings().shift
     pair = [torch.cat([views(moved(part, shift, generator), generator) for part in x.split(BLOCK)]) for _ in range(2)]
     settings = PatchSettings(**{name: getattr(a, name) for name in ("atoms", "second", "second_threshold", "directions", "dim")})

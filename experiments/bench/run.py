@@ -34,7 +34,7 @@ from vergence.runs.detector import fit as fit_detector
 from vergence.runs.embed import write_embeddings
 from vergence.runs.levels import collected
 from vergence.runs.score import Decisions, write_scores
-from vergence.training import build, closed_form, loop, patches_recipes
+from vergence.training import build, closed_form, loop, recipes
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.checks import require_choice
@@ -201,7 +201,7 @@ def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
     parts = [ArrayItems(_images(n, size)) for n in (2000, 500)]
     method = _method(model, size).to(fabric.device).eval()
     if is_only_closed_form(model.encoder):  # without weights it has constant embeddings, which a detector leaves out
-        config = patches_recipes.patches()
+        config = recipes.get("patches")
         items, views = ArrayItems(_images(FITTED, size)), ImageViews(config.views, size)
         closed_form.fit(fabric, method, items, views, config, size, MemoryRecorder())
     levels = Levels(method, (3, size, size))

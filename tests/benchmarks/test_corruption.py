@@ -220,7 +220,7 @@ def test_every_network_has_the_small_recipe_of_its_own_name_and_supervised_the_v
     networks = {name: value for name, value in corruption.RECIPES.items() if name != "supervised"}
     assert networks == {name: (f"{name}_small", {}) for name in networks}
     for data in corruption.GRID["data"]:
-        views = [recipes.get(corruption.RECIPES[name][0])(data).views for name in ("supervised", "contrastive")]
+        views = [recipes.get(corruption.RECIPES[name][0], data).views for name in ("supervised", "contrastive")]
         assert views[0] == views[1]
 
 

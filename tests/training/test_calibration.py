@@ -19,7 +19,7 @@ QUICK = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "k
 
 
 def described(source="digits", **settings):
-    return recipes.override(recipes.vje_small(str(source)), **settings)
+    return recipes.override(recipes.get("vje_small", str(source)), **settings)
 
 
 def taken_apart(source="digits", **settings):

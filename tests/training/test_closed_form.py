@@ -21,7 +21,7 @@ from vergence.encoders.second_layer import SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.runs.description import note_closed_form
-from vergence.training import closed_form, loop, patches_recipes, recipes
+from vergence.training import closed_form, loop, recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.resources import resources
@@ -248,7 +248,7 @@ def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
 
 
 def test_what_asks_for_a_network_is_named_as_it_was_typed(capsys):
-    model = recipes.get("vje_small")().model
+    model = recipes.get("vje_small").model
     note_closed_form(model, {"options": {"nu": 1.0}}, "image", (1, 32, 32))
     words = "a network, since nu is not for patches, the default for images, but a setting of networks: this trains vje_small"
     assert f"note: {words}\n" in capsys.readouterr().err
@@ -347,7 +347,7 @@ def test_copies_are_mirrored_only_where_views_are(tmp_path):
 
 
 def test_the_recipe_is_complete():
-    config = patches_recipes.patches()
+    config = recipes.get("patches")
     assert config.model.encoder == "patches" and config.model.objective == "gje" and config.views.blur == 0
     assert RunConfig.from_dict(config.to_dict()) == config
-    assert [patches_recipes.patches(source).views.flip for source in ("cifar10", "mnist", "photos")] == [0.5, 0.0, 0.5]
+    assert [recipes.get("patches", source).views.flip for source in ("cifar10", "mnist", "photos")] == [0.5, 0.0, 0.5]

@@ -226,9 +226,9 @@ def test_the_objective_moves_a_distilled_network_little_in_every_recipe():
 def test_settings_choose_the_recipe_of_the_objective():
     for objective in (None, "gje", "contrastive"):
         config = describe("cifar10", None, {"distill": "patches", **({"objective": objective} if objective else {})})
-        assert config == recipes.get(f"distilled_{objective or 'vje'}")("cifar10")
+        assert config == recipes.get(f"distilled_{objective or 'vje'}")
     other = describe("cifar10", None, {"distill": "patches:atoms=8", "objective": "byol"})
-    small = recipes.get("byol_small")("cifar10")
+    small = recipes.get("byol_small")
     assert other.model == dataclasses.replace(small.model, distill="patches:atoms=8") and other.views == small.views
 
 

@@ -49,7 +49,7 @@ def trained(name, recorder, *, devices=1, seed=0, progress=None, precision=None)
     exact = progress is not None
     options, encoder = SMALL.get(name, ({}, "small"))
     config = recipes.override(
-        recipes.get(recipes.of_method(name))("digits"), encoder=encoder, options=options, epochs=2, batch_size=32, limit=96,
+        recipes.get(recipes.of_method(name), "digits"), encoder=encoder, options=options, epochs=2, batch_size=32, limit=96,
         precision=precision or ("fp32" if exact else "fp64"), device="cpu", devices=devices, threads=1, seed=seed, knn_every=0,
         checkpoint_seconds=0.0, optimizer="adamw" if exact else "sgd", lr=1e-3, calibration_share=0.0, warmup_epochs=0,
     )  # fmt: skip

@@ -19,37 +19,26 @@ from vergence import objectives
 pytestmark = pytest.mark.float32
 
 CASES = {
-    "gje": {},
+    **{name: {} for name in objectives.names()},
     "gje moving": {"loss": "joint_kl", "likelihood": "ema"},
     "gmje": {"components": 3},
     "gmje gradient": {"fit": "gradient", "components": 3},
     "gmje_em": {"components": 3},
     "gmje_gng": {"max_nodes": 4, "items_per_node": 16.0},
-    "contrastive": {},
-    "vje": {},
     "gmje_mdn": {"components": 3},
     "gmje_smc": {"bank": 96},
-    "jepa": {},
     "gmje_smc teacher": {"bank": 96},
     "jepa teacher": {},
-    "barlow_twins": {},
     "lejepa": {"slices": 8},
     "simsiam": {"hidden": 8},
     "swav": {"prototypes": 8, "frozen_steps": 1},
-    "vicreg": {},
     "byol teacher": {"hidden": 8},
     "moco teacher": {"hidden": 8},
-    "vi_simsiam": {},
-    "vssl": {},
     "vssl teacher": {"loss": "analytic"},
 }
 NORMS = {"simsiam": "batch_last", "vicreg": "batch", "moco teacher": "batch_last"}  # of projectors; layer in the other cases
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
 NAMES = [*CASES, "patches"]
-
-
-def test_every_objective_has_a_case():
-    assert {name.split()[0] for name in CASES} == set(objectives.names())
 
 
 def trained(name, out, devices, seed=0):

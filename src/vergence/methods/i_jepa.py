@@ -61,7 +61,8 @@ class IJepa(ImageMethod):
     """
 
     small: ClassVar[Mapping[str, Any]] = {
-        "encoder": "timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3,class_token=False,global_pool=avg",
+        "encoder": "timm:vit_tiny_patch16_224,patch_size={patch},embed_dim=96,depth=4,num_heads=3"
+        ",class_token=False,global_pool=avg",
         **{"crop": (0.6, 1.0), "jitter_p": 0.0, "grayscale": 0.0},
         "options": {"predictor_width": 48, "predictor_depth": 2, "predictor_heads": 4, "momentum": 0.97, "min_context": 4},
     }

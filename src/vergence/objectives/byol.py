@@ -43,7 +43,12 @@ class BYOL(Objective):
         (['cosine'], True)
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch", "options": {"hidden": 512}, "batch_size": 128}
+    small: ClassVar[Mapping[str, Any]] = {
+        "projector": (512, 128),
+        "projector_norm": "batch",
+        "options": {"hidden": 512},
+        "batch_size": 128,
+    }
     teacher: ClassVar[float | None] = 0.99
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
     package: ClassVar[str | None] = "lightly"

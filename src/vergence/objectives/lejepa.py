@@ -45,7 +45,12 @@ class LeJEPA(Objective):
         ['invariance', 'sigreg']
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512, 64), "projector_norm": "batch", "options": {"slices": 256}, "batch_size": 128}
+    small: ClassVar[Mapping[str, Any]] = {
+        "projector": (512, 512, 64),
+        "projector_norm": "batch",
+        "options": {"slices": 256},
+        "batch_size": 128,
+    }
     package: ClassVar[str | None] = "lightly"
 
     def __init__(self, dim: int, *, weight: float = 0.05, slices: int = 1024, knots: int = 17, t_max: float = 3.0) -> None:

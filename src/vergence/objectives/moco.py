@@ -61,7 +61,12 @@ class MoCo(Objective):
         2.7726
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch_last", "options": {"hidden": 512}, "batch_size": 128}
+    small: ClassVar[Mapping[str, Any]] = {
+        "projector": (512, 128),
+        "projector_norm": "batch_last",
+        "options": {"hidden": 512},
+        "batch_size": 128,
+    }
     teacher: ClassVar[float | None] = 0.99
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
 

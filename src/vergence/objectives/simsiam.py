@@ -41,7 +41,12 @@ class SimSiam(Objective):
         (['cosine'], True)
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512), "projector_norm": "batch_last", "options": {"hidden": 128}, "batch_size": 128}
+    small: ClassVar[Mapping[str, Any]] = {
+        "projector": (512, 512),
+        "projector_norm": "batch_last",
+        "options": {"hidden": 128},
+        "batch_size": 128,
+    }
     package: ClassVar[str | None] = "lightly"
 
     def __init__(self, dim: int, *, hidden: int | None = None) -> None:

@@ -50,7 +50,12 @@ class SwAV(Objective):
         (['swapped'], torch.Size([16, 4]))
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch", "options": {"prototypes": 128, "frozen_steps": 62}, "batch_size": 128}
+    small: ClassVar[Mapping[str, Any]] = {
+        "projector": (512, 128),
+        "projector_norm": "batch",
+        "options": {"prototypes": 128, "frozen_steps": 62},
+        "batch_size": 128,
+    }
     package: ClassVar[str | None] = "lightly"
     steps: Tensor
 

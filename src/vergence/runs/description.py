@@ -11,7 +11,6 @@ from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refi
 from vergence.encoders.patch_maps import as_recorded
 from vergence.training import closed_form, distillation, recipes, start
 from vergence.training.config import ModelConfig, RunConfig
-from vergence.training.distilled_recipes import ENCODER_LR
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils import terminal
 from vergence.utils.files import as_path
@@ -35,7 +34,7 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
         return _located(_from_run(None if source is None else as_source(source), recipe, settings, trust_code))
     if source is None or (isinstance(source, str) and not source):
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
-    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings))(as_source(source))
+    base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings), as_source(source))
     config = recipes.override(base, **settings)
     other = is_closed_form(base.model.encoder) and not is_closed_form(config.model.encoder)
     if recipe is not None and other and not config.model.freeze:
@@ -59,7 +58,7 @@ def _completed(settings: dict[str, Any]) -> dict[str, Any]:
         settings = {"objective": "none", "projector": (), "target_encoder": None, "teacher": None, **settings}
         return {"options": {}, "method": None, **settings}
     if settings.get("distill") is not None:
-        settings = {"encoder_lr": ENCODER_LR, **settings}
+        settings = {"encoder_lr": recipes.DISTILLED["encoder_lr"], **settings}
     return {"method": None, **settings} if settings.get("objective", "none") != "none" else settings
 
 
@@ -85,7 +84,7 @@ def _behind(other: RunConfig, settings: dict[str, Any]) -> tuple[RunConfig, dict
         return other, settings
     encoder = other.model.encoder.replace("patches", "patches-mlp", 1)
     asked = {"objective": settings.get("objective"), "encoder": encoder}
-    recipe = recipes.get(recipes.suggested(asked))(other.data.source)
+    recipe = recipes.get(recipes.suggested(asked), other.data.source)
     model = dataclasses.replace(recipe.model, encoder=encoder)
     settings = {name: value for name, value in settings.items() if name not in ("encoder", "freeze")}
     return dataclasses.replace(recipe, data=other.data, views=other.views, model=model), settings
@@ -116,7 +115,7 @@ def resumed(
     if isinstance(given.get("encoder"), str):
         given = {**given, "encoder": complete(given["encoder"])}
     if recipe is not None:
-        asked = dataclasses.asdict(recipes.override(recipes.get(recipe)(config.data.source), **given).model)
+        asked = dataclasses.asdict(recipes.override(recipes.get(recipe, config.data.source), **given).model)
         asked |= {"encoder": complete(asked["encoder"])}
         given = {**{name: asked[name] for name in ("encoder", "objective", "method", "distill")}, **given}
     own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}

@@ -49,7 +49,7 @@ def closed_form(fabric: Any, opened: Data, folder: RunFolder) -> tuple[Method, D
 
 def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:
     """Returns the description of the closed form that a run's encoder learns to predict, with all of its settings."""
-    base = recipes.get("patches")(config.data.source)
+    base = recipes.get("patches", config.data.source)
     views = dataclasses.replace(base.views, flip=min(base.views.flip, config.views.flip))
     name, notes = completed(str(config.model.distill), shape, len(opened.train), views.flip > 0)
     for note in notes:

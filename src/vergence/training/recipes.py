@@ -77,7 +77,7 @@ class Row(NamedTuple):
 
 
 # What the sources have and these lack: a rate of its own for biases and normalization (Barlow Twins) or for the predictor
-# (SimSiam), a rate that ends above zero (VICReg, Barlow Twins, SwAV), small crops (SwAV, LeJEPA), views of unlike strengths (BYOL,
+# (SimSiam), a rate that ends above zero (VICReg, Barlow Twins, SwAV), small crops (SwAV, LeJEPA), views of two strengths (BYOL,
 # MoCo v3, Barlow Twins; each view has their mean here), a decay that grows (DINO, I-JEPA). solo-learn trains on all of CIFAR-10
 # (--calibration-share 0), and adds VICReg's variance terms of the two views, which are averaged here: its weight is 50.
 # VJE's one-class rate is as printed, and perhaps a misprint.
@@ -90,17 +90,20 @@ PUBLISHED: dict[str, Row] = {
     "vje_imagenet": Row("imagenet", "VJE's paper, table 1",
         {**IMAGENET, "epochs": 100, "batch_size": 256, "lr": 0.05, "weight_decay": 5e-6}),
     "byol_imagenet": Row("imagenet", "arXiv:2006.07733; lightly's for 100 epochs",
-        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("byol", 4096, 256, hidden=4096), "epochs": 100, "batch_size": 4096, "lr": 7.2}),
+        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("byol", 4096, 256, hidden=4096),
+         "epochs": 100, "batch_size": 4096, "lr": 7.2}),
     "byol_cifar10": Row("cifar10", "arXiv:2505.12477", {**CIFAR, **UNLIKE, **_head("byol", 2048, 128, hidden=2048), "lr": 5.0}),
     "byol_imagenet100": Row("imagenet100", "arXiv:2505.12477",
-        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("byol", 4096, 256, hidden=4096), "epochs": 500, "batch_size": 256, "lr": 0.45}),
+        {**IMAGENET, **ASYMMETRIC, **LARS, **_head("byol", 4096, 256, hidden=4096),
+         "epochs": 500, "batch_size": 256, "lr": 0.45}),
     "byol_solo_learn": Row("cifar10", "solo-learn",
         {**CIFAR, **UNLIKE, **LARC, **_head("byol", 4096, 256, hidden=4096), "lr": 1.0, "weight_decay": 1e-5}),
     "simsiam_imagenet": Row("imagenet", "arXiv:2011.10566",
         {**IMAGENET, **_head("simsiam", 2048, 2048, 2048, norm="batch_last", hidden=512),
          "epochs": 100, "batch_size": 512, "lr": 0.1, "weight_decay": 1e-4, "warmup_epochs": 0}),
     "simsiam_cifar10": Row("cifar10", "arXiv:2011.10566, appendix",
-        {**VJE, **_head("simsiam", 2048, 2048, norm="batch_last", hidden=512), "batch_size": 512, "lr": 0.06, "weight_decay": 5e-4}),
+        {**VJE, **_head("simsiam", 2048, 2048, norm="batch_last", hidden=512),
+         "batch_size": 512, "lr": 0.06, "weight_decay": 5e-4}),
     "simsiam_vje_cifar10": Row("cifar10", "VJE's paper, table 2",
         {**VJE, **_head("simsiam", 2048, 2048, norm="batch_last", hidden=512)}),
     "simsiam_solo_learn": Row("cifar10", "solo-learn",
@@ -203,7 +206,7 @@ def _small(source: str, name: str) -> RunConfig:
 
 
 def _behind(name: str) -> dict[str, Any]:
-    """Returns an objective with its head and its options behind the closed form: those of ``NAME_small`` unless it says others."""
+    """Returns an objective with its head and options behind the closed form: those of ``NAME_small`` unless it says others."""
     from vergence import objectives
 
     kind, model = objectives.get(name), {field.name for field in dataclasses.fields(ModelConfig)}
