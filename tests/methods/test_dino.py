@@ -8,8 +8,6 @@ from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder
 from vergence.methods import dino as module
 from vergence.methods.dino import Dino
-from vergence.training.config import FitConfig
-from vergence.training.memory import item_bytes, require_memory
 
 SIZES = {"outputs": 6, "hidden": 8, "bottleneck": 5}
 
@@ -179,25 +177,6 @@ def test_the_loss_is_that_of_float32_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         value = method(crops(), lambda z: z)["cross_entropy"]
     assert seen == [(False, {torch.float32})] and value.dtype == torch.float32
-
-
-def test_more_small_crops_than_memory_are_refused():
-    method, views, cpu = built(local_crops=256), ImageViews(ViewConfig(), 8), torch.device("cpu")
-    require_memory(method, views, FitConfig(batch_size=64), (1, 8, 8), cpu)
-    with pytest.raises(ValueError, match=r"expected a step that fits into \d+ GiB.*lower local_crops, --batch-size"):
-        require_memory(method, views, FitConfig(batch_size=2**20, devices=1), (1, 8, 8), cpu)
-
-
-def test_what_a_step_keeps_is_counted_for_each_crop_and_prototype():
-    views, shape = ImageViews(ViewConfig(), 8), (1, 8, 8)
-    few, more, wide = (item_bytes(built(**own), views, shape) for own in ({}, {"local_crops": 64}, {"outputs": 4096}))
-    method = built()
-    small, before = method.local_size, {name: value.clone() for name, value in method.state_dict().items()}
-    method.encoder.eval()
-    assert item_bytes(method, views, shape) == few and method.training and not method.encoder.training
-    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
-    assert more > few + 8 * 60 * small**2  # at least the views themselves
-    assert wide > few + 8 * 4000 * (2 + built().local_crops)  # the prototypes' outputs of each crop in float64
 
 
 def test_other_views_are_refused():

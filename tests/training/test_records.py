@@ -89,15 +89,6 @@ def test_every_wrong_field_of_metadata_is_refused(name, wrong):
         RunMetadata.from_dict({**METADATA.to_dict(), name: wrong})
 
 
-def test_a_run_from_before_metadata_had_its_name_opens(tmp_path):
-    run = make(tmp_path)
-    file = run.path / "config.json"
-    raw = json.loads(file.read_text())
-    metadata = raw.pop("metadata")
-    file.write_text(json.dumps({**raw, "format": 1, "facts": metadata}))
-    assert RunFolder.open(run.path).metadata == METADATA
-
-
 @pytest.mark.parametrize("text", ["[]", "3", "{", '{"a": ' * 100_000, "\xff", "9" * 5000])
 def test_json_that_is_no_description_is_one_line(tmp_path, text):
     run = make(tmp_path)

@@ -1,6 +1,5 @@
 """Runs whose closed form has two layers: whole runs, networks behind them, older runs, and bad input."""
 
-import json
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from vergence.encoders.patch_maps import PatchMaps, PatchSettings
 from vergence.evaluation.levels import Levels
 from vergence.runs.scoring import score_items
 from vergence.training import closed_form
-from vergence.training.folder import RunFolder
 
 TWO = "patches:atoms=16,directions=40,dim=16,second=12"
 ONE = TWO.replace("second=12", "second=0")
@@ -107,36 +105,6 @@ def test_more_directions_are_those_of_more_images(source, tmp_path, monkeypatch)
     assert PatchSettings.parse(run.folder.config.model.encoder, (1, 16, 16)).directions == 40
     z = run.encode(source)
     assert z.std(0).min() > 0 and torch.linalg.matrix_rank(z.double() - z.double().mean(0)) == z.shape[1]
-
-
-def test_an_older_run_without_a_second_layer_resumes_as_what_it_is(source, tmp_path):
-    run = vergence.train(source, out=tmp_path / "run", **{**QUICK, "encoder": ONE}, calibration_share=0.0)
-    whole = (run.folder.path / "model.safetensors").read_bytes()
-    config = json.loads((run.folder.path / "config.json").read_text())
-    old = config["model"]["encoder"].partition(",second=")[0]
-    assert ",atoms=16," in f",{old.partition(':')[2]}" and "second" not in old and ",power=2.5," not in f"{old},"
-    config["model"]["encoder"] = old
-    (run.folder.path / "config.json").write_text(json.dumps(config))
-    maps = run.method.encoder[1].maps
-    state = {"model": {}, "optimizer": {}, "step": 1, "filters": maps.filters, "bias": maps.bias}
-    ways = ({}, {"encoder": old}, {"encoder": ONE}, {"encoder": "patches:atoms=16,directions=40,dim=16"})
-    ways = (*ways, {"recipe": "patches", "encoder": old})
-    for way in ways:
-        RunFolder.open(run.folder.path).save_checkpoint({**state, "threads": None})  # of the first pass alone
-        vergence.train(source, out=run.folder.path, resume=True, **way)
-        assert (run.folder.path / "model.safetensors").read_bytes() == whole
-    with pytest.raises(ValueError, match="second=12"):
-        vergence.train(source, out=run.folder.path, resume=True, encoder=TWO)
-    x = torch.randint(256, (5, 1, 16, 16), dtype=torch.uint8)
-    assert torch.equal(vergence.load(run.folder.path).encode(x), run.encode(x))
-    same = RunFolder.open(run.folder.path).config
-    assert vergence.train(same, out=run.folder.path, resume=True).folder.config.model.encoder.endswith("second_threshold=0.25")
-
-
-def test_the_oldest_names_have_one_layer():
-    oldest = "patches:atoms=4096,patch=6,stride=1,side=0,threshold=1,pool=2,directions=2048,dim=1024,views=4,ridge=0.003,power=2"
-    settings = PatchSettings.parse(oldest, (3, 32, 32))
-    assert (settings.atoms, settings.second, settings.power) == (4096, 0, 2.0)
 
 
 def test_constant_images_are_refused_in_one_line(tmp_path):

@@ -23,7 +23,7 @@ from vergence.utils.checks import Checked, require_count, require_positive
 from vergence.utils.devices import fast_bfloat16
 from vergence.utils.names import quoted, unknown
 
-__all__ = ["PatchEncoder", "PatchMaps", "PatchSettings", "as_recorded", "sampled_patches"]
+__all__ = ["PatchEncoder", "PatchMaps", "PatchSettings", "sampled_patches"]
 
 LARGE, LARGE_SIDE = 48, 32  # pixels: images of a larger side are resized
 SMALL, SMALL_PATCH, SMALL_SHIFT = 16, 4, 0.125  # pixels: images of a smaller side have smaller patches, and views moved by more
@@ -31,7 +31,6 @@ TWO_LAYERS: dict[str, Any] = {"atoms": 512, "second": 2048, "power": 2.5}  # def
 BLOCK = 256  # atoms whose responses are kept at a time; the first block has those that the second layer reads
 RESPONSES = 400_000  # numbers of such a block: those of all positions of a few images stay in a processor's cache
 NAME = "patches"
-RECORDED = frozenset("atoms patch stride side threshold pool directions dim views ridge power".split())  # by the first runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +91,7 @@ class PatchSettings(Checked):
         """Returns the settings of an encoder's name for images of ``shape`` (C, H, W): those named, and defaults for the size.
 
         Images that have, once they are resized, at least 16 pixels a side and room for every copy's 6 positions have a second
-        layer unless the name says otherwise: 2,048 atoms on a first layer of 512, and eigenvalues to the power of 2.5. A name
-        with every setting but those of the second layer, as older runs recorded it, has none.
+        layer unless the name says otherwise: 2,048 atoms on a first layer of 512, and eigenvalues to the power of 2.5.
 
         Raises:
             ValueError: A setting is unknown or out of its range, or the images are smaller than the pooled patches.
@@ -117,7 +115,7 @@ class PatchSettings(Checked):
         two = dataclasses.replace(settings, **{key: value for key, value in TWO_LAYERS.items() if key not in given})
         resized = min(settings.shrunk(shape[1], shape[2]))
         roomy = "second" not in given and resized >= max(SMALL, two.least_side)
-        if not given.keys() >= RECORDED and (settings.second or roomy):
+        if settings.second or roomy:
             settings = two
         settings.require_size(shape)
         return settings
@@ -175,23 +173,6 @@ class PatchSettings(Checked):
             advice = "use second=0" if self.second and alone else "use smaller patches or pools"
             found = f"{shape[1]} x {shape[2]}{resized}"
             raise ValueError(f"expected images of at least {least} x {least} pixels, found {found}; {advice}")
-
-
-def as_recorded(name: str, own: str) -> str:
-    """Returns an encoder's name with what ``own``, as an older run recorded it, says of two layers and ``name`` does not.
-
-    Example:
-        >>> own = PatchSettings().name.partition(",second=")[0]
-        >>> as_recorded("patches:dim=8", own)
-        'patches:atoms=2048,second=0,power=2,dim=8'
-        >>> as_recorded("patches:dim=8", PatchSettings().name)
-        'patches:dim=8'
-    """
-    before, given = _given(own), _given(name)
-    if "second" in before or not before.keys() >= RECORDED:
-        return name
-    settings = {**{key: before.get(key, "0") for key in TWO_LAYERS}, **given}
-    return name.partition(":")[0] + ":" + ",".join(f"{key}={value}" for key, value in settings.items())
 
 
 def _given(name: str) -> dict[str, str]:

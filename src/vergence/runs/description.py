@@ -8,7 +8,6 @@ from typing import Any
 from vergence.data.config import ViewConfig
 from vergence.data.sources import Data, absolute, as_source
 from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
-from vergence.encoders.patch_maps import as_recorded
 from vergence.training import closed_form, distillation, recipes, start
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder, require_known_code
@@ -212,16 +211,13 @@ def _with_encoder(config: RunConfig, encoder: str) -> RunConfig:
 
 
 def _completion(folder: RunFolder) -> Callable[[str], str]:
-    """Returns the function that completes the name of an encoder for the data of a run that is resumed.
-
-    Where an older run's own name says nothing of a second layer, no other name adds one unless it says so.
-    """
+    """Returns the function that completes the name of an encoder for the data of a run that is resumed."""
     model, about, flip = folder.config.model, folder.metadata, folder.config.views.flip
 
     def complete(encoder: str) -> str:
         if model.freeze or model.init is not None or not is_closed_form(encoder):
             return encoder
-        return completed(as_recorded(encoder, model.encoder), about.shape, about.n_train, flip > 0)[0]
+        return completed(encoder, about.shape, about.n_train, flip > 0)[0]
 
     return complete
 

@@ -18,7 +18,7 @@ from vergence.densities import retrieval
 from vergence.evaluation import collapse, features
 from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
-from vergence.methods.paired import PairedMethod, Side
+from vergence.methods.paired import Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, PredictiveObjective
 from vergence.runs import embed, fitting, score, scoring
 from vergence.runs.detector import RunDetector
@@ -53,8 +53,6 @@ def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) ->
     on = as_device(device)
     state = folder.load_model()
     method = untrained_method(folder)
-    if isinstance(method, PairedMethod) and not any(name.startswith("target_projector.") for name in state):
-        method.target_projector = None  # runs from before second encoders had heads of their own
     try:
         method.load_state_dict(state)
     except RuntimeError as error:

@@ -17,7 +17,6 @@ from vergence.runs.started import continued, created
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
 from vergence.training.config import RunConfig
 from vergence.training.folder import RunFolder, require_new, run_lock
-from vergence.training.memory import require_memory
 from vergence.training.processes import together
 from vergence.utils import terminal
 from vergence.utils.checks import shown
@@ -82,7 +81,7 @@ def train(
         with run_lock(out):  # refused before the data is read; held again below
             pass
     suit = None if resume or recipe or isinstance(source, RunConfig) else partial(suited, config, source, settings)
-    enough = enough_memory("lower size, batch_size or the network's widths")
+    enough = enough_memory("lower --batch-size, --size or the network's widths")
     with together(out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
         return _train(out, config, resume, trust_code, suit, settings)
 
@@ -107,7 +106,6 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "
     if config.model.takes_steps:
         loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
-    require_memory(method, views, config.fit, shape, fabric.device)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = continued(out, config, metadata, method) if resume else created(fabric, out, config, metadata, opened, method)

@@ -24,7 +24,6 @@ from vergence.objectives.core import Objective
 from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
-from vergence.training.options import current_options
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
 from vergence.utils.names import unknown
@@ -144,9 +143,9 @@ def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | 
 
 
 def _objective(config: ModelConfig, dim: int, dual: bool) -> Objective:
-    kind, options = objectives.get(config.objective), current_options(config.objective, config.options)
+    kind = objectives.get(config.objective)
     own = {"tied": False} if dual and "tied" in inspect.signature(kind).parameters else {}
-    return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), options, own)
+    return _with_options(f"objective '{config.objective}'", kind, (dim,), ("dim",), config.options, own)
 
 
 def _with_options(

@@ -292,19 +292,11 @@ class RunConfig:
         """
         parts = {"data": DataConfig, "views": ViewConfig, "model": ModelConfig, "fit": FitConfig}
         try:
-            raw = {**raw, "data": {"calibration_share": 0.0, **raw["data"]}}  # runs from before there was one
-            config = cls(**{name: part(**_tuples(_renamed(raw[name]))) for name, part in parts.items()})
+            config = cls(**{name: part(**_tuples(raw[name])) for name, part in parts.items()})
             options = {k: math.inf if v == "inf" else v for k, v in _tuples(config.model.options).items()}
             return dataclasses.replace(config, model=dataclasses.replace(config.model, options=options))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a run description: {error}") from None
-
-
-RENAMED = {"greyscale": "grayscale", "solarise": "solarize"}  # fields of runs from before version 0.1
-
-
-def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
-    return {RENAMED.get(key, key): value for key, value in raw.items()}
 
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:

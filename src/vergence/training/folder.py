@@ -46,7 +46,7 @@ __all__ = [
     "write_skipped",
 ]
 
-FORMAT = 2
+FORMAT = 1
 COUNTED = ("count", "collapsed")  # of a checkpoint's metrics
 CHECKPOINT, MODEL, CHECKSUMS = "checkpoints/last.pt", "model.safetensors", "checksums.json"
 INITIAL = "initial.safetensors"
@@ -108,8 +108,7 @@ class RunFolder:
                 f"{path} was written by vergence {quoted(version)} (format {number}); this is {__version__}, which reads formats "
                 f"up to {FORMAT}: upgrade vergence"
             )
-        found = raw.get("metadata", raw.get("facts"))  # "facts" until format 1
-        config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(found)))
+        config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(raw["metadata"])))
         if not trust_code:
             require_known_code(path, config.model)
         return cls(path, config, metadata, str(version))
@@ -231,7 +230,7 @@ class RunFolder:
         self.digests[name] = [digest]
 
     def read_checked(self, name: str, read: Callable[[Path], Any]) -> Any:
-        """Reads a file whose SHA-256 is one of those that were written; files of early versions have none."""
+        """Reads a file, whose SHA-256 must be one of those that were written, where there are any."""
         digests = self._checksums().get(name)
         file = self.path / name
 

@@ -127,7 +127,7 @@ class Metrics:
         return {name: getattr(self, name) for name in KEPT}
 
     def load_state(self, state: State) -> None:
-        """Goes on from what `state` returned; a checkpoint of an early version holds none."""
+        """Goes on from what `state` returned."""
         for name in KEPT & state.keys():
             setattr(self, name, state[name])
 

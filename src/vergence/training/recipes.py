@@ -158,10 +158,9 @@ def names() -> list[str]:
     """
     from vergence import methods, objectives
 
-    paired = [name for name in objectives.names() if name != "none"]
-    small = [f"{name}_small" for name in (*paired, *methods.names())]
-    behind = ["patches", *(f"patches_{name}" for name in paired)]
-    distilled = [f"distilled_{name}" for name in paired if objectives.get(name).behind is not None]
+    small = [f"{name}_small" for name in (*objectives.names(), *methods.names())]
+    behind = ["patches", *(f"patches_{name}" for name in objectives.names())]
+    distilled = [f"distilled_{name}" for name in objectives.names() if objectives.get(name).behind is not None]
     return sorted([*PUBLISHED, *small, *behind, *distilled])
 
 
