@@ -1,6 +1,5 @@
 """Runs whose closed form has two layers: whole runs, networks behind them, older runs, and bad input."""
 
-
 import numpy as np
 import pytest
 import torch
