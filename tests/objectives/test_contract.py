@@ -3,12 +3,15 @@
 import importlib.resources
 import math
 import typing
+import warnings
 
 import pytest
 import torch
 from torch.distributions import Normal
 
 from vergence import objectives
+from vergence.densities.gaussian import JointGaussian
+from vergence.methods.paired import PairedMethod
 from vergence.objectives import DensityObjective, LatentObjective, Objective, PredictiveObjective
 
 NAMES = objectives.names()
@@ -219,10 +222,90 @@ def test_declarations():
     """What a report and a training loop read off the class."""
     for name in NAMES:
         cls = objectives.get(name)
-        assert cls.prior_variance is None or cls.prior_variance > 0
-        assert all(callable(notice) and notice({}) == {} for notice in cls.notices)
         assert all(isinstance(value, float) for value in cls.reference.values()) and "\n" not in cls.advice
-    assert objectives.get("vje").reference == {"variance_mean": 0.3, "variance_cv": 0.75}
+    assert objectives.get("vje").reference == {"variance_mean": 0.3, "variance_cv": 0.75, "prior_variance": 1.0}
+
+
+# --- a loop of one's own --------------------------------------------------------------------------------------------------
+
+
+def own_loop(objective, *, update=True, teacher=True, steps=60):
+    """Returns the warnings of a loop of one's own."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(steps):
+            za, zb = pair()
+            objective(za.requires_grad_(), zb.requires_grad_(not teacher))
+            if update:
+                objective.update(za.detach(), zb.detach())
+    return [str(w.message) for w in caught if "steps of" in str(w.message)]
+
+
+@every
+def test_what_a_loop_has_forgotten_is_named_once(name):
+    assert own_loop(built(name)) == []
+    forgotten = own_loop(built(name), update=False)
+    assert [("without update" in line, "\n" in line) for line in forgotten] == [(True, False)] * built(name).needs_update
+    alone = own_loop(built(name), teacher=False)
+    assert ["without a teacher" in line for line in alone] == [True] * (objectives.get(name).teacher is not None)
+
+
+def test_a_method_is_not_watched_for_what_is_forgotten():
+    method = PairedMethod(torch.nn.Linear(3, D), built("gje"))
+    method.objective.update = None  # never called by forward
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(60):
+            method((torch.randn(8, 3), torch.randn(8, 3)), gather=lambda z: z)
+
+
+# --- one function decides -------------------------------------------------------------------------------------------------
+
+
+class LaplaceVJE(objectives.get("vje")):
+    def likelihood(self, z, s, var):
+        return {"laplace": (z - s).abs().sum(-1)}
+
+    def log_constant(self):
+        return -self.dim * math.log(2)
+
+
+def test_another_likelihood_of_vje_is_one_override():
+    objective, (za, zb) = LaplaceVJE(D), pair()
+    terms = objective(za, zb)
+    assert sorted(terms) == ["kl", "laplace"]
+    mu, var = objective.infer(za)
+    scores = objective.scores(zb, samples=0)
+    torch.testing.assert_close(scores["joint"], (zb - objective.infer(zb)[0]).abs().sum(-1))
+    torch.testing.assert_close(scores["joint"], scores["laplace"])
+    noise = torch.randn(3, 1, D, generator=torch.Generator().manual_seed(1))
+    s = mu + var.sqrt() * noise
+    prior, q = (torch.distributions.Normal(*p) for p in ((torch.zeros(D), torch.ones(D)), (mu, var.sqrt())))
+    expected = torch.distributions.Laplace(s, 1.0).log_prob(zb) + prior.log_prob(s) - q.log_prob(s)
+    found = objective.log_weights(zb, za, samples=3, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(found, expected.sum(-1))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if issubclass(objectives.get(n), objectives.ConditionalObjective)])
+def test_another_density_of_an_objective_is_one_override(name):
+    """`joint`, or `conditional` and `marginal`: log-density, posterior, scores and samples are those of the override."""
+    S = torch.eye(2 * D) + 0.5 * torch.ones(2 * D, 2 * D)
+    p = JointGaussian(torch.ones(2 * D), S, context=D)
+    kind = objectives.get(name)
+    one = (
+        kind.joint is not objectives.ConditionalObjective.joint
+        and kind.conditional is objectives.ConditionalObjective.conditional
+    )
+    override = {"joint": lambda self: p}
+    if not one:
+        override = {"conditional": lambda self, z: p.conditional(z), "marginal": lambda self: p.marginal("context")}
+    objective, (za, zb) = type(kind.__name__, (kind,), override)(D), pair()
+    torch.testing.assert_close(
+        objective.log_prob(zb, za), p.log_prob(torch.cat([za, zb], 1)) - p.marginal("context").log_prob(za)
+    )
+    torch.testing.assert_close(objective.scores(za)["score"], -p.marginal("context").log_prob(za))
+    torch.testing.assert_close(objective.posterior(za).mean, p.conditional(za).mean)
+    assert abs(objective.sample(4000)[0].mean().item() - 1) < 0.1
 
 
 # --- the state ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from tests.dying import resumed_with_the_same_bits
 from tests.reference import gmje as slow
 
 from vergence.objectives.gmje_gng import GMJEGNG
+from vergence.objectives.parts.information import PairLoss
 
 B, D = 60, 2
 
@@ -193,7 +194,7 @@ def test_extreme_embeddings_have_finite_losses_and_gradients(covariance, name, d
     }
     objective = built(6, covariance=covariance, rank=2, insert_every=20).to(dtype)
     if name == "all one":
-        objective.loss = "naive"  # the others have determinants of the batch's covariance
+        objective.loss = PairLoss("naive")  # the others have determinants of the batch's covariance
     za, zb = (z.to(dtype).requires_grad_() for z in cases[name])
     for _ in range(3):
         total = sum(objective(za, zb).values())

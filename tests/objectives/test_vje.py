@@ -687,7 +687,7 @@ def variant(target=torch.Tensor.detach, scale=torch.sqrt, kl=0.5):
 
     class Variant(vje.VJE):
         def forward(self, za, zb):
-            out = dict.fromkeys(self.terms, 0.0)
+            out = dict.fromkeys(("directional", "radial", "kl"), 0.0)
             for zi, zj in ((za, zb), (zb, za)):
                 mu, var = self.infer(zi)
                 s = mu + scale(var) * torch.randn_like(mu)
@@ -696,7 +696,7 @@ def variant(target=torch.Tensor.detach, scale=torch.sqrt, kl=0.5):
                     "radial": vje.radial_nll(target(zj), s, self.nu).mean() / 2,
                     "kl": self.beta * kl * vje.kl_standard_normal(mu, var).mean(),
                 }
-                out = {term: out[term] + parts[term] for term in self.terms}
+                out = {term: out[term] + parts[term] for term in out}
             return out
 
     return Variant

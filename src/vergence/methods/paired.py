@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from vergence.methods.core import Gather, Method
 from vergence.objectives.core import Objective
+from vergence.objectives.parts.notices import notices
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
-from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_within
+from vergence.utils.linalg import upcast_half
 
 __all__ = ["PairedMethod", "Schedule", "Side", "momentum_at"]
 
@@ -63,6 +64,8 @@ class PairedMethod(Method):
             raise ValueError("expected a target_encoder with the target_projector, found none; pass both, or neither")
         self.encoder = encoder
         self.objective = objective
+        if objective is not None:
+            objective.managed = True
         self.projector = nn.Identity() if projector is None else projector
         self.target_encoder = target_encoder
         self.target_projector = target_projector
@@ -97,18 +100,16 @@ class PairedMethod(Method):
             ValueError: What the objective returned is no dictionary of scalar terms; checked in the first call.
         """
         a, b = views
-        za, zb = gather(linalg.upcast_half(self.branch("context")(a))), gather(linalg.upcast_half(self.branch("target")(b)))
+        za, zb = gather(upcast_half(self.branch("context")(a))), gather(upcast_half(self.branch("target")(b)))
         with torch.autocast(za.device.type, enabled=False):  # the sums and factorizations of objectives need float32
             if self.teacher is None:
                 self._last = za.detach(), zb.detach()
                 return self._terms(za, zb)
-            ta = self._targets(self.teacher, a, gather)
-            tb = self._targets(self.teacher if self.target_teacher is None else self.target_teacher, b, gather)
-            self._last = za.detach(), tb
-            if self.target_teacher is not None:
-                self._last = ta, tb  # a bank then holds embeddings of one network
-            ab = self._terms(za, tb)
-            ba = self._terms(zb, ta) if self.target_teacher is None else self._terms(ta, zb)
+            with torch.no_grad():
+                ta, tb = gather(upcast_half(self.teacher(a))), gather(upcast_half(self.target_network()(b)))
+            two_encoders = self.target_teacher is not None
+            self._last = ta if two_encoders else za.detach(), tb  # a bank of two encoders holds embeddings of the teachers
+            ab, ba = self._terms(za, tb), self._terms(*((ta, zb) if two_encoders else (zb, ta)))
         return {term: 0.5 * (ab[term] + ba[term]) for term in ab}
 
     def _terms(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
@@ -118,10 +119,6 @@ class PairedMethod(Method):
             _require_terms(type(self.objective).__name__, terms, trained=za.requires_grad or zb.requires_grad)
             self._terms_checked = True
         return terms
-
-    @torch.no_grad()
-    def _targets(self, teacher: nn.Module, x: Tensor, gather: Gather) -> Tensor:
-        return gather(linalg.upcast_half(teacher(x)))
 
     def before_step(self, done: float) -> None:
         """Sets the share of the training that is done, which determines the teacher's momentum."""
@@ -156,9 +153,8 @@ class PairedMethod(Method):
         return self.objective.diagnostics(*self._last)
 
     def notices(self, numbers: Mapping[str, float]) -> dict[str, str]:
-        """Returns the messages of the objective's notices, by the diagnostic's name."""
-        notices = () if self.objective is None else self.objective.notices
-        return {name: message for notice in notices for name, message in notice(numbers).items()}
+        """Returns messages about the objective's diagnostics, by their names."""
+        return notices(numbers)
 
     def advice(self) -> str:
         """Returns the objective's advice where the embedding collapses."""

@@ -18,7 +18,6 @@ from vergence.objectives.core import Objective, require_batch
 from vergence.objectives.parts.information import require_several
 from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_at_least, require_positive
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["BarlowTwins"]
 
@@ -56,7 +55,7 @@ class BarlowTwins(Objective):
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
         """
-        require_batch(za, zb, self.dim)
+        za, zb = require_batch(za, zb, self.dim)
         require_several(za)
         loss = lightly_module("barlow_twins", "barlow_twins_loss").BarlowTwinsLoss(self.redundancy)
-        return {"correlation": self.scale * loss(upcast_half(za), upcast_half(zb))}
+        return {"correlation": self.scale * loss(za, zb)}

@@ -34,11 +34,9 @@ from vergence.densities.covariance import Covariance
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.moments import MovingMoments
 from vergence.densities.polar import EPS
-from vergence.objectives.core import JointObjective, Notice, require_batch
+from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts import diagnostics
-from vergence.objectives.parts.notices import collapse_notice
 from vergence.utils.checks import require_choice
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["Contrastive", "log_responsibilities", "logits"]
 
@@ -79,7 +77,7 @@ def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal
     return torch.addmm(offset, q / variance, k.mT)
 
 
-class Contrastive(JointObjective):
+class Contrastive(ConditionalObjective):
     """InfoNCE, also with learned variances: classifies which embedding of the batch is the query's other view.
 
     The loss is a classification and defines no density on pairs. The density is a Gaussian fitted to the embeddings, before they
@@ -109,7 +107,6 @@ class Contrastive(JointObjective):
 
     small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch", "batch_size": 128}
     behind: ClassVar[Mapping[str, Any] | None] = {"options": {"temperature": 0.1}}
-    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
 
     def __init__(
         self,
@@ -145,7 +142,7 @@ class Contrastive(JointObjective):
 
     def classifications(self, za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Returns, for each classification, the logits (N, M), -inf for excluded keys, and the columns of the positives (N,)."""
-        require_batch(za, zb, self.dim)
+        za, zb = require_batch(za, zb, self.dim)
         a, b = self._placed(za), self._placed(zb)
         B, v = len(a), self.variance()
         if self.components == "pairs":
@@ -160,7 +157,7 @@ class Contrastive(JointObjective):
         return self.temperature if self.rho is None else F.softplus(self.rho) + FLOOR
 
     def _placed(self, z: Tensor) -> Tensor:
-        return F.normalize(upcast_half(z), dim=1, eps=EPS) if self.normalize else upcast_half(z)
+        return F.normalize(z, dim=1, eps=EPS) if self.normalize else z
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Updates the moving averages of mean and covariance."""

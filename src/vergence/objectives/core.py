@@ -1,6 +1,8 @@
 """The contract of an objective: a density on pairs of embeddings together with the way it is fitted."""
 
 import abc
+import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
@@ -9,13 +11,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.utils.linalg import upcast_half
 
 __all__ = [
     "ConditionalObjective",
     "DensityObjective",
-    "JointObjective",
     "LatentObjective",
-    "Notice",
     "Objective",
     "PredictiveObjective",
     "require_batch",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 LARGEST = 1e9  # of the embeddings in a loss
-Notice = Callable[[Mapping[str, float]], dict[str, str]]  # diagnostics -> messages by the name of the diagnostic
+PATIENCE = 50  # steps in a loop of one's own without what the objective needs, before a warning
 
 
 def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
@@ -32,8 +33,8 @@ def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
         raise ValueError(f"expected two (B, {dim}) embeddings, found {tuple(za.shape)} and {tuple(zb.shape)}")
 
 
-def require_batch(za: Tensor, zb: Tensor, dim: int) -> None:
-    """Raises a ValueError unless ``za`` and ``zb`` are both (B, dim), of numbers of at most 1e9.
+def require_batch(za: Tensor, zb: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Returns both (B, dim), at least in float32; raises a ValueError for another shape, or for numbers above 1e9.
 
     Covariances are of second powers, and their shrinkage of fourth ones: in float32 the loss of larger embeddings is not
     finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step.
@@ -48,6 +49,7 @@ def require_batch(za: Tensor, zb: Tensor, dim: int) -> None:
         raise ValueError(
             f"expected embeddings of at most {LARGEST:.0e}, found {largest:.3g}: lower the learning rate, or check the data"
         )
+    return upcast_half(za), upcast_half(zb)
 
 
 class Objective(nn.Module, abc.ABC):
@@ -63,11 +65,9 @@ class Objective(nn.Module, abc.ABC):
             teacher, ``zb`` is its embedding of the second view, without gradient.
         teacher_schedule: ``constant``, or ``cosine``: the teacher's momentum rises to 1 at the last step.
         package: Package of an extra that the loss needs; None for none.
-        notices: Functions of the diagnostics that return messages about what goes wrong (`parts.notices`).
         advice: What to try besides optimizer, batch size and views where the encoder collapses; a clause, or empty.
         reference: Values that the objective's paper reports for its own networks, by name in the evaluation's posterior
-            statistics; empty for none.
-        prior_variance: Variance of the latent's prior, to which posterior variances are compared; None for no prior.
+            statistics, and ``prior_variance``, the variance of the latent's prior; empty for none.
         small: Settings of ``NAME_small`` by the names of a run's settings, where they differ from the common ones: the head's
             widths and normalization, options, rates (`vergence.training.recipes`).
         behind: Head and options behind a closed form's embedding (``patches_NAME``, ``distilled_NAME``); None for those of
@@ -78,13 +78,36 @@ class Objective(nn.Module, abc.ABC):
     teacher: ClassVar[float | None] = None
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "constant"
     package: ClassVar[str | None] = None
-    notices: ClassVar[tuple[Notice, ...]] = ()
     advice: ClassVar[str] = ""
     reference: ClassVar[Mapping[str, float]] = {}
-    prior_variance: ClassVar[float | None] = None
     on_sphere: ClassVar[bool] = False
     small: ClassVar[Mapping[str, Any]] = {}
     behind: ClassVar[Mapping[str, Any] | None] = None
+
+    managed = False  # whether a method calls `update` and has the teacher; a loop of one's own is watched for both
+    _without_update = _without_teacher = 0  # calls in a row
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "update" in vars(cls):
+            cls.update = _noticed(cls.update)  # type: ignore[method-assign]
+
+    def __call__(self, za: Tensor, zb: Tensor) -> Any:
+        """Returns `forward`; in a loop of one's own, warns once where `update` or the teacher has been forgotten."""
+        if self.training and torch.is_grad_enabled() and za.requires_grad and not self.managed:
+            self._watch(zb)
+        return super().__call__(za, zb)
+
+    def _watch(self, zb: Tensor) -> None:
+        name = type(self).__name__
+        self._without_update += 1
+        self._without_teacher = self._without_teacher + 1 if self.teacher is not None and zb.requires_grad else 0
+        if self.needs_update and self._without_update == PATIENCE:
+            missing = f"call update(za, zb) after each step; without it {name} does not fit what it does not learn by gradient"
+            warnings.warn(f"{PATIENCE} steps of {name} without update: {missing}", stacklevel=3)
+        elif self._without_teacher == PATIENCE:
+            missing = f"pass the embedding of a teacher, whose weights follow at momentum {self.teacher}, as zb, without gradient"
+            warnings.warn(f"{PATIENCE} steps of {name} without a teacher: {missing}", stacklevel=3)
 
     @abc.abstractmethod
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
@@ -93,6 +116,11 @@ class Objective(nn.Module, abc.ABC):
     def frozen(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the optimizer leaves out in this step; none by default."""
         return ()
+
+    @property
+    def needs_update(self) -> bool:
+        """Whether something is fitted by `update`."""
+        return type(self).update is not Objective.update
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Updates what is not learned by gradient (EM, growth, resampling); called after each step, without gradient.
@@ -103,6 +131,17 @@ class Objective(nn.Module, abc.ABC):
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns numbers to monitor for embeddings of shape (B, D), never part of the loss; none by default."""
         return {}
+
+
+def _noticed(update: Callable[..., None]) -> Callable[..., None]:
+    """Returns an ``update`` that notes that it was called."""
+
+    @functools.wraps(update)
+    def noticed(self: Objective, *arguments: Any, **named: Any) -> None:
+        self._without_update = 0
+        update(self, *arguments, **named)
+
+    return noticed
 
 
 @runtime_checkable
@@ -139,17 +178,24 @@ class LatentObjective(Protocol):
 
 
 class ConditionalObjective(Objective):
-    """A density objective that has p(z_b | z_a) and p(z_a) in closed form, from which everything else follows."""
+    """A density objective that has p(z_b | z_a) and p(z_a) in closed form, from which everything else follows.
+
+    A subclass defines `joint`, or `conditional` and `marginal` where its density of pairs has no closed form.
+    """
 
     dim: int
 
-    @abc.abstractmethod
+    def joint(self) -> JointGaussian | GaussianMixture:
+        """Returns the density over [z_a; z_b], (2 D,), with z_a as the context."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither joint, nor conditional and marginal")
+
     def conditional(self, z: Tensor) -> JointGaussian | GaussianMixture:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
+        return self.joint().conditional(z)
 
-    @abc.abstractmethod
     def marginal(self) -> JointGaussian | GaussianMixture:
         """Returns p(z_a), a distribution over (D,)."""
+        return self.joint().marginal("context")
 
     @final
     def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:
@@ -181,21 +227,3 @@ class ConditionalObjective(Objective):
         """Returns n pairs of embeddings, each (n, D), sampled with the global seed."""
         za = self.marginal().sample(torch.Size((n,)))
         return za, self.conditional(za).sample()
-
-
-class JointObjective(ConditionalObjective):
-    """A conditional objective whose density is one over [z_a; z_b], from which p(z_b | z_a) and p(z_a) follow."""
-
-    @abc.abstractmethod
-    def joint(self) -> JointGaussian | GaussianMixture:
-        """Returns the density over [z_a; z_b], (2 D,), with z_a as the context."""
-
-    @final
-    def conditional(self, z: Tensor) -> JointGaussian | GaussianMixture:
-        """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
-        return self.joint().conditional(z)
-
-    @final
-    def marginal(self) -> JointGaussian | GaussianMixture:
-        """Returns p(z_a), a distribution over (D,)."""
-        return self.joint().marginal("context")

@@ -27,10 +27,9 @@ from torch import Tensor
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import BatchMoments, MovingMoments, batch_moments
-from vergence.objectives.core import JointObjective, Notice, require_batch
+from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.information import entropy, kl_views
-from vergence.objectives.parts.notices import collapse_notice
 from vergence.objectives.parts.prototypes import Prototypes, rank_of
 from vergence.utils.checks import require_choice
 from vergence.utils.linalg import upcast_half
@@ -42,7 +41,7 @@ LOSSES = ("mi_kl", "joint_kl", "conditional_kl", "naive")
 FLOOR = 1e-2  # least standard deviation of a learned covariance
 
 
-class GJE(JointObjective):
+class GJE(ConditionalObjective):
     """Gaussian joint embedding: one Gaussian over both views' embeddings.
 
     Args:
@@ -68,7 +67,6 @@ class GJE(JointObjective):
 
     small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
     behind: ClassVar[Mapping[str, Any] | None] = {"projector": (64,)}
-    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
 
     def __init__(
         self,
@@ -100,10 +98,10 @@ class GJE(JointObjective):
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_batch(za, zb, self.dim)
+        za, zb = require_batch(za, zb, self.dim)
         if self.loss != "naive" or self.likelihood == "batch":
             information.require_spread(za, zb)
-        Z = torch.cat([upcast_half(za), upcast_half(zb)], 1)
+        Z = torch.cat([za, zb], 1)
         m = batch_moments(Z, self.shrinkage)
         a, b = m.block(slice(0, self.dim)), m.block(slice(self.dim, None))
         p = self._likelihood(m)

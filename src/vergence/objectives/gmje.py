@@ -15,7 +15,7 @@ likelihood of detached embeddings:
     fit   -mean log p(sg z_a, sg z_b), for prototypes that are learned by gradient
 
 The first term has the sign of contrastive learning, -log joint + log marginals; with one component of the batch's moments it is
-the default of `gje`. Other losses, for study, are in `parts.information.likelihood_loss`.
+the default of `gje`. `parts.information.PairLoss` has other losses, for study.
 
 Prototypes are learned by ``gradient`` with the encoder, or by online ``em`` on detached embeddings after each step. A floor
 under their standard deviations prevents embeddings from shrinking onto them.
@@ -30,34 +30,34 @@ import torch
 from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import JointObjective, Notice, require_batch
-from vergence.objectives.parts import diagnostics, information
-from vergence.objectives.parts.notices import collapse_notice, components_notice
+from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.parts import diagnostics
+from vergence.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.objectives.parts.prototypes import CovarianceForm, OnlineMixture, Prototypes, rank_of
 from vergence.utils.checks import require_choice
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJE"]
 
 EM_UP_TO = 256  # features of pairs up to which fit="auto" means em
 
 
-class GMJE(JointObjective):
+class GMJE(ConditionalObjective):
     """Gaussian-mixture joint embedding with K prototypes.
 
     Args:
         dim: Features D of the embeddings.
         components: Number of prototypes K.
-        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.likelihood_loss`.
+        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.PairLoss`, also for eta, beta,
+            and shrinkage.
         fit: How the prototypes are fitted: ``em`` (full covariances, cost of order K (2 D)^2), ``gradient``, or ``auto``:
             em up to 2 D = 256 features, but not with low-rank covariances.
-        eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
+        eta: Weight of the KL, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a prototype in any direction, > 0, and < 1 with ``gradient``; embeddings have about 1.
         covariance: With ``gradient``: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
         rank: Rank of low-rank covariances.
         momentum: Weight m of the past in the statistics of ``em``, in [0, 1).
-        shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
+        shrinkage: Shrinkage of the batch's covariances, in [0, 1]; None estimates it.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -72,14 +72,13 @@ class GMJE(JointObjective):
 
     small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
     behind: ClassVar[Mapping[str, Any] | None] = {"projector": (32,)}
-    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
 
     def __init__(
         self,
         dim: int,
         *,
         components: int = 10,
-        loss: information.MixtureLoss = "mi_kl",
+        loss: MixtureLoss = "mi_kl",
         fit: Literal["auto", "em", "gradient"] = "auto",
         eta: float = 1.0,
         beta: float = 2.0,
@@ -90,11 +89,10 @@ class GMJE(JointObjective):
         shrinkage: float | None = None,
     ) -> None:
         super().__init__()
-        information.require_settings(loss, information.MIXTURE_LOSSES, eta=eta, beta=beta, shrinkage=shrinkage)
         require_choice("fit", fit, ("auto", "em", "gradient"))
         if fit == "em" and covariance == "low_rank":
             raise ValueError("expected full covariances with fit='em', found low_rank; set fit='gradient', or use gmje_em")
-        self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
+        self.dim, self.loss = dim, PairLoss(loss, eta, beta, shrinkage)
         by_em = fit == "em" or (fit == "auto" and covariance != "low_rank" and 2 * dim <= EM_UP_TO)
         r = rank_of(covariance, rank, 2 * dim)
         self.prototypes: Prototypes | OnlineMixture = (
@@ -104,22 +102,23 @@ class GMJE(JointObjective):
         )
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of `parts.information.likelihood_loss`.
+        """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of another `PairLoss`.
 
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_batch(za, zb, self.dim)
-        za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
-        if self.loss != "mi_kl":
-            return information.likelihood_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
-        learned = isinstance(self.prototypes, Prototypes)
+        za, zb = require_batch(za, zb, self.dim)
+        p = self.joint()
+        if self.loss.kind != "mi_kl" or isinstance(self.prototypes, OnlineMixture):  # whose density has no gradient
+            return self.loss(p, za, zb)
         with torch.no_grad():
-            constant = self.joint() if learned else p  # that of EM has no gradient
-        terms = information.mi_kl(constant, za, zb, eta=self.eta, shrinkage=self.shrinkage)
-        if learned:
-            terms["fit"] = -p.log_prob(torch.cat([za, zb], 1).detach()).mean()
-        return terms
+            constant = self.joint()
+        return {**self.loss(constant, za, zb), "fit": -p.log_prob(torch.cat([za, zb], 1).detach()).mean()}
+
+    @property
+    def needs_update(self) -> bool:
+        """Whether the prototypes are fitted by online EM."""
+        return isinstance(self.prototypes, OnlineMixture)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Runs a step of online EM on the pairs where the prototypes are fitted by it."""

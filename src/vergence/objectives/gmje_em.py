@@ -24,31 +24,31 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.em import starts
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import JointObjective, Notice, require_batch
-from vergence.objectives.parts import diagnostics, information
-from vergence.objectives.parts.notices import collapse_notice, components_notice
+from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.parts import diagnostics
+from vergence.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
 from vergence.utils.checks import require_count
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJEEM"]
 
 
-class GMJEEM(JointObjective):
+class GMJEEM(ConditionalObjective):
     """Gaussian-mixture joint embedding; EM on a bank of detached pairs fits the mixture.
 
     Args:
         dim: Features D of the embeddings.
         components: Number of components K.
-        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.likelihood_loss`.
-        eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
+        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.PairLoss`, also for eta, beta,
+            and shrinkage.
+        eta: Weight of the KL, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a component in any direction, > 0; embeddings have about 1.
         covariance: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
         rank: Rank of low-rank covariances.
         bank: Number of pairs M in the bank, at least 2 K.
         steps: EM steps per fit, >= 1; a fit follows every M pairs, and more often at first.
-        shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
+        shrinkage: Shrinkage of the batch's covariances, in [0, 1]; None estimates it.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -65,14 +65,13 @@ class GMJEEM(JointObjective):
 
     small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
     behind: ClassVar[Mapping[str, Any] | None] = {"projector": (16,)}
-    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
 
     def __init__(
         self,
         dim: int,
         *,
         components: int = 10,
-        loss: information.MixtureLoss = "mi_kl",
+        loss: MixtureLoss = "mi_kl",
         eta: float = 1.0,
         beta: float = 2.0,
         floor: float = 0.3,
@@ -83,23 +82,20 @@ class GMJEEM(JointObjective):
         shrinkage: float | None = None,
     ) -> None:
         super().__init__()
-        information.require_settings(loss, information.MIXTURE_LOSSES, eta=eta, beta=beta, shrinkage=shrinkage)
         require_count(1, steps=steps)
-        self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
-        self.steps = steps
+        self.dim, self.loss, self.steps = dim, PairLoss(loss, eta, beta, shrinkage), steps
         r = rank_of(covariance, rank, 2 * dim)
         self.bank = MixtureBank(2 * dim, bank, components, rank=r, floor=floor)
         self.components = components
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.mixture_loss`.
+        """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`.
 
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_batch(za, zb, self.dim)
-        za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
-        return information.mixture_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
+        za, zb = require_batch(za, zb, self.dim)
+        return self.loss(self.joint(), za, zb)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Stores the pairs in the bank, and fits the mixture to it when a fit is due."""

@@ -25,17 +25,16 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.neural_gas import NeuralGas, nearest_node
-from vergence.objectives.core import JointObjective, Notice, require_batch
-from vergence.objectives.parts import diagnostics, information
-from vergence.objectives.parts.notices import collapse_notice, components_notice
+from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.parts import diagnostics
+from vergence.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
 from vergence.utils.checks import require_count, require_positive
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJEGNG"]
 
 
-class GMJEGNG(JointObjective):
+class GMJEGNG(ConditionalObjective):
     """Gaussian-mixture joint embedding; a growing neural gas on a bank of detached pairs places the components.
 
     Args:
@@ -43,15 +42,16 @@ class GMJEGNG(JointObjective):
         max_nodes: Largest number of units, >= 2.
         items_per_node: Least number of pairs per unit, > 0, at which growth stops; None takes D, but at least 100.
         insert_every: Samples between two insertions, >= 1; growth takes two such intervals per unit.
-        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.likelihood_loss`.
-        eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
+        loss: ``mi_kl``, see above; or ``entropy_kl``, ``joint_kl``, ``naive``: `parts.information.PairLoss`, also for eta, beta,
+            and shrinkage.
+        eta: Weight of the KL, > 0.
         beta: Weight of the KL in ``joint_kl``, > 0.
         floor: Least standard deviation of a component in any direction, > 0; embeddings have about 1.
         covariance: ``full``, ``low_rank``, or ``auto``: full up to 2 D = 64 features.
         rank: Rank of low-rank covariances.
         bank: Number of pairs M in the bank, at least 2 max_nodes.
         steps: EM steps after growth, >= 0.
-        shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
+        shrinkage: Shrinkage of the batch's covariances, in [0, 1]; None estimates it.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -66,7 +66,6 @@ class GMJEGNG(JointObjective):
 
     small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
     behind: ClassVar[Mapping[str, Any] | None] = {"projector": (16,)}
-    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, components_notice)
 
     islands: Tensor
 
@@ -77,7 +76,7 @@ class GMJEGNG(JointObjective):
         max_nodes: int = 30,
         items_per_node: float | None = None,
         insert_every: int = 100,
-        loss: information.MixtureLoss = "mi_kl",
+        loss: MixtureLoss = "mi_kl",
         eta: float = 1.0,
         beta: float = 2.0,
         floor: float = 0.3,
@@ -89,26 +88,23 @@ class GMJEGNG(JointObjective):
     ) -> None:
         super().__init__()
         items_per_node = max(100.0, dim) if items_per_node is None else items_per_node
-        information.require_settings(loss, information.MIXTURE_LOSSES, eta=eta, beta=beta, shrinkage=shrinkage)
         require_count(0, steps=steps)
         require_positive(items_per_node=items_per_node)
         NeuralGas(max_nodes=max_nodes, insert_every=insert_every)  # raises for settings out of range
-        self.dim, self.loss, self.eta, self.beta, self.shrinkage = dim, loss, float(eta), float(beta), shrinkage
-        self.steps = steps
+        self.dim, self.loss, self.steps = dim, PairLoss(loss, eta, beta, shrinkage), steps
         self.max_nodes, self.items_per_node, self.insert_every = max_nodes, items_per_node, insert_every
         r = rank_of(covariance, rank, 2 * dim)
         self.bank = MixtureBank(2 * dim, bank, max_nodes, rank=r, floor=floor)
         self.register_buffer("islands", torch.ones((), dtype=torch.long))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi`` and ``kl``, or those of `parts.information.mixture_loss`.
+        """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`.
 
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
         """
-        require_batch(za, zb, self.dim)
-        za, zb, p = upcast_half(za), upcast_half(zb), self.joint()
-        return information.mixture_loss(self.loss, p, za, zb, eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
+        za, zb = require_batch(za, zb, self.dim)
+        return self.loss(self.joint(), za, zb)
 
     def update(self, za: Tensor, zb: Tensor) -> None:
         """Stores the pairs in the bank, and grows a gas on it when a fit is due."""

@@ -42,11 +42,9 @@ from torch.nn import functional as F
 from vergence.densities import particles
 from vergence.densities.particles import Bank, KernelMixture, log_kernel
 from vergence.densities.resampling import effective_sample_size
-from vergence.objectives.core import ConditionalObjective, Notice, require_batch
+from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts import diagnostics
-from vergence.objectives.parts.notices import collapse_notice, particles_notice
 from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJESMC"]
 
@@ -104,7 +102,6 @@ class GMJESMC(ConditionalObjective):
     small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
     behind: ClassVar[Mapping[str, Any] | None] = {"projector": (64,)}
     teacher: ClassVar[float | None] = 0.99
-    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice, particles_notice)
 
     bank_a: Tensor
     bank_b: Tensor
@@ -151,8 +148,8 @@ class GMJESMC(ConditionalObjective):
         Raises:
             ValueError: The embeddings are not two (B, dim), or are too large.
         """
-        require_batch(za, zb, self.dim)
-        qa, qb = self._scaled(upcast_half(za)), self._scaled(upcast_half(zb))
+        za, zb = require_batch(za, zb, self.dim)
+        qa, qb = self._scaled(za), self._scaled(zb)
         ka, kb, w = self._scaled(self.bank_a.to(qa)), self._scaled(self.bank_b.to(qb)), self.weights.to(qa)
         ab = info_nce(qa, qb.detach(), kb, w, self.tau)
         ba = info_nce(qb, qa.detach(), ka, w, self.tau)

@@ -28,9 +28,8 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import MovingMoments
 from vergence.encoders.networks import projector
-from vergence.objectives.core import ConditionalObjective, Notice, require_batch
+from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts import diagnostics
-from vergence.objectives.parts.notices import collapse_notice
 from vergence.utils.checks import require_count
 from vergence.utils.linalg import upcast_half
 
@@ -69,7 +68,6 @@ class JEPA(ConditionalObjective):
     """
 
     teacher: ClassVar[float | None] = 0.99
-    notices: ClassVar[tuple[Notice, ...]] = (collapse_notice,)
     residual: Tensor
 
     def __init__(self, dim: int, *, hidden: int | None = None, tied: bool = True, momentum: float = 0.99) -> None:
@@ -92,9 +90,9 @@ class JEPA(ConditionalObjective):
         Raises:
             ValueError: The embeddings are not two (B, dim), or are too large.
         """
-        require_batch(za, zb, self.dim)
-        ab = squared_error(self.predict(za), upcast_half(zb))
-        ba = squared_error(self.predict(zb, backward=True), upcast_half(za))
+        za, zb = require_batch(za, zb, self.dim)
+        ab = squared_error(self.predict(za), zb)
+        ba = squared_error(self.predict(zb, backward=True), za)
         return {"squared": 0.5 * (ab + ba)}
 
     @torch.no_grad()

@@ -21,7 +21,6 @@ from torch import Tensor
 from vergence.objectives.core import Objective, require_batch
 from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_count, require_positive, require_within
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["LeJEPA"]
 
@@ -67,8 +66,8 @@ class LeJEPA(Objective):
         Raises:
             ValueError: The embeddings are not two (B, dim), or are too large; or lightly is missing.
         """
-        require_batch(za, zb, self.dim)
-        views, loss = torch.stack([upcast_half(za), upcast_half(zb)]), lightly_module("lejepa", "lejepa_loss")
+        za, zb = require_batch(za, zb, self.dim)
+        views, loss = torch.stack([za, zb]), lightly_module("lejepa", "lejepa_loss")
         statistic = loss.SIGReg(knots=self.knots, t_max=self.t_max, num_vectors=self.slices).to(views.device)
         return {
             "sigreg": self.weight * statistic(views),

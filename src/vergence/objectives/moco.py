@@ -83,9 +83,9 @@ class MoCo(Objective):
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or only one.
         """
-        require_batch(za, zb, self.dim)
+        za, zb = require_batch(za, zb, self.dim)
         require_several(za)
-        pairs = directions(upcast_half(za), upcast_half(zb))
+        pairs = directions(za, zb)
         return {"infonce": 2 * torch.stack([self.contrast(self.predictor(z), target) for z, target in pairs]).mean()}
 
     def contrast(self, q: Tensor, k: Tensor) -> Tensor:

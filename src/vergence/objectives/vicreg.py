@@ -21,7 +21,6 @@ from vergence.objectives.core import Objective, require_batch
 from vergence.objectives.parts.information import require_several
 from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_at_least
-from vergence.utils.linalg import upcast_half
 
 __all__ = ["VICReg"]
 
@@ -59,11 +58,11 @@ class VICReg(Objective):
         Raises:
             ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
         """
-        require_batch(za, zb, self.dim)
+        za, zb = require_batch(za, zb, self.dim)
         require_several(za)
-        a, b, loss = upcast_half(za), upcast_half(zb), lightly_module("vicreg", "vicreg_loss")
+        loss = lightly_module("vicreg", "vicreg_loss")
         return {
-            "invariance": self.invariance * loss.invariance_loss(a, b),
-            "hinge": self.variance * 0.5 * (loss.variance_loss(a) + loss.variance_loss(b)),
-            "covariance": self.decorrelation * (loss.covariance_loss(a) + loss.covariance_loss(b)),
+            "invariance": self.invariance * loss.invariance_loss(za, zb),
+            "hinge": self.variance * 0.5 * (loss.variance_loss(za) + loss.variance_loss(zb)),
+            "covariance": self.decorrelation * (loss.covariance_loss(za) + loss.covariance_loss(zb)),
         }

@@ -86,8 +86,7 @@ class VJE(Objective):
     advice: ClassVar[str] = (
         "train the encoder slower than the inference network (reduce encoder_lr, as by --set encoder_lr=0.1); keep beta >= 1"
     )
-    reference: ClassVar[Mapping[str, float]] = {"variance_mean": 0.3, "variance_cv": 0.75}
-    prior_variance: ClassVar[float | None] = 1.0
+    reference: ClassVar[Mapping[str, float]] = {"variance_mean": 0.3, "variance_cv": 0.75, "prior_variance": 1.0}
 
     def __init__(
         self,
@@ -99,14 +98,14 @@ class VJE(Objective):
         terms: tuple[str, ...] = ("directional", "radial", "kl"),
     ) -> None:
         super().__init__()
-        unknown = set(terms) - {"directional", "radial", "kl"}
+        names = {"directional", "radial", "kl"}
         hidden = max(dim // 4, 16) if hidden is None else hidden
         if not nu > 0 or not 0 <= beta < math.inf:
             raise ValueError(f"expected nu > 0 and beta >= 0, found nu={nu}, beta={beta}")
         require_count(1, hidden=hidden)
-        if unknown or not terms:
+        if not names >= set(terms) or not terms:
             raise ValueError(f"expected terms among 'directional', 'radial', 'kl', found {tuple(terms)}")
-        self.dim, self.nu, self.beta, self.terms = dim, float(nu), float(beta), tuple(terms)
+        self.dim, self.nu, self.beta, self.left_out = dim, float(nu), float(beta), names - set(terms)
         self.inference = _InferenceNetwork(dim, hidden)
 
     def infer(self, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,6 +118,17 @@ class VJE(Objective):
         mu, var = self.infer(z)
         return Independent(Normal(mu, var.sqrt()), 1)
 
+    def likelihood(self, z: Tensor, s: Tensor, var: Tensor) -> dict[str, Tensor]:
+        """Returns -log p(y | s, var) of embeddings z (..., D) by factors, each (...), in nats without `log_constant` (eq. 31).
+
+        Loss, log-density and scores all use it: another likelihood is another `likelihood` and another `log_constant`.
+        """
+        return {"directional": directional_nll(z, s, var, self.nu), "radial": radial_nll(z, s, self.nu)}
+
+    def log_constant(self) -> float:
+        """Returns the constant of the log-likelihood, which loss and scores leave out, in nats."""
+        return log_constant(self.nu, self.dim) + log_constant(self.nu, 1)
+
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed.
 
@@ -130,12 +140,8 @@ class VJE(Objective):
         zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once; their mean is the 1/2 sum
         mu, var = self.infer(zi)
         s = mu + var.sqrt() * noise
-        terms = {
-            "directional": lambda: directional_nll(zj, s, var, self.nu),
-            "radial": lambda: radial_nll(zj, s, self.nu),
-            "kl": lambda: self.beta * kl_standard_normal(mu, var),
-        }
-        return {term: terms[term]().mean() for term in self.terms}
+        terms = self.likelihood(zj, s, var) | {"kl": self.beta * kl_standard_normal(mu, var)}
+        return {name: term.mean() for name, term in terms.items() if name not in self.left_out}
 
     def log_prob(self, zb: Tensor, za: Tensor, *, samples: int = 16, generator: torch.Generator | None = None) -> Tensor:
         r"""Returns a lower bound of log p(y_b | z_a), y_b = (z_b/|z_b|, |z_b|), in nats, shape (B,).
@@ -166,9 +172,8 @@ class VJE(Objective):
         require_count(1, samples=samples)
         mu, var = self.infer(za)
         s, noise = self._common_samples(mu, var, samples, generator)
-        likelihood = -directional_nll(zb, s, var, self.nu, normalized=True) - radial_nll(zb, s, self.nu, normalized=True)
         log_ratio = 0.5 * (noise.square() - s.square() + var.log()).sum(-1)  # log p(s) - log q(s)
-        return likelihood + log_ratio
+        return self.log_constant() - sum(self.likelihood(zb, s, var).values()) + log_ratio
 
     def score(
         self,
@@ -202,11 +207,9 @@ class VJE(Objective):
         require_count(0, samples=samples)
         mu, var = self.infer(z)
         s = self._common_samples(mu, var, samples, generator)[0] if samples else mu[None]
-        directional = directional_nll(z, s, var, self.nu).mean(0)
-        radial = radial_nll(z, s, self.nu).mean(0)
+        parts = {name: nll.mean(0) for name, nll in self.likelihood(z, s, var).items()}
         entropy = 0.5 * (math.log(2 * math.pi * math.e) + var.log()).sum(-1)
-        parts = {"directional": directional, "radial": radial, "variance": var.sum(-1), "entropy": entropy}
-        return {"joint": directional + radial, **parts}
+        return {"joint": sum(parts.values(), torch.zeros_like(entropy)), **parts, "variance": var.sum(-1), "entropy": entropy}
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns mean and coefficient of variation of the posterior variance (`reference`: the paper's values)."""

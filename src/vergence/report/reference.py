@@ -36,13 +36,13 @@ def reference(objective: str | None) -> Reference:
         return Reference()
     reported = [f"{kind.reference[key]:g}" for key in ("variance_mean", "variance_cv") if key in kind.reference]
     about = Reference(
-        values=dict(kind.reference),
+        values={key: value for key, value in kind.reference.items() if key != "prior_variance"},
         source="“The paper's” is what the objective's paper reports for its own networks; it was not measured here.",
         regime=f" (in the objective's paper about {' and '.join(reported)})" if reported else "",
     )
-    if kind.prior_variance is None:
+    if "prior_variance" not in kind.reference:
         return about
-    prior = f"{kind.prior_variance:g}"
+    prior = f"{kind.reference['prior_variance']:g}"
     return dataclasses.replace(
         about,
         scale=f"; a variance of {prior} is the prior's, so nothing was learned",

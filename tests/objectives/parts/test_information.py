@@ -83,22 +83,14 @@ def test_likelihood_losses_are_their_definitions(shrinkage):
     nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
     both = kl(a) + kl(b)
     weights = {"eta": 0.3, "beta": 2.0, "shrinkage": shrinkage}
-    assert information.likelihood_loss("naive", p, za, zb, **weights) == {"nll": nll}
-    found = information.likelihood_loss("joint_kl", p, za, zb, **weights)
+    assert information.PairLoss("naive", **weights)(p, za, zb) == {"nll": nll}
+    found = information.PairLoss("joint_kl", **weights)(p, za, zb)
     assert found.keys() == {"nll", "kl"} and found["nll"] == nll
     close(found["kl"], 2 * both)
-    found = information.likelihood_loss("entropy_kl", p, za, zb, **weights)
+    found = information.PairLoss("entropy_kl", **weights)(p, za, zb)
     assert found.keys() == {"mi", "kl"}
     close(found["mi"], nll - information.entropy(a) - information.entropy(b))
     close(found["kl"], 0.3 * both)
-
-
-@pytest.mark.parametrize("name", ["mi_kl", "conditional_kl", "nothing"])
-def test_a_name_of_no_likelihood_loss_is_refused(name):
-    za, zb = slow.pair(N, D)
-    p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2 * D), torch.eye(2 * D), context=D)
-    with pytest.raises(ValueError, match="expected loss among entropy_kl, joint_kl, naive, found"):
-        information.likelihood_loss(name, p, za, zb, eta=0.3, beta=2.0, shrinkage=0.0)
 
 
 def test_pointwise_information_of_a_gaussian_is_its_mutual_information_on_average():

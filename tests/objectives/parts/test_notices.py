@@ -2,13 +2,7 @@
 
 import pytest
 
-from vergence import objectives
-from vergence.objectives.parts.notices import collapse_notice, components_notice, particles_notice
-
-
-def judged(stats):
-    """Returns the messages of all notices."""
-    return collapse_notice(stats) | particles_notice(stats) | components_notice(stats)
+from vergence.objectives.parts.notices import notices as judged
 
 
 @pytest.mark.parametrize(
@@ -36,13 +30,3 @@ def test_a_healthy_run_has_no_judged():
     healthy = {"variance": 1.0, "condition": 1e3, "mahalanobis": 1.0, "ess": 0.9, "component_share": 0.9, "information": 3.0}
     assert judged(healthy) == {}
     assert judged({"variance": 1e-3, "condition": 1e4, "mahalanobis": 1.9, "ess": 0.2, "component_share": 0.3}) == {}
-
-
-def test_objectives_declare_the_notices_of_their_diagnostics():
-    expected = {
-        "gje": {collapse_notice},
-        "gmje": {collapse_notice, components_notice},
-        "gmje_smc": {collapse_notice, particles_notice},
-        "vje": set(),
-    }
-    assert {name: set(objectives.get(name).notices) for name in expected} == expected

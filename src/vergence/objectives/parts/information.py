@@ -18,7 +18,8 @@ Shapes: N pairs, D features. In nats.
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,13 +29,10 @@ from vergence.densities.moments import BatchMoments, batch_moments
 from vergence.utils.checks import require_choice, require_positive, require_within
 
 __all__ = [
-    "MIXTURE_LOSSES",
     "MixtureLoss",
+    "PairLoss",
     "entropy",
     "kl_views",
-    "likelihood_loss",
-    "mi_kl",
-    "mixture_loss",
     "mutual_information",
     "pointwise_information",
     "require_settings",
@@ -44,7 +42,6 @@ __all__ = [
 ]
 
 MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
-MIXTURE_LOSSES = ("mi_kl", "entropy_kl", "joint_kl", "naive")
 SMALLEST = (1e-15, 1e-140)  # difference of embeddings: in float32 and half precision, in float64
 
 
@@ -117,66 +114,61 @@ def pointwise_information(p: GaussianMixture, za: Tensor, zb: Tensor) -> Tensor:
     return -(pa.log_prob(za) + pb.log_prob(zb) - p.log_prob(torch.cat([za, zb], 1))).mean()
 
 
-def require_settings(loss: str, known: Iterable[str], *, eta: float, beta: float, shrinkage: float | None) -> None:
-    """Raises a ValueError unless the loss is known, its weights are positive, and the shrinkage is None or in [0, 1]."""
-    require_choice("loss", loss, known)
-    require_positive(eta=eta, beta=beta)
-    if shrinkage is not None:
-        require_within("[0, 1]", shrinkage=shrinkage)
+@dataclass(frozen=True)
+class PairLoss:
+    """The loss of pairs under a density p over [z_a; z_b], with the regularization that prevents collapse.
 
+    With nll = -mean log p(z_a, z_b), and of each view's batch the entropy H and KL = KL(N(batch) || N(0, I)), in nats:
 
-def likelihood_loss(
-    loss: str, p: GaussianMixture, za: Tensor, zb: Tensor, *, eta: float, beta: float, shrinkage: float | None
-) -> dict[str, Tensor]:
-    """Returns the terms of a joint likelihood with regularization, in nats.
-
-    With nll = -mean log p(z_a, z_b):
-
-        entropy_kl   ``mi`` = nll - H(a) - H(b),  ``kl`` = eta (KL_a + KL_b)
-        joint_kl     ``nll``,                     ``kl`` = beta (KL_a + KL_b)
-        naive        ``nll``: collapses
+        mi_kl        ``mi`` = -mean log p(z_a, z_b) / (p(z_a) p(z_b)),  ``kl`` = eta (KL_a + KL_b)
+        entropy_kl   ``mi`` = nll - H(a) - H(b),                        ``kl`` = eta (KL_a + KL_b)
+        joint_kl     ``nll``,                                           ``kl`` = beta (KL_a + KL_b)
+        naive        ``nll``: collapses, for study
 
     Args:
-        loss: One of these names.
-        p: Density over [z_a; z_b].
-        za: First views, (B, D).
-        zb: Second views, (B, D).
-        eta: Weight of the KL in ``entropy_kl``.
-        beta: Weight of the KL in ``joint_kl``.
+        kind: One of these names.
+        eta: Weight of the KL in ``mi_kl`` and ``entropy_kl``, > 0.
+        beta: Weight of the KL in ``joint_kl``, > 0.
         shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
 
     Raises:
-        ValueError: The loss is unknown, or the batch has no covariance (`require_spread`).
-    """
-    require_choice("loss", loss, ("entropy_kl", "joint_kl", "naive"))
-    if loss == "naive":
-        return {"nll": -p.log_prob(torch.cat([za, zb], 1)).mean()}
-    a, b = view_moments(za, zb, shrinkage)
-    nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
-    if loss == "joint_kl":
-        return {"nll": nll, "kl": beta * kl_views(a, b)}
-    return {"mi": nll - entropy(a) - entropy(b), "kl": eta * kl_views(a, b)}
-
-
-def mi_kl(p: GaussianMixture, za: Tensor, zb: Tensor, *, eta: float, shrinkage: float | None) -> dict[str, Tensor]:
-    """Returns the terms ``mi`` = -mean log p(z_a, z_b) / (p(z_a) p(z_b)) and ``kl`` = eta (KL_a + KL_b), in nats.
-
-    Arguments and errors are those of `likelihood_loss`; the density p is meant without a gradient of its own.
+        ValueError: A setting is out of its range.
 
     Example:
         >>> p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.eye(2)[None], context=1)    # independent views
-        >>> terms = mi_kl(p, torch.randn(8, 1), torch.randn(8, 1), eta=1.0, shrinkage=0.0)
-        >>> abs(terms["mi"].item()) < 1e-5
-        True
+        >>> terms = PairLoss("mi_kl")(p, torch.randn(8, 1), torch.randn(8, 1))
+        >>> sorted(terms), abs(terms["mi"].item()) < 1e-5
+        (['kl', 'mi'], True)
     """
-    a, b = view_moments(za, zb, shrinkage)
-    return {"mi": -pointwise_information(p, za, zb), "kl": eta * kl_views(a, b)}
+
+    kind: MixtureLoss
+    eta: float = 1.0
+    beta: float = 2.0
+    shrinkage: float | None = None
+
+    def __post_init__(self) -> None:
+        require_settings(self.kind, get_args(MixtureLoss), eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
+
+    def __call__(self, p: GaussianMixture, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+        """Returns the terms for two views (B, D); of ``mi_kl`` p is meant without a gradient of its own.
+
+        Raises:
+            ValueError: The embeddings of a view are all equal (`require_spread`).
+        """
+        if self.kind == "naive":
+            return {"nll": -p.log_prob(torch.cat([za, zb], 1)).mean()}
+        a, b = view_moments(za, zb, self.shrinkage)
+        if self.kind == "mi_kl":
+            return {"mi": -pointwise_information(p, za, zb), "kl": self.eta * kl_views(a, b)}
+        nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
+        if self.kind == "joint_kl":
+            return {"nll": nll, "kl": self.beta * kl_views(a, b)}
+        return {"mi": nll - entropy(a) - entropy(b), "kl": self.eta * kl_views(a, b)}
 
 
-def mixture_loss(
-    loss: MixtureLoss, p: GaussianMixture, za: Tensor, zb: Tensor, *, eta: float, beta: float, shrinkage: float | None
-) -> dict[str, Tensor]:
-    """Returns the terms of any `MixtureLoss` for a density without a gradient of its own: `mi_kl`, or `likelihood_loss`."""
-    if loss == "mi_kl":
-        return mi_kl(p, za, zb, eta=eta, shrinkage=shrinkage)
-    return likelihood_loss(loss, p, za, zb, eta=eta, beta=beta, shrinkage=shrinkage)
+def require_settings(loss: str, losses: Iterable[str], *, eta: float, beta: float, shrinkage: float | None) -> None:
+    """Raises a ValueError unless the loss is one of these, its weights are positive, and the shrinkage is None or in [0, 1]."""
+    require_choice("loss", loss, losses)
+    require_positive(eta=eta, beta=beta)
+    if shrinkage is not None:
+        require_within("[0, 1]", shrinkage=shrinkage)
