@@ -36,7 +36,7 @@ def batch(shape, scale, dtype):
 def stepped(objective, za, zb):
     """Returns terms and gradients of a step, and the terms after the update."""
     terms = objective(za, zb)
-    inputs = [za, zb, *objective.parameters()]
+    inputs = [za, zb, *(p for p in objective.parameters() if p.requires_grad)]
     gradients = torch.autograd.grad(sum(terms.values()), inputs, allow_unused=True)
     with torch.no_grad():
         objective.update(za.detach(), zb.detach())
