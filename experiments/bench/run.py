@@ -27,13 +27,12 @@ from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
 from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
-from vergence.evaluation.levels import Levels
 from vergence.methods.paired import PairedMethod
-from vergence.runs import fitting
+from vergence.runs.detector import Levels, dictionary
 from vergence.runs.detector import fit as fit_detector
 from vergence.runs.embed import write_embeddings
-from vergence.runs.levels import collected
-from vergence.runs.score import Decisions, write_scores
+from vergence.runs.rows import Reading, collected, write_rows
+from vergence.runs.score import Tally, columns_of
 from vergence.training import build, closed_form, loop, recipes
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
@@ -187,8 +186,9 @@ def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
     def whole() -> float:
         with tempfile.TemporaryDirectory() as place:
             started = time.perf_counter()
-            settings = {"size": size, "device": fabric.device, "batch_size": fit.batch_size}
-            write_embeddings(method, items, Path(place) / "embeddings.npz", **settings)
+            write_embeddings(
+                method, items, Path(place) / "embeddings.npz", Reading(size, fabric.device, fit.batch_size, workers=2)
+            )
             return len(items) / (time.perf_counter() - started)
 
     return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole
@@ -206,10 +206,10 @@ def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
         closed_form.fit(fabric, method, items, views, config, size, MemoryRecorder())
     levels = Levels(method, (3, size, size))
     if levels.patches is None:
-        levels.maps = fitting.dictionary(parts[0], size, fit.workers)
+        levels.maps = dictionary(parts[0], size, fit.workers)
         levels.to(fabric.device)
-    settings = {"size": size, "device": fabric.device, "batch_size": fit.batch_size}
-    training, held_out = ((collected(levels, part, **settings), part.names) for part in parts)
+    reading = Reading(size, fabric.device, fit.batch_size, workers=2)
+    training, held_out = ((collected(levels, part, reading), part.names) for part in parts)
     found = fit_detector(*training, held_out, levels.maps)
     clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
 
@@ -221,11 +221,11 @@ def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
     items = ArrayItems(_images(steps * fit.batch_size, size))
 
     def whole() -> float:
-        decisions = Decisions(len(found.calibration))
         with tempfile.TemporaryDirectory() as place:
             started = clock()
             out = Path(place) / "scores.npz"
-            write_scores(method, items, out, levels=levels, found=found, job={}, decisions=decisions, **settings)
+            function = columns_of(method, levels, found, 0.1, all_scores=False, refused={})
+            write_rows(function, items, out, {}, reading, derived=Tally(len(found.calibration)))
             return len(items) / (clock() - started)
 
     return lambda: _rate(once, steps, fit.batch_size, fabric.device, clock), whole

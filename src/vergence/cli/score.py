@@ -12,12 +12,13 @@ from vergence.cli.use import print_written
 from vergence.utils import terminal
 
 if TYPE_CHECKING:
-    from vergence.data.items import Items
-    from vergence.runs.folder import Judged
-    from vergence.runs.run import Run
-    from vergence.runs.score import Decisions
+    from vergence.detection.findings import Findings
+    from vergence.runs.score import Reference
 
 __all__ = ["Score", "score"]
+
+FDR, CONFIDENCE = 0.1, 0.95
+SHOWN = 10  # items that are printed
 
 
 @dataclass(kw_only=True)
@@ -58,89 +59,100 @@ class Score:
     trust_code: options.TrustCode = False
 
 
+SUITS = {  # the references that an option suits
+    "--fpr": ("calibration",),
+    "--calibration": ("calibration",),
+    "--confirm": ("calibration", "itself"),
+    "--all-scores": ("calibration",),
+    "--pairs": ("pairs",),
+    "--leaks-from": ("itself",),
+}
+
+
 def score(command: Score) -> None:
     """Runs ``vergence score``."""
-    from vergence.runs.scoring import read_names
+    _require_suitable(command)
+    findings = _by_itself(command) if command.images is None else _by_run(command, command.images)
+    print_written(command.out, findings.rows, page=True)
+    _show(findings)
 
+
+def _require_suitable(command: Score) -> None:
+    """Raises a ValueError where options exclude each other, or do not suit what the items are compared with."""
     if command.fpr is None and command.confidence is not None:
         raise ValueError("expected --fpr with --confidence, found none; add --fpr RATE, or leave --confidence out")
     if command.fpr is not None and command.fdr is not None:
         raise ValueError("expected --fdr or --fpr, found both; leave one out")
-    confirmed = None if command.confirm is None else read_names(command.confirm)
-    found = _by_itself(command, confirmed) if command.images is None else _by_run(command, command.images, confirmed)
-    _show(found)
+    reference = "itself" if command.images is None else "pairs" if command.pairs else "calibration"
+    for option, references in SUITS.items():
+        if reference in references or getattr(command, option[2:].replace("-", "_")) in (None, False):
+            continue
+        if option == "--leaks-from":
+            raise ValueError(f"expected FOLDER alone with --leaks-from, found {command.run} and {command.images}; leave one out")
+        if reference == "pairs":
+            raise ValueError(f"expected --pairs without {option}, found both; leave one out")
+        raise ValueError(f"expected RUN IMAGES with {option}, found {command.run} alone; name the items to score, too")
 
 
-def _by_run(command: Score, images: str, confirmed: list[str] | None) -> "Decisions":
+def _by_run(command: Score, images: str) -> "Findings":
     from vergence.runs.run import load
-    from vergence.runs.scoring import require_apart, score_items
+    from vergence.runs.score import Calibration, Pairs, read_names, require_apart, score
 
-    if command.leaks_from is not None:
-        raise ValueError(f"expected FOLDER alone with --leaks-from, found {command.run} and {images}; leave one out")
+    confirmed = () if command.confirm is None else read_names(command.confirm)
     if command.calibration is not None:
         require_apart(command.calibration, images)
     run = load(Path(command.run), device=command.device, trust_code=command.trust_code)
     items = run.items(images, root=command.data_root)
+    reference: Reference
     if command.pairs:
-        return _of_pairs(command, run, items, confirmed)
-    given = None if command.calibration is None else run.items(command.calibration, root=command.data_root)
-    settings: dict[str, Any] = {**_rates(command), "fpr": command.fpr}
-    settings |= {"all_scores": command.all_scores, "batch_size": command.batch_size}
-    found = score_items(run, items, command.out, calibration=given, confirmed=confirmed, **settings)
-    print_written(command.out, found.rows, page=True)
-    return found
+        reference = Pairs(run, command.batch_size)
+    else:
+        reference = Calibration(
+            run,
+            fpr=command.fpr,
+            confidence=CONFIDENCE if command.confidence is None else command.confidence,
+            calibration=None if command.calibration is None else run.items(command.calibration, root=command.data_root),
+            confirmed=confirmed,
+            all_scores=command.all_scores,
+            batch_size=command.batch_size,
+        )
+    return score(items, reference, command.out, fdr=FDR if command.fdr is None else command.fdr)
 
 
-def _of_pairs(command: Score, run: "Run", items: "Items", confirmed: list[str] | None) -> "Decisions":
-    from vergence.runs.pairs import score_pairs
-
-    wrong = {"--fpr": command.fpr is not None, "--calibration": command.calibration is not None}
-    wrong |= {"--confirm": confirmed is not None, "--all-scores": command.all_scores}
-    if given := [name for name, used in wrong.items() if used]:
-        raise ValueError(f"expected --pairs without {given[0]}, found both; leave one out")
-    found = score_pairs(run, items, command.out, batch_size=command.batch_size, **_rates(command))
-    print_written(command.out, found.rows, page=True)
-    return found
-
-
-def _by_itself(command: Score, confirmed: list[str] | None) -> "Judged":
+def _by_itself(command: Score) -> "Findings":
     from vergence.data.sources import BUILT_IN
     from vergence.runs.folder import score_folder
     from vergence.runs.run import load
+    from vergence.runs.score import read_names
 
-    wrong = {"--fpr": command.fpr is not None, "--calibration": command.calibration is not None}
-    wrong |= {"--all-scores": command.all_scores, "--pairs": command.pairs}
-    if given := [name for name, used in wrong.items() if used]:
-        raise ValueError(f"expected RUN IMAGES with {given[0]}, found {command.run} alone; name the items to score, too")
-    run = None
-    source = command.run
+    run, source = None, command.run
     if (Path(source) / "config.json").is_file():
         run = load(Path(source), device=command.device, trust_code=command.trust_code)
         data = run.folder.config.data
         if data.keep_classes is not None or data.limit is not None:
             terminal.note("every item of the run's data is judged, those that it was not trained on, too")
         source = f"{data.source}:train" if data.source in BUILT_IN else data.source
-    settings: dict[str, Any] = {"confirmed": confirmed, "leaks_from": command.leaks_from, "root": command.data_root}
-    found = score_folder(source, command.out, run=run, **_rates(command), **settings)
-    print_written(command.out, len(found.names), page=True)
-    return found
+    return score_folder(
+        source,
+        command.out,
+        run=run,
+        fdr=FDR if command.fdr is None else command.fdr,
+        confirmed=() if command.confirm is None else read_names(command.confirm),
+        leaks_from=command.leaks_from,
+        root=command.data_root,
+    )
 
 
-def _rates(command: Score) -> dict[str, Any]:
-    """Returns the rates that are given; for the others the functions have their own."""
-    given = {"fdr": command.fdr, "confidence": command.confidence}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _show(found: "Decisions | Judged") -> None:
+def _show(findings: "Findings") -> None:
     """Prints the strangest items and what to do with them; without a column that is empty."""
-    from vergence.utils.terminal import table
+    from vergence.report.findings import lines, nearest_title
 
-    columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", found.near: "nearest"}
+    rows = [findings.row(i) for i in findings.strangest(SHOWN)]
+    columns = {"name": "name", "score": "score", "p": "p_value", "level": "level", nearest_title(findings): "nearest"}
     shown: dict[str, Callable[[Any], str]] = {"score": "{:.1f}".format, "p_value": "{:.2g}".format}
     shown["nearest"] = lambda names: str(names).partition("; ")[0]
-    kept = {title: name for title, name in columns.items() if any(str(row[name]) for row in found.first)}
-    rows = [[shown.get(name, str)(row[name]) for name in kept.values()] for row in found.first]
-    table("the most unusual first", list(kept), rows)
-    for line in found.lines():
+    filled = {title: name for title, name in columns.items() if any(str(row[name]) for row in rows)}
+    table = [[shown.get(name, str)(row[name]) for name in filled.values()] for row in rows]
+    terminal.table("the most unusual first", list(filled), table)
+    for line in lines(findings):
         print(line)

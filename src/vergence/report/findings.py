@@ -1,12 +1,23 @@
-"""What `vergence score` found, as one page: what to look at, with pictures and reasons; odd groups; copies."""
+"""What scoring found, as sentences, as a table, and as a page with pictures and reasons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from vergence.data.items import Items, batches, contexts
+from vergence.data.pixels import to_bytes
+from vergence.detection import look_at
+from vergence.detection.findings import Findings
+from vergence.detection.groups import Group
+from vergence.report.charts import thumbnail
 from vergence.report.rendering import write
+from vergence.utils.files import open_table
+from vergence.utils.names import counted
 
-__all__ = ["Group", "Shown", "write_findings"]
+__all__ = ["lines", "nearest_title", "write_page", "write_table"]
 
 SECTIONS = {
     "oddities": "The most unusual, the strangest first",
@@ -15,18 +26,86 @@ SECTIONS = {
     "leaks": "Copies or near-duplicates of items in the other source",
     "meaning": "What the numbers mean",
 }
+ODD, MEMBERS, GROUPS = 48, 12, 30  # items and groups on the page
+LEAKS = 3  # that are printed
+SIDE = 128  # pixels of a picture
+WRITTEN = 4096  # rows that are written at a time
+SCORES = "Larger scores are more anomalous; they are comparable within one table alone."
+CALIBRATED = (
+    "The p-value of an item is the share of ordinary items, which no fit has seen, that are at least as anomalous. If the items "
+    "come from where these came from, then on average at most the stated share of the flagged items is ordinary; one list can "
+    "hold more."
+)
+BY_ITSELF = (
+    "Nothing here is known to be ordinary. Each item was scored by fits that had seen neither it nor a copy of it. Its p-value "
+    "says how probable its score is if the tail of the less strange items goes on as it begins: a model, not a guarantee. The "
+    "ranking is the surest part; of a group of items that are alike it shows the strangest alone, and the group stands below."
+)
+
+
+def lines(findings: Findings, noun: str = "item") -> list[str]:
+    """Returns what to do, in sentences, the most important first; ``noun`` is what one item is called."""
+    columns = findings.columns
+    leaks = [(name, other) for name, other in zip(columns["name"], columns.get("leak", ()), strict=False) if other]
+    first = [findings.changed] if findings.changed else []
+    if "leak" in columns and not leaks:
+        first.append("no item is a copy or near-duplicate of one in the other source")
+    verdict = [_verdict(findings, noun)] if findings.total else []
+    number = {"copies of other items": "same_as", "near-duplicates of other items": "similar_to"}
+    number["copies or near-duplicates of items in the other source"] = "leak"
+    copies = {what: sum(map(bool, columns.get(column, ()))) for what, column in number.items()}
+    last = [f"{what}: {n:,}" for what, n in copies.items() if n]
+    if "leak" in columns:
+        some = ", ".join(f"{name} is {other}" for name, other in leaks[:LEAKS])
+        last.append(f"for instance {some}; {findings.leak_scope}" if some else findings.leak_scope)
+    if findings.unjudged:
+        equal = "not judged, as the run was fitted to or calibrated on equal ones"
+        last.append(f"warning: {counted(findings.unjudged, 'item')} {equal}{findings.advice}")
+    return [*first, *verdict, *(about(findings, group) for group in findings.groups), *last]
+
+
+def _verdict(findings: Findings, noun: str) -> str:
+    """Returns what was flagged and what that means; no rate where the items as a whole have changed."""
+    total, n, fdr = findings.total, findings.flagged, findings.fdr
+    void = ", but the items as a whole are unlike the calibration items, so the rate does not hold" if findings.changed else ""
+    if findings.certificate is not None:
+        return f"{counted(n, 'item')} of {total:,} flagged: {findings.certificate}{void}"
+    if n and void:
+        return f"{n:,} of {counted(total, noun)} {'is' if n == 1 else 'are'} flagged{void}"
+    if n and total == 1:
+        return f"look at 1 {noun}; it is flagged (p = {findings.columns['p_value'][0]:.2g})"
+    if n:
+        model = ", if the tail of the others goes on as it begins" if findings.calibration is None else ""
+        return f"{look_at(n, fdr, noun)}{model}"
+    return f"none of {counted(total, 'item')} is flagged at {fdr:g}: {findings.why_none}"
+
+
+def about(findings: Findings, group: Group) -> str:
+    """Returns what an odd group is, in a sentence."""
+    name, p = findings.columns["name"][group.medoid], f"p = {group.p_value:.2g}"
+    if group.distance < 1:
+        return f"{group.size:,} items like {name} are nearly the same, and no farther from the mean than a typical item ({p})"
+    return (
+        f"{group.size:,} items like {name} form a group of their own: {group.distance:.3g} times as far from the mean as a "
+        f"typical item ({p})"
+    )
+
+
+def nearest_title(findings: Findings) -> str:
+    """Returns what the items of the column ``nearest`` are."""
+    return "nearest ordinary item" if findings.calibration is None else "nearest training item"
+
+
+def write_table(path: Path, findings: Findings) -> None:
+    """Writes a ``.npz``, ``.csv`` or ``.parquet`` file, a row for each item in ``findings.columns``."""
+    with open_table(path) as table:
+        for start in range(0, len(findings.names), WRITTEN):
+            table.append({name: values[start : start + WRITTEN] for name, values in findings.columns.items()})
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One item on the page.
-
-    Attributes:
-        name: Its name.
-        picture: Data URL of a picture; empty for vectors.
-        lines: What is said about it, each in a line of its own.
-        flagged: Whether it is reported.
-    """
+class _Shown:
+    """One item on the page: its name, the data URL of a picture (empty for vectors), lines about it, whether it is flagged."""
 
     name: str
     picture: str = ""
@@ -35,52 +114,118 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Group:
+class _Together:
     """Items that belong together, with a sentence about them."""
 
     sentence: str
-    items: Sequence[Shown]
+    items: Sequence[_Shown]
 
 
-def write_findings(
-    path: Path,
-    *,
-    name: str,
-    lead: Sequence[str],
-    meaning: Sequence[str],
-    facts: Mapping[str, str],
-    oddities: Sequence[Shown],
-    groups: Sequence[Group] | None = None,
-    copies: Sequence[Group] | None = None,
-    leaks: Sequence[Group] | None = None,
-) -> Path:
+def write_page(path: Path, findings: Findings, items: Items, *, name: str, other: Items | None = None) -> Path:
     """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped.
 
     Args:
         path: File to write.
+        findings: What was found.
+        items: The items, for their pictures.
         name: Name of the items, for the title.
-        lead: Sentences that say what to do, the most important first.
-        meaning: Sentences that say what the numbers mean and what is not promised.
-        facts: Facts by their names; empty ones are left out.
-        oddities: The most unusual items, the strangest first.
-        groups: Odd groups, each with its most central item first; None leaves the section out.
-        copies: Groups of copies; None leaves the section out.
-        leaks: Items beside those of another source that are alike; None leaves the section out.
+        other: Items among which leaks were looked for, for their pictures.
 
     Returns:
         ``path``.
 
     Example:
         >>> import tempfile
-        >>> page = Path(tempfile.mkdtemp(), "scores.csv.html")
-        >>> shown = [Shown("<7>.png", lines=("p = 0.001",), flagged=True)]
-        >>> facts = {"Items": "1"}
-        >>> write_findings(page, name="mine", lead=["look at 1 item"], meaning=[], facts=facts, oddities=shown).name
-        'scores.csv.html'
-        >>> "&lt;7&gt;.png" in page.read_text(), "<7>" in page.read_text()
+        >>> from vergence.data.items import ArrayItems
+        >>> row = {"name": ["<7>"], "score": [9.0], "p_value": [0.001], "flag": [1], "level": ["z"], "reason": ["z 1 in 500"]}
+        >>> items = ArrayItems(torch.zeros(1, 3))
+        >>> page = write_page(Path(tempfile.mkdtemp(), "s.html"), Findings(row, 1, 1, calibration=500), items, name="mine")
+        >>> "&lt;7&gt;" in page.read_text(), "<7>" in page.read_text()
         (True, False)
     """
-    given = {"groups": groups, "copies": copies, "leaks": leaks}
-    sections = {key: heading for key, heading in SECTIONS.items() if given.get(key, ()) is not None}
-    values = {"lead": lead, "meaning": meaning, "facts": facts, "oddities": oddities, **given}
-    return write(path, "findings", sections, {}, title=f"Unusual items: {name}", name=name, **values)
+    names = findings.names
+    strangest, copies = findings.strangest(ODD), _copies(findings)
+    clusters = [(about(findings, group), group.members[:MEMBERS].tolist()) for group in findings.groups[:GROUPS]]
+    shown = {*strangest, *(i for _, rows in (*clusters, *copies) for i in rows)}
+    picture = _pictures(items, [names[i] for i in sorted(shown)])
+
+    def together(sentence: str, rows: Sequence[int]) -> _Together:
+        return _Together(sentence, [_Shown(names[i], picture.get(names[i], "")) for i in rows])
+
+    parts: dict[str, Sequence[Any] | None] = {"oddities": [_shown(findings, i, picture) for i in strangest]}
+    alone = findings.calibration is None
+    parts["groups"] = [together(f"{said}; the most central first", rows) for said, rows in clusters] if alone else None
+    parts["copies"] = [together(said, rows) for said, rows in copies] if alone else None
+    parts["leaks"] = None if other is None else _leaks(findings, items, other)
+    return write(
+        path,
+        "findings",
+        {key: heading for key, heading in SECTIONS.items() if parts.get(key, ()) is not None},
+        {},
+        title=f"Unusual items: {name}",
+        name=name,
+        lead=lines(findings, "picture" if len(items.shape) == 3 else "item"),
+        meaning=[BY_ITSELF if alone else CALIBRATED, SCORES],
+        facts=_facts(findings, len(items.skipped)),
+        **parts,
+    )
+
+
+def _shown(findings: Findings, i: int, picture: Mapping[str, str]) -> _Shown:
+    """Returns what the page shows of an item."""
+    row = findings.row(i)
+    said = [f"score {row['score']:.3g}, p = {row['p_value']:.2g}", str(row["reason"] or f"level {row['level']}")]
+    said += [str(row["measured"])] if row.get("measured") else []
+    said += [f"{nearest_title(findings)}: {str(row['nearest']).split('; ')[0]}"] if row.get("nearest") else []
+    said += [f"in the group of {row['group']}"] if row.get("group") else []
+    return _Shown(str(row["name"]), picture.get(str(row["name"]), ""), tuple(said), bool(row["flag"]))
+
+
+def _facts(findings: Findings, unreadable: int) -> dict[str, str]:
+    """Returns numbers by their names; the page leaves empty ones out."""
+    return {
+        "Items": f"{findings.total:,}",
+        "Flagged": f"{findings.flagged:,}",
+        "False-discovery rate": "" if findings.certificate else f"{findings.fdr:g}",
+        "Unreadable": f"{unreadable or ''}",
+        "Calibration items": "" if findings.calibration is None else f"{findings.calibration:,}",
+        "Odd groups": "" if findings.calibration is not None else str(len(findings.groups)),
+    }
+
+
+def _copies(findings: Findings) -> list[tuple[str, list[int]]]:
+    """Returns a sentence and the rows of each group of copies, the largest first."""
+    place = {name: i for i, name in enumerate(findings.columns["name"])}
+    groups: dict[tuple[tuple[str, str], str], list[int]] = {}
+    for kind, column in ((("copy", "copies"), "same_as"), (("near-duplicate", "near-duplicates"), "similar_to")):
+        for i, first in enumerate(findings.columns.get(column, ())):
+            if first:
+                groups.setdefault((kind, first), [place[first]]).append(i)
+    largest = sorted(groups.items(), key=lambda group: -len(group[1]))[:GROUPS]
+    return [(f"{len(rows) - 1:,} {kind[len(rows) > 2]} of {first}", rows[:MEMBERS]) for (kind, first), rows in largest]
+
+
+def _leaks(findings: Findings, items: Items, other: Items) -> list[_Together]:
+    """Returns the items that are in the other source, too, each beside the item there."""
+    pairs = [(name, there) for name, there in zip(findings.names, findings.columns["leak"], strict=True) if there][:GROUPS]
+    mine, theirs = _pictures(items, [name for name, _ in pairs]), _pictures(other, [there for _, there in pairs])
+    return [
+        _Together(
+            f"{name}, and {there} of the other source", [_Shown(name, mine.get(name, "")), _Shown(there, theirs.get(there, ""))]
+        )
+        for name, there in pairs
+    ]
+
+
+def _pictures(items: Items, names: Sequence[str]) -> dict[str, str]:
+    """Returns the data URL of the picture of each of some items; nothing for items that are not images."""
+    if len(items.shape) != 3:
+        return {}
+    wanted = set(names)
+    part = items.subset(torch.tensor([i for i, name in enumerate(items.names) if name in wanted], dtype=torch.int64))
+    pictures: dict[str, str] = {}
+    for rows, x in part.stream(batches(len(part), 64)):
+        given = contexts(x)
+        images = (given if given.dtype == torch.uint8 else to_bytes(given)).cpu().numpy()
+        pictures |= {part.names[row]: thumbnail(images, j, SIDE) for j, row in enumerate(rows.tolist())}
+    return pictures

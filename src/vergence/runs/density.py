@@ -10,7 +10,7 @@ import numpy as np
 
 from vergence import mixtures
 from vergence.data.tables import Pairs
-from vergence.runs.identity import of_array, of_estimator, versions
+from vergence.runs.rows import of_array, of_estimator, versions
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal
 from vergence.utils.checks import require_within

@@ -12,8 +12,7 @@ from vergence.encoders import networks
 from vergence.evaluation.uncertainty import crop_spread
 from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
-from vergence.runs.identity import of_module
-from vergence.runs.rows import Columns, by_parts, write_rows
+from vergence.runs.rows import Columns, Reading, by_parts, of_module, write_rows
 from vergence.training.config import RunConfig
 from vergence.training.records import RunMetadata
 from vergence.utils.checks import require_count
@@ -61,11 +60,10 @@ def write_embeddings(
     method: Method,
     items: Items,
     out: Path,
-    *,
+    reading: Reading,
+    recorded: dict[str, Any] | None = None,
     views: Views | None = None,
     crops: int = 0,
-    recorded: dict[str, Any] | None = None,
-    **settings: Any,
 ) -> int:
     """Writes name, z, posterior mean and variance and log-density of every item; returns the number of rows.
 
@@ -76,10 +74,10 @@ def write_embeddings(
         method: Trained method, in evaluation mode.
         items: Items to embed.
         out: ``.npz``, ``.csv`` or ``.parquet`` file.
+        reading: How items are read.
+        recorded: What else identifies the model, such as a digest of its configuration: numbers and text.
         views: Random views; adds the columns of `of_crops`.
         crops: Number of views of each item, where there are ``views``.
-        recorded: What else identifies the model, such as a digest of its configuration: numbers and text.
-        **settings: See `vergence.runs.rows.write_rows`.
     """
 
     def columns(x: Tensor) -> Columns:
@@ -93,7 +91,7 @@ def write_embeddings(
         return {**found, **by_parts(lambda part: _belief(method, objective, part), objective, method.projector(z))}
 
     job = {"job": "embed", "model": of_module(method), **({"crops": crops} if crops else {}), **(recorded or {})}
-    return write_rows(columns, items, out, job=job, **settings)
+    return write_rows(columns, items, out, job, reading)
 
 
 def _belief(method: Method, objective: DensityObjective, z: Tensor) -> Columns:

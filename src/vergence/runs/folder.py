@@ -1,38 +1,90 @@
-"""A folder judged by itself: what is unusual among its items, scattered or in clusters, without a reference and without a run."""
+"""Items judged by themselves: what is unusual among them, scattered or in clusters, without a reference and without a run.
+
+    items -> levels of features -> scores out of fold -> p-values -> groups, copies, leaks -> Findings
+
+Shapes: N items, n of them held with their levels (all, up to 50,000), L levels.
+"""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vergence.data.images import file_name
 from vergence.data.items import Items
+from vergence.data.pixels import fit as fitted
+from vergence.data.pixels import to_unit
 from vergence.data.sources import as_source, open_whole
-from vergence.detection import image_size
-from vergence.runs.findings import write_folder_page
-from vergence.runs.folder_levels import Described, FolderLevels
-from vergence.runs.identity import of_items, of_module, versions
-from vergence.runs.judging import Judged, Kept, judge
-from vergence.runs.leaks import Leaks, leaked
-from vergence.runs.scoring import overlap
+from vergence.detection import (
+    explain,
+    extremes,
+    flags,
+    image_size,
+    measure,
+    near_groups,
+    odd_groups,
+    outlying_features,
+    pixel_statistics,
+    q_values,
+    thumbnail_leaks,
+    thumbnails,
+)
+from vergence.detection.conformal import at_most
+from vergence.detection.findings import Findings
+from vergence.detection.groups import Group
+from vergence.detection.measurements import Measured
+from vergence.detection.parts.robust import deviation
+from vergence.detection.parts.thumbnails import SIDE as THUMBNAIL
+from vergence.detection.parts.thumbnails import cell_means, thumbnail_shape
+from vergence.detection.robust import SUMMARY, RobustDetector
+from vergence.encoders.dictionary import learn_dictionary
+from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.pooling import ROOT
+from vergence.report.findings import write_table
+from vergence.runs.detector import ATOMS, Levels, usable_levels
+from vergence.runs.rows import (
+    MOST_ITEMS,
+    Arrays,
+    Columns,
+    Leveled,
+    Reading,
+    collected,
+    names_of,
+    of_items,
+    of_module,
+    streamed,
+    versions,
+)
+from vergence.runs.run import Run
+from vergence.runs.score import overlap, score
+from vergence.training.calibration import FEWEST, MOST_COMPARED, digests
 from vergence.training.folder import write_skipped
 from vergence.utils import terminal
-from vergence.utils.checks import require_within
-from vergence.utils.files import require_table
-from vergence.utils.parts import keep_parts
+from vergence.utils.neighbors import nearest_rows
+from vergence.utils.parts import Parts, keep_parts
 from vergence.utils.resources import resources
 
-if TYPE_CHECKING:
-    from vergence.runs.run import Run
-
-__all__ = ["Judged", "score_folder"]
+__all__ = ["FolderLevels", "Itself", "leaked", "score_folder"]
 
 EVERY = 1024  # items of a part
 WHOLE = 0.99  # share of an image that is judged, from which on nothing is said of the rest
+TYPICAL, NEAREST = 5_000, 3  # items that are shown as nearest typical ones, of each item
+FEWEST_GROUPED = 100  # items
+LARGEST_GROUP = 0.05  # share of the items in an odd group, at most
+SIDE, PATCH = 32, 6  # of a folder's dictionary
+PATCHES, IMAGES, READ = 20_000, 1_000, 100  # that a folder's dictionary is learned from; images at a time
+COLORLESS = 1 / 512  # added to differences of channels in [0, 1], half a step of bytes
+SMALLEST = 4  # pixels a side of images whose thumbnails are compared
+KINDS = (1, 3)  # channels of images that can be compared with each other
+EQUAL = "only equal items are looked for"
+NEAR = "mirrored copies and quarter turns are found; otherwise turned and cropped copies are not looked for"
+DESCRIBED = ("measured", "thumbnail")
+Advance = Callable[[int], None]
 
 
 @resources()
@@ -40,19 +92,19 @@ def score_folder(
     source: str | Path | Items,
     out: str | Path | None = None,
     *,
-    run: "Run | None" = None,
+    run: Run | None = None,
     fdr: float = 0.1,
-    confirmed: list[str] | None = None,
+    confirmed: Sequence[str] | None = None,
     leaks_from: str | Path | Items | None = None,
     root: str | None = None,
     seed: int = 0,
     workers: int = 2,
-) -> Judged:
+) -> Findings:
     """Returns what is unusual in a folder that is judged by itself; oddities may be among the items, one by one or in clusters.
 
     No run is needed: levels are statistics of the pixels and responses to a dictionary of the folder's own patches. Each item is
-    scored by robust fits that did not see it, nor a copy of it (`vergence.runs.robust`). Given ``out``, finished parts of the
-    work are kept beside it, so that the same call after a kill goes on behind them, and a page with pictures, ``OUT.html``,
+    scored by robust fits that did not see it, nor a copy of it (`vergence.detection.robust`). Given ``out``, finished parts of
+    the work are kept beside it, so that the same call after a kill goes on behind them, and a page with pictures, ``OUT.html``,
     is written too.
 
     Args:
@@ -76,63 +128,424 @@ def score_folder(
         >>> len(found.names), found.score.shape
         (359, (359,))
     """
-    require_within("(0, 1)", fdr=fdr)
-    if out is not None:
-        require_table(Path(out))
-    items = source if isinstance(source, Items) else _items(as_source(source), run, root)
-    other = _other(leaks_from, source, run, root)
-    own = FolderLevels(items, seed) if run is None else run.levels()
-    sizes = _sizes(source, items)
-    settings: dict[str, Any] = {"workers": workers, **({} if run is None else run.where())}
-    with _kept(out, own, items, {"seed": seed, **settings}, confirmed or []) as kept:
-        shared = None if other is None else _shared(items, other, workers)
-        with terminal.late_bar("items", len(items)) as advance:
-            choices: dict[str, Any] = {"fdr": fdr, "confirmed": confirmed or [], "seed": seed}
-            found = judge(Described(own), items, advance, kept=kept, sizes=sizes, **choices, **settings)
-        if shared is not None:
-            found.leak, found.leak_scope = [shared.names.get(name, "") for name in found.names], shared.scope
-            found.notes += shared.notes
-        for note in found.notes:
-            print(f"warning: {note}", file=sys.stderr)
-        for note in (unseen := _unseen(sizes, items.shape)):
-            terminal.note(note)
-        found.notes += unseen
-        if out is not None:
-            found.write(Path(out))
-            write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
-            name = Path(source).name if isinstance(source, str | Path) else "items"
-            write_folder_page(Path(f"{out}.html"), found, items, name=name, other=other)
-    return found
+
+    def opened(given: str | Path | Items) -> Items:
+        if isinstance(given, Items):
+            return given
+        return open_whole(as_source(given), root=root) if run is None else run.items(given, root=root)
+
+    path = None if isinstance(source, Items) else Path(source)
+    if not isinstance(source, Items) and isinstance(leaks_from, str | Path) and overlap(as_source(leaks_from), as_source(source)):
+        raise ValueError(f"expected other items than those of {source}, found {leaks_from}, which overlaps it; name others")
+    items = opened(source)
+    where = {} if run is None else run.where()
+    reference = Itself(
+        None if run is None else Levels(run.method, run.folder.metadata.shape),
+        confirmed=confirmed or (),
+        other=None if leaks_from is None else opened(leaks_from),
+        sizes=None if path is None else _sizes(path, items),
+        seed=seed,
+        reading=Reading(**where, workers=workers),
+    )
+    return score(items, reference, None if out is None else Path(out), fdr=fdr, name="items" if path is None else path.name)
 
 
-@contextmanager
-def _kept(
-    out: str | Path | None, levels: nn.Module, items: Items, settings: dict[str, Any], confirmed: list[str]
-) -> Iterator[Kept]:
-    """Yields where finished parts are kept: the levels of the items that are held, and the scores of all others."""
-    if out is None:
-        yield Kept()
-        return
-    size = {name: value if isinstance(value, int | None) else str(value) for name, value in settings.items() if name != "workers"}
-    job = {"job": "folder", "model": of_module(levels), **size, **versions(), "source": of_items(items)}
-    path = Path(out)
-    with (
-        keep_parts(path, {**job, "step": "levels"}, every=EVERY) as first,
-        keep_parts(
-            path.with_name(f"{path.name}.others"), {**job, "step": "others", "confirmed": "\n".join(confirmed)}, every=EVERY
-        ) as second,
-    ):
-        yield Kept(first, second)
+@dataclass(frozen=True)
+class Itself:
+    """The items themselves as their reference: nothing is known to be typical.
+
+    Attributes:
+        levels: Levels of features of a batch, such as those of a run; None for `FolderLevels`.
+        confirmed: Names of items that are known to be odd, which no fit sees.
+        other: Items among which copies and near-duplicates of the items are looked for.
+        sizes: Heights and widths (N, 2) of the images' files; those of the items by default.
+        seed: Seed of the folds and of the dictionary.
+        reading: How items are read.
+    """
+
+    levels: Levels | None = None
+    confirmed: Sequence[str] = ()
+    other: Items | None = None
+    sizes: np.ndarray | None = None
+    seed: int = 0
+    reading: Reading = field(default_factory=Reading)
+
+    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
+        """Returns what is unusual among items, and writes their table where ``out`` is given."""
+        levels = FolderLevels(items, self.seed) if self.levels is None else self.levels
+        with self._kept(items, levels, out) as (of_levels, of_others):
+            leaks = None if self.other is None else leaked(items, self.other, self.reading.workers)
+            with terminal.late_bar("items", len(items)) as advance:
+                held = self._held(items, levels, of_levels, advance)
+                robust, each = _scored(held, self._confirmed(items, held), self.seed)
+                others = self._others(items, levels, held, robust, of_others, advance)
+            findings = _judged(items, held, robust, each, others, fdr)
+            if leaks is not None:
+                leak = [leaks.names.get(name, "") for name in findings.names]
+                notes = [*findings.notes, *leaks.notes]
+                findings = replace(findings, columns={**findings.columns, "leak": leak}, leak_scope=leaks.scope, notes=notes)
+            for note in findings.notes:
+                print(f"warning: {note}", file=sys.stderr)
+            for note in (unseen := [] if self.sizes is None else _unseen(self.sizes, items.shape)):
+                terminal.note(note)
+            if out is not None:
+                write_table(out, findings)
+                write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
+        return replace(findings, notes=[*findings.notes, *unseen])
+
+    @contextmanager
+    def _kept(self, items: Items, levels: nn.Module, out: Path | None) -> Iterator[tuple[Parts | None, Parts | None]]:
+        """Yields where finished parts are kept: the levels of the items that are held, and the scores of all others."""
+        if out is None:
+            yield None, None
+            return
+        job = {"job": "folder", "model": of_module(levels), "seed": self.seed, **self.reading.job(), **versions()}
+        job["source"] = of_items(items)
+        confirmed = {"confirmed": "\n".join(self.confirmed)}
+        second = out.with_name(f"{out.name}.others")
+        with (
+            keep_parts(out, {**job, "step": "levels"}, every=EVERY) as of_levels,
+            keep_parts(second, {**job, "step": "others", **confirmed}, every=EVERY) as of_others,
+        ):
+            yield of_levels, of_others
+
+    def _held(self, items: Items, levels: Leveled, kept: Parts | None, advance: Advance) -> "_Held":
+        """Returns the items whose levels are held, with what describes them."""
+        given = collected(_Described(levels), items, self.reading, advance, kept)
+        if len(given.index) < FEWEST:
+            raise ValueError(f"expected at least {FEWEST} items to judge a folder by itself, found {len(given.index)}; give more")
+        measured, thumbnail = (given.levels.pop(name, None) for name in DESCRIBED)
+        if self.sizes is not None and measured is not None:
+            measured = np.concatenate([measured[:, :-2], self.sizes[given.index.numpy()]], 1)
+        usable, notes = usable_levels(given.levels)
+        alike = _alike(thumbnail, given.digests, items.shape, self.reading.size)
+        return _Held(given.index, given.digests, given.levels, usable, alike, thumbnail, measured, notes)
+
+    def _confirmed(self, items: Items, held: "_Held") -> np.ndarray:
+        """Returns which of the items that are held a person confirmed to be odd, (n,) bool."""
+        if others := sorted(set(self.confirmed).difference(items.names if self.confirmed else ())):
+            others_are = f"{len(others)} others (first: {others[0]})"
+            raise ValueError(f"expected names of items of the folder, found {others_are}; correct them")
+        return np.isin(np.asarray(names_of(items, held.index)), np.asarray(self.confirmed, dtype=np.str_))
+
+    def _others(
+        self, items: Items, levels: Leveled, held: "_Held", robust: RobustDetector, kept: Parts | None, advance: Advance
+    ) -> Arrays:
+        """Returns index, digests and scores of the items that are not held; nothing where there are none."""
+        if len(items) <= MOST_ITEMS and len(held.index) == len(items):
+            return {}
+        rest = np.setdiff1d(np.arange(len(items)), held.index.numpy())
+
+        def columns(x: Tensor) -> Columns:
+            return {"digest": digests(x), "each": robust.contributions({name: f.cpu().numpy() for name, f in levels(x).items()})}
+
+        scored = streamed(columns, items, torch.from_numpy(rest), self.reading, advance, kept)
+        return scored if len(scored.get("index", ())) else {}
 
 
-def _sizes(source: str | Path | Items, items: Items) -> np.ndarray | None:
+@dataclass(frozen=True)
+class _Held:
+    """Items whose levels are held, (n,), in the order in which they were read.
+
+    Attributes:
+        index: Their index.
+        digests: Digests of their content.
+        levels: Features of all levels.
+        usable: Features of the levels that tell items apart.
+        alike: Label that equal items share, and near-duplicates of images.
+        thumbnail: Thumbnails (n, P) of images in [0, 1]; None of others.
+        measured: Table (n, 7) of `Measured`; None of others.
+        notes: Which levels were left out.
+    """
+
+    index: Tensor
+    digests: np.ndarray
+    levels: Arrays
+    usable: Arrays
+    alike: np.ndarray
+    thumbnail: np.ndarray | None
+    measured: np.ndarray | None
+    notes: list[str]
+
+
+class _Described:
+    """Levels of a batch, and of images ``measured`` (`vergence.detection.measure`) and ``thumbnail`` (at most 16 x 16 means)."""
+
+    def __init__(self, levels: Leveled) -> None:
+        self.levels = levels
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        levels = self.levels(x)
+        if x.ndim != 4 or x.shape[1] not in KINDS or min(x.shape[2:]) < SMALLEST:
+            return levels
+        table = torch.from_numpy(measure(x).table) if len(x) else torch.zeros(0, 7)
+        return {**levels, "measured": table.float(), "thumbnail": cell_means(to_unit(x, torch.float32)).flatten(1)}
+
+    def widths(self) -> dict[str, int]:
+        return {**self.levels.widths(), "thumbnail": 3 * THUMBNAIL**2}
+
+
+def _judged(items: Items, held: _Held, robust: RobustDetector, each: np.ndarray, others: Arrays, fdr: float) -> Findings:
+    """Returns what is unusual among items by the scores of their levels.
+
+    Args:
+        items: The items.
+        held: Those whose levels are held.
+        robust: The fits.
+        each: Scores (n, L) of the items that are held.
+        others: ``index``, ``digest`` and ``each`` of all others; empty where there are none.
+        fdr: False-discovery rate of the flags.
+    """
+    index, marks = held.index, held.digests
+    if others:
+        index, marks = torch.cat([index, torch.from_numpy(others["index"])]), np.concatenate([marks, others["digest"]])
+        each = np.concatenate([each, others["each"]])
+    order = index.argsort().numpy()  # place of each item among those that are held, which come first, and all others
+    names, each = names_of(items, index[order]), each[order]
+    score, notes = each.max(1), list(held.notes)
+    if (n := len(held.index)) < len(order):
+        among = f"{n:,} of {len(order):,} items"
+        notes.append(f"odd groups are not looked for, and near-duplicates only among {among}: more are not held")
+    p = robust.p_values(score)
+    q, groups = q_values(p), _groups(held, order)
+    flag = at_most(q, fdr)
+    same, near = _first_of(marks[order], names), _near(held.alike, names, order)
+    columns = {
+        "name": names,
+        "score": score,
+        "p_value": p,
+        "q_value": q,
+        "flag": flag.astype(np.uint8),
+        "level": np.asarray(robust.levels_)[each.argmax(1)].tolist(),
+        "nearest": _nearest(held, names, score, order, p <= fdr),
+        "reason": _reasons(held, robust, each, order, p <= fdr),
+        "measured": _measured(held.measured, order),
+        "group": _memberships(groups, names),
+        "same_as": same,
+        "similar_to": ["" if equal else first for equal, first in zip(same, near, strict=True)],
+    }
+    why = "without a reference odd items cannot be told from the tail of the others; the order is still the one to look in"
+    return Findings(
+        columns=columns,
+        total=len(names),
+        flagged=int(flag.sum()),
+        fdr=fdr,
+        why_none=f"the smallest q-value is {q.min():.2g}; {why}",
+        groups=groups,
+        notes=notes,
+    )
+
+
+def _alike(thumbnail: np.ndarray | None, marks: np.ndarray, shape: tuple[int, ...], size: int | None) -> np.ndarray:
+    """Returns a label for each item that equal ones share, and near-duplicates of images (`vergence.detection.near_groups`).
+
+    Thumbnails are rows of numbers in [0, 1], each of an image of ``shape`` that is cropped to ``size`` where one is given.
+    """
+    if thumbnail is None:
+        return np.unique(marks, return_inverse=True)[1]
+    cropped = (shape[0], *(min(side, size or side) for side in shape[1:]))
+    x = torch.from_numpy(thumbnail).reshape(-1, *thumbnail_shape(cropped))
+    return np.asarray(near_groups((255 * x).round().clamp(0, 255).byte(), marks, turned=True))
+
+
+def _near(alike: np.ndarray, names: list[str], order: np.ndarray) -> list[str]:
+    """Returns the name of the first item that is alike; empty for those without one, and for items that are not held."""
+    whole = np.concatenate([alike, alike.max() + 1 + np.arange(len(order) - len(alike))])
+    return _first_of(whole[order], names)
+
+
+def _scored(held: _Held, confirmed: np.ndarray, seed: int) -> tuple[RobustDetector, np.ndarray]:
+    """Returns the fits to the items that are not confirmed to be odd, one of each content, and the scores (n, L) of all."""
+    rest = np.flatnonzero(~confirmed)
+    first, copy = np.unique(held.digests[rest], return_index=True, return_inverse=True)[1:]
+    rows = np.sort(rest[first])
+    groups = np.unique(held.alike[rows], return_inverse=True)[1]
+    if len(np.unique(groups)) < FEWEST:
+        raise ValueError(f"expected at least {FEWEST} different items, found {len(np.unique(groups))}; give more")
+    robust = RobustDetector(seed).fit({name: f[rows] for name, f in held.usable.items()}, groups)
+    each = np.empty((len(confirmed), len(robust.levels_)))
+    each[rest] = robust.contributions_[np.searchsorted(rows, rest[first])[copy]]
+    if confirmed.any():
+        each[confirmed] = robust.contributions({name: f[confirmed] for name, f in held.usable.items()})
+    return robust, each
+
+
+def _nearest(held: _Held, names: list[str], score: np.ndarray, order: np.ndarray, unusual: np.ndarray) -> list[str]:
+    """Returns the names of the most similar typical items of each unusual one, separated by ``; ``.
+
+    Args:
+        held: Items whose levels are held.
+        names: Names of all items, in their order.
+        score: Scores of all items, in their order.
+        order: Place of each item among those that are held, which come first, and all others.
+        unusual: Which items to answer for.
+    """
+    x = np.concatenate(list(held.levels.values()), 1, dtype=np.float32)
+    x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-6)
+    inside = np.flatnonzero(order < len(x))
+    typical = inside[score[inside] <= np.median(score)][:TYPICAL]
+    near = [""] * len(names)
+    rows = inside[unusual[inside]]
+    if len(rows) and len(typical):
+        a, b = (nn.functional.normalize(torch.from_numpy(x[order[which]]), dim=1) for which in (rows, typical))
+        best = nearest_rows(b, a, min(NEAREST, len(typical)), directions=True)
+        for i, similar in zip(rows.tolist(), best.tolist(), strict=True):
+            near[i] = "; ".join(names[typical[j]] for j in similar)
+    return near
+
+
+def _reasons(held: _Held, robust: RobustDetector, each: np.ndarray, order: np.ndarray, unusual: np.ndarray) -> list[str]:
+    """Returns why each unusual item is so: levels, measurements of images, features of vectors; empty for the others.
+
+    Args:
+        held: Items whose levels are held.
+        robust: The fits.
+        each: Scores (N, L) of the levels, of all items in their order.
+        order: Place of each item among those that are held, which come first, and all others.
+        unusual: Which items to answer for, (N,) bool.
+    """
+    rows = np.flatnonzero(unusual)
+    p = np.stack([robust.p_values(each[:, i], level=i)[rows] for i in range(each.shape[1])], 1)
+    words: dict[int, tuple[str, ...]] = {}
+    inside = rows[order[rows] < len(held.index)]
+    if len(inside) and held.measured is not None:
+        table = held.measured.astype(np.float64)
+        columns = (f.name for f in fields(Measured) if f.name not in ("height", "width"))  # `measured` names odd ones
+        typical = dict(zip(columns, table.T, strict=False))
+        given = {name: values[order[inside]] for name, values in typical.items()}
+        words = dict(zip(inside.tolist(), extremes(given, typical), strict=True))
+    elif len(inside) and set(held.levels) == {"inputs"}:
+        x = held.levels["inputs"]
+        words = dict(zip(inside.tolist(), outlying_features(x[order[inside]], x), strict=True))
+    texts = explain(robust.levels_, p, len(each), [words.get(i, ()) for i in rows.tolist()])
+    reason = [""] * len(each)
+    for i, text in zip(rows.tolist(), texts, strict=True):
+        reason[i] = text
+    return reason
+
+
+def _groups(held: _Held, order: np.ndarray) -> list[Group]:
+    """Returns the odd groups of images, by their thumbnails, or of vectors; none for few items, or more than are held.
+
+    Near-duplicates count as one item, so that they alone are no group, and are members of the same one.
+    """
+    vectors = _of_one_unit(held.usable["inputs"]) if "inputs" in held.usable else None
+    x = vectors if held.thumbnail is None else held.thumbnail
+    if x is None or len(x) < len(order):
+        return []
+    first, label = np.unique(held.alike[order], return_index=True, return_inverse=True)[1:]
+    chosen = np.sort(first)
+    if len(chosen) < FEWEST_GROUPED or not x.size or not np.ptp(x[order][chosen]):
+        return []
+    largest = min(0.5, LARGEST_GROUP * len(x) / len(chosen))  # of what is searched
+    groups: list[Group] = odd_groups(x[order][chosen], largest=largest)
+    return [replace(group, members=_with_copies(chosen[group.members], label)) for group in groups]
+
+
+def _with_copies(members: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Returns items and all others that share a label with one of them, those of the first item first."""
+    return np.concatenate([[i, *np.setdiff1d(np.flatnonzero(label == label[i]), [i])] for i in members.tolist()])
+
+
+def _of_one_unit(x: np.ndarray) -> np.ndarray:
+    """Returns features (N, D) in units of their robust deviations, without constant ones."""
+    varies = np.ptp(x, axis=0) > 0
+    x = x[:, varies] - np.median(x[:, varies], 0)
+    return np.asarray(x / deviation(x))
+
+
+def _memberships(groups: list[Group], names: list[str]) -> list[str]:
+    texts = [""] * len(names)
+    for group in groups:
+        for i in group.members.tolist():
+            texts[i] = names[group.medoid]
+    return texts
+
+
+def _measured(table: np.ndarray | None, order: np.ndarray) -> list[str]:
+    """Returns the names of the rare plain properties of each item, separated by ``, ``; those that are held alone have any."""
+    texts = [""] * len(order)
+    if table is not None:
+        named = flags(Measured(*table.astype(np.float64).T))
+        for i, row in enumerate(order.tolist()):
+            texts[i] = ", ".join(name for name, has in named.items() if row < len(table) and has[row])
+    return texts
+
+
+def _first_of(labels: np.ndarray, names: list[str]) -> list[str]:
+    """Returns the name of the first item of equal label; empty for items without one before them."""
+    _, first, group = np.unique(labels, return_index=True, return_inverse=True)
+    return ["" if i == j else names[j] for i, j in enumerate(first[group].tolist())]
+
+
+class FolderLevels(nn.Module):
+    """Items (B, ...) -> level by name, each (B, D), without an encoder: ``pixels``, ``summary``, ``patches``, or ``inputs``.
+
+    ``pixels`` are `vergence.detection.pixel_statistics`; ``summary`` are those of the whole image and, of color images, the
+    logarithms of the channels' differences, few numbers that some hundred items suffice for. ``patches`` are responses of images,
+    resized to 32 pixels, to a dictionary of 128 patches of the same folder, averaged over positions
+    (`vergence.encoders.patch_maps`). They are plain averages, without the root that encoders take, which would hide images of
+    many and strong edges, such as noise.
+
+    Args:
+        items: Items that the dictionary is learned from; at most 1,000 of them are read.
+        seed: Seed of their choice.
+    """
+
+    def __init__(self, items: Items, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = tuple(items.shape)
+        self.maps: PatchMaps | None = None
+        if len(self.shape) == 3 and min(self.shape[1:]) >= PATCH:
+            self.maps = _dictionary(items, seed)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns the levels of a batch of items."""
+        if len(self.shape) == 1:
+            return {"inputs": x.float()}
+        if min(self.shape[1:]) < 2:
+            return {"inputs": to_unit(x, torch.float32).flatten(1)}
+        levels = {"pixels": pixel_statistics(x), SUMMARY: _summary(x)}
+        if self.maps is not None:
+            levels["patches"] = self.maps(to_unit(x, torch.float32)) ** ROOT
+        return levels
+
+    @torch.no_grad()
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level."""
+        return {name: f.shape[1] for name, f in self(torch.zeros(1, *self.shape)).items()}
+
+
+def _summary(x: Tensor) -> Tensor:
+    """Returns statistics of whole images: color, contrast, sharpness, noise; (B, 28) of color images, (B, 14) of gray ones."""
+    statistics = [pixel_statistics(x, grid=1)]
+    if x.shape[1] == 3:
+        light = to_unit(x, torch.float32)
+        statistics.append(((light - light.roll(1, 1)).abs().mean((2, 3)) + COLORLESS).log().to(statistics[0]))
+    return torch.cat(statistics, 1)
+
+
+@torch.no_grad()
+def _dictionary(items: Items, seed: int) -> PatchMaps | None:
+    """Returns the responses to patches of some items; None where they have too few different patches."""
+    maps = PatchMaps(items.shape[0], PatchSettings(atoms=ATOMS, patch=PATCH, side=SIDE, pool=1))
+    chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:IMAGES].sort().values
+    stream = items.subset(chosen).stream(torch.arange(len(chosen)).split(READ))
+    try:
+        maps.set(*learn_dictionary(sampled_patches((x for _, x in stream), maps, n=PATCHES, seed=seed), ATOMS))
+    except ValueError:  # nothing could be read, or nearly all patches are equal: the level would say nothing
+        return None
+    return maps
+
+
+def _sizes(source: Path, items: Items) -> np.ndarray | None:
     """Returns heights and widths (N, 2) of the files of a folder of images, which items may be resized from; None for others."""
-    if isinstance(source, Items) or len(items.shape) != 3 or not Path(source).is_dir():
+    if len(items.shape) != 3 or not source.is_dir():
         return None
     rows = []
     for name in items.names:
         try:
-            rows.append(image_size(Path(source) / file_name(name)))
+            rows.append(image_size(source / file_name(name)))
         except ValueError:  # it cannot be read, which is listed elsewhere
             rows.append(items.shape[1:])
     return np.array(rows)
@@ -162,20 +575,94 @@ def _unseen(sizes: np.ndarray | None, shape: tuple[int, ...]) -> list[str]:
     ]
 
 
-def _other(given: str | Path | Items | None, source: str | Path | Items, run: "Run | None", root: str | None) -> Items | None:
-    """Returns the items among which leaks are looked for; None without any."""
-    if given is None or isinstance(given, Items):
-        return given
-    if not isinstance(source, Items) and overlap(as_source(given), as_source(source)):
-        raise ValueError(f"expected other items than those of {source}, found {given}, which overlaps it; name another source")
-    return _items(as_source(given), run, root)
+@dataclass(frozen=True)
+class _Leaks:
+    """What two sources share.
+
+    Attributes:
+        names: Name in the other source, by the name of the item that equals it or nearly so.
+        scope: Which copies were looked for.
+        notes: What was not compared.
+    """
+
+    names: dict[str, str]
+    scope: str
+    notes: tuple[str, ...] = ()
 
 
-def _shared(items: Items, other: Items, workers: int) -> Leaks:
-    """Returns what two sources share, with a bar."""
+def leaked(items: Items, other: Items, workers: int = 0) -> _Leaks:
+    """Returns the items of which another source has a copy or a near-duplicate.
+
+    Images of the other source are brought to the shape of the items, both to gray where one is, and compared by thumbnails, as
+    they are, mirrored and turned (`vergence.detection.thumbnail_leaks`). Among vectors, images of less than 4 pixels a side, and
+    sources of more than 100,000 images, equal items alone are found.
+
+    Args:
+        items: Items (N) that may have leaked.
+        other: The other source, for instance training items.
+        workers: Processes that decode images.
+
+    Raises:
+        ValueError: The items of the two sources are of different kinds or widths.
+
+    Example:
+        >>> from vergence.data.items import ArrayItems
+        >>> leaked(ArrayItems(torch.eye(3)[1:]), ArrayItems(torch.eye(3)[:2])).names
+        {'0': '1'}
+    """
+    shape = _common_shape(items.shape, other.shape)
+    images = len(shape) == 3 and shape[0] in KINDS
+    compared = images and min(shape[1:]) >= SMALLEST and max(len(items), len(other)) <= MOST_COMPARED
+
+    def columns(x: Tensor) -> Columns:
+        x = fitted(x, shape) if tuple(x.shape[1:]) != shape else x
+        small = {"thumbnail": thumbnails(x).cpu().numpy()} if compared else {}
+        return {"digest": digests(x), **small}
+
     with terminal.late_bar("copies", len(items) + len(other)) as advance:
-        return leaked(items, other, advance, workers=workers)
+        reading = Reading(workers=workers)
+        a, b = (streamed(columns, source, torch.arange(len(source)), reading, advance) for source in (other, items))
+    scope = NEAR if compared else EQUAL
+    notes = [f"{len(other.skipped):,} of {len(other):,} other items cannot be read, and were not compared"] * bool(other.skipped)
+    if not len(a.get("index", ())) or not len(b.get("index", ())):
+        return _Leaks({}, scope, tuple(notes))
+    pairs = _equal(a["digest"], b["digest"])
+    if compared:
+        near, note = _nearly_equal(a["thumbnail"], b["thumbnail"], np.setdiff1d(np.arange(len(b["index"])), pairs[:, 1]))
+        pairs, notes = np.concatenate([pairs, near]), [*notes, *note]
+    elif images:
+        notes.append(
+            f"only equal images were looked for in both sources: images are below {SMALLEST} pixels a side, or one source has "
+            f"more than {MOST_COMPARED:,}"
+        )
+    names = {items.names[b["index"][j]]: other.names[a["index"][i]] for i, j in reversed(pairs.tolist())}  # the most similar one
+    return _Leaks(names, scope, tuple(notes))
 
 
-def _items(source: str, run: "Run | None", root: str | None) -> Items:
-    return open_whole(source, root=root) if run is None else run.items(source, root=root)
+def _common_shape(mine: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape that items of two sources are compared in: the first one's, gray where one source is."""
+    if len(mine) == len(other) == 3 and mine[0] in KINDS and other[0] in KINDS:
+        return (min(mine[0], other[0]), *mine[1:])
+    if mine != other:
+        raise ValueError(f"expected two sources of one kind, found items of shape {mine} and {other}; name another")
+    return mine
+
+
+def _nearly_equal(a: np.ndarray, b: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns the pairs (P, 2) of near-duplicates between thumbnails a and those of b that ``rest`` names, and notes."""
+    none = np.zeros((0, 2), dtype=np.int64)
+    if not len(rest):
+        return none, []
+    try:
+        pairs = thumbnail_leaks(torch.from_numpy(a), torch.from_numpy(b[rest]), turned=True).pairs
+    except ValueError as error:
+        return none, [f"near-duplicates in both sources were not looked for: {error}"]
+    return np.stack([pairs[:, 0], rest[pairs[:, 1]]], 1), []
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns for each entry of b that is among those of a the pair of its first place there and its own, (P, 2)."""
+    values, first = np.unique(a, return_index=True)
+    place = np.minimum(np.searchsorted(values, b), len(values) - 1)
+    mine = np.flatnonzero(values[place] == b)
+    return np.stack([first[place[mine]], mine], 1)

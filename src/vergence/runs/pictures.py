@@ -13,7 +13,7 @@ from vergence.data.items import Items, PairItems, batches, contexts
 from vergence.data.pixels import center_crop, resize, to_unit
 from vergence.evaluation import features
 from vergence.methods.paired import Side
-from vergence.runs.fitting import training_items
+from vergence.runs.detector import opened
 from vergence.runs.run import Images, Run
 from vergence.utils.files import explained, replacing, require_parent
 
@@ -41,7 +41,7 @@ def picture_shape(run: Run) -> tuple[int, int, int]:
 
 def targets(run: Run) -> Items:
     """Returns the items that the run's encoder was trained on; of pairs, the targets."""
-    items = training_items(run.folder)
+    items = opened(run.folder).train
     return items.target if isinstance(items, PairItems) else items
 
 

@@ -1,26 +1,87 @@
-"""Items in, rows out: what the verbs that write one row an item share. Memory does not grow with the number of items."""
+"""Items in, rows out, in bounded memory: what the verbs share that compute something of every item.
 
-from collections.abc import Callable, Iterator, Mapping
+A job that is stopped goes on behind its finished parts (`vergence.utils.parts`); digests of the model and of the
+items tell which parts are its own.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vergence.data.items import Items, Skipped
+from vergence.data.images import ImageFiles, file_name
+from vergence.data.items import Array, ArrayItems, Items, PairItems, Skipped
 from vergence.densities.gaussian import GaussianMixture
 from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
-from vergence.runs.identity import of_items, versions
+from vergence.training.calibration import digests
 from vergence.training.folder import write_skipped
-from vergence.utils.files import Column, require_table
-from vergence.utils.parts import Derived, open_parts
+from vergence.utils.files import require_table
+from vergence.utils.parts import Derived, Parts, open_parts
 from vergence.utils.terminal import bar
+from vergence.utils.version import __version__
 
-__all__ = ["Columns", "by_parts", "parts", "stream", "write_rows"]
+__all__ = [
+    "Columns",
+    "Reading",
+    "by_parts",
+    "collected",
+    "of_array",
+    "of_estimator",
+    "of_items",
+    "of_module",
+    "parts",
+    "sample",
+    "stream",
+    "versions",
+    "write_rows",
+]
 
 MAX_NUMBERS = 1 << 24  # numbers of a mixture's density, held at a time
+MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held, sampled at random
+BLOCK = 16 << 20  # bytes of an array that are read at a time
+LEVEL = "level "  # before the name of a level, among columns
 Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How items are read.
+
+    Attributes:
+        size: Side of the central crop, in pixels; None for none.
+        device: Device of what is computed of them.
+        batch_size: Items at a time.
+        workers: Processes that decode images.
+    """
+
+    size: int | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    batch_size: int = 256
+    workers: int = 0
+
+    def job(self) -> dict[str, Any]:
+        """Returns what determines the rows, by which a job recognizes its parts."""
+        return {"size": self.size, "device": self.device.type, "batch_size": self.batch_size}
+
+
+class Leveled(Protocol):
+    """What computes the levels of features of a batch of items."""
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns features (B, D) by level."""
+
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level."""
 
 
 def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) -> tuple[Tensor, ...]:
@@ -43,44 +104,44 @@ def by_parts(function: Callable[[Tensor], Columns], objective: Objective | Densi
     return {name: torch.cat([part[name] for part in columns]) for name in columns[0]}
 
 
-def stream(
-    function: Callable[[Tensor], Columns],
-    items: Items,
-    *,
-    size: int | None,
-    device: torch.device,
-    batch_size: int = 256,
-    workers: int = 0,
-) -> Iterator[tuple[Tensor, Columns]]:
-    """Yields (index, columns) of each batch of items; samples have the same noise in every batch.
-
-    Args:
-        function: Columns of a batch of items (B, ...).
-        items: Items to read; see `vergence.evaluation.features.stream` for this and what follows.
-        size: Side of the central crop, in pixels; None for none.
-        device: Device of the function.
-        batch_size: Items at a time.
-        workers: Processes that decode images.
-    """
+def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading) -> Iterator[tuple[Tensor, Columns]]:
+    """Yields (index, columns) of each batch of items; samples have the same noise in every batch."""
 
     def repeatable(x: Tensor) -> Columns:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return function(x)
 
-    return features.stream(repeatable, items, size=size, device=device, batch_size=batch_size, workers=workers)
+    return features.stream(repeatable, items, **vars(reading))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Index and columns of the items of a batch that could be read, its number of items, and name and reason of the others."""
+
+    index: Tensor
+    columns: Columns
+    items: int
+    skipped: list[tuple[str, str]]
+
+
+def _batches(function: Callable[[Tensor], Columns], items: Items, chosen: Tensor, reading: Reading) -> Iterator[_Batch]:
+    """Yields what a function gives of each batch of the items of an index."""
+    part = items.subset(chosen)
+    seen = len(part.skipped)
+    starts = range(0, len(part), reading.batch_size)
+    for start, (index, columns) in zip(starts, stream(function, part, reading), strict=True):
+        new, seen = part.skipped[seen:], len(part.skipped)
+        n = min(reading.batch_size, len(part) - start)
+        yield _Batch(chosen[index], columns, n, [(skipped.name, skipped.reason) for skipped in new])
 
 
 def write_rows(
     function: Callable[[Tensor], Columns],
     items: Items,
     out: Path,
-    *,
     job: Mapping[str, Any],
-    size: int | None,
-    device: torch.device,
-    batch_size: int = 256,
-    workers: int = 2,
+    reading: Reading,
     derived: Derived | None = None,
 ) -> int:
     """Writes the name and the columns of every item to a ``.npz``, ``.csv`` or ``.parquet`` file; returns the number of rows.
@@ -92,49 +153,208 @@ def write_rows(
         function: Columns of a batch of items (B, ...).
         items: Items to read.
         out: File to write.
-        job: What determines the rows beside the items and the settings below: the verb and the model.
-        size: See `stream` for this and what follows.
-        device: Device of the function.
-        batch_size: Items at a time.
-        workers: Processes that decode images.
+        job: What determines the rows beside the items and how they are read: the verb and the model.
+        reading: How items are read.
         derived: Columns that are computed when all rows are there.
 
     Raises:
         ValueError: No item could be read, the file cannot be written, or another process writes it.
     """
     require_table(out)  # before the items are read for their digest
-    settings = {"size": size, "device": device.type, "batch_size": batch_size}
-    with open_parts(out, {**job, **settings, **versions(), "source": of_items(items)}, derived=derived) as kept:
-        repeated = [(one.name, one.reason) for one in items.skipped]
+    with open_parts(out, {**job, **reading.job(), **versions(), "source": of_items(items)}, derived=derived) as kept:
+        repeated = [(skipped.name, skipped.reason) for skipped in items.skipped]
         with bar(out.name, len(items)) as advance:
             advance(kept.done)
-            for names, columns, n, skipped in _batches(function, items, kept.done, size, device, batch_size, workers):
-                kept.append({"name": names, **columns}, n, skipped)
-                advance(len(names))
+            for batch in _batches(function, items, torch.arange(kept.done, len(items)), reading):
+                arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in batch.columns.items()}
+                kept.append({"name": names_of(items, batch.index), **arrays}, batch.items, batch.skipped)
+                advance(len(batch.index))
         listed = list(dict.fromkeys(repeated + kept.skipped))
         if not kept.rows:
             kept.clear()
             raise ValueError(f"none of the {len(items)} items could be read; the first, {listed[0][0]}: {listed[0][1]}")
-        items.skipped = [Skipped(*one) for one in listed]
+        items.skipped = [Skipped(*pair) for pair in listed]
         write_skipped(out.with_name(f"{out.name}.skipped.csv"), items.skipped)
         return kept.rows
 
 
-def _batches(
+def names_of(items: Items, index: Tensor) -> list[str]:
+    """Returns the names of the items of an index."""
+    return [items.names[i] for i in index.tolist()]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Levels of some items.
+
+    Attributes:
+        levels: Features (N, D) by level.
+        index: Index (N,) of the items that could be read.
+        digests: Digest (N,) of each item's content, uint64.
+    """
+
+    levels: Arrays
+    index: Tensor
+    digests: np.ndarray
+
+
+def collected(
+    levels: Leveled,
+    items: Items,
+    reading: Reading,
+    advance: Callable[[int], None] = lambda n: None,
+    kept: Parts | None = None,
+    most: int = MOST_ITEMS,
+) -> Collected:
+    """Returns the levels of all items, or of a sample of at most ``most`` where there are more.
+
+    Args:
+        levels: The levels of a batch.
+        items: Items to read.
+        reading: How they are read.
+        advance: Called with the number of items of each batch.
+        kept: Parts that the levels are kept in, and taken from where an earlier call left some.
+        most: Largest number of items; fewer where they would take more than 256 MiB.
+
+    Raises:
+        ValueError: None of the items could be read.
+    """
+    chosen = sample(len(items), max(1, min(most, MOST_BYTES // (4 * sum(levels.widths().values())))))
+
+    def columns(x: Tensor) -> Columns:
+        return {"digest": digests(x), **{LEVEL + name: f.cpu().numpy() for name, f in levels(x).items()}}
+
+    found = streamed(columns, items, chosen, reading, advance, kept)
+    if not len(found.get("index", ())):
+        raise ValueError(f"none of the {len(items)} items could be read; give others")
+    of_levels = {name.removeprefix(LEVEL): f for name, f in found.items() if name.startswith(LEVEL)}
+    return Collected(of_levels, torch.from_numpy(found["index"]), found["digest"])
+
+
+def streamed(
     function: Callable[[Tensor], Columns],
     items: Items,
-    start: int,
-    size: int | None,
-    device: torch.device,
-    batch_size: int,
-    workers: int,
-) -> Iterator[tuple[list[str], dict[str, Column], int, list[tuple[str, str]]]]:
-    """Yields names, columns, number of items, and name and reason of those skipped, of each batch from an item on."""
-    rest = items.subset(torch.arange(start, len(items)))
-    seen = len(rest.skipped)
-    batches = stream(function, rest, size=size, device=device, batch_size=batch_size, workers=workers)
-    for first, (index, columns) in zip(range(0, len(rest), batch_size), batches, strict=True):
-        names = [rest.names[i] for i in index.tolist()]
-        arrays = {name: v.float().cpu().numpy() if isinstance(v, Tensor) else v for name, v in columns.items()}
-        new, seen = rest.skipped[seen:], len(rest.skipped)
-        yield names, arrays, min(batch_size, len(rest) - first), [(one.name, one.reason) for one in new]
+    chosen: Tensor,
+    reading: Reading,
+    advance: Callable[[int], None],
+    kept: Parts | None = None,
+) -> Arrays:
+    """Returns the columns that a function gives of the batches of some items, and ``index``, the index of each of these.
+
+    Args:
+        function: Arrays of a batch of items (B, ...), each (B, ...).
+        items: Items to read; those that cannot be read are listed in ``items.skipped``.
+        chosen: Index of the items to read, (M,).
+        reading: How they are read.
+        advance: Called with the number of items of each batch.
+        kept: Parts that the columns are kept in, and taken from where an earlier call left some.
+    """
+    start = 0 if kept is None else kept.done
+    advance(start)
+    rows: list[Arrays] = []
+    skipped: list[tuple[str, str]] = []
+    for batch in _batches(function, items, chosen[start:], reading):
+        whole = {"index": batch.index.numpy(), **batch.columns}
+        if kept is None:
+            rows.append(whole)
+            skipped += batch.skipped
+        else:
+            kept.append(whole, batch.items, batch.skipped)
+        advance(len(batch.index))
+    listed = [Skipped(*pair) for pair in (skipped if kept is None else kept.skipped)]
+    items.skipped += [entry for entry in listed if entry not in items.skipped]
+    if kept is not None:
+        return kept.columns()
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def sample(n: int, most: int) -> Tensor:
+    """Returns the index of at most ``most`` of n items, in a random order where not all are taken."""
+    if n <= most:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most]
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the library and of torch."""
+    return {"vergence": __version__, "torch": torch.__version__}
+
+
+def of_module(module: nn.Module) -> str:
+    """Returns a digest of a module's tensors and of its text form.
+
+    Example:
+        >>> of_module(nn.Identity()) == of_module(nn.Identity()), of_module(nn.Identity()) == of_module(nn.ReLU())
+        (True, False)
+    """
+    state = module.state_dict()
+    return _digest([repr(module), *(part for name in sorted(state) for part in (name, of_array(state[name])))])
+
+
+def of_estimator(model: Any) -> str:
+    """Returns a digest of a fitted estimator: its settings and its public attributes."""
+    names = sorted({*model.get_params(deep=False), *(name for name in vars(model) if not name.startswith("_"))})
+    return _digest([type(model).__name__, *(part for name in names for part in (name, _text(getattr(model, name))))])
+
+
+def of_items(items: Items) -> str:
+    """Returns a digest of the items to read: names, sizes and times of files, or the values of an array in memory.
+
+    Of items of one's own, whose values are not known before they are read, it is a random number.
+    """
+    if isinstance(items, PairItems):
+        return of_items(items.context)
+    if isinstance(items, ArrayItems):
+        rows = "" if items.rows is None else of_array(items.rows)
+        return _digest([of_array(items.array), rows, str(items.shape), str(items.dtype)])
+    if isinstance(items, ImageFiles):
+        return _digest([str(items.folder.resolve()), str(items.shape), *_files(items)])
+    return secrets.token_hex(16)
+
+
+def of_array(array: Array | Tensor) -> str:
+    """Returns a digest of an array: its values, or of one that stays on disk its file's name, size and time.
+
+    Example:
+        >>> of_array(np.arange(3)) == of_array(torch.arange(3)), of_array(np.arange(3)) == of_array(np.arange(4))
+        (True, False)
+    """
+    array = array.detach().cpu() if isinstance(array, Tensor) else array
+    head = [str(tuple(array.shape)), str(array.dtype).removeprefix("torch.")]
+    if isinstance(array, np.memmap) and array.filename is not None:
+        return _digest([*head, str(array.strides), str(array.offset), *_stamp(array.filename)])
+    digest = hashlib.sha256("\n".join(head).encode())
+    if isinstance(array, Tensor) and array.dtype == torch.bfloat16:
+        array = array.view(torch.int16)
+    values = np.asarray(array)
+    rows = max(1, BLOCK // max(1, values[:1].nbytes)) if values.ndim else 1
+    for start in range(0, len(values) if values.ndim else 1, rows):
+        digest.update((values[start : start + rows] if values.ndim else values).tobytes())
+    return digest.hexdigest()
+
+
+def _files(items: ImageFiles) -> Iterable[str]:
+    for name in items.names:
+        yield from (name, *_stamp(items.folder / file_name(name)))
+
+
+def _stamp(path: Any) -> tuple[str, ...]:
+    """Returns name, size and time of a file; its name alone where it is gone."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return (str(path),)
+    return str(path), str(found.st_size), str(found.st_mtime_ns)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind != "O"):
+        return of_array(value)
+    return json.dumps(value, default=repr)
+
+
+def _digest(texts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode(errors="surrogateescape") + b"\0")
+    return digest.hexdigest()

@@ -16,13 +16,12 @@ from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.densities import retrieval
 from vergence.evaluation import collapse, features
-from vergence.evaluation.levels import Levels
 from vergence.methods.core import Method
 from vergence.methods.paired import Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, PredictiveObjective
-from vergence.runs import embed, fitting, score, scoring
-from vergence.runs.detector import RunDetector
-from vergence.runs.levels import MOST_ITEMS, sample
+from vergence.runs import detector, embed
+from vergence.runs.detector import Levels, RunDetector
+from vergence.runs.rows import MOST_ITEMS, Reading, sample
 from vergence.training import build
 from vergence.training.folder import RunFolder
 from vergence.utils.checks import is_count, require_count
@@ -254,7 +253,7 @@ class Run:
             ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
         """
         if self._detector is None:
-            self._detector = fitting.loaded_or_fitted(self.folder, self.method, self.device)
+            self._detector = detector.loaded_or_fitted(self.folder, self.method, self.device)
         return self._detector
 
     def score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
@@ -269,10 +268,9 @@ class Run:
         Raises:
             ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
         """
-        found = self.detector() if how in (None, score.DETECTOR) else None
-        levels = self.levels() if found is None else found.of_batches(self.method, self.folder.metadata.shape)
-        settings = {"batch_size": batch_size, **self.where()}
-        return score.score(self.method, self.items(images), how, levels=levels, found=found, **settings)
+        from vergence.runs.score import scores_of
+
+        return scores_of(self, self.items(images), how, batch_size)
 
     def density(self, images: Images | None = None, *, batch_size: int = 256, **settings: Any) -> "MixtureDetector":
         """Returns a Gaussian mixture that is fitted to the final embeddings z, whatever the objective.
@@ -293,7 +291,7 @@ class Run:
         """
         from vergence.detection import MixtureDetector
 
-        items = fitting.training_items(self.folder) if images is None else self.items(images)
+        items = detector.opened(self.folder).train if images is None else self.items(images)
         z = self.encode(items.subset(sample(len(items), MOST_ITEMS)), batch_size=batch_size)
         return MixtureDetector(**settings).fit(z.numpy())
 
@@ -334,23 +332,22 @@ class Run:
         Returns:
             The number of rows.
         """
-        settings = {"batch_size": batch_size, "workers": workers, "recorded": self.recorded(), **self.where()}
+        views = None
         if crops:
             require_count(2, crops=crops)
-            settings |= {
-                "views": embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder),
-                "crops": crops,
-            }
-        return embed.write_embeddings(self.method, self.items(source), as_path(out, "out"), **settings)
+            views = embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder)
+        reading, items = Reading(**self.where(), batch_size=batch_size, workers=workers), self.items(source)
+        return embed.write_embeddings(self.method, items, as_path(out, "out"), reading, self.recorded(), views, crops)
 
-    def write_scores(self, source: Images, out: str | Path, *, batch_size: int = 256, workers: int = 2, **settings: Any) -> int:
+    def write_scores(self, source: Images, out: str | Path, *, fdr: float = 0.1, **settings: Any) -> int:
         """Writes what the detector says of every item: score, p-value, q-value, flag, level, nearest items, reason.
 
         A larger score is more anomalous. Of the flagged items on average at most a tenth are ordinary; see
-        `vergence.runs.scoring.score_items` for other rates and ``all_scores``. Otherwise as `write_embeddings`.
+        `vergence.runs.score.Calibration` for the other settings. Otherwise as `write_embeddings`.
         """
-        where = as_path(out, "out")
-        return scoring.score_items(self, self.items(source), where, batch_size=batch_size, workers=workers, **settings).rows
+        from vergence.runs.score import Calibration, score
+
+        return score(self.items(source), Calibration(self, **settings), as_path(out, "out"), fdr=fdr).rows
 
     def recorded(self) -> dict[str, Any]:
         """Returns the part of the run's description that determines embeddings and scores beside the tensors."""

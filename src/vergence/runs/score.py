@@ -1,62 +1,336 @@
-"""Anomaly scores of items, larger is more anomalous, and decisions on them; the noise of the samples is fixed."""
+"""`score`: how anomalous is each item, against a reference: a run's calibration part, pairs, or the items themselves (`folder`).
 
+Each reference is a small class that computes `Findings`; `score` checks what is given and writes the page.
+"""
+
+import hashlib
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import Items
-from vergence.detection import explain, look_at, reportable
-from vergence.detection.bounds import drift_of_counts
-from vergence.detection.conformal import at_most
-from vergence.evaluation.levels import Levels
+from vergence.data.builtin import part_named
+from vergence.data.items import Items, PairItems, batches
+from vergence.data.pixels import center_crop
+from vergence.data.sources import with_shape
+from vergence.detection import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
+from vergence.detection.bounds import Certificate, drift_of_counts
+from vergence.detection.conformal import TAIL, at_most
+from vergence.detection.findings import Findings
 from vergence.methods.core import Method
-from vergence.objectives.core import DensityObjective
-from vergence.runs.detector import RunDetector, p_values_of_batch
-from vergence.runs.rows import Columns, by_parts, stream, write_rows
-from vergence.training.calibration import digests
-from vergence.utils.checks import EXACT
+from vergence.objectives.core import ConditionalObjective, DensityObjective
+from vergence.report.findings import write_page
+from vergence.runs.detector import RunDetector, opened, p_values
+from vergence.runs.rows import (
+    Collected,
+    Columns,
+    Leveled,
+    Reading,
+    by_parts,
+    collected,
+    of_array,
+    of_items,
+    of_module,
+    stream,
+    versions,
+    write_rows,
+)
+from vergence.runs.run import Run
+from vergence.training.calibration import FEWEST, digests
+from vergence.utils import terminal
+from vergence.utils.checks import EXACT, require_within
+from vergence.utils.files import original, require_table
 from vergence.utils.names import counted, unknown
+from vergence.utils.parts import open_parts
 
-if TYPE_CHECKING:
-    from vergence.detection.bounds import Certificate
-
-__all__ = ["DETECTOR", "Decisions", "columns", "score", "write_scores"]
+__all__ = ["Calibration", "Pairs", "Reference", "pair_scores", "read_names", "require_apart", "score", "scores_of"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
 FEW, CHANGED, CERTAIN = 20, 0.2, 0.001  # items; least difference of distributions, and largest p-value, that are reported
-SHOWN, KEPT = 10, 48  # oddities that are printed, and that are kept for the page
-TEXTS = ("level", "nearest", "reason")
+HELD = 48  # strangest items that are held for the page
+SHOWN = 5  # calibration items that are named
+SAMPLES = 64  # of each conditional density
+CONDITIONAL = "target given context"  # the level of pairs
 
 
-def score(
-    method: Method, items: Items, how: str | None = None, *, levels: Levels, found: RunDetector | None, **settings: Any
-) -> Tensor:
-    """Returns how anomalous each item is, (N,), on the CPU.
+class Reference(Protocol):
+    """What items are compared with."""
+
+    @property
+    def other(self) -> Items | None:
+        """Items among which copies are looked for, too."""
+
+    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
+        """Returns what is unusual among items, and writes the table of all of them."""
+
+
+def score(items: Items, reference: Reference, out: Path | None = None, *, fdr: float = 0.1, name: str | None = None) -> Findings:
+    """Returns what is unusual among items; notes are printed on stderr.
+
+    Finished parts of the work are kept beside ``out``, so that the same call after a kill goes on behind them.
 
     Args:
-        method: Trained method, in evaluation mode.
+        items: Items to score.
+        reference: What they are compared with: `Calibration`, `Pairs` or `vergence.runs.folder.Itself`.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written beside it.
+            None writes nothing, where the items are judged by themselves.
+        fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
+        name: Name of the items, for the page; that of ``out`` by default.
+
+    Raises:
+        ValueError: A setting is out of its range, there are too few items, nothing could be read, or the file cannot be written.
+    """
+    require_within("(0, 1)", fdr=fdr)
+    if out is not None:
+        require_table(out)
+    findings = reference.findings(items, out, fdr)
+    if out is not None:
+        write_page(Path(f"{out}.html"), findings, items, name=name or out.stem, other=reference.other)
+    return findings
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration part of a run, or other ordinary items: p-values hold for new items of the same source.
+
+    Attributes:
+        run: The run, whose detector scores.
+        fpr: Rate at which ordinary items are flagged, in (0, 1), instead of the false-discovery rate.
+        confidence: Probability that the rate is at most ``fpr``, over calibration sets, in (0, 1).
+        calibration: Ordinary items that calibrate instead of the run's own part.
+        confirmed: Names of calibration items that a person looked at, the strangest ones first, and found odd; they are left out.
+        all_scores: Whether the score of each level and every score of the objective's own are written, too.
+        batch_size: Items at a time.
+        workers: Processes that decode images.
+    """
+
+    run: Run
+    fpr: float | None = None
+    confidence: float = 0.95
+    calibration: Items | None = None
+    confirmed: Sequence[str] = ()
+    all_scores: bool = False
+    batch_size: int = 256
+    workers: int = 2
+
+    other: ClassVar[Items | None] = None
+
+    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
+        """Returns what the run's detector finds; its table is written row by row."""
+        assert out is not None
+        run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
+        detector, refused = self._calibrated(reading)
+        certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
+        notes = [*_about_run(run, detector, items), *_about_calibration(detector.calibration)]
+        notes.append(f"note: {certificate or reportable(len(detector.calibration), len(items), fdr)}")
+        notes += _odd_ones(detector.calibration, detector.names)
+        for note in notes:
+            print(note, file=sys.stderr)
+        tally = Tally(len(detector.calibration), fdr, certificate)
+        job: dict[str, Any] = {
+            "job": "score",
+            "model": of_module(run.method),
+            "detector": hashlib.sha256(detector.content()).hexdigest(),
+        }
+        job |= {"fdr": fdr, "fpr": self.fpr or 0.0, "confidence": self.confidence, "all": self.all_scores, **run.recorded()}
+        levels, limit = detector.of_batches(run.method, run.folder.metadata.shape), 1.0 if certificate else fdr
+        function = columns_of(run.method, levels, detector, limit, self.all_scores, refused)
+        write_rows(function, items, out, job, reading, derived=tally)
+        advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
+        return replace(tally.findings(), notes=notes, advice=advice)
+
+    def _calibrated(self, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
+        """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
+        detector, refused = self.run.detector(), {}
+        if self.calibration is not None:
+            _require_enough(len(self.calibration), self.fpr, self.confidence)
+            levels = detector.of_batches(self.run.method, self.run.folder.metadata.shape)
+            given = collected(levels, self.calibration, reading)
+            names = [self.calibration.names[i] for i in given.index.tolist()]
+            refused = dict(zip(given.digests.tolist(), names, strict=True))
+            detector = _with_others(detector, given, names)
+        if self.confirmed:
+            detector = without_confirmed(detector, self.confirmed)
+        require_calibration(detector.calibration)
+        return detector, refused
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Calibration pairs of a run that was trained on pairs: how unusual is each target, given its context.
+
+    The score is `vergence.detection.surprise` of the target's embedding under the run's p(z_b | z_a).
+
+    Attributes:
+        run: The run, with an objective that has a conditional density.
+        batch_size: Pairs at a time.
+    """
+
+    run: Run
+    batch_size: int = 256
+
+    other: ClassVar[Items | None] = None
+
+    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
+        """Returns what is unusual among pairs; their table is written row by row."""
+        assert out is not None
+        run, size = self.run, self.batch_size
+        given = _as_pairs(run, items)
+        if not isinstance(run.method.objective, ConditionalObjective):
+            raise ValueError(
+                f"expected a run with p(target | context) for --pairs, found objective '{run.folder.config.model.objective}', "
+                "which has none; train again with --objective gje, or with gmje where a context has several answers"
+            )
+        data = opened(run.folder)
+        n = 0 if data.calibration is None else len(data.calibration)
+        if data.calibration is None or n < FEWEST:
+            raise ValueError(
+                f"expected a run with at least {FEWEST} calibration pairs, found {n}; train with --calibration-share"
+            )
+        calibration = pair_scores(run, _as_pairs(run, data.calibration), size)
+        require_calibration(calibration)
+        tally = Tally(len(calibration), fdr)
+        fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
+        terminal.note(str(reportable(len(calibration), len(given), fdr)))
+        job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": size}
+        job |= {"calibration": hashlib.sha256(calibration.tobytes()).hexdigest(), **versions(), **run.recorded()}
+        target = given.target
+        job["source"] = of_items(given) + (of_array(target.array) if hasattr(target, "array") else of_items(target))
+        with open_parts(out, job, derived=tally) as kept, terminal.bar(out.name, len(given)) as advance:
+            advance(kept.done)
+            for start in range(kept.done, len(given), size):
+                part = given.subset(torch.arange(start, min(start + size, len(given))))
+                kept.append(_pair_columns(run, part, size, calibration, fitted_to), len(part))
+                advance(len(part))
+        return tally.findings()
+
+
+class Tally:
+    """q-values and flags, which need all p-values k / (n + 1): k is counted part by part, and the strangest items are held.
+
+    Items that the run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
+    q-value 1 and no flag, and do not count.
+
+    Args:
+        n: Number of calibration items.
+        fdr: False-discovery rate of the flags.
+        certificate: Threshold with a bounded false-positive rate, by which items are flagged instead.
+    """
+
+    needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", "level", "nearest", "reason", "seen")
+    names: ClassVar[Sequence[str]] = ("q_value", "flag")
+    order: ClassVar[Sequence[str]] = ("name", "score", "p_value", "q_value", "flag", "level", "nearest", "reason", "seen")
+
+    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
+        self.n, self.fdr, self.certificate = n, fdr, certificate
+        self.flagged, self.unjudged = 0, 0
+        self.counts = np.zeros(n + 2, dtype=np.int64)
+        self._strangest: list[dict[str, Any]] = []
+
+    @property
+    def total(self) -> int:
+        """Items that are judged."""
+        return int(self.counts.sum())
+
+    def see(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Counts the p-values of some rows, and holds the strangest items."""
+        self.unjudged += int(columns["seen"].sum())
+        new = np.flatnonzero(columns["seen"] == 0)
+        columns = {name: columns[name][new] for name in self.needs}
+        self.counts += np.bincount(self._rank(columns["p_value"]), minlength=self.n + 2)
+        if self.certificate is not None:
+            self.flagged += int((columns["score"] > self.certificate.threshold).sum())
+        else:
+            self.flagged = int(self.counts[at_most(self._q_values(), self.fdr)].sum())
+        order = np.argsort(-columns["score"], kind="stable")[:HELD]
+        self._strangest += [{name: columns[name][i].item() for name in self.needs} for i in order]
+        self._strangest = sorted(self._strangest, key=lambda row: -row["score"])[:HELD]
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the q-value and the flag of some rows, when all have been seen."""
+        rank, new = self._rank(columns["p_value"]), np.asarray(columns["seen"]) == 0
+        q = self._q_values()
+        if self.certificate is not None:
+            flag = np.asarray(columns["score"] > self.certificate.threshold)
+        else:
+            flag = np.asarray(at_most(q, self.fdr)[rank], dtype=bool)
+        return {"q_value": np.where(new, q[rank], 1.0), "flag": (flag & new).astype(np.uint8)}
+
+    def findings(self) -> Findings:
+        """Returns what was found, when all rows have been seen."""
+        rows: dict[str, Any] = {name: [row[name] for row in self._strangest] for name in self.needs}
+        numbers = {name: np.array(rows[name], dtype=np.float64) for name in ("score", "p_value", "seen")}
+        rows |= self.columns(numbers)
+        return Findings(
+            columns={name: rows[name] for name in self.order if name != "seen"},
+            total=self.total,
+            flagged=self.flagged,
+            fdr=self.fdr,
+            certificate=self.certificate,
+            calibration=self.n,
+            why_none=self._why_none() if self.total and not self.flagged else "",
+            changed=self._changed(),
+            unjudged=self.unjudged,
+        )
+
+    def _why_none(self) -> str:
+        """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
+        if self.counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
+            return str(reportable(self.n, self.total, self.fdr))
+        q = self._q_values()
+        least = float(q[self.counts > 0].min())
+        many = int(self.counts[q <= least].sum())
+        return f"the smallest q-value is {least:.2g}, of {counted(many, 'item')}; the order is still the one to look in"
+
+    def _changed(self) -> str:
+        """Returns a line where the bulk of the items is stranger than the calibration items."""
+        if self.total < FEW or self.n > EXACT:
+            return ""
+        drift = drift_of_counts(self.counts)  # equal scores make p-values too large, never too small
+        if drift.statistic < CHANGED or drift.p_value > CERTAIN:
+            return ""
+        words = f"{drift.statistic:.0%} of them at least: what is ordinary has changed, or many are odd"
+        return f"warning: the items as a whole are stranger than the calibration items, {words}"
+
+    def _rank(self, p: np.ndarray) -> np.ndarray:
+        return np.asarray(np.rint(p * (self.n + 1)), dtype=np.int64)
+
+    def _q_values(self) -> np.ndarray:
+        """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, from the number of items that have it."""
+        p = np.arange(self.n + 2) / (self.n + 1)
+        q = p * self.total / np.maximum(np.cumsum(self.counts), 1)
+        return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
+
+
+def scores_of(run: Run, items: Items, how: str | None = None, batch_size: int = 256) -> Tensor:
+    """Returns how anomalous each item is, (N,), on the CPU; larger is more anomalous.
+
+    Args:
+        run: The run.
         items: Items to score.
         how: Name of a score of the objective's; None for the detector's.
-        levels: Levels of the features of a batch.
-        found: The run's detector; needed where ``how`` is None.
-        **settings: See `vergence.runs.rows.stream`.
+        batch_size: Items at a time.
 
     Raises:
         ValueError: The objective has no score of that name.
     """
-    if found is not None:
-        detect = found.scores
-        parts = [part["score"] for _, part in stream(lambda x: {"score": detect(levels(x))[0]}, items, **settings)]
-        return torch.from_numpy(np.concatenate(parts))
-    own = [part for _, part in stream(lambda x: objective_scores(method, method.encoder(x)), items, **settings)]
-    if how is None or how not in own[0]:
-        raise unknown("score", str(how), [DETECTOR, *own[0]])
-    return torch.cat([part[how] for part in own]).cpu()
+    reading, method = Reading(**run.where(), batch_size=batch_size), run.method
+    if how in (None, DETECTOR):
+        detector = run.detector()
+        levels = detector.of_batches(method, run.folder.metadata.shape)
+        rows = stream(lambda x: {"score": -detector.score_samples(levels(x))}, items, reading)
+        return torch.from_numpy(np.concatenate([part["score"] for _, part in rows]))
+    rows = stream(lambda x: objective_scores(method, method.encoder(x)), items, reading)
+    parts = [part for _, part in rows]
+    if how not in parts[0]:
+        raise unknown("score", str(how), [DETECTOR, *parts[0]])
+    return torch.cat([part[how] for part in parts]).cpu()
 
 
 def objective_scores(method: Method, z: Tensor) -> Columns:
@@ -65,143 +339,15 @@ def objective_scores(method: Method, z: Tensor) -> Columns:
     return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}
 
 
-@dataclass
-class Decisions:
-    """What is decided when all items have their p-values: columns ``q_value`` and ``flag``, and what is printed.
-
-    Items that the run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
-    q-value 1 and no flag, and do not count.
-
-    Attributes:
-        n: Number of calibration items.
-        fdr: False-discovery rate of the flags.
-        certificate: Threshold whose false-positive rate is bounded, by which items are flagged instead.
-        total: Items that were judged.
-        flagged: Items that were flagged; known when the file has been written.
-        seen: Items that the run was fitted to or calibrated on.
-        strangest: Name, score, p-value, level, nearest items and reason of the 48 strangest items, the strangest first.
-        of_pairs: Whether the items are pairs, whose targets are judged given their contexts.
-    """
-
-    n: int
-    fdr: float = 0.1
-    certificate: "Certificate | None" = None
-    total: int = 0
-    flagged: int = 0
-    seen: int = 0
-    strangest: list[dict[str, Any]] = field(default_factory=list)
-    of_pairs: bool = False
-
-    near: ClassVar[str] = "nearest training item"
-    needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", *TEXTS, "seen")
-    names: ClassVar[Sequence[str]] = ("q_value", "flag")
-    order: ClassVar[Sequence[str]] = ("name", "score", "p_value", "q_value", "flag", *TEXTS, "seen")
-
-    def __post_init__(self) -> None:
-        self._counts = np.zeros(self.n + 2, dtype=np.int64)
-
-    def see(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Counts the p-values, and keeps the strangest items."""
-        self.seen += int(columns["seen"].sum())
-        new = np.flatnonzero(columns["seen"] == 0)
-        columns = {name: columns[name][new] for name in self.needs}
-        rank = self._rank(columns["p_value"])
-        self._counts += np.bincount(rank, minlength=self.n + 2)
-        self.total += len(rank)
-        self.flagged = int(self._flags(columns["score"], rank).sum()) + self.flagged if self.certificate else self._reported()
-        order = np.argsort(-columns["score"], kind="stable")[:KEPT]
-        self.strangest += [{name: columns[name][i].item() for name in self.needs} for i in order]
-        self.strangest = sorted(self.strangest, key=lambda row: -row["score"])[:KEPT]
-
-    @property
-    def rows(self) -> int:
-        """Items that were written, judged or not."""
-        return self.total + self.seen
-
-    @property
-    def first(self) -> list[dict[str, Any]]:
-        """The ten strangest items, as in ``strangest``."""
-        return self.strangest[:SHOWN]
-
-    def columns_of(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Returns q-value and flag of some of ``strangest``, when all items have been seen."""
-        given = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in ("score", "p_value", "seen")}
-        found = self.columns(given)
-        return [{name: values[i].item() for name, values in found.items()} for i in range(len(rows))]
-
-    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the q-value of each item, the least false-discovery rate at which it is reported, and whether it is flagged."""
-        rank, new = self._rank(columns["p_value"]), np.asarray(columns["seen"]) == 0
-        q, flag = self._q_values()[rank], self._flags(columns["score"], rank)
-        return {"q_value": np.where(new, q, 1.0), "flag": (flag & new).astype(np.uint8)}
-
-    def lines(self, noun: str = "item") -> list[str]:
-        """Returns what to do, in sentences, when the file has been written; ``noun`` is what one item is called."""
-        changed = self._changed()
-        found = [self._found(noun, bool(changed))] if self.total else []
-        known = f"warning: {counted(self.seen, 'item')} not judged, as the run was fitted to or calibrated on equal ones"
-        advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
-        return [*changed, *found, *([known + ("" if self.of_pairs else advice)] if self.seen else [])]
-
-    def _found(self, noun: str, changed: bool) -> str:
-        """Returns what was flagged and what that means; no rate where the items as a whole have changed."""
-        void = ", but the items as a whole are unlike the calibration items, so the rate does not hold"
-        if self.certificate is not None:
-            return f"{counted(self.flagged, 'item')} of {self.total:,} flagged: {self.certificate}{void if changed else ''}"
-        if self.flagged and changed:
-            return f"{self.flagged:,} of {counted(self.total, noun)} {'is' if self.flagged == 1 else 'are'} flagged{void}"
-        if self.flagged and self.total == 1:
-            return f"look at 1 {noun}; it is flagged (p = {self.strangest[0]['p_value']:.2g})"
-        if self.flagged:
-            return str(look_at(self.flagged, self.fdr, noun))
-        return f"none of {counted(self.total, 'item')} is flagged at {self.fdr:g}: {self._why_none()}"
-
-    def _why_none(self) -> str:
-        """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
-        if self._counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
-            return str(reportable(self.n, self.total, self.fdr))
-        q = self._q_values()
-        least = float(q[self._counts > 0].min())
-        many = int(self._counts[q <= least].sum())
-        return f"the smallest q-value is {least:.2g}, of {counted(many, 'item')}; the order is still the one to look in"
-
-    def _changed(self) -> list[str]:
-        """Returns a line where the bulk of the items is stranger than the calibration items."""
-        if self.total < FEW or self.n > EXACT:
-            return []
-        found = drift_of_counts(self._counts)  # equal scores make p-values too large, never too small
-        if found.statistic < CHANGED or found.p_value > CERTAIN:
-            return []
-        words = f"{found.statistic:.0%} of them at least: what is ordinary has changed, or many are odd"
-        return [f"warning: the items as a whole are stranger than the calibration items, {words}"]
-
-    def _rank(self, p: np.ndarray) -> np.ndarray:
-        return np.asarray(np.rint(p * (self.n + 1)), dtype=np.int64)
-
-    def _flags(self, scores: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        if self.certificate is not None:
-            return np.asarray(scores > self.certificate.threshold)
-        return np.asarray(at_most(self._q_values(), self.fdr)[rank], dtype=bool)
-
-    def _reported(self) -> int:
-        return int(self._counts[at_most(self._q_values(), self.fdr)].sum())
-
-    def _q_values(self) -> np.ndarray:
-        """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, from the number of items that have it."""
-        p = np.arange(self.n + 2) / (self.n + 1)
-        q = p * self.total / np.maximum(np.cumsum(self._counts), 1)
-        return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
-
-
-def columns(
-    method: Method, levels: Levels, found: RunDetector, limit: float, all_scores: bool, refused: Mapping[Any, str] | None = None
+def columns_of(
+    method: Method, levels: Leveled, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
 ) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what is written of each.
 
     Args:
         method: Trained method, in evaluation mode.
         levels: Levels of the features of a batch.
-        found: The run's detector.
+        detector: The run's detector, calibrated.
         limit: p-value up to which nearest typical items and a reason are given.
         all_scores: Whether each level's score and every score of the objective's own are written, too; an objective's own
             ``score`` as ``own_score``.
@@ -210,65 +356,220 @@ def columns(
 
     def function(x: Tensor) -> Columns:
         features = levels(x)
-        total, each = found.scores(features)
-        marks = digests(x)
+        each = detector.contributions(features)
+        total, marks = detector.combined(each), digests(x)
         if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
             also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
             raise ValueError(
                 f"expected calibration items that are not among the scored ones, found an equal one of {equal[0]}{also}; leave "
                 "such items out of --calibration"
             )
-        p = p_values_of_batch(found.calibration, total)
-        written = {"score": total, "p_value": p, **explained(found, features["z"], each, p <= limit)}
-        written["seen"] = np.isin(marks, found.seen).astype(np.uint8)
+        p = detector.p_values(total)
+        written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
+        written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
         if all_scores:
-            written |= {f"level_{name}": each[:, i] for i, name in enumerate(found.detector.levels_)}
-            own = objective_scores(method, features["z"])
-            written |= {f"own_{name}" if name in written else name: value for name, value in own.items()}
+            written |= {f"level_{name}": each[:, i] for i, name in enumerate(detector.levels_)}
+            scores = objective_scores(method, features["z"])
+            written |= {f"own_{name}" if name in written else name: value for name, value in scores.items()}
         return written
 
     return function
 
 
-def explained(found: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarray) -> dict[str, list[str]]:
+def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, unusual: np.ndarray) -> dict[str, list[str]]:
     """Returns the level that says so of each item and, of unusual items, the nearest typical items and a reason."""
-    names = np.asarray(found.detector.levels_)
+    names = np.asarray(detector.levels_)
     nearest, reason = ([""] * len(each) for _ in range(2))
     rows = np.flatnonzero(unusual)
-    similar = found.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
-    why = explain(names.tolist(), np.exp(-each[rows]), found.resolution)
+    similar = detector.nearest(z[torch.from_numpy(rows)].float().cpu().numpy())
+    why = explain(names.tolist(), np.exp(-each[rows]), detector.resolution)
     for i, near, text in zip(rows, similar, why, strict=True):
         nearest[i], reason[i] = near, text
     return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
 
 
-def write_scores(
-    method: Method,
-    items: Items,
-    out: Path,
-    *,
-    levels: Levels,
-    found: RunDetector,
-    job: Mapping[str, Any],
-    decisions: Decisions,
-    all_scores: bool = False,
-    refused: Mapping[Any, str] | None = None,
-    **settings: Any,
-) -> int:
-    """Writes score, p-value, q-value, flag and reason of every item; returns the number of rows.
+def _with_others(detector: RunDetector, given: Collected, names: list[str]) -> RunDetector:
+    """Returns the detector with other calibration items, by their features and names.
 
-    Args:
-        method: Trained method, in evaluation mode.
-        items: Items to score.
-        out: ``.npz``, ``.csv`` or ``.parquet`` file.
-        levels: Levels of the features of a batch.
-        found: The detector, calibrated.
-        job: What determines the rows beside these: the verb and digests of the model and its description.
-        decisions: What is decided when all items are scored.
-        all_scores: See `columns`.
-        refused: See `columns`.
-        **settings: See `vergence.runs.rows.write_rows`.
+    Items that the run was fitted to or calibrated on are left out where enough others remain: their scores say nothing about new
+    ones.
     """
-    limit = 1.0 if decisions.certificate else decisions.fdr
-    function = columns(method, levels, found, limit, all_scores, refused)
-    return write_rows(function, items, out, job=job, derived=decisions, **settings)
+    new = ~np.isin(given.digests, detector.seen)
+    if equal := int((~new).sum()):
+        words = f"{equal:,} of {len(names):,} calibration items equal ones that the run was fitted to or calibrated on"
+        if int(new.sum()) >= FEWEST:
+            print(f"warning: {words}; they are left out", file=sys.stderr)
+        else:
+            print(f"warning: {words}: scores of items of a fit say nothing about new ones; give others", file=sys.stderr)
+            new = np.ones_like(new)
+    scores = -detector.score_samples(given.levels)
+    return detector.with_calibration(scores[new], [name for name, is_new in zip(names, new.tolist(), strict=True) if is_new])
+
+
+def _require_enough(n: int, fpr: float | None = None, confidence: float = 0.95) -> None:
+    """Raises a ValueError if n calibration items are too few, for a false-positive rate where one is given."""
+    needed = FEWEST if fpr is None else max(FEWEST, needed_for_fpr(fpr, confidence))
+    if n < needed:
+        why = "" if fpr is None or needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
+        raise ValueError(f"expected at least {needed:,} calibration items{why}, found {n:,}; give more with --calibration DATA")
+
+
+def require_calibration(scores: np.ndarray) -> None:
+    """Raises a ValueError if calibration scores are too few, or all equal."""
+    _require_enough(len(scores))
+    if float(np.ptp(scores)) == 0:
+        raise ValueError(
+            f"expected calibration scores that differ, found {scores[0]:g} for all {len(scores)}; give items that differ, or "
+            "train longer"
+        )
+
+
+def without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
+    """Returns the detector without the calibration items that a person confirmed to be odd (Label-Trim).
+
+    The person looks at the strangest calibration items; the last one confirmed says how many.
+
+    Raises:
+        ValueError: A name is not that of a calibration item.
+    """
+    place = {name: i for i, name in enumerate(detector.names)}
+    if others := [name for name in confirmed if name not in place]:
+        raise ValueError(
+            f"expected names of calibration items, found {len(others)} others (first: {others[0]}); write them as "
+            f"in the column name of the scores of the calibration items"
+        )
+    rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
+    budget = int((detector.calibration >= detector.calibration[rows].min()).sum())
+    scores = label_trim(detector.calibration, rows, budget)
+    looked = f"the {budget:,} strangest calibration items" if budget > 1 else "the strangest calibration item"
+    terminal.note(f"{len(rows):,} calibration items are left out; this is right if you looked at {looked}")
+    out = set(rows.tolist())
+    return replace(detector, calibration=scores, names=[name for i, name in enumerate(detector.names) if i not in out])
+
+
+def read_names(file: Path) -> list[str]:
+    """Returns the lines of a text file that are not empty, as names.
+
+    A name may stand as in a ``.csv`` file of the library (`vergence.utils.files.neutral`).
+
+    Raises:
+        ValueError: The file cannot be read as text.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # a name may hold other line separators
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"expected a text file with one name a line, cannot read {file}: {reason}") from None
+    return [original(line.strip()) for line in lines if line.strip()]
+
+
+def overlap(first: str, second: str) -> bool:
+    """Returns whether two sources are one, or one lies within the other."""
+    a, b = (Path(source).expanduser().resolve() for source in (first, second))
+    if (named := part_named(first)) is not None and named == part_named(second):
+        return True
+    return first == second or (a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents))
+
+
+def require_apart(calibration: str, scored: str) -> None:
+    """Raises a ValueError if two sources overlap."""
+    if overlap(calibration, scored):
+        raise ValueError(
+            f"expected calibration items that are not among the scored ones, found {calibration} to overlap {scored}; give "
+            f"ordinary items of another folder, or leave --calibration out"
+        )
+
+
+def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Returns a line where calibration items look odd themselves, by the tail of the others.
+
+    The tail is at most as light as exp(-s): scores are means of -log p over levels, and of `patches`, of which one level hardly
+    varies, the bulk ends so early that a tail fitted to it would be too light.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
+            p = np.maximum(tail_p_values(scores), np.minimum(1.0, TAIL * np.exp(np.quantile(scores, 1 - TAIL) - scores)))
+            n = int(select(p, fdr=0.1).sum())
+    except ValueError:  # too few, or without a tail
+        return []
+    order = np.argsort(-scores, kind="stable")
+    first = ", ".join(names[i] for i in order[: min(n, SHOWN)])
+    some = "1 of the calibration items looks odd itself" if n == 1 else f"{n:,} of the calibration items look odd themselves"
+    hides = f"note: {some}, which hides others like {'it' if n == 1 else 'them'}; look at"
+    return [f"{hides} {first}: a file that names those that are odd, one a line, goes to --confirm"] if n else []
+
+
+def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
+    """Returns what is to be known of the run and of how it reads the items."""
+    lines = [f"warning: {note}" for note in detector.notes]
+    if items.conversion is not None:
+        lines.append(f"note: images are changed from {items.conversion}, as the run reads them; what that hides is not judged")
+    about = run.folder.metadata
+    if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
+        share = about.shape[1] / about.read_shape[1]
+        lines.append(
+            f"note: the run sees the middle square of each image, {share:.0%} of the shorter side: the rest is not judged"
+        )
+    if isinstance(items, PairItems) and about.kind == "pairs":
+        lines.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
+    if not detector.held_out:
+        gap = "" if detector.gap is None else f"; of test items {detector.gap:.1%} have p <= 0.05 instead of 5 %"
+        lines.append(
+            f"warning: {run.folder.path} kept no calibration part, so {len(detector.calibration)} of the items that its encoder "
+            f"was trained on calibrate{gap}: train with --calibration-share, or give --calibration DATA"
+        )
+    return lines
+
+
+def _about_calibration(scores: np.ndarray) -> list[str]:
+    """Returns a line where many calibration items share the largest score."""
+    n_top = int((scores == scores.max()).sum())
+    if n_top <= max(2, len(scores) / 100):
+        return []
+    return [
+        f"warning: {n_top:,} of {len(scores):,} calibration items share the largest score, so that few items can be reported; "
+        "give items that differ with --calibration DATA"
+    ]
+
+
+def _as_pairs(run: Run, items: Items) -> PairItems:
+    if run.folder.metadata.kind != "pairs" or not isinstance(items, PairItems):
+        raise ValueError("expected a run that was trained on pairs, and pairs to score (arrays context and target); found others")
+    return PairItems(items.context, with_shape(items.target, run.read_shape("target"), "the targets"))
+
+
+def _pair_columns(run: Run, pairs: PairItems, batch_size: int, calibration: np.ndarray, fitted_to: np.ndarray) -> Columns:
+    """Returns what is written of some pairs, but for what needs all of them."""
+    total = pair_scores(run, pairs, batch_size)
+    columns: Columns = {"name": list(pairs.names), "score": total, "p_value": p_values(calibration, total)}
+    columns |= {"level": [CONDITIONAL] * len(pairs), "nearest": [""] * len(pairs), "reason": [""] * len(pairs)}
+    return {**columns, "seen": np.isin(_digests_of_pairs(pairs), fitted_to).astype(np.uint8)}
+
+
+def _digests_of_pairs(pairs: Items) -> np.ndarray:
+    """Returns a digest of each pair, (N,) uint64."""
+    stream = pairs.stream(batches(len(pairs), 1024))
+    parts = [digests(torch.cat([side.flatten(1).float() for side in sides], 1)) for _, sides in stream]
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
+
+
+@torch.inference_mode()
+def pair_scores(run: Run, pairs: PairItems, batch_size: int = 256) -> np.ndarray:
+    """Returns how unusual the target of each pair is, given its context, (N,); larger is more unusual.
+
+    Raises:
+        ValueError: The objective has no conditional density.
+    """
+    objective = run.conditional_objective
+    networks = run.method.branch("context").eval(), run.method.target_network().eval()
+    sizes = run.where("context")["size"], run.where("target")["size"]
+    parts = [np.zeros(0)]
+    for _, sides in pairs.stream(batches(len(pairs), batch_size)):
+        za, zb = (
+            net(x.to(run.device) if size is None or x.ndim != 4 else center_crop(x.to(run.device), size)).float()
+            for net, x, size in zip(networks, sides, sizes, strict=True)
+        )
+        density = objective.conditional(run.to_device(za))
+        parts.append(surprise(density, run.to_device(zb), SAMPLES).cpu().double().numpy())
+    return np.concatenate(parts)

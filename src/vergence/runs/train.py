@@ -9,8 +9,8 @@ from typing import Any
 from vergence.data import sources
 from vergence.data.sources import Data
 from vergence.methods.core import Method
-from vergence.runs import fitting
 from vergence.runs.description import describe, fitted, note_closed_form, note_views, resumed, suited, with_batch
+from vergence.runs.detector import fit_and_save
 from vergence.runs.run import Run
 from vergence.runs.stages import fit_of
 from vergence.runs.started import continued, created
@@ -122,7 +122,7 @@ def _detect(fabric: Any, method: Method, opened: Data, folder: RunFolder) -> Non
     """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept."""
     if fabric.is_global_zero:
         try:
-            found = fitting.fit_and_save(folder, method, opened, fabric.device)
+            found = fit_and_save(folder, method, opened, fabric.device)
         except ValueError as error:
             found = None
             folder.log(f"no detector: {error}")
