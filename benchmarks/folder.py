@@ -122,7 +122,7 @@ def measured(root: Path, kind: str, share: float, n: int, seed: int) -> dict[str
     began = time.monotonic()
     found = vergence.score_folder(ArrayItems(x[order]))
     seconds = round(time.monotonic() - began, 1)
-    grouped = np.array([bool(name) for name in found.group])
+    grouped = np.array([bool(name) for name in found.columns["group"]])
     values = {"flagged_odd": int(found.flag[odd].sum()), "flagged_others": int(found.flag[~odd].sum()), "seconds": seconds}
     values |= {"grouped_odd": int(grouped[odd].sum()), "grouped_others": int(grouped[~odd].sum())}
     if m:

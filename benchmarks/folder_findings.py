@@ -40,7 +40,7 @@ from vergence.detection import (
     similarity_threshold,
     thumbnails,
 )
-from vergence.runs.leaks import leaked
+from vergence.runs.folder import leaked
 
 HEAP = 60
 HOWS = ("JPEG", "resized", "shifted", "brighter")

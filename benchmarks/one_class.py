@@ -50,7 +50,7 @@ from vergence.data.sources import Data, open_data
 from vergence.detection import GaussianDetector, NeighborDetector, default_detector
 from vergence.evaluation import controls, features
 from vergence.runs.evaluate import untrained_encoder
-from vergence.runs.fitting import training_items
+from vergence.runs.detector import opened
 from vergence.runs.score import objective_scores
 
 ENCODERS = ("vje", "patches", "pixels", "svdd", "pretrained")
@@ -108,7 +108,7 @@ def of_pixels(data: Data, test: Items, seed: int) -> Scores:
 
 def of_run(run: vergence.Run, test: Items, seed: int, untrained: bool) -> Scores:
     """Returns the scores of a run: its detector's, its objective's own, and those of other detectors on its embedding."""
-    train, found = training_items(run.folder), {"detector": run.score(test).numpy()}
+    train, found = opened(run.folder).train, {"detector": run.score(test).numpy()}
     z = run.encode(train), run.encode(test)
     if run.has_density:
         with torch.inference_mode():

@@ -28,7 +28,7 @@ from sklearn.metrics import roc_auc_score
 import vergence
 from vergence.objectives.core import ConditionalObjective
 from vergence.runs.demo import SETTINGS, write_pairs
-from vergence.runs.pairs import pair_scores
+from vergence.runs.score import pair_scores
 
 RECIPES = ("vje_small", "gje_small", "gmje_small")
 SIZES, OTHERS = (600, 4_000), 600

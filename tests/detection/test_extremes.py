@@ -142,7 +142,7 @@ def test_bounds_that_are_shared_cannot_be_changed():
 
 
 def test_a_heap_beside_features_that_are_otherwise_zero_is_a_group():
-    from vergence.runs.judging import _of_one_unit
+    from vergence.runs.folder import _of_one_unit
 
     x = np.c_[np.zeros((300, 2)), normal(300, 2)]
     x[:10, :2] = 5 + 0.1 * normal(10, 2, seed=2)

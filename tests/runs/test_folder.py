@@ -11,12 +11,11 @@ from sklearn.metrics import roc_auc_score
 import vergence
 from vergence.data.items import ArrayItems
 from vergence.detection import mild_views
+from vergence.detection.robust import RobustDetector
 from vergence.encoders.dictionary import normalized_patches
-from vergence.runs import folder, judging, leaks, robust
-from vergence.runs.findings import write_folder_page
-from vergence.runs.folder import score_folder
-from vergence.runs.folder_levels import FolderLevels
-from vergence.runs.leaks import leaked
+from vergence.report.findings import about, lines, write_page
+from vergence.runs import folder
+from vergence.runs.folder import FolderLevels, leaked, score_folder
 
 pytestmark = pytest.mark.float32
 
@@ -58,6 +57,10 @@ def test_patches_of_a_folder_are_plain_averages_of_the_responses():
     torch.testing.assert_close(levels(x)["patches"], expected, rtol=0.05, atol=0.01)  # products may be in bfloat16
 
 
+def first(found):
+    return [found.row(i) for i in found.strangest(10)]
+
+
 def judged(tmp_path, x, **settings):
     np.save(tmp_path / "x.npy", x)
     return score_folder(tmp_path / "x.npy", **settings)
@@ -69,13 +72,13 @@ def test_oddities_come_first_scattered_and_in_a_heap(tmp_path, kinds, n):
     x, odd = mixed(photographs(570), *(kind(n // len(kinds)) for kind in kinds))
     found = judged(tmp_path, x)
     assert roc_auc_score(odd, found.score) > 0.99
-    assert all(found.reason[i] for i in np.argsort(-found.score)[:3])
+    assert all(found.columns["reason"][i] for i in np.argsort(-found.score)[:3])
 
 
 def test_the_nearest_items_are_typical_ones(tmp_path):
     x, odd = mixed(photographs(300), drawings(10))
     found = judged(tmp_path, x)
-    near = [name for i in np.flatnonzero(odd) for name in found.nearest[i].split("; ") if name]
+    near = [name for i in np.flatnonzero(odd) for name in found.columns["nearest"][i].split("; ") if name]
     assert near and not any(odd[int(name)] for name in near)
 
 
@@ -91,8 +94,8 @@ def test_a_heap_is_a_group_and_dark_pictures_are_named(tmp_path):
     found = judged(tmp_path, x)
     members = {i for group in found.groups for i in group.members.tolist()}
     assert len(members & set(np.flatnonzero(odd).tolist())) >= 18 and len(members) <= 22
-    assert {found.group[i] for i in members} == {str(group.medoid) for group in found.groups}
-    assert "dark" in found.measured[3] and not any("dark" in text for text in found.measured[4:20])
+    assert {found.columns["group"][i] for i in members} == {str(group.medoid) for group in found.groups}
+    assert "dark" in found.columns["measured"][3] and not any("dark" in text for text in found.columns["measured"][4:20])
 
 
 def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
@@ -102,13 +105,13 @@ def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
     found = judged(tmp_path, x.astype(np.float32))
     assert [sorted(group.members.tolist()) for group in found.groups] == [list(range(5, 20))]
     strangest = np.argsort(-found.score)
-    assert [row["group"] != "" for row in found.first] == [True] + 9 * [False]  # a group counts once
-    assert [row["name"] for row in found.first[1:]] == [str(i) for i in strangest if not found.group[i]][:9]
+    assert [row["group"] != "" for row in first(found)] == [True] + 9 * [False]  # a group counts once
+    assert [row["name"] for row in first(found)[1:]] == [str(i) for i in strangest if not found.columns["group"][i]][:9]
     cluster = found.groups[0]
     assert cluster.distance > 3
     said = f"15 items like {cluster.medoid} form a group of their own: {cluster.distance:.3g} times as far"
-    assert any(line.startswith(said) for line in found.lines())
-    near = found.about(dataclasses.replace(cluster, distance=0.507))
+    assert any(line.startswith(said) for line in lines(found))
+    near = about(found, dataclasses.replace(cluster, distance=0.507))
     assert near.startswith(
         f"15 items like {cluster.medoid} are nearly the same, and no farther from the mean than a typical item"
     )
@@ -121,7 +124,7 @@ def test_copies_of_every_photograph_are_near_duplicates_and_no_groups_but_join_t
     x = torch.cat([typical, cluster, cluster[:1]]).numpy()
     found = judged(tmp_path, x)
     members = {i for group in found.groups for i in group.members.tolist()}
-    assert sum(name != "" for name in found.similar_to[100:600]) >= 450
+    assert sum(name != "" for name in found.columns["similar_to"][100:600]) >= 450
     assert {600, 620} <= members and len(members & set(range(600, 621))) >= 18 and len(members) <= 23
     assert roc_auc_score(np.arange(len(x)) >= 600, found.score) > 0.99
 
@@ -133,7 +136,7 @@ def test_files_of_an_odd_size_or_shape_are_named(tmp_path):
         (tmp_path / "photos").mkdir(exist_ok=True)
         picture.save(tmp_path / "photos" / f"{i:02}.png")
     found = vergence.score_folder(tmp_path / "photos", workers=0)
-    named = {name: text for name, text in zip(found.names, found.measured, strict=True) if "odd" in text}
+    named = {name: text for name, text in zip(found.names, found.columns["measured"], strict=True) if "odd" in text}
     assert {name: [one for one in text.split(", ") if "odd" in one] for name, text in named.items()} == {
         "00.png": ["odd_size"],
         "01.png": ["odd_size"],
@@ -148,7 +151,8 @@ def test_far_items_of_vectors_are_flagged_with_the_features_that_say_so(tmp_path
     odd = np.arange(500) % 100 == 0
     assert roc_auc_score(odd, found.score) == 1.0 and found.flag[odd].all() and found.flag[~odd].sum() <= 1
     assert all(
-        "inputs rarer than 1 in 500; feature 3 " in found.reason[i] and "above" in found.reason[i] for i in np.flatnonzero(odd)
+        "inputs rarer than 1 in 500; feature 3 " in found.columns["reason"][i] and "above" in found.columns["reason"][i]
+        for i in np.flatnonzero(odd)
     )
 
 
@@ -157,24 +161,22 @@ def test_plain_oddities_among_pictures_are_flagged_one_by_one_with_a_reason(tmp_
     x, odd = mixed(photographs(600 - n), drawings(n))
     found = judged(tmp_path, x)
     assert found.flag[odd].all() and found.flag[~odd].sum() <= 0.2 * n
-    assert all("rarer than 1 in 600" in found.reason[i] for i in np.flatnonzero(odd))
-    assert found.lines()[0].startswith(f"look at {found.flag.sum()} items; on average at most a tenth of them will be fine, if")
-    assert (found.flag == (found.q_value <= 0.1)).all()
+    assert all("rarer than 1 in 600" in found.columns["reason"][i] for i in np.flatnonzero(odd))
+    assert lines(found)[0].startswith(f"look at {found.flag.sum()} items; on average at most a tenth of them will be fine, if")
+    assert (found.flag == (found.columns["q_value"] <= 0.1)).all()
 
 
 def test_near_copies_are_named_and_never_fit_each_other(tmp_path, monkeypatch):
     seen = []
-    original = judging.RobustScores
-    monkeypatch.setattr(
-        judging, "RobustScores", lambda levels, groups, seed: seen.append(groups) or original(levels, groups, seed)
-    )
+    fit = RobustDetector.fit
+    monkeypatch.setattr(RobustDetector, "fit", lambda self, X, groups: seen.append(groups) or fit(self, X, groups))
     x = photographs(200)
     x[150:160] = changed(x[10:20])
     x[160] = x[0]
     found = judged(tmp_path, x.numpy())
-    named = [found.similar_to[i] == str(i - 140) for i in range(150, 160)]
-    assert sum(named) >= 9 and sum(map(bool, found.similar_to)) == sum(named) and found.same_as[160] == "0"
-    assert found.similar_to[160] == "" and f"near-duplicates of other items: {sum(named)}" in found.lines()
+    named = [found.columns["similar_to"][i] == str(i - 140) for i in range(150, 160)]
+    assert sum(named) >= 9 and sum(map(bool, found.columns["similar_to"])) == sum(named) and found.columns["same_as"][160] == "0"
+    assert found.columns["similar_to"][160] == "" and f"near-duplicates of other items: {sum(named)}" in lines(found)
     groups = seen[0]
     assert all(groups[i] == groups[i - 140] for i in range(150, 160) if named[i - 150])
     assert len(groups) == 199  # a copy is not fitted to again
@@ -184,9 +186,9 @@ def test_a_job_that_is_stopped_goes_on_and_writes_the_same_bytes(tmp_path, monke
     """Stopped while the levels are computed, and again while the items beyond those that are held are scored."""
     x, _ = mixed(photographs(1500, side=12), drawings(6, side=12))
     np.save(tmp_path / "x.npy", x)
-    monkeypatch.setattr(judging, "MOST_ITEMS", 900)
-    original, computed = judging.collected, []
-    monkeypatch.setattr(judging, "collected", lambda *a, **k: original(*a, most=900, **k))
+    monkeypatch.setattr(folder, "MOST_ITEMS", 900)
+    original, computed = folder.collected, []
+    monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=900, **k))
     monkeypatch.setattr(folder, "EVERY", 256)
     levels, limits = folder.FolderLevels.forward, {"stop": 0}
 
@@ -241,33 +243,36 @@ def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(t
         for i, image in enumerate(pictures):
             Image.fromarray(image.numpy()).save(tmp_path / name / f"{name[0]}{i:03d}.png")
     found = score_folder(tmp_path / "test", tmp_path / "s.csv", leaks_from=tmp_path / "train", workers=0)
-    leak = dict(zip(found.names, found.leak, strict=True))
+    leak = dict(zip(found.names, found.columns["leak"], strict=True))
     near = [leak[f"t{i:03d}.png"] == f"t{i - 80:03d}.png" for i in range(80, 90)]
     assert sum(near) >= 9 and [leak["t090.png"], leak["t091.png"]] == ["t020.png", "t021.png"]
-    total = sum(map(bool, found.leak))
+    total = sum(map(bool, found.columns["leak"]))
     assert total == sum(near) + 2, "no other one"
-    assert f"copies or near-duplicates of items in the other source: {total}" in found.lines()
-    assert "t080.png is t000.png" in found.lines()[-1] and "turned and cropped copies are not looked for" in found.lines()[-1]
+    assert f"copies or near-duplicates of items in the other source: {total}" in lines(found)
+    assert "t080.png is t000.png" in lines(found)[-1] and "turned and cropped copies are not looked for" in lines(found)[-1]
     page = (tmp_path / "s.csv.html").read_text()
     assert "t090.png, and t020.png of the other source" in page and page.count("of the other source</h3>") == total
     header, row = (tmp_path / "s.csv").read_text().splitlines()[::91][:2]
     assert header.endswith(",leak") and row.endswith(",t020.png")
-    assert score_folder(tmp_path / "test", workers=0).leak == []
+    assert "leak" not in score_folder(tmp_path / "test", workers=0).columns
     (tmp_path / "train" / "broken.png").write_bytes(b"no picture")
     again = score_folder(tmp_path / "test", leaks_from=tmp_path / "train", workers=0)
-    assert again.leak == found.leak and "1 of 151 other items cannot be read, and were not compared" in again.notes
+    assert (
+        again.columns["leak"] == found.columns["leak"]
+        and "1 of 151 other items cannot be read, and were not compared" in again.notes
+    )
 
 
 def test_mirrored_and_turned_copies_are_found_in_a_folder_and_in_another():
     x = photographs(200)
     moved = torch.cat([x[:5].flip(-1), x[5:10].rot90(1, (-2, -1)), changed(x[10:15].flip(-2))])
     found = score_folder(ArrayItems(torch.cat([x[100:], moved])), leaks_from=ArrayItems(x[:100]))
-    leak = dict(zip(found.names, found.leak, strict=True))
-    assert sum(leak[str(100 + i)] == str(i) for i in range(15)) >= 14 and sum(map(bool, found.leak)) <= 16
+    leak = dict(zip(found.names, found.columns["leak"], strict=True))
+    assert sum(leak[str(100 + i)] == str(i) for i in range(15)) >= 14 and sum(map(bool, found.columns["leak"])) <= 16
     alone = score_folder(ArrayItems(torch.cat([x, moved])))
-    like = dict(zip(alone.names, alone.similar_to, strict=True))
-    assert sum(like[str(200 + i)] == str(i) for i in range(15)) >= 14 and sum(map(bool, alone.similar_to)) <= 16
-    assert not any(alone.same_as), "similar, not equal"
+    like = dict(zip(alone.names, alone.columns["similar_to"], strict=True))
+    assert sum(like[str(200 + i)] == str(i) for i in range(15)) >= 14 and sum(map(bool, alone.columns["similar_to"])) <= 16
+    assert not any(alone.columns["same_as"]), "similar, not equal"
 
 
 def test_equal_vectors_of_another_source_are_leaks():
@@ -275,8 +280,8 @@ def test_equal_vectors_of_another_source_are_leaks():
     a, b = rng.normal(size=(30, 4)), rng.normal(size=(50, 4))
     b[7] = a[12]
     found = score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(torch.from_numpy(b)))
-    assert {name: one for name, one in zip(found.names, found.leak, strict=True) if one} == {"12": "7"}
-    assert found.lines()[-1] == "for instance 12 is 7; only equal items are looked for"
+    assert {name: one for name, one in zip(found.names, found.columns["leak"], strict=True) if one} == {"12": "7"}
+    assert lines(found)[-1] == "for instance 12 is 7; only equal items are looked for"
     with pytest.raises(ValueError, match="expected two sources of one kind"):
         score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(photographs(20)))
 
@@ -284,16 +289,16 @@ def test_equal_vectors_of_another_source_are_leaks():
 def test_no_leak_is_said_first(tmp_path):
     a, b = photographs(60, seed=1), photographs(60, seed=2)
     found = score_folder(ArrayItems(a), leaks_from=ArrayItems(b))
-    assert found.lines()[0] == "no item is a copy or near-duplicate of one in the other source"
-    flagged = dataclasses.replace(found, flag=np.arange(60) < 2)
-    page = write_folder_page(tmp_path / "p.html", flagged, ArrayItems(a), name="a", other=ArrayItems(b)).read_text()
+    assert lines(found)[0] == "no item is a copy or near-duplicate of one in the other source"
+    flagged = dataclasses.replace(found, columns={**found.columns, "flag": np.arange(60) < 2}, flagged=2)
+    page = write_page(tmp_path / "p.html", flagged, ArrayItems(a), name="a", other=ArrayItems(b)).read_text()
     assert "No item is a copy or near-duplicate of one in the other source" in page
     assert page.count("ook at 2 pictures; on average at most a tenth of them will be fine, if the tail of the others") == 1
     alone = score_folder(ArrayItems(a))
-    assert not any("other source" in line for line in alone.lines())
-    least = f"none of 60 items is flagged at 0.1: the smallest q-value is {alone.q_value.min():.2g}"
+    assert not any("other source" in line for line in lines(alone))
+    least = f"none of 60 items is flagged at 0.1: the smallest q-value is {alone.columns['q_value'].min():.2g}"
     why = "without a reference odd items cannot be told from the tail of the others; the order is still the one to look in"
-    assert not alone.flag.any() and alone.lines()[0] == f"{least}; {why}"
+    assert not alone.flag.any() and lines(alone)[0] == f"{least}; {why}"
 
 
 def same(n):
@@ -333,9 +338,9 @@ def test_what_is_not_compared_is_a_note(monkeypatch):
     black = ArrayItems(torch.zeros(30, 3, 24, 24, dtype=torch.uint8))
     found = leaked(ArrayItems(torch.ones(30, 3, 24, 24, dtype=torch.uint8)), black)
     assert found.names == {} and "near-duplicates in both sources were not looked for: expected" in found.notes[0]
-    monkeypatch.setattr(leaks, "MOST_COMPARED", 50)
+    monkeypatch.setattr(folder, "MOST_COMPARED", 50)
     judged = score_folder(items, leaks_from=ArrayItems(other))
-    assert [name for name, one in zip(judged.names, judged.leak, strict=True) if one] == ["0", "1"]
+    assert [name for name, one in zip(judged.names, judged.columns["leak"], strict=True) if one] == ["0", "1"]
     assert any(note.startswith("only equal images were looked for in both sources") for note in judged.notes)
 
 
@@ -343,14 +348,21 @@ def test_copies_are_named_and_never_fit_each_other(tmp_path):
     x = photographs(100).numpy()
     x[50] = x[10]
     found = judged(tmp_path, x)
-    assert found.same_as[50] == "10" and sum(map(bool, found.same_as)) == 1 and "copies of other items: 1" in found.lines()
+    assert (
+        found.columns["same_as"][50] == "10"
+        and sum(map(bool, found.columns["same_as"])) == 1
+        and "copies of other items: 1" in lines(found)
+    )
 
 
 def test_confirmed_oddities_are_not_fitted_to_and_still_scored(tmp_path):
     x, odd = mixed(photographs(200), drawings(20))
     names = np.flatnonzero(odd).astype(str).tolist()
     found = judged(tmp_path, x, confirmed=names)
-    assert roc_auc_score(odd, found.score) == 1.0 and found.p_value[odd].max() < found.p_value[~odd].min() + 0.05
+    assert (
+        roc_auc_score(odd, found.score) == 1.0
+        and found.columns["p_value"][odd].max() < found.columns["p_value"][~odd].min() + 0.05
+    )
     with pytest.raises(ValueError, match=r"found 1 others \(first: a.png\)"):
         judged(tmp_path, x, confirmed=["a.png"])
 
@@ -397,9 +409,9 @@ def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
 def test_more_items_than_are_held_are_all_scored(tmp_path, monkeypatch):
     x, odd = mixed(photographs(300), drawings(6))
     whole = judged(tmp_path, x)
-    monkeypatch.setattr(judging, "MOST_ITEMS", 200)
-    original = judging.collected
-    monkeypatch.setattr(judging, "collected", lambda *a, **k: original(*a, most=200, **k))
+    monkeypatch.setattr(folder, "MOST_ITEMS", 200)
+    original = folder.collected
+    monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=200, **k))
     part = judged(tmp_path, x)
     assert part.names == whole.names and roc_auc_score(odd, part.score) > 0.99
     assert part.notes[-1].startswith("odd groups are not looked for, and near-duplicates only among 200 of 306 items")
@@ -411,20 +423,20 @@ def test_a_folder_that_is_mostly_copies_is_judged(tmp_path):
     whole = torch.cat([x[:1].expand(480, -1, -1, -1), x[1:], drawings(8)])
     found = judged(tmp_path, whole.numpy())
     assert roc_auc_score(np.arange(len(whole)) >= len(whole) - 8, found.score) > 0.99
-    assert len(set(found.score[:480])) == 1 and found.same_as[1:480] == ["0"] * 479
+    assert len(set(found.score[:480])) == 1 and found.columns["same_as"][1:480] == ["0"] * 479
 
 
 def test_near_copies_of_flat_pictures_are_named(tmp_path):
     x = photographs(200)[:, :, :12]  # 12 x 24
     x[150:160] = (x[10:20].float() + 2).clamp(0, 255).byte()
     found = judged(tmp_path, x.numpy())
-    assert [found.similar_to[i] for i in range(150, 160)] == [str(i) for i in range(10, 20)]
+    assert [found.columns["similar_to"][i] for i in range(150, 160)] == [str(i) for i in range(10, 20)]
 
 
 def test_confirmed_items_need_not_be_among_those_that_are_held(tmp_path, monkeypatch):
     x, odd = mixed(photographs(300), drawings(20))
-    original = judging.collected
-    monkeypatch.setattr(judging, "collected", lambda *a, **k: original(*a, most=200, **k))
+    original = folder.collected
+    monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=200, **k))
     found = judged(tmp_path, x, confirmed=np.flatnonzero(odd).astype(str).tolist())
     assert len(found.names) == 320 and roc_auc_score(odd, found.score) == 1.0
 
@@ -433,8 +445,8 @@ def test_the_result_is_the_same_again_and_does_not_depend_on_the_unit(tmp_path):
     x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
     first, again = (judged(tmp_path, x).score for _ in range(2))
     assert (first == again).all()
-    scaled = robust.RobustScores({"x": x.astype(np.float64) * 1000}).total
-    np.testing.assert_allclose(scaled, robust.RobustScores({"x": x.astype(np.float64)}).total, rtol=1e-4, atol=1e-4)
+    scaled = RobustDetector().fit({"x": x.astype(np.float64) * 1000}).contributions_
+    np.testing.assert_allclose(scaled, RobustDetector().fit({"x": x.astype(np.float64)}).contributions_, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

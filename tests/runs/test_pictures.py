@@ -7,7 +7,7 @@ from PIL import Image
 
 import vergence
 from vergence.data.sources import open_data
-from vergence.runs import fitting, pictures
+from vergence.runs import detector, pictures
 
 pytestmark = pytest.mark.float32
 
@@ -41,7 +41,7 @@ def vectors(tmp_path_factory):
 
 
 def test_the_nearest_picture_of_an_embedding_is_the_picture_itself(run, monkeypatch):
-    items = fitting.training_items(run.folder)  # without those that calibrate
+    items = detector.opened(run.folder).train  # without those that calibrate
     assert len(pictures.targets(run)) == len(items) < len(open_data(run.folder.config.data).train)
     some = torch.tensor([7, 3, 700])
     for distances in (1 << 24, 1):

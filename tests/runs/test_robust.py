@@ -9,8 +9,8 @@ from tests.runs.test_folder import judged, photographs
 from vergence.data.items import ArrayItems
 from vergence.detection import cross_fit, pixel_statistics
 from vergence.detection.neighbors import NeighborDetector
-from vergence.runs.folder_levels import FolderLevels
-from vergence.runs.robust import FOLDS, RobustScores
+from vergence.detection.robust import FOLDS, RobustDetector
+from vergence.runs.folder import FolderLevels
 
 pytestmark = pytest.mark.float32
 
@@ -39,11 +39,13 @@ def test_the_summary_is_scored_by_the_fifth_neighbor_in_other_folds():
         away = sorted(np.sqrt((((x[i] - x[j]) / unit) ** 2).sum()) for j in range(90) if fold[j] != fold[i])
         t[i] = np.log(away[4])
     expected = (t - np.median(t)) / ((np.quantile(t, 0.75) - np.median(t)) / 0.6744897501960817)
-    robust = RobustScores({"summary": x})
-    np.testing.assert_allclose(robust.total, expected, rtol=1e-6)
+    robust = RobustDetector().fit({"summary": x})
+    np.testing.assert_allclose(robust.contributions_.max(1), expected, rtol=1e-6)
     rest = np.flatnonzero(fold == 0)  # which the first fold's detector has not seen
-    np.testing.assert_allclose(robust.of({"summary": x[rest]})[:, 0], expected[rest], rtol=1e-6)
-    assert RobustScores({"other": x}).each.shape == (90, 1) and not np.allclose(RobustScores({"other": x}).total, expected)
+    np.testing.assert_allclose(robust.contributions({"summary": x[rest]})[:, 0], expected[rest], rtol=1e-6)
+    assert RobustDetector().fit({"other": x}).contributions_.shape == (90, 1) and not np.allclose(
+        RobustDetector().fit({"other": x}).contributions_.max(1), expected
+    )
 
 
 def test_some_hundred_photographs_show_gray_dark_and_inverted_ones(tmp_path):
@@ -53,4 +55,6 @@ def test_some_hundred_photographs_show_gray_dark_and_inverted_ones(tmp_path):
     found = judged(tmp_path, torch.cat([x, planted]).numpy())
     odd = np.arange(309) >= 300
     assert roc_auc_score(odd, found.score) > 0.99 and found.flag[odd].all() and found.flag[~odd].sum() <= 2
-    assert set(found.level[odd]) == {"summary"} and all("summary" in found.reason[i] for i in np.flatnonzero(odd))
+    assert {found.columns["level"][i] for i in np.flatnonzero(odd)} == {"summary"} and all(
+        "summary" in found.columns["reason"][i] for i in np.flatnonzero(odd)
+    )

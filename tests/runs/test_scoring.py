@@ -1,9 +1,8 @@
 """What `score` writes: the detector of every run, p-values that hold, flags at the stated rate, and one line for bad input."""
 
-import copy
+import dataclasses
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +13,11 @@ from sklearn.preprocessing import StandardScaler
 
 import vergence
 from vergence.data.views import ImageViews
-from vergence.detection import GaussianDetector, fpr_threshold, q_values, select
+from vergence.detection import fpr_threshold, q_values, select
 from vergence.evaluation.recognition import rank_error
-from vergence.runs import scoring
-from vergence.runs.detector import RunDetector, gap, usable_levels
-from vergence.runs.fitting import training_items
-from vergence.runs.score import Decisions
-from vergence.runs.scoring import _odd_ones
+from vergence.report.findings import lines
+from vergence.runs.detector import RunDetector, gap, opened, usable_levels
+from vergence.runs.score import Calibration, Tally, _odd_ones, read_names, score
 from vergence.utils.files import neutral
 
 pytestmark = pytest.mark.float32
@@ -29,20 +26,19 @@ OF_Z = "parameters.dict.detectors.dict.z.parameters.dict"  # the settings of the
 QUICK = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    with torch.random.fork_rng():
-        return vergence.train("digits", out=tmp_path_factory.mktemp("scoring") / "run", **QUICK)
+@pytest.fixture
+def run(images):
+    return images
 
 
 def noise(n=20, seed=0):
     return torch.randint(0, 256, (n, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
-def scored(run, source, out, **settings):
-    decisions = scoring.score_items(run, run.items(source), out, **settings)
+def scored(run, source, out, fdr=0.1, **settings):
+    findings = score(run.items(source), Calibration(run, **settings), out, fdr=fdr)
     with np.load(out) as archive:
-        return decisions, {name: archive[name] for name in archive.files}
+        return findings, {name: archive[name] for name in archive.files}
 
 
 def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
@@ -52,8 +48,8 @@ def test_noise_is_flagged_and_digits_are_not(run, tmp_path):
     assert found["flag"][odd].all() and found["flag"][~odd].mean() < 0.05
     assert found["score"][odd].min() > np.quantile(found["score"][~odd], 0.97)
     assert decisions.flagged == found["flag"].sum() and decisions.total == 220
-    assert {row["name"] for row in decisions.first} <= {str(i) for i in range(200, 220)}
-    assert f"look at {decisions.flagged} items; on average at most a tenth of them will be fine" in decisions.lines()
+    assert set(decisions.names[:10]) <= {str(i) for i in range(200, 220)}
+    assert f"look at {decisions.flagged} items; on average at most a tenth of them will be fine" in lines(decisions)
 
 
 def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
@@ -86,14 +82,15 @@ def test_nearest_items_are_the_most_similar_training_items(run, tmp_path):
     similar = torch.nn.functional.normalize(z, dim=1) @ torch.from_numpy(found.typical).float().T
     wanted = ["; ".join(found.typical_names[i] for i in row.topk(3).indices) for row in similar]
     assert found.nearest(z.numpy()) == wanted
-    assert not set(found.typical_names) & {run.items("digits").names[i] for i in range(300)}
+    names = run.items("digits").names
+    assert not set(found.typical_names) & {names[i] for i in range(300)}
 
 
 def test_a_certificate_flags_by_its_threshold(run, tmp_path):
     decisions, found = scored(run, "digits", tmp_path / "s.npz", fpr=0.05)
     threshold = fpr_threshold(run.detector().calibration, 0.05, 0.95).threshold
     assert (found["flag"] == (found["score"] > threshold)).all() and decisions.flagged == found["flag"].sum()
-    assert "flag at most" in decisions.lines()[0]
+    assert "flag at most" in lines(decisions)[0]
 
 
 def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
@@ -105,8 +102,8 @@ def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
 
 def test_items_of_the_training_are_named_as_seen(run, tmp_path):
     decisions, found = scored(run, "digits:train", tmp_path / "s.npz")
-    assert found["seen"].all() and "1,438 items not judged, as the run was fitted to" in decisions.lines()[-1]
-    assert not found["flag"].any() and (found["q_value"] == 1).all() and not decisions.first and len(decisions.lines()) == 1
+    assert found["seen"].all() and "1,438 items not judged, as the run was fitted to" in lines(decisions)[-1]
+    assert not found["flag"].any() and (found["q_value"] == 1).all() and not decisions.names and len(lines(decisions)) == 1
 
 
 def test_items_of_the_training_do_not_change_what_is_said_of_others(run, tmp_path):
@@ -114,29 +111,29 @@ def test_items_of_the_training_do_not_change_what_is_said_of_others(run, tmp_pat
     odd = noise()
     alone, first = scored(run, torch.cat([digits[0], odd]), tmp_path / "a.npz")
     mixed, second = scored(run, torch.cat([digits[0], odd, digits[1]]), tmp_path / "b.npz")
-    assert alone.flagged == mixed.flagged > 10 and mixed.total == 220 and mixed.seen == 200
+    assert alone.flagged == mixed.flagged > 10 and mixed.total == 220 and mixed.unjudged == 200
     for name in ("q_value", "flag"):
         np.testing.assert_array_equal(second[name][:220], first[name])
-    assert [row["name"] for row in alone.strangest] == [row["name"] for row in mixed.strangest]
+    assert alone.names == mixed.names
 
 
 def test_a_batch_that_is_foreign_as_a_whole_is_named(run, tmp_path):
     new = next(run.items("digits").stream([torch.arange(300)]))[1]
-    assert not any("as a whole" in line for line in scored(run, new, tmp_path / "a.npz")[0].lines())
+    assert not any("as a whole" in line for line in lines(scored(run, new, tmp_path / "a.npz")[0]))
     decisions = scored(run, 255 - new, tmp_path / "b.npz")[0]
-    first, second = decisions.lines()
+    first, second = lines(decisions)
     assert first.startswith("warning: the items as a whole are stranger than the calibration items")
     void = "but the items as a whole are unlike the calibration items, so the rate does not hold"
     assert decisions.flagged > 20 and second == f"{decisions.flagged} of 300 items are flagged, {void}"
     page = (tmp_path / "b.npz.html").read_text()
     assert f"{decisions.flagged} of 300 pictures are flagged, {void}" in page and "on average at most a tenth" not in page
-    certified = scored(run, 255 - new, tmp_path / "c.npz", fpr=0.05)[0].lines()
+    certified = lines(scored(run, 255 - new, tmp_path / "c.npz", fpr=0.05)[0])
     assert certified[0] == first and "flag at most" in certified[1] and certified[1].endswith(void)
 
 
 def test_of_a_single_item_no_average_is_promised(run, tmp_path):
     decisions, found = scored(run, noise(1), tmp_path / "s.npz")
-    assert found["flag"].all() and decisions.lines() == [f"look at 1 item; it is flagged (p = {found['p_value'][0]:.2g})"]
+    assert found["flag"].all() and lines(decisions) == [f"look at 1 item; it is flagged (p = {found['p_value'][0]:.2g})"]
     assert "Look at 1 picture; it is flagged (p = " in (tmp_path / "s.npz.html").read_text()
 
 
@@ -158,7 +155,7 @@ def test_ordinary_calibration_items_are_not_called_odd_where_a_bulk_ends_early()
         rng = np.random.default_rng(seed)
         s = np.where(rng.random(300) < 0.9, 0.5 + 0.1 * rng.random(300), 0.6 + rng.exponential(1, 300))
         for kind, scores in (("clean", s), ("odd", np.r_[12 + rng.random(10), s[10:]])):
-            lines = _odd_ones(SimpleNamespace(calibration=scores, names=[str(i) for i in range(300)]))
+            lines = _odd_ones(scores, [str(i) for i in range(300)])
             named[kind] += int(lines[0].split()[1]) if lines else 0
     assert named["clean"] <= 10 and 200 <= named["odd"] <= 230
 
@@ -222,7 +219,7 @@ def test_confirmed_oddities_are_taken_out_of_the_calibration(run, tmp_path):
 
 def test_one_item_and_what_the_numbers_allow(run, tmp_path, capsys):
     decisions, found = scored(run, noise(1), tmp_path / "s.npz")
-    assert decisions.flagged == 1 == found["flag"].sum() and "look at 1 item;" in decisions.lines()[0]
+    assert decisions.flagged == 1 == found["flag"].sum() and "look at 1 item;" in lines(decisions)[0]
     capsys.readouterr()
     scored(run, "digits", tmp_path / "s.npz")
     assert "with 287 calibration items, fewer than 13 oddities among 359 items cannot be reported" in capsys.readouterr().err
@@ -261,7 +258,7 @@ def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, t
     again = RunDetector.read(file)
     x = torch.cat([noise(), next(run.items("digits").stream([torch.arange(20)]))[1]])
     levels = {name: f.detach() for name, f in again.of_batches(run.method, (1, 8, 8))(x).items()}
-    assert (again.scores(levels)[0] == run.detector().scores(levels)[0]).all() and again.names == run.detector().names
+    assert (again.score_samples(levels) == run.detector().score_samples(levels)).all() and again.names == run.detector().names
     content = file.read_bytes()
     try:
         file.write_bytes(content[:-40])
@@ -277,8 +274,7 @@ def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, t
 
 @pytest.mark.parametrize("scores", [np.nan, np.inf, -np.inf])
 def test_calibration_scores_that_are_not_finite_are_refused(run, scores):
-    broken = copy.copy(run.detector())
-    broken.calibration = np.full_like(broken.calibration, scores)
+    broken = dataclasses.replace(run.detector(), calibration=np.full(287, scores))
     with pytest.raises(ValueError, match="expected calibration scores"):
         broken.require_whole()
 
@@ -295,26 +291,6 @@ def test_a_network_has_a_dictionary_of_patches_that_is_stored_and_used(run):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_a_detector_of_an_earlier_version_still_scores(run, tmp_path):
-    """Format 1: the record has neither a dictionary nor weights, and one detector on each of two levels."""
-    found = run.detector()
-    kept = {name: found.detector.detectors_[name] for name in ("pixels", "z")}
-    old = copy.deepcopy(found)
-    old.detector.set_params(detectors={name: GaussianDetector() for name in kept}, weights=None, combine="least")
-    old.detector.levels_, old.detector.detectors_ = list(kept), kept
-    old.detector.tails_ = {name: found.detector.tails_[name] for name in kept}
-    old.dictionary = None
-    arrays, record = parts_of(old.content())
-    del record["settings"]["parameters"]["dict"]["weights"]
-    file = tmp_path / "detector.safetensors"
-    file.write_bytes(save(arrays, metadata={"record": json.dumps({**record, "format": 1})}))
-    again = RunDetector.read(file)
-    levels = {name: f.detach() for name, f in again.of_batches(run.method, (1, 8, 8))(noise()).items()}
-    assert list(levels) == ["pixels", "z"]
-    log_p = np.stack(list(again.detector.contributions(levels).values()), 1)
-    np.testing.assert_allclose(again.scores(levels)[0], log_p.max(1))  # the least p, without weights
-
-
 def parts_of(content):
     """Returns the arrays and the record of a stored detector."""
     n = int.from_bytes(content[:8], "little")
@@ -327,7 +303,7 @@ def test_a_damaged_dictionary_is_one_line(run, tmp_path, damage):
     arrays, record = parts_of(run.detector().content())
     damage(arrays)
     (tmp_path / "d").write_bytes(save(arrays, metadata={"record": json.dumps(record)}))
-    with pytest.raises(ValueError, match="dictionary of patches without its atoms"):
+    with pytest.raises(ValueError, match="dictionary of patches"):
         RunDetector.read(tmp_path / "d")
 
 
@@ -366,8 +342,8 @@ def test_a_detector_with_a_wrong_value_is_one_line(run, tmp_path, path, value):
 def test_a_detector_with_arrays_of_a_wrong_type_or_of_other_images_is_one_line(run, tmp_path):
     arrays, record = parts_of(run.detector().content())
     for name, array, message in (
-        ("calibration", arrays["calibration"] > 0, "calibration of type floating"),
-        ("seen", arrays["seen"].astype("f4"), "seen of type uint64"),
+        ("calibration", arrays["calibration"] > 0, "calibration of another type"),
+        ("seen", arrays["seen"].astype("f4"), "seen of another type"),
         ("dictionary/filters", np.tile(arrays["dictionary/filters"], (1, 3)), r"images of shape \(1, 8, 8\)"),
     ):
         (tmp_path / "d").write_bytes(save({**arrays, name: array}, metadata={"record": json.dumps(record)}))
@@ -392,7 +368,7 @@ def test_a_detector_whose_typical_items_have_other_embeddings_is_fitted_again(ru
 def test_confirmed_names_are_read_from_a_column_of_a_table_and_from_any_editor(tmp_path):
     names = ["=1.png", "'=2.png", "'tis.png", "u\u2028v.png", "é.png"]
     (tmp_path / "names.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(map(neutral, names)).encode())
-    assert scoring.read_names(tmp_path / "names.txt") == names
+    assert read_names(tmp_path / "names.txt") == names
 
 
 def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_path, capsys):
@@ -424,7 +400,7 @@ def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
 def test_what_an_embedding_recognizes_decides_how_much_it_counts(run):
     """Recomputed for all training items from views that are made otherwise."""
     with torch.inference_mode():
-        x, levels = next(training_items(run.folder).stream([torch.arange(1035)]))[1], run.levels()
+        x, levels = next(opened(run.folder).train.stream([torch.arange(1035)]))[1], run.levels()
         views, draws = ImageViews(run.folder.config.views, 8), torch.Generator().manual_seed(1)
         first, second = (levels(views(x, draws)) for _ in range(2))
     found = run.detector().relative_error
@@ -507,22 +483,22 @@ def test_decisions_are_benjamini_hochbergs_for_any_parts():
         p = rng.integers(1, n + 2, size=m) / (n + 1)
         rows = {"name": np.arange(m).astype(str), "score": s, "p_value": p, "seen": np.zeros(m, dtype=np.uint8)}
         rows |= {name: np.full(m, "") for name in ("level", "nearest", "reason")}
-        decisions = Decisions(n, fdr=0.4)
+        tally = Tally(n, fdr=0.4)
         for part in np.array_split(np.arange(m), 5):
-            decisions.see({name: values[part] for name, values in rows.items()})
-        found = decisions.columns(rows)
+            tally.see({name: values[part] for name, values in rows.items()})
+        found = tally.columns(rows)
         np.testing.assert_allclose(found["q_value"], q_values(p), rtol=1e-12)
-        assert (found["flag"] == select(p, 0.4)).all() and decisions.flagged == found["flag"].sum()
-        assert [row["name"] for row in decisions.first] == np.argsort(-s)[:10].astype(str).tolist()
+        assert (found["flag"] == select(p, 0.4)).all() and tally.flagged == found["flag"].sum()
+        assert tally.findings().names[:10] == np.argsort(-s)[:10].astype(str).tolist()
 
 
 def test_a_p_value_that_equals_its_bound_is_flagged_as_by_select():
     p = np.r_[np.full(35, 7 / 200), np.ones(15)]
     rows = {"name": np.arange(50).astype(str), "score": -p, "p_value": p, "seen": np.zeros(50, dtype=np.uint8)}
     rows |= {name: np.full(50, "") for name in ("level", "nearest", "reason")}
-    decisions = Decisions(199, fdr=0.05)
-    decisions.see(rows)
-    assert select(p, 0.05).sum() == decisions.flagged == decisions.columns(rows)["flag"].sum() == 35
+    tally = Tally(199, fdr=0.05)
+    tally.see(rows)
+    assert select(p, 0.05).sum() == tally.flagged == tally.columns(rows)["flag"].sum() == 35
 
 
 def test_the_gap_of_exchangeable_scores_is_the_stated_share():
@@ -551,16 +527,16 @@ def test_reasons_claim_no_more_than_the_tails_can_show(run):
     ],
 )
 def test_why_none_is_flagged(n, rank, words):
-    decisions, p = Decisions(n), np.full(57, 1.0)
+    tally, p = Tally(n), np.full(57, 1.0)
     p[:2] = rank / (n + 1)
     rows = {"name": np.arange(57).astype(str), "score": 1 - p, "p_value": p, "seen": np.zeros(57, dtype=np.uint8)}
-    decisions.see({**rows, **{name: np.full(57, "") for name in ("level", "nearest", "reason")}})
-    assert decisions.lines()[0].startswith(words)
+    tally.see({**rows, **{name: np.full(57, "") for name in ("level", "nearest", "reason")}})
+    assert lines(tally.findings())[0].startswith(words)
 
 
 def test_the_detector_records_which_model_it_is_of(run):
     record = json.loads(_metadata(run.folder.path / "detector.safetensors")["record"])
-    assert record["held_out"] and record["format"] == 4 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
+    assert record["held_out"] and record["format"] == 1 and len(record["names"]) == 287 and 0 <= record["gap"] < 0.1
 
 
 def _metadata(file):

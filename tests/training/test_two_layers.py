@@ -7,8 +7,8 @@ from sklearn.datasets import load_digits
 
 import vergence
 from vergence.encoders.patch_maps import PatchMaps, PatchSettings
-from vergence.evaluation.levels import Levels
-from vergence.runs.scoring import score_items
+from vergence.runs.detector import Levels
+from vergence.runs.score import Calibration, score
 from vergence.training import closed_form
 
 TWO = "patches:atoms=16,directions=40,dim=16,second=12"
@@ -43,8 +43,8 @@ def test_a_run_evaluates_scores_reports_and_loads(run, source, tmp_path):
     assert torch.equal(loaded.encode(x), run.encode(x)) and loaded.encode(x).shape == (200, 16)
     noise = torch.randint(256, (20, 1, 16, 16), dtype=torch.uint8)
     assert loaded.score(noise).min() > loaded.score(x).quantile(0.9)
-    decisions = score_items(run, run.items(torch.cat([x, noise])), tmp_path / "scores.npz")
-    assert {row["name"] for row in decisions.first} <= {str(i) for i in range(200, 220)} and decisions.flagged >= 20
+    findings = score(run.items(torch.cat([x, noise])), Calibration(run), tmp_path / "scores.npz")
+    assert set(findings.names[:10]) <= {str(i) for i in range(200, 220)} and findings.flagged >= 20
 
 
 def test_the_level_of_patches_is_that_of_the_first_layer(run):
