@@ -49,8 +49,8 @@ from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.detection import GaussianDetector, NeighborDetector, default_detector
 from vergence.evaluation import controls, features
-from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.detector import opened
+from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.score import objective_scores
 
 ENCODERS = ("vje", "patches", "pixels", "svdd", "pretrained")
