@@ -171,10 +171,8 @@ def test_written_names_are_text_and_lossless(name):
 @linux
 @pytest.mark.parametrize("ending", ["csv", "npz", "parquet"])
 def test_names_that_are_not_unicode_do_not_stop_the_job(tmp_path, ending):
-    from vergence.utils.files import open_table
+    from vergence.utils.parts import write_table
 
-    if ending == "parquet":
-        pytest.importorskip("pyarrow")
     folder = tmp_path / "photos"
     for i, name in enumerate([b"caf\xe9.png", b"\xff/1.png", b"plain/1.png", b"plain/2.png", b"\xff/2.png"]):
         write(folder / os.fsdecode(name), i)
@@ -182,9 +180,9 @@ def test_names_that_are_not_unicode_do_not_stop_the_job(tmp_path, ending):
     data = open_data(DataConfig(source=str(folder)), workers=0)
     assert sorted([*data.train.names, *data.test.names]) == wanted and data.classes == ("plain", "bytes:%FF")
     items = open_items(str(folder), shape=(3, 8, 8))
-    with open_table(tmp_path / f"out.{ending}") as table:
-        for index, x in items.stream(batches(5, 2)):
-            table.append({"name": [items.names[i] for i in index.tolist()], "mean": x.float().mean((1, 2, 3)).numpy()})
+    index, x = next(items.stream(batches(5, 5)))
+    columns = {"name": [items.names[i] for i in index.tolist()], "mean": x.float().mean((1, 2, 3)).numpy()}
+    write_table(tmp_path / f"out.{ending}", columns)
     if ending == "csv":
         with (tmp_path / "out.csv").open(encoding="utf-8") as file:
             found = [row["name"] for row in csv.DictReader(file)]

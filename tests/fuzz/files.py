@@ -30,7 +30,7 @@ from vergence.runs.detector import FILE as DETECTOR
 from vergence.runs.evaluate import _with_state
 from vergence.runs.run import load
 from vergence.training.folder import RunFolder
-from vergence.utils.files import open_table, original
+from vergence.utils.parts import original, write_table
 
 __all__ = ["TARGETS"]
 
@@ -325,9 +325,7 @@ def _write(case, place):
     names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in case["names"]]
     with place.scratch() as folder:
         file = folder / f"t{case['ending']}"
-        with open_table(file) as table:
-            for _ in range(2):
-                table.append({"item": names, **columns})
+        write_table(file, {"item": names * 2} | {name: np.concatenate([x, x]) for name, x in columns.items()})
         {".npz": _require_npz, ".csv": _require_csv, ".parquet": _require_parquet}[case["ending"]](file, names * 2, columns)
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import vergence
 from vergence import mixtures
-from vergence.utils.files import open_table
+from vergence.utils.parts import write_table
 
 QUICK = {"epochs": 1, "batch_size": 16, "device": "cpu", "precision": "fp32", "workers": 0, "knn_every": 1}
 MODELS = {"gaussian": {}, "mixture": {"n_components": 2}, "gng": {"max_nodes": 4}, "kernel": {"n_components": 4}}
@@ -80,8 +80,8 @@ class Place:
         state = {name: value.float() for name, value in self.network().state_dict().items()}
         torch.save({"state_dict": state, "epoch": 1}, self.path / "weights.pth")
         save_file(state, self.path / "weights.safetensors")
-        with contextlib.suppress(ImportError), open_table(self.path / "table.parquet") as table:
-            table.append({"name": [str(i) for i in range(len(x))], "z": x, "label": np.arange(len(x)) % 2})
+        columns = {"name": [str(i) for i in range(len(x))], "z": x, "label": np.arange(len(x)) % 2}
+        write_table(self.path / "table.parquet", columns)
 
     @staticmethod
     def network():

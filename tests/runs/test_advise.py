@@ -19,7 +19,9 @@ def written(folder, kind, x, labels):
     elif kind == "npy":
         np.save(path, x)
     else:
-        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         pq.write_table(pa.table({f"f{i}": column for i, column in enumerate(x.T)} | {"label": labels}), path)
     return path
 

@@ -18,7 +18,7 @@ from vergence.evaluation.recognition import rank_error
 from vergence.report.findings import lines
 from vergence.runs.detector import RunDetector, gap, opened, usable_levels
 from vergence.runs.score import Calibration, Tally, _odd_ones, read_names, score
-from vergence.utils.files import neutral
+from vergence.utils.parts import neutral
 
 pytestmark = pytest.mark.float32
 

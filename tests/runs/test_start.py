@@ -373,7 +373,6 @@ def write_table(path, columns):
 
 
 def test_tables_of_features(tmp_path):
-    pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
     x, y = blobs()
     columns = {f"f{i}": x[:, i] for i in range(6)}
     also = {"label": [f"c{k}" for k in y], "name": [f"{i}.png" for i in range(120)], "split": ["test"] * 20 + ["train"] * 100}
@@ -391,7 +390,6 @@ def test_tables_of_features(tmp_path):
 
 
 def test_embeddings_in_a_table_are_features(tmp_path, trained):
-    pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
     source = vergence.load(trained, device="cpu")
     source.write_embeddings("digits", tmp_path / "e.parquet")
     run = train(str(tmp_path / "e.parquet"), out=tmp_path / "run", encoder="identity", freeze=True)
@@ -413,14 +411,12 @@ def test_embeddings_in_a_table_are_features(tmp_path, trained):
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path, columns, words):
-    pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
     table = write_table(tmp_path / "t.parquet", columns)
     with pytest.raises(ValueError, match=words):
         train(table, out=tmp_path / "run", encoder="identity", freeze=True)
 
 
 def test_a_file_that_is_no_table_and_names_that_do_not_match(tmp_path):
-    pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
     (tmp_path / "t.parquet").write_text("no table")
     with pytest.raises(ValueError, match=r"expected a Parquet table at .*t.parquet"):
         train(str(tmp_path / "t.parquet"), out=tmp_path / "run", encoder="identity", freeze=True)

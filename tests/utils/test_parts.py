@@ -1,6 +1,7 @@
-"""Rows kept in parts: what a kill, SIGTERM or a full disk leaves is found by the next call, which writes the same bytes."""
+"""Tables, and rows kept in parts: a call after a kill, SIGTERM or a full disk writes the same bytes."""
 
 import contextlib
+import csv
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from vergence.utils import parts
 from vergence.utils.files import HOST
-from vergence.utils.parts import open_parts
+from vergence.utils.parts import open_parts, original, write_table
 
 JOB = {"job": "test", "model": "m"}
 N, BATCH = 60, 4
@@ -40,27 +41,6 @@ def write(path, *, stop=N, job=JOB):
             kept.append(*batch(start))
         assert kept.skipped == [(str(i), "seven") for i in range(0, N, 7)]
     return first
-
-
-def needs(ending):
-    if ending == "parquet":
-        pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
-
-
-@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
-def test_a_stopped_job_goes_on_and_writes_the_same_bytes(tmp_path, ending, capsys):
-    needs(ending)
-    whole, stopped = tmp_path / f"whole.{ending}", tmp_path / f"stopped.{ending}"
-    assert write(whole) == 0
-    for stop, first in ((30, 0), (31, 24), (50, 24)):
-        with pytest.raises(KeyboardInterrupt):
-            write(stopped, stop=stop)
-        assert not stopped.exists() and (tmp_path / f".{stopped.name}.parts" / "000001.npz").exists(), first
-    assert write(stopped) == 48
-    assert whole.read_bytes() == stopped.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == [stopped.name, whole.name]
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 3 and said[-1] == f"{stopped}: continuing after 48 items, kept in .{stopped.name}.parts"
 
 
 def test_nothing_is_left_of_a_job_that_stopped_before_its_first_part(tmp_path):
@@ -135,7 +115,6 @@ def run(code, folder):
 
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
 def test_a_full_disk_keeps_the_parts_and_says_how_to_go_on(tmp_path, ending):
-    needs(ending)
     path = tmp_path / f"t.{ending}"
     code = f"""
 import resource
@@ -168,7 +147,7 @@ def test_a_signal_leaves_finished_parts_alone(tmp_path, number, where):
     code = f"""
 import time
 from vergence.utils import parts
-whole, calls = parts._write_archive, []
+whole, calls = parts._write_part, []
 def slow(path, arrays):
     calls.append(path)
     if len(calls) == 3 and {where == "part"}:
@@ -176,7 +155,7 @@ def slow(path, arrays):
         print("now", flush=True)
         time.sleep(60)
     whole(path, arrays)
-parts._write_archive = slow
+parts._write_part = slow
 with parts.open_parts(Path({str(tmp_path / "t.npz")!r}), JOB, every=10) as kept:
     for start in range(0, N, BATCH):
         kept.append(*batch(start))
@@ -256,3 +235,56 @@ def test_a_part_that_was_written_and_not_yet_counted_is_kept(tmp_path, monkeypat
         assert table.done == 2
         rows(table)
     assert out.read_text().split() == ["x", "0", "1", "2", "3"]
+
+
+FORMULAS = ["=1+1.png", "+1", "-2+3.png", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "'=1", "''-", "'"]
+FORMULAS += ["'tis.png", "a=1.png", "", "cat.png", "-"]
+
+
+def test_no_text_of_a_csv_is_a_formula_and_each_comes_back(tmp_path):
+    score = np.array([-1.5, float("-inf"), *range(len(FORMULAS) - 2)])
+    write_table(tmp_path / "t.csv", {"name": FORMULAS, "=label": -np.arange(len(FORMULAS)), "score": score, "known": score > 0})
+    with (tmp_path / "t.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["name", "'=label", "score", "known"]
+    assert not any(row[0].startswith(("=", "+", "-", "@", "\t", "\r", "\n")) for row in rows)
+    assert [original(row[0]) for row in rows] == FORMULAS
+    assert [row[0] for row in rows][-5:] == ["'tis.png", "a=1.png", "", "cat.png", "'-"]
+    assert [int(row[1]) for row in rows] == [-i for i in range(len(FORMULAS))]
+    assert [float(row[2]) for row in rows] == score.tolist() and rows[0][2] == "-1.5"
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
+def test_a_table_holds_what_was_written(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr(parts, "EVERY", 4)
+    rng = np.random.default_rng(0)
+    columns = {
+        "name": [f'ä {i}, "{i}"' for i in range(9)],
+        "score": rng.normal(size=9).astype(np.float32),
+        "z": rng.normal(size=(9, 4)),
+    }
+    columns["text"] = np.array([["a", "b" * i] for i in range(9)]) if ending == "npz" else columns["name"]
+    write_table(tmp_path / f"t.{ending}", columns)
+    if ending == "npz":
+        with np.load(tmp_path / "t.npz") as archive:
+            assert all(archive[name].tolist() == np.asarray(values).tolist() for name, values in columns.items())
+    elif ending == "csv":
+        with (tmp_path / "t.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert (
+            list(rows[0]) == ["name", "score", "z_0", "z_1", "z_2", "z_3", "text"]
+            and [r["name"] for r in rows] == columns["name"]
+        )
+        assert np.allclose([float(r["z_3"]) for r in rows], columns["z"][:, 3], rtol=1e-6)
+    else:
+        from pyarrow.parquet import read_table
+
+        table = read_table(tmp_path / "t.parquet").to_pydict()
+        assert table["name"] == columns["name"] and np.array_equal(np.asarray(table["z"]), columns["z"])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t", "no/folder/t.csv"])
+def test_unusable_paths_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="cannot write"):
+        write_table(tmp_path / name, {"x": ["a"]})

@@ -29,7 +29,7 @@ def open_table(path: Path, columns: Sequence[str] = (), *, double: bool = False)
         double: Whether features that float32 may round are read as float64.
 
     Raises:
-        ValueError: pyarrow is missing, the file is damaged, has no features, not those that are named, or other values.
+        ValueError: The file is damaged, has no features, not those that are named, or other values.
     """
     table = _read(path)
     x, features = _read_features(table, tuple(columns), path.name)
@@ -56,11 +56,9 @@ def _read_features(table: Any, columns: tuple[str, ...], file: str) -> tuple[Arr
 
 
 def _read(path: Path) -> Any:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise ValueError("reading .parquet needs pyarrow: pip install pyarrow; or give .npz") from None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(path, partitioning=None)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from vergence.densities.gaussian import JointGaussian
 from vergence.utils.checks import require_choice, require_within
-from vergence.utils.distributed import several
+from vergence.utils.devices import several
 from vergence.utils.linalg import upcast_half
 
 __all__ = [

@@ -19,7 +19,7 @@ from vergence.data.pixels import to_unit
 from vergence.encoders.names import is_closed_form, is_factory, is_refined, timm_settings
 from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
 from vergence.encoders.refined import RefinedEncoder
-from vergence.utils.modules import in_evaluation
+from vergence.utils.devices import in_evaluation
 from vergence.utils.names import did_you_mean, quoted, unknown
 from vergence.utils.outside import load_outside
 

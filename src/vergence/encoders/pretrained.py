@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vergence.encoders.names import is_factory, timm_settings
 from vergence.encoders.networks import factory_model, require_timm
 from vergence.utils.names import did_you_mean, quoted
-from vergence.utils.tensors import read_pytorch
+from vergence.utils.outside import read_pytorch
 
 __all__ = ["IMAGENET", "Input", "expected_input", "load_weights", "read_weights", "timm_file", "timm_tag"]
 

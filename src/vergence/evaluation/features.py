@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vergence.data.items import Items, batches, contexts
 from vergence.data.pixels import center_crop
-from vergence.utils.modules import in_evaluation
+from vergence.utils.devices import in_evaluation
 
 __all__ = ["collect", "stream"]
 

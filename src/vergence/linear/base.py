@@ -18,8 +18,7 @@ from vergence.data.items import Items, PairItems, spaced
 from vergence.densities.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
 from vergence.utils.checks import is_count, require_choice, require_count, require_numbers, shown
-from vergence.utils.devices import as_device
-from vergence.utils.distributed import several
+from vergence.utils.devices import as_device, several
 
 __all__ = ["MOST_DRAWS", "RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
 

@@ -14,7 +14,7 @@ from vergence.data.pixels import center_crop, to_unit
 from vergence.data.views import ImageViews, Views
 from vergence.utils import linalg
 from vergence.utils.checks import require_numbers
-from vergence.utils.distributed import rank_and_size
+from vergence.utils.devices import rank_and_size
 
 __all__ = ["Augmentation", "Featured", "Features", "as_table", "as_tensor", "blocks", "draw", "flat"]
 

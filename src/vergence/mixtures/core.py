@@ -17,8 +17,7 @@ from torch import Tensor
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import require_count, require_numbers, require_within
-from vergence.utils.devices import as_device
-from vergence.utils.distributed import several
+from vergence.utils.devices import as_device, several
 from vergence.utils.linalg import as_array
 
 __all__ = ["Conditional", "Predictive", "Scale", "seed_of", "shared_seed", "to_numpy", "warn_unfinished"]

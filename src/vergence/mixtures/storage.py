@@ -13,9 +13,9 @@ from safetensors.torch import save
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from vergence.utils.checks import shortened
 from vergence.utils.files import explained, replacing
 from vergence.utils.names import quoted
-from vergence.utils.records import shortened
 
 __all__ = ["FORMAT", "Stored", "parse_object", "read_model", "write_model"]
 

@@ -14,10 +14,9 @@ from vergence.detection.findings import Findings
 from vergence.detection.groups import Group
 from vergence.report.charts import thumbnail
 from vergence.report.rendering import write
-from vergence.utils.files import open_table
 from vergence.utils.names import counted
 
-__all__ = ["lines", "nearest_title", "write_page", "write_table"]
+__all__ = ["lines", "nearest_title", "write_page"]
 
 SECTIONS = {
     "oddities": "The most unusual, the strangest first",
@@ -29,7 +28,6 @@ SECTIONS = {
 ODD, MEMBERS, GROUPS = 48, 12, 30  # items and groups on the page
 LEAKS = 3  # that are printed
 SIDE = 128  # pixels of a picture
-WRITTEN = 4096  # rows that are written at a time
 SCORES = "Larger scores are more anomalous; they are comparable within one table alone."
 CALIBRATED = (
     "The p-value of an item is the share of ordinary items, which no fit has seen, that are at least as anomalous. If the items "
@@ -94,13 +92,6 @@ def about(findings: Findings, group: Group) -> str:
 def nearest_title(findings: Findings) -> str:
     """Returns what the items of the column ``nearest`` are."""
     return "nearest ordinary item" if findings.calibration is None else "nearest training item"
-
-
-def write_table(path: Path, findings: Findings) -> None:
-    """Writes a ``.npz``, ``.csv`` or ``.parquet`` file, a row for each item in ``findings.columns``."""
-    with open_table(path) as table:
-        for start in range(0, len(findings.names), WRITTEN):
-            table.append({name: values[start : start + WRITTEN] for name, values in findings.columns.items()})
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any
 
 from vergence.report.rendering import is_number
 from vergence.training.records import Weights
-from vergence.utils.files import DAMAGE, original
+from vergence.utils.files import DAMAGE
+from vergence.utils.parts import original
 
 __all__ = ["RunFiles", "read"]
 

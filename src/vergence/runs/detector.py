@@ -34,7 +34,7 @@ from vergence.runs.rows import MOST_ITEMS, Arrays, Collected, Reading, collected
 from vergence.training import calibration, closed_form
 from vergence.training.folder import RunFolder
 from vergence.utils import terminal
-from vergence.utils.modules import in_evaluation
+from vergence.utils.devices import in_evaluation
 from vergence.utils.neighbors import nearest_rows
 
 if TYPE_CHECKING:

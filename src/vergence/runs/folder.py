@@ -45,7 +45,6 @@ from vergence.detection.robust import SUMMARY, RobustDetector
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
 from vergence.encoders.pooling import ROOT
-from vergence.report.findings import write_table
 from vergence.runs.detector import ATOMS, Levels, usable_levels
 from vergence.runs.rows import (
     MOST_ITEMS,
@@ -66,7 +65,7 @@ from vergence.training.calibration import FEWEST, MOST_COMPARED, digests
 from vergence.training.folder import write_skipped
 from vergence.utils import terminal
 from vergence.utils.neighbors import nearest_rows
-from vergence.utils.parts import Parts, keep_parts
+from vergence.utils.parts import Parts, keep_parts, write_table
 from vergence.utils.resources import resources
 
 __all__ = ["FolderLevels", "Itself", "leaked", "score_folder"]
@@ -189,7 +188,7 @@ class Itself:
             for note in (unseen := [] if self.sizes is None else _unseen(self.sizes, items.shape)):
                 terminal.note(note)
             if out is not None:
-                write_table(out, findings)
+                write_table(out, findings.columns)
                 write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
         return replace(findings, notes=[*findings.notes, *unseen])
 

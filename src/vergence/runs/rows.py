@@ -24,8 +24,7 @@ from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.training.calibration import digests
 from vergence.training.folder import write_skipped
-from vergence.utils.files import require_table
-from vergence.utils.parts import Derived, Parts, open_parts
+from vergence.utils.parts import Derived, Parts, open_parts, require_table
 from vergence.utils.terminal import bar
 from vergence.utils.version import __version__
 

@@ -45,9 +45,8 @@ from vergence.runs.run import Run
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
 from vergence.utils.checks import EXACT, require_within
-from vergence.utils.files import original, require_table
 from vergence.utils.names import counted, unknown
-from vergence.utils.parts import open_parts
+from vergence.utils.parts import open_parts, original, require_table
 
 __all__ = ["Calibration", "Pairs", "Reference", "pair_scores", "read_names", "require_apart", "score", "scores_of"]
 

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.records import Evaluation, RunMetadata
-from vergence.utils.checks import is_count
-from vergence.utils.files import open_table, original, remove_leftovers, replacing, sha256
-from vergence.utils.locks import locked
+from vergence.utils.checks import is_count, shortened
+from vergence.utils.files import locked, remove_leftovers, replacing, sha256
 from vergence.utils.names import quoted
-from vergence.utils.records import read_object, shortened
-from vergence.utils.tensors import read_pytorch
+from vergence.utils.outside import read_object, read_pytorch
+from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
 
 if TYPE_CHECKING:
@@ -335,8 +334,7 @@ def write_skipped(path: Path, skipped: "Sequence[Skipped]") -> None:
     if not skipped:
         path.unlink(missing_ok=True)
         return
-    with open_table(path) as table:
-        table.append({"name": [s.name for s in skipped], "reason": [s.reason for s in skipped]})
+    write_table(path, {"name": [s.name for s in skipped], "reason": [s.reason for s in skipped]})
 
 
 def _read_skipped(file: Path) -> list[tuple[str, str]]:

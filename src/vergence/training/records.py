@@ -10,8 +10,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from vergence.utils.checks import Checked
-from vergence.utils.records import from_json
+from vergence.utils.checks import Checked, from_json
 
 __all__ = [
     "Accuracy",

@@ -1,17 +1,19 @@
-"""Checks that several packages share; each error says what was expected, what was found and what to do."""
+"""Checks at the borders: of settings, dataclasses and JSON; each error says what was expected, found, and what to do."""
 
+import dataclasses
 import math
 import types
 import typing
 from collections.abc import Hashable, Iterable
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from vergence.utils.names import did_you_mean
 
 __all__ = [
     "Checked",
     "as_range",
+    "from_json",
     "is_count",
     "is_out_of_memory",
     "require_at_least",
@@ -20,6 +22,7 @@ __all__ = [
     "require_numbers",
     "require_positive",
     "require_within",
+    "shortened",
     "shown",
 ]
 
@@ -27,6 +30,8 @@ __all__ = [
 LARGEST = 2**63 - 1  # of a whole number that arrays can hold
 EXACT = 2**53  # whole numbers up to this one are exact in float64
 LONGEST = 80  # characters of a value in a message
+MAX_MESSAGE = 300  # characters of an error that quotes a file
+T = TypeVar("T")
 
 
 def is_count(value: Any, least: int) -> bool:
@@ -59,6 +64,17 @@ def shown(value: Any) -> str:
     """
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def shortened(error: BaseException) -> str:
+    """Returns the first line of an error's text, cut where it quotes too much.
+
+    Example:
+        >>> len(shortened(ValueError("x" * 1000)))
+        303
+    """
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "..."
 
 
 def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
@@ -246,3 +262,61 @@ def _described(hint: Any) -> str:
         dict: "a dictionary",
     }
     return names.get(origin or hint, str(hint))
+
+
+def from_json(kind: type[T], raw: Any, name: str = "") -> T:
+    """Builds a dataclass from what `json.loads` gave: lists become tuples, objects become dataclasses.
+
+    Keys that the dataclass does not know are ignored, so that a later field does not make a file unreadable.
+
+    Args:
+        kind: Dataclass whose fields are numbers, text, booleans, tuples, dictionaries or dataclasses, or None.
+        raw: Its JSON object.
+        name: What errors call it.
+
+    Raises:
+        ValueError: A field is missing, or of another type than the dataclass says.
+
+    Example:
+        >>> Point = dataclasses.make_dataclass("Point", [("x", float), ("tags", tuple[str, ...], ())])
+        >>> from_json(Point, {"x": 1.5, "tags": ["a"], "later": 0})
+        Point(x=1.5, tags=('a',))
+        >>> from_json(Point, {"tags": []}, "point")
+        Traceback (most recent call last):
+        ValueError: point has no 'x'
+    """
+    name = name or kind.__name__
+    if not isinstance(raw, dict):
+        raise ValueError(f"expected {name} to be an object, found {shown(raw)}")
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for field in dataclasses.fields(typing.cast(Any, kind)):
+        if field.name in raw:
+            values[field.name] = _value(hints[field.name], raw[field.name], f"{name}.{field.name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{name} has no '{field.name}'")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _value(hint: Any, raw: Any, name: str) -> Any:
+    """Returns a field's value: containers and dataclasses are built here, numbers and text are checked by the dataclass."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return None if raw is None else _value(next(part for part in inner if part is not type(None)), raw, name)
+    if dataclasses.is_dataclass(hint):
+        return from_json(typing.cast(Any, hint), raw, name)
+    if origin is dict and isinstance(raw, dict):
+        return {_key(inner[0], key, name): _value(inner[1], part, f"{name}.{key}") for key, part in raw.items()}
+    if origin is tuple and isinstance(raw, list):
+        return tuple(_value(inner[0], part, name) for part in raw)
+    return raw
+
+
+def _key(kind: type, key: str, name: str) -> Any:
+    """Returns a key of an object as its dictionary has it: JSON writes numbers as text."""
+    if kind is int and not key.isdecimal():
+        raise ValueError(f"expected whole numbers as keys of {name}, found {shown(key)}")
+    return kind(key)

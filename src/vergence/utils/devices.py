@@ -1,4 +1,4 @@
-"""Devices by name, their memory, and what happens where it ends."""
+"""Devices by name, their memory and what happens where it ends; several processes; modes of networks."""
 
 import contextlib
 import os
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from vergence.utils.checks import is_out_of_memory
 
-__all__ = ["as_device", "describe_device", "enough_memory", "fast_bfloat16", "total_memory"]
+__all__ = ["as_device", "describe_device", "enough_memory", "fast_bfloat16", "in_evaluation", "rank_and_size", "several"]
+__all__ += ["total_memory"]
 
 CONTAINERS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # versions 2 and 1
 
@@ -98,3 +100,45 @@ def enough_memory(advice: str) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split())
         raise ValueError(f"expected a task that fits into memory, found none left ({reason}); {advice}") from error
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Returns this process's rank and the number of processes; (0, 1) where there is one.
+
+    Example:
+        >>> rank_and_size()
+        (0, 1)
+    """
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if ready else (0, 1)
+
+
+def several() -> bool:
+    """Returns whether several processes share the work.
+
+    Example:
+        >>> several()
+        False
+    """
+    return rank_and_size()[1] > 1
+
+
+@contextlib.contextmanager
+def in_evaluation(module: nn.Module) -> Iterator[None]:
+    """Puts a module and its parts in evaluation mode; afterwards each part has its own mode again.
+
+    Example:
+        >>> net = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
+        >>> with in_evaluation(net):
+        ...     net[0].training
+        False
+        >>> net[0].training, net[1].training
+        (True, False)
+    """
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training

@@ -1,11 +1,8 @@
-"""Writing files so that a kill or a full disk loses nothing: in one step, and row by row in bounded memory."""
+"""Files that a kill or a full disk does not halve: written in one step, locked while a process works beside them."""
 
-import abc
 import contextlib
-import csv
-import functools
+import errno
 import hashlib
-import importlib.util
 import lzma
 import os
 import re
@@ -15,43 +12,26 @@ import socket
 import struct
 import sys
 import threading
+import time
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from vergence.utils.checks import shown
 
-__all__ = [
-    "DAMAGE",
-    "Column",
-    "Table",
-    "as_path",
-    "exit_on_sigterm",
-    "explained",
-    "neutral",
-    "open_table",
-    "original",
-    "remove_leftovers",
-    "replacing",
-    "require_parent",
-    "require_table",
-    "sha256",
-    "write_column",
-]
+__all__ = ["DAMAGE", "as_path", "exit_on_sigterm", "explained", "locked", "remove_leftovers", "replacing", "require_parent"]
+__all__ += ["sha256"]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
-Column = np.ndarray | Sequence[str]
+UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # of locks
 # What numpy and zipfile raise for files that are damaged, encrypted or too large.
 DAMAGE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError)
 DAMAGE += (MemoryError, OverflowError, NotImplementedError, RuntimeError)
 DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
-FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a text begins that a spreadsheet may run; quotes so that it can be read back
 
 
 def as_path(value: Any, what: str) -> Path:
@@ -173,234 +153,85 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class Table(abc.ABC):
-    """Columns of equal length that grow by rows: numbers or strings, (n,) or (n, D)."""
-
-    @abc.abstractmethod
-    def append(self, columns: Mapping[str, Column]) -> None:
-        """Adds rows; every call has the same columns."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Writes what is left."""
-
-    @abc.abstractmethod
-    def abandon(self) -> None:
-        """Closes what is still open; nothing more is written."""
-
-
 def require_parent(path: Path) -> None:
     """Raises a ValueError unless the folder exists that ``path`` is to be written in."""
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
 
 
-def require_table(path: Path) -> None:
-    """Raises a ValueError unless a table can be written to ``path``: its ending, its folder, and pyarrow for ``.parquet``."""
-    if path.suffix not in KINDS:
-        raise ValueError(f"cannot write '{path.name}': expected an ending among {', '.join(KINDS)}")
-    require_parent(path)
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder")
-    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("writing .parquet needs pyarrow: pip install pyarrow; or write .npz")
-
-
 @contextlib.contextmanager
-def open_table(path: Path, *, advice: str = "") -> Iterator[Table]:
-    """Opens a table for writing: ``.csv``, ``.npz`` or ``.parquet`` by its ending. The file appears when all is written.
+def locked(file: Path, what: str) -> Iterator[bool]:
+    """Holds a lock for as long as the context lasts; yields whether it is one that other processes see.
 
-    In ``.csv``, texts that a spreadsheet could take for a formula stand behind a single quote (`neutral`); numbers never do.
+    The file holds the process's number, its host and the time, for the error of the next process. It is removed on release;
+    what a killed process left behind is taken over. On a file system or platform without locks a line on stderr says so.
 
     Args:
-        path: File to write.
-        advice: What is safe, and what to do, for the error of a full disk; without it the rows of a ``.csv`` file that
-            reached the disk are kept. With it the file is flushed to the disk before it appears.
+        file: Lock file; its folder exists.
+        what: What is locked, for the error.
 
     Raises:
-        ValueError: The ending is another, the folder cannot be written, or pyarrow is missing for ``.parquet``.
+        ValueError: Another process holds the lock.
+        OSError: The file cannot be opened.
     """
-    require_table(path)
-    with replacing(path, durable=bool(advice)) as part:
-        table = KINDS[path.suffix](part)
+    opened = _acquire(file, what)
+    try:
+        yield opened is not None
+    finally:
+        if opened is not None:
+            with contextlib.suppress(OSError):  # the folder may be gone
+                file.unlink()
+            opened.close()
+
+
+def _acquire(file: Path, what: str) -> IO[str] | None:
+    """Returns the locked file, or None where locks are not supported."""
+    while True:
+        opened = file.open("a+", encoding="utf-8")
         try:
-            yield table
-            table.close()
-        except OSError as error:
-            what = advice or _keep_rows(table, part, path)
-            raise ValueError(f"cannot write {path}: {error.strerror or error}; {what}") from None
-        finally:
-            with contextlib.suppress(OSError):  # what stopped the writing is already reported
-                table.abandon()
+            if not _lock(opened, file, what):
+                opened.close()
+                return None
+            if not _is_current(opened, file):  # its last holder removed it in between
+                opened.close()
+                continue
+        except BaseException:
+            opened.close()
+            raise
+        opened.truncate(0)
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        with contextlib.suppress(OSError):  # a full disk holds no words, but the lock
+            os.write(opened.fileno(), holder.encode())
+        return opened
 
 
-def _keep_rows(table: "Table", part: Path, path: Path) -> str:
-    """Keeps the rows that reached the disk, where the format can be cut off anywhere; returns what to do."""
-    if not isinstance(table, _CSV):
-        return "free space, or choose another --out"
-    partial = path.with_name(f"{path.stem}.partial{path.suffix}")
-    part.replace(partial)
-    return f"the rows so far are in {partial.name}: free space and write the rest, or choose another --out"
+def _lock(opened: IO[str], file: Path, what: str) -> bool:
+    """Locks an open file; returns False where that is not supported."""
+    try:
+        import fcntl
+    except ImportError:
+        _warn(file, "this platform has no advisory locks")
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        opened.seek(0)
+        holder = opened.read(200).strip() or "another process"
+        raise ValueError(f"{what} is in use by {holder}: wait until it ends, stop it, or choose another folder") from None
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        _warn(file, f"the file system does not support locks ({error.strerror})")
+        return False
+    return True
 
 
-class _CSV(Table):
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("w", newline="", encoding="utf-8")
-        self.writer = csv.writer(self.file)
-        self.header: list[str] | None = None
-
-    def append(self, columns: Mapping[str, Column]) -> None:
-        flat: dict[str, Any] = {}
-        for name, values in columns.items():
-            if isinstance(values, np.ndarray) and values.ndim == 2:
-                flat |= {f"{name}_{d}": values[:, d] for d in range(values.shape[1])}
-            else:
-                flat[name] = values
-        if self.header is None:
-            self.header = list(flat)
-            self.writer.writerow(map(neutral, self.header))
-        self.writer.writerows(zip(*(_as_text(v) for v in flat.values()), strict=True))
-
-    def close(self) -> None:
-        self.file.close()
-
-    def abandon(self) -> None:
-        self.file.close()
+def _is_current(opened: IO[str], file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened.fileno()), file.stat())
+    except FileNotFoundError:
+        return False
 
 
-def _as_text(values: Column) -> list[str]:
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        exact = values.dtype == np.float64 and _far_from_zero(values)
-        return [repr(v).removesuffix(".0") if exact else f"{v:.7g}" for v in values.tolist()]
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biu":
-        return [str(v) for v in values]
-    return [neutral(str(v)) for v in values]
-
-
-def _far_from_zero(values: np.ndarray) -> bool:
-    """Returns whether seven digits may not tell numbers apart: they vary by less than a hundredth of the largest."""
-    known = values[np.isfinite(values)]
-    return bool(len(known)) and float(np.abs(known).max()) > 100 * float(np.ptp(known))
-
-
-def neutral(text: str) -> str:
-    """Returns a text as CSV files of this library hold it: behind a single quote where a spreadsheet could take it for a formula.
-
-    These are texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a line break. `original` is the inverse.
-
-    Example:
-        >>> neutral("=1+1.png"), neutral("'=x"), neutral("cat.png")
-        ("'=1+1.png", "''=x", 'cat.png')
-    """
-    return f"'{text}" if FORMULA.match(text) else text
-
-
-def original(text: str) -> str:
-    """Returns the text of which `neutral` gave ``text``.
-
-    Example:
-        >>> original("'=1+1.png"), original("'tis.png"), original("cat.png")
-        ('=1+1.png', "'tis.png", 'cat.png')
-    """
-    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
-
-
-class _NPZ(Table):
-    """Each column goes to a temporary file of its own; `close` puts them behind numpy's headers into one archive."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.parts = path.with_name(f"{path.name}s")
-        self.parts.mkdir()
-        self.files: dict[str, IO[bytes]] = {}
-        self.kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        self.rows = 0
-
-    def append(self, columns: Mapping[str, Column]) -> None:
-        for name, values in columns.items():
-            array = values if isinstance(values, np.ndarray) else np.asarray(values, dtype=np.str_)
-            if name not in self.files:
-                self.files[name] = (self.parts / name).open("wb+")
-            dtype, shape = self.kinds.get(name, (array.dtype, array.shape[1:]))
-            self.kinds[name] = (max(dtype, array.dtype, key=lambda d: d.itemsize), shape)
-            data = array.tobytes() if array.dtype.kind != "U" else "".join(f"{v}\0" for v in array.ravel()).encode()
-            self.files[name].write(data)
-        self.rows += len(array)
-
-    def close(self) -> None:
-        with zipfile.ZipFile(self.path, "w") as archive:
-            for name, file in self.files.items():
-                dtype, shape = self.kinds[name]
-                file.seek(0)
-                blocks: Iterator[bytes]
-                if dtype.kind == "U":
-                    blocks = (np.asarray(chunk, dtype=dtype).tobytes() for chunk in _strings(file))
-                else:
-                    blocks = iter(functools.partial(file.read, 1 << 20), b"")
-                write_column(archive, name, dtype, (self.rows, *shape), blocks)
-
-    def abandon(self) -> None:
-        for file in self.files.values():
-            with contextlib.suppress(OSError):  # closing flushes, which a full disk refuses
-                file.close()
-        shutil.rmtree(self.parts, ignore_errors=True)
-
-
-def write_column(
-    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[bytes]
-) -> None:
-    """Writes an array to an open ``.npz`` archive, without the time, so that equal arrays give equal bytes.
-
-    Args:
-        archive: Archive to add to.
-        name: Name of the array.
-        dtype: Its type.
-        shape: Its shape.
-        blocks: Its bytes in C order.
-    """
-    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:
-        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(out, header)
-        for block in blocks:
-            out.write(block)
-
-
-def _strings(file: IO[bytes]) -> Iterator[list[str]]:
-    """Yields the zero-terminated strings of a file, some thousands at a time."""
-    rest = b""
-    while block := file.read(1 << 18):
-        *whole, rest = (rest + block).split(b"\0")
-        if whole:
-            yield [text.decode() for text in whole]
-
-
-class _Parquet(Table):
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.writer: Any = None
-
-    def append(self, columns: Mapping[str, Column]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        table = pa.table({name: _arrow(values) for name, values in columns.items()})
-        self.writer = self.writer or pq.ParquetWriter(self.path, table.schema)
-        self.writer.write_table(table)
-
-    def close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
-
-    def abandon(self) -> None:
-        self.writer = None
-
-
-def _arrow(values: Column) -> Any:
-    import pyarrow as pa
-
-    if isinstance(values, np.ndarray) and values.ndim == 2:
-        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    return pa.array(values)
-
-
-KINDS: dict[str, Callable[[Path], Table]] = {".csv": _CSV, ".npz": _NPZ, ".parquet": _Parquet}
+def _warn(file: Path, reason: str) -> None:
+    print(f"warning: cannot know whether another process writes to {file.parent}: {reason}", file=sys.stderr)

@@ -1,9 +1,19 @@
-"""What a name of code outside the library stands for."""
+"""What comes from outside and is not trusted: code by name, JSON objects, PyTorch files; torch is imported on the first call."""
 
 import importlib
+import json
+import struct
+import warnings
+from pathlib import Path
 from typing import Any
 
-__all__ = ["load_outside"]
+from vergence.utils.checks import shortened
+
+__all__ = ["load_outside", "read_object", "read_pytorch"]
+
+MAX_BYTES = 64 << 20  # of a JSON file: more is refused before it is parsed
+# of torch, where a file is damaged
+ERRORS = (EOFError, RuntimeError, TypeError, AttributeError, LookupError, AssertionError, ArithmeticError, struct.error)
 
 
 def load_outside(what: str, name: str, expected: str) -> Any:
@@ -30,3 +40,39 @@ def load_outside(what: str, name: str, expected: str) -> Any:
         raise ValueError(f"cannot import {what} '{name}': {error}; expected '{expected}'{advice}") from None
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(f"cannot import {what} '{name}': {error}; expected '{expected}'") from None
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Returns the object that a JSON file holds.
+
+    Raises:
+        ValueError: The file is too large, is not JSON, or holds something else than an object.
+    """
+    size = file.stat().st_size
+    if size > MAX_BYTES:
+        raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found {size:,}")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"expected an object, found {type(found).__name__}")
+    return found
+
+
+def read_pytorch(file: Path) -> Any:
+    """Returns the tensors, numbers and text of a PyTorch file, on the CPU; runs no code of the file's.
+
+    Raises:
+        pickle.UnpicklingError: It holds something else, which is not loaded. The message tells how to run the code.
+        ValueError: It is damaged; the message is one line.
+        OSError: It cannot be read.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that torch did not write
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except ERRORS as error:
+        raise ValueError(shortened(error)) from None

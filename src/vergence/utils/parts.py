@@ -1,16 +1,18 @@
-"""Rows of a long job, kept in parts beside its output: the same command goes on after a kill, SIGTERM or a full disk.
+"""Tables of columns, written to ``.csv``, ``.npz`` or ``.parquet`` in bounded memory; and rows of a long job, kept in parts.
 
 The parts of ``NAME`` are in the hidden folder ``.NAME.parts``: ``manifest.json``, which describes the job, and ``000000.npz``,
-``000001.npz``, ..., some thousand rows each. Every part appears in one step. At the end they are joined in bounded memory and
-the folder is removed. Where the parts end does not depend on where a job was stopped, so the joined file has the same bytes.
+``000001.npz``, ..., some thousand rows each. Every part appears in one step, and the same command goes on behind the last one
+after a kill, SIGTERM or a full disk. At the end they are joined and the folder is removed. Where the parts end does not depend
+on where a job was stopped, so the joined file has the same bytes.
 """
 
 import contextlib
+import csv
 import json
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -18,28 +20,161 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from vergence.utils import terminal
-from vergence.utils.files import (
-    DAMAGE,
-    Column,
-    exit_on_sigterm,
-    explained,
-    open_table,
-    remove_leftovers,
-    replacing,
-    require_table,
-    write_column,
-)
-from vergence.utils.locks import locked
+from vergence.utils.files import DAMAGE, exit_on_sigterm, explained, locked, remove_leftovers, replacing, require_parent
 
-__all__ = ["Derived", "Parts", "keep_parts", "open_parts"]
+__all__ = ["Column", "Derived", "Parts", "keep_parts", "neutral", "open_parts", "original", "require_table", "write_table"]
 
 MANIFEST = "manifest.json"
-FORMAT = 1
-FILE = re.compile(r"\d{6}\.npz")
+PART = re.compile(r"\d{6}\.npz")
 MAX_BYTES = 32 << 20  # of a part that is held in memory
-EVERY = 4096  # items of a part
+EVERY = 4096  # items of a part, rows of a block
 COLUMN = "column "  # before the name of a column, in a part
-Kinds = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # type and shape of a row, by column
+FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a text begins that a spreadsheet may run; quotes so that it can be read back
+Column = np.ndarray | Sequence[str]
+Arrays = dict[str, np.ndarray]
+Blocks = Callable[[Sequence[str]], Iterator[Arrays]]  # names of columns -> these columns of all rows, some rows at a time
+
+
+# Tables
+
+
+def require_table(path: Path) -> None:
+    """Raises a ValueError unless a table can be written to ``path``: its ending, and its folder."""
+    if path.suffix not in WRITERS:
+        raise ValueError(f"cannot write '{path.name}': expected an ending among {', '.join(WRITERS)}")
+    require_parent(path)
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+
+
+def write_table(path: Path, columns: Mapping[str, Column]) -> None:
+    """Writes columns of equal length, numbers or strings, (n,) or (n, D), by the ending of ``path``. It appears in one step.
+
+    In ``.csv``, a matrix has a column for each of its own (``z_0``, ``z_1``, ...), and texts that a spreadsheet could take for a
+    formula stand behind a single quote (`neutral`); numbers never do.
+
+    Raises:
+        ValueError: The ending is another, or the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "t.csv"
+        >>> write_table(file, {"name": ["a", "=b"], "z": np.eye(2)})
+        >>> file.read_text().split()
+        ['name,z_0,z_1', 'a,1,0', "'=b,0,1"]
+    """
+    n = len(next(iter(columns.values())))
+
+    def blocks(names: Sequence[str]) -> Iterator[Arrays]:
+        for start in range(0, n, EVERY):
+            yield {name: _as_array(columns[name][start : start + EVERY]) for name in names}
+
+    _write(path, list(columns), blocks, "free space, or choose another --out", durable=False)
+
+
+def _write(path: Path, names: Sequence[str], blocks: Blocks, advice: str, *, durable: bool) -> None:
+    require_table(path)
+    with explained(path, advice), replacing(path, durable=durable) as temporary:
+        WRITERS[path.suffix](temporary, names, blocks)
+
+
+def _write_csv(path: Path, names: Sequence[str], blocks: Blocks) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        for i, columns in enumerate(blocks(names)):
+            flat: Arrays = {}
+            for name, values in columns.items():
+                flat |= {f"{name}_{d}": values[:, d] for d in range(values.shape[1])} if values.ndim == 2 else {name: values}
+            if i == 0:
+                writer.writerow(map(neutral, flat))
+            writer.writerows(zip(*map(_as_text, flat.values()), strict=True))
+
+
+def _as_text(values: np.ndarray) -> list[str]:
+    if values.dtype.kind == "f":
+        exact = values.dtype == np.float64 and _far_from_zero(values)
+        return [repr(v).removesuffix(".0") if exact else f"{v:.7g}" for v in values.tolist()]
+    return [str(v) if values.dtype.kind in "biu" else neutral(str(v)) for v in values]
+
+
+def _far_from_zero(values: np.ndarray) -> bool:
+    """Returns whether seven digits may not tell numbers apart: they vary by less than a hundredth of the largest."""
+    finite = values[np.isfinite(values)]
+    return bool(len(finite)) and float(np.abs(finite).max()) > 100 * float(np.ptp(finite))
+
+
+def neutral(text: str) -> str:
+    """Returns a text as CSV files of this library hold it: behind a single quote where a spreadsheet could take it for a formula.
+
+    These are texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a line break. `original` is the inverse.
+
+    Example:
+        >>> neutral("=1+1.png"), neutral("'=x"), neutral("cat.png")
+        ("'=1+1.png", "''=x", 'cat.png')
+    """
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+def original(text: str) -> str:
+    """Returns the text of which `neutral` gave ``text``.
+
+    Example:
+        >>> original("'=1+1.png"), original("'tis.png"), original("cat.png")
+        ('=1+1.png', "'tis.png", 'cat.png')
+    """
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
+def _write_npz(path: Path, names: Sequence[str], blocks: Blocks) -> None:
+    """Writes an array for each column, which is read twice, since its type and shape come first."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            seen = [(len(values), values.dtype, values.shape[1:]) for values in (block[name] for block in blocks([name]))]
+            if seen:
+                dtype = max((dtype for _, dtype, _ in seen), key=lambda dtype: dtype.itemsize)
+                values = (block[name].astype(dtype) for block in blocks([name]))
+                _write_column(archive, name, dtype, (sum(n for n, _, _ in seen), *seen[0][2]), values)
+
+
+def _write_column(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[np.ndarray]
+) -> None:
+    """Writes an array to an open ``.npz`` archive, without the time, so that equal arrays give equal bytes."""
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:
+        np.lib.format.write_array_header_1_0(out, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+        for block in blocks:
+            out.write(block.tobytes())
+
+
+def _write_parquet(path: Path, names: Sequence[str], blocks: Blocks) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def arrow(values: np.ndarray) -> Any:
+        if values.ndim == 2:
+            return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+        return pa.array(values.tolist() if values.dtype.kind == "U" else values)
+
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+        for columns in blocks(names):
+            table = pa.table({name: arrow(values) for name, values in columns.items()})
+            writer = writer or stack.enter_context(pq.ParquetWriter(path, table.schema))
+            writer.write_table(table)
+
+
+WRITERS: dict[str, Callable[[Path, Sequence[str], Blocks], None]] = {
+    ".csv": _write_csv,
+    ".npz": _write_npz,
+    ".parquet": _write_parquet,
+}
+
+
+def _as_array(values: Column) -> np.ndarray:
+    return values if isinstance(values, np.ndarray) else np.asarray(values, dtype=np.str_)
+
+
+# Parts
 
 
 class Derived(Protocol):
@@ -106,7 +241,7 @@ def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
     with exit_on_sigterm():
         try:
             with locked(folder / "lock", str(out)):
-                parts = Parts(out, folder, {"format": FORMAT, **job}, every, derived)
+                parts = Parts(out, folder, dict(job), every, derived)
                 try:
                     yield parts
                     parts.clear()
@@ -123,7 +258,6 @@ class _Part:
     file: Path
     items: int
     rows: int
-    kinds: Kinds
     skipped: list[tuple[str, str]]
 
 
@@ -159,13 +293,13 @@ class Parts:
     @property
     def skipped(self) -> list[tuple[str, str]]:
         """Name and reason of the items without a row."""
-        return [one for part in self._parts for one in part.skipped] + self._skipped
+        return [pair for part in self._parts for pair in part.skipped] + self._skipped
 
     def append(self, columns: Mapping[str, Column], items: int, skipped: Iterable[tuple[str, str]] = ()) -> None:
         """Adds the rows of the next items; every call has the same columns.
 
         Args:
-            columns: Columns of equal length; see `vergence.utils.files.Table`.
+            columns: Columns of equal length; as of `write_table`.
             items: Number of items that they belong to.
             skipped: Name and reason of those of the items that have no row.
         """
@@ -180,41 +314,34 @@ class Parts:
         """Returns the columns of all rows, those that wait for the next part included; nothing without rows."""
         if self._waiting:
             self._write_part()
-        loaded = [_load(part.file, part.kinds) for part in self._parts]
+        loaded = [_load(part.file) for part in self._parts]
         return {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]} if loaded else {}
 
     def join(self) -> None:
         """Writes ``out`` from all parts, with the derived columns."""
         if self._waiting:
             self._write_part()
-        for part in self._parts if self.derived is not None else ():
-            assert self.derived is not None
-            self.derived.see(_load(part.file, self.derived.needs))
-        if self.out.suffix == ".npz":
-            self._join_archive()
-            return
-        with open_table(self.out, advice=self._advice()) as table:
+        names, derived = _columns(self._parts[0].file) if self._parts else [], self.derived
+        if derived is not None:
+            names = list(dict.fromkeys([*derived.order, *names, *derived.names]))
             for part in self._parts:
-                columns = self._loaded(part, self._names(part))
-                table.append({name: v.tolist() if v.dtype.kind == "U" else v for name, v in columns.items()})
+                derived.see(_load(part.file, derived.needs))
+        _write(self.out, names, self._blocks, self._advice(), durable=True)
 
-    def _names(self, part: _Part) -> list[str]:
-        """Returns the names of the file's columns, in their order."""
+    def _blocks(self, names: Sequence[str]) -> Iterator[Arrays]:
+        """Yields columns part by part, derived ones included."""
         derived = self.derived
-        return list(part.kinds) if derived is None else list(dict.fromkeys([*derived.order, *part.kinds, *derived.names]))
-
-    def _loaded(self, part: _Part, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Returns columns of a part, derived ones included."""
-        added: dict[str, np.ndarray] = {}
-        if self.derived is not None and set(names) & set(self.derived.names):
-            added = self.derived.columns(_load(part.file, self.derived.needs))
-        kept = _load(part.file, [name for name in names if name not in added])
-        return {name: added[name] if name in added else kept[name] for name in names}
+        computed = set() if derived is None else set(names) & set(derived.names)
+        for part in self._parts:
+            columns = _load(part.file, [name for name in names if name not in computed])
+            if derived is not None and computed:
+                columns |= derived.columns(_load(part.file, derived.needs))
+            yield {name: columns[name] for name in names}
 
     def clear(self) -> None:
         """Removes the parts and the manifest."""
         for file in self.folder.iterdir():
-            if FILE.fullmatch(file.name) or file.name == MANIFEST:
+            if PART.fullmatch(file.name) or file.name == MANIFEST:
                 file.unlink(missing_ok=True)
         self._parts = []
 
@@ -229,7 +356,7 @@ class Parts:
                 print(f"{self.out}: continuing after {items} items, kept in {self.folder.name}", file=sys.stderr)
             return parts
         self._parts = []
-        if any(FILE.fullmatch(file.name) for file in self.folder.iterdir()):
+        if any(PART.fullmatch(file.name) for file in self.folder.iterdir()):
             other = [name for name in job if before.get(name) != job[name]]
             named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
             terminal.note(f"{self.out}: discarding the kept parts of another job ({named} changed)")
@@ -240,29 +367,15 @@ class Parts:
         return []
 
     def _write_part(self) -> None:
-        columns = {name: _concatenated([part[name] for part in self._waiting]) for name in self._waiting[0]}
+        columns = {name: np.concatenate([_as_array(part[name]) for part in self._waiting]) for name in self._waiting[0]}
         rows = len(next(iter(columns.values())))
         file = self.folder / f"{len(self._parts):06d}.npz"
         arrays = {COLUMN + name: values for name, values in columns.items()}
-        arrays |= {"items": np.asarray(self._items), "skipped": _pairs(self._skipped)}
+        arrays |= {"items": np.asarray(self._items), "skipped": np.asarray(self._skipped, dtype=np.str_).reshape(-1, 2)}
         with explained(self.out, self._advice()), replacing(file) as temporary:
-            _write_archive(temporary, arrays)
-        kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
-        self._parts.append(_Part(file, self._items, rows, kinds, self._skipped))
+            _write_part(temporary, arrays)
+        self._parts.append(_Part(file, self._items, rows, self._skipped))
         self._waiting, self._items, self._bytes, self._skipped = [], 0, 0, []
-
-    def _join_archive(self) -> None:
-        rows = sum(part.rows for part in self._parts)
-        with explained(self.out, self._advice()), replacing(self.out) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-            for name in self._names(self._parts[0]) if self._parts else ():
-                kinds = [part.kinds.get(name) or self._kind(part, name) for part in self._parts]
-                dtype = max((dtype for dtype, _ in kinds), key=lambda dtype: dtype.itemsize)
-                values = (self._loaded(part, [name])[name] for part in self._parts)
-                write_column(archive, name, dtype, (rows, *kinds[0][1]), (part.astype(dtype).tobytes() for part in values))
-
-    def _kind(self, part: _Part, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        values = self._loaded(part, [name])[name]
-        return values.dtype, values.shape[1:]
 
     def _advice(self) -> str:
         if not self._parts:
@@ -286,33 +399,30 @@ def _read_part(file: Path) -> _Part | None:
         items, skipped = int(arrays.pop("items")), [(str(name), str(reason)) for name, reason in arrays.pop("skipped")]
     except DAMAGE:
         return None
-    columns = {name.removeprefix(COLUMN): values for name, values in arrays.items()}
-    kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
-    return _Part(file, items, len(next(iter(columns.values()))), kinds, skipped)
+    return _Part(file, items, len(next(iter(arrays.values()))), skipped)
 
 
-def _load(file: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+def _columns(file: Path) -> list[str]:
+    """Returns the names of a part's columns."""
     with np.load(file, allow_pickle=False) as archive:
-        return {name: archive[COLUMN + name] for name in names}
+        return [name.removeprefix(COLUMN) for name in archive.files if name.startswith(COLUMN)]
+
+
+def _load(file: Path, names: Iterable[str] | None = None) -> Arrays:
+    """Returns columns of a part, by default all."""
+    with np.load(file, allow_pickle=False) as archive:
+        return {name: archive[COLUMN + name] for name in (_columns(file) if names is None else names)}
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        manifest = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
-def _write_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def _write_part(path: Path, arrays: Arrays) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, values in arrays.items():
-            write_column(archive, name, values.dtype, values.shape, [values.tobytes()])
-
-
-def _concatenated(values: Sequence[Column]) -> np.ndarray:
-    return np.concatenate([part if isinstance(part, np.ndarray) else np.asarray(part, dtype=np.str_) for part in values])
-
-
-def _pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-    return np.asarray(pairs, dtype=np.str_).reshape(-1, 2)
+            _write_column(archive, name, values.dtype, values.shape, [values])

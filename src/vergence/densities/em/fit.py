@@ -35,7 +35,7 @@ from vergence.densities.em.structures import (
 )
 from vergence.densities.gaussian import LOG_2PI
 from vergence.utils.checks import require_at_least, require_choice, require_count
-from vergence.utils.distributed import rank_and_size
+from vergence.utils.devices import rank_and_size
 
 __all__ = [
     "Data",
