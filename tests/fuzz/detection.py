@@ -199,7 +199,7 @@ def _use(result, name):
         result.by_length(), result.longest(0.2), result.proportion(np.ones(len(result.p_values), bool))
     if isinstance(result, detection.Measured):
         detection.flags(result)
-    if isinstance(result, detection.Certificate | detection.Drift):
+    if isinstance(result, detection.Certificate):
         numbers = [value for value in vars(result).values() if isinstance(value, float)]
         assert not any(map(math.isnan, numbers)), f"{result!r}"
 

@@ -14,7 +14,7 @@ from tests.fuzz.place import MODELS
 
 from vergence import linear, mixtures
 
-pytestmark = [pytest.mark.float32, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.float32, pytest.mark.filterwarnings("default")]
 
 TARGETS = {target.name: target for target in (*calls.TARGETS, *detection.TARGETS)}
 VALUES = [None, True, False, 0, 1, -1, 2, 0.5, 1.5, -0.5, math.nan, math.inf, -math.inf, "", "a", [], [1], {}, [None], ["a"]]

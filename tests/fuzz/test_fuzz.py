@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fuzz import arguments, calls, detection, files
 from tests.fuzz.judge import FOUND, Finding, Refused, Tally, keep, run
 
-pytestmark = [pytest.mark.float32, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.float32, pytest.mark.filterwarnings("default")]
 
 TARGETS = {target.name: target for target in (*files.TARGETS, *arguments.TARGETS, *calls.TARGETS, *detection.TARGETS)}
 LONG = "VERGENCE_FUZZ" in os.environ

@@ -9,6 +9,8 @@ from tests.kill.long import GROWTH, trained
 
 from vergence import objectives
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 
