@@ -25,7 +25,7 @@ def config(**changes):
         "model": {"encoder": "small", "objective": "vje", "options": {"nu": 3.0, "beta": 1.0}},
         "fit": {"epochs": 30, "batch_size": 256, "optimizer": "adamw", "lr": 0.001, "seed": 0},
     }
-    facts = {"classes": CLASSES, "n_train": 1293, "n_test": 360, "shape": [1, 16, 16], "kind": "image"}
+    facts = {"classes": CLASSES, "n_train": 1293, "n_test": 360, "shape": [1, 16, 16], "read_shape": [1, 16, 16], "kind": "image"}
     facts |= {"note": "20 % held out, stratified, seed 0", "parameters": 1234567, "device": "cpu, 2 threads"}
     facts |= {"precision": "bf16-mixed", "commit": "0123456789ab"}
     return parts | {"metadata": facts} | changes
@@ -68,6 +68,7 @@ def evaluation(**changes):
             "epoch": 30,
             "seed": 0,
             "seconds": 12.5,
+            "objective": "vje",
             "note": "anomalous classes left out",
         },
         "representations": {

@@ -83,7 +83,7 @@ def test_the_record_is_written_read_shown_and_reported(run, record, capsys):
     shown = capsys.readouterr().out
     assert "R-AUROC" in shown and "kNN distance (control)" in shown
     text = write_report(run.folder.path).read_text()
-    assert "Does the uncertainty mean anything?" in text and "errors (R-AUROC)" in text and "neighbor spread" in text
+    assert "Does the uncertainty mean anything?" in text and "R-AUROC" in text and "neighbor spread" in text
 
 
 def test_crops_are_columns_of_embed(run, tmp_path):

@@ -26,7 +26,7 @@ class Examples:
     """
 
     def __init__(self, run: RunFiles) -> None:
-        self.arrays, self.classes = run.examples, run.metadata.get("classes") or []
+        self.arrays, self.classes = run.examples, run.folder.metadata.classes
         self.n = len(self.arrays.get("xy", ()))
         finite = {i: float(s) for i, s in enumerate(self.arrays.get("score", ())) if math.isfinite(s)}
         self.scores = dict(sorted(finite.items(), key=lambda item: -item[1]))

@@ -1,23 +1,17 @@
 """A run's report: one page with what was learned, how it compares with its controls, and what stands out."""
 
 import json
-import math
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vergence.encoders.names import is_closed_form, is_only_closed_form
-from vergence.evaluation.parts.errors import auroc_error
 from vergence.evaluation.parts.symptoms import warning
 from vergence.report.charts import Figure, curve
-from vergence.report.comparison import Comparison, detections, representations, uncertainties
 from vergence.report.examples import Examples
 from vergence.report.reading import RunFiles, read
-from vergence.report.reference import Reference, reference
 from vergence.report.rendering import count, is_number, number, write
-from vergence.report.show import PREDICTIVE
-from vergence.utils.checks import is_count
+from vergence.report.tables import ResultTable, paper, rival, tables, verdict
 from vergence.utils.files import as_path
 
 __all__ = ["write_report"]
@@ -47,13 +41,6 @@ CURVES = {  # title and hint by name; a quantity that is not listed is a term of
     "mean_eigenvalue": ("Mean eigenvalue", "of the joint embedding; 1: the views of an item agree"),
     "threads": ("Threads", ""),
 }
-POSTERIOR = {  # title and meaning by name
-    "variance_mean": ("Variance, mean", "how uncertain it is, per feature"),
-    "variance_cv": ("Variance, coefficient of variation", "how much certainty differs between features"),
-    "entropy": ("Entropy, nats", "larger is less certain; grows with the number of features"),
-    "norm_z": ("Norm of z, mean", "length of the embedding"),
-    "norm_mu": ("Norm of the posterior mean, mean", "length of the posterior mean"),
-}
 
 
 def write_report(run: str | Path) -> Path:
@@ -74,8 +61,9 @@ def write_report(run: str | Path) -> Path:
     Example:
         >>> import tempfile
         >>> run = Path(tempfile.mkdtemp())
-        >>> parts = {"data": {"source": "digits"}, "views": {}, "model": {}, "fit": {}, "metadata": {}}
-        >>> _ = (run / "config.json").write_text(json.dumps(parts))
+        >>> parts = {"data": {"source": "digits"}, "views": {}, "model": {}, "fit": {}}
+        >>> items = {"kind": "image", "n_train": 9, "n_test": 1, "read_shape": [1, 8, 8], "shape": [1, 8, 8]}
+        >>> _ = (run / "config.json").write_text(json.dumps(parts | {"metadata": items}))
         >>> write_report(run).name
         'report.html'
     """
@@ -83,27 +71,27 @@ def write_report(run: str | Path) -> Path:
         raise ValueError(f"expected the path of a run folder, found a {type(run).__name__}; give run.folder.path")
     run = as_path(run, "the run folder")
     files = read(run)
-    examples, about = Examples(files), reference(files.config["model"].get("objective"))
+    examples, name = Examples(files), run.resolve().name
+    shown = {} if files.evaluation is None else tables(files.evaluation)
     histogram, histogram_figure = examples.histogram()
     map_words, map_figure = examples.map()
-    curves, curve_figures = _curves(files.rows, about)
-    name = run.resolve().name
+    curves, curve_figures = _curves(files)
     return write(
         run / "report.html",
         "run",
         SECTIONS,
         {**histogram_figure, **map_figure, **curve_figures},
-        title=f"{name}: {files.config['data'].get('source', '')}",
+        title=f"{name}: {files.folder.config.data.source}",
         name=name,
         lead=_lead(files),
         facts=_facts(files),
         notes=[*_collapsed(files.rows), *files.notes],
-        evaluated=bool(files.evaluation),
+        evaluation=files.evaluation,
         unmeasured=_reason(files),
-        quality=_quality(files),
-        anomalies=_anomalies(files),
-        posterior=_posterior(files, about),
-        uncertainty=_uncertainty(files),
+        tables=shown,
+        verdicts={key: verdict(table) for key, table in shown.items()},
+        headlines=_headlines(shown),
+        variance=_variance(files),
         gallery=examples.gallery(),
         neighbors=examples.neighbors(),
         histogram=histogram,
@@ -134,150 +122,106 @@ def _short(encoder: str) -> str:
 
 
 def _lead(run: RunFiles) -> dict[str, Any]:
-    metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
-    kept = run.config["data"].get("keep_classes")
-    closed_form = is_only_closed_form(str(model.get("encoder")))
+    config, metadata = run.folder.config, run.folder.metadata
+    closed_form = is_only_closed_form(config.model.encoder)
     return {
-        "encoder": _short(model.get("encoder") or "?"),
-        "objective": model.get("method") or model.get("objective") or "?",
-        "method": model.get("method"),
-        "parameters": metadata.get("parameters"),
-        "n_train": metadata.get("n_train"),
-        "noun": (metadata.get("kind") or "item").removesuffix("s") + "s",
-        "epochs": fit.get("epochs", "–"),
-        "distilled": fit.get("distill_epochs", "–") if model.get("distill") else None,
-        "frozen": model.get("freeze") is True,
+        "encoder": _short(config.model.encoder),
+        "objective": config.model.method or config.model.objective,
+        "method": config.model.method,
+        "parameters": metadata.parameters,
+        "n_train": metadata.n_train,
+        "noun": metadata.kind.removesuffix("s") + "s",
+        "epochs": config.fit.epochs,
+        "distilled": None if config.model.distill is None else config.fit.distill_epochs,
+        "frozen": config.model.freeze,
         "closed_form": closed_form,
-        "weights": None if closed_form else run.weights,
-        "kept": len(kept) if kept else None,
+        "weights": None if closed_form or metadata.weights is None else metadata.weights.in_words(),
+        "classes": None if config.data.keep_classes is None else len(config.data.keep_classes),
     }
 
 
 def _facts(run: RunFiles) -> dict[str, Any]:
-    metadata, fit, model = run.metadata, run.config["fit"], run.config["model"]
-    start = "none: a closed form" if is_closed_form(str(model.get("encoder"))) and not model.get("freeze") else run.weights
-    untrained = model.get("freeze") is True or is_only_closed_form(str(model.get("encoder")))
+    metadata, fit, model = run.folder.metadata, run.folder.config.fit, run.folder.config.model
+    weights = None if metadata.weights is None else metadata.weights.in_words()
     return {
-        "Data": Path(str(run.config["data"].get("source", "–"))).name,  # the whole path is among the settings
-        "Training items": count(metadata.get("n_train")),
-        "Calibration items": count(metadata["n_calibration"]) if metadata.get("n_calibration") else None,
-        "Test items": count(metadata.get("n_test")),
-        "Test part": metadata.get("note"),
-        "Item": " → ".join(" × ".join(map(str, metadata[key])) for key in ("shape", "target_shape") if metadata.get(key)),
-        "Method" if model.get("method") else "Objective": model.get("method") or model.get("objective"),
-        "Encoder": " → ".join(_short(model[key]) for key in ("encoder", "target_encoder") if model.get(key)),
-        "Starts from weights": start,
-        "Learned before the objective": f"{model['distill']}, {fit.get('distill_epochs', '–')} epochs"
-        if model.get("distill")
-        else None,
-        "Epochs, seed": f"{'none' if untrained else fit.get('epochs', '–')}, {fit.get('seed', '–')}",
-        "Device": ", ".join(metadata[key] for key in ("device", "precision") if metadata.get(key)),
-        "Code": " ".join(str(v) for v in ("vergence", run.config.get("vergence"), metadata.get("commit")) if v),
+        "Data": Path(run.folder.config.data.source).name,  # the whole path is among the settings
+        "Training items": count(metadata.n_train),
+        "Calibration items": count(metadata.n_calibration) if metadata.n_calibration else None,
+        "Test items": count(metadata.n_test),
+        "Test part": metadata.note,
+        "Item": " → ".join(" × ".join(map(str, shape)) for shape in (metadata.shape, metadata.target_shape) if shape),
+        "Method" if model.method else "Objective": model.method or model.objective,
+        "Encoder": " → ".join(_short(name) for name in (model.encoder, model.target_encoder) if name),
+        "Starts from weights": "none: a closed form" if is_closed_form(model.encoder) and not model.freeze else weights,
+        "Learned before the objective": model.distill and f"{model.distill}, {fit.distill_epochs} epochs",
+        "Epochs, seed": f"{fit.epochs if model.takes_steps else 'none'}, {fit.seed}",
+        "Device": ", ".join(word for word in (metadata.device, metadata.precision) if word),
+        "Code": " ".join(word for word in ("vergence", run.folder.version, metadata.commit) if word),
     }
 
 
-def _quality(run: RunFiles) -> dict[str, Any]:
-    comparison, protocol = representations(run.evaluation), run.evaluation.get("protocol") or {}
-    entries = {name: entry for name, entry in (run.evaluation.get("representations") or {}).items() if entry}
-    n = protocol.get("test")
-    return {
-        "comparison": comparison,
-        "headline": _headline(comparison),
-        "test": n,
-        "bank": protocol.get("bank"),
-        "note": protocol.get("note"),
-        "chance": 50 / math.sqrt(n) if n else None,  # percentage points
-        "unconverged": [name for name, entry in entries.items() if (entry.get("probe") or {}).get("converged") is False],
-        "spread": [_spread(name, entry) for name, entry in entries.items()],
-    }
+def _headlines(shown: dict[str, ResultTable]) -> list[str]:
+    """Returns sentences that compare the run's embedding and its detector with their best controls."""
+    accuracies, sentences = shown.get("accuracies"), []
+    if accuracies is not None:
+        title = next((column.title for column in accuracies.columns if column.title == "kNN 30"), accuracies.columns[0].title)
+        found = _headline(accuracies, title, "of the test items get the right class")
+        sentences.append(f"Classification by the most similar items ({title}): {found}.")
+    if "anomalies" in shown:
+        found = _headline(shown["anomalies"], "AUROC", "of pairs of an anomaly and an ordinary item are ranked correctly (AUROC)")
+        sentences.append(f"Anomaly detection: {found}.")
+    return sentences
 
 
-def _headline(comparison: Comparison) -> str | None:
-    """Returns the column of accuracies that stands for all: k = 30 as in the literature, else the first."""
-    titles = list(comparison.columns)
-    return next((title for title in titles if title.startswith("k = 30")), titles[0] if titles else None)
+def _headline(table: ResultTable, title: str, meaning: str) -> str:
+    name, kind = next(iter(table.kinds.items()))
+    column = table.column(title)
+    if kind != "model" or column is None or name not in column.values:
+        return "this run has no result; its controls are below"
+    ours = f"with {name}, {column.values[name]:.1%} {meaning}"
+    best = rival(table, title, name)
+    return f"{ours}; with the best control, {best.control}, {best.theirs:.1%}: {best.words}" if best else ours
 
 
-def _spread(name: str, entry: Mapping[str, Any]) -> list[str]:
-    collapse = entry.get("collapse") or {}
-    return [name, str(entry.get("dim", "–")), *(number(collapse.get(key)) for key in ("std", "effective_rank", "norm"))]
-
-
-def _anomalies(run: RunFiles) -> dict[str, Any]:
-    found = run.evaluation.get("anomaly") or {}
-    comparison = detections(run.evaluation)
-    return {
-        "comparison": comparison,
-        "chance": _auroc_error(comparison, found.get("n_anomalies"), found.get("n_inliers")),
-        "inliers": found.get("inliers") or [],
-        "anomalies": found.get("anomalies") or [],
-        "n_inliers": found.get("n_inliers"),
-        "n_anomalies": found.get("n_anomalies"),
-    }
-
-
-def _auroc_error(comparison: Comparison, n: Any, m: Any) -> float | None:
-    """Returns the standard error of the model's AUROC in percentage points; None where it or a number of items is not known."""
-    model = comparison.rivals("AUROC")[0] if "AUROC" in comparison.columns else None
-    own = None if model is None else comparison.columns["AUROC"][model]
-    if own is None or not 0 <= own <= 1 or not is_count(n, 1) or not is_count(m, 1):
+def _variance(run: RunFiles) -> str | None:
+    """Returns the mean posterior variance in words; None where there is none."""
+    if run.evaluation is None or run.evaluation.posterior is None:
         return None
-    return 100 * auroc_error(own, n, m)
+    prior = paper(run.folder.config.model.objective)[1]
+    scale = "" if prior is None else f"; a variance of {prior:g} is the prior's, so nothing was learned"
+    return f"The variance of the posterior is {run.evaluation.posterior.variance_mean:.2f} on average{scale}."
 
 
-def _posterior(run: RunFiles, about: Reference) -> dict[str, Any]:
-    found = run.evaluation.get("posterior") or {}
-    rows = []
-    for key, (title, meaning) in POSTERIOR.items():
-        if found.get(key) is not None:
-            paper = [f"about {about.values[key]:g}" if key in about.values else "–"] if about.values else []
-            rows.append([title, number(found[key]), *paper, about.meanings.get(key, meaning)])
-    return {
-        "variance": found.get("variance_mean"),
-        "scale": about.scale,
-        "head": ["", "this run", *(["the paper's"] if about.values else []), "meaning"],
-        "rows": rows,
-        "source": about.source,
-    }
-
-
-def _uncertainty(run: RunFiles) -> dict[str, Any]:
-    found = run.evaluation.get("uncertainty") or {}
-    predictive = found.get("predictive") or {}
-    return {
-        **{key: found.get(key) for key in ("items", "crops", "recall_at_1", "recall_at_1_crops")},
-        "comparison": uncertainties(run.evaluation),
-        "pairs": predictive.get("pairs"),
-        "predictive": [[title, number(predictive[key])] for key, title in PREDICTIVE.items() if predictive.get(key) is not None],
-    }
-
-
-def _curves(rows: list[dict[str, Any]], about: Reference) -> tuple[list[dict[str, str]], dict[str, Figure]]:
+def _curves(run: RunFiles) -> tuple[list[dict[str, str]], dict[str, Figure]]:
     """Returns the words of each training curve, and their figures: the loss, its terms, and everything else."""
-    names = dict.fromkeys(name for row in rows for name in row if name not in ("step", "epoch", "seconds"))
+    names = dict.fromkeys(name for row in run.rows for name in row if name not in ("step", "epoch", "seconds"))
     terms = [name for name in names if name not in CURVES]
+    prior = paper(run.folder.config.model.objective)[1] if "variance_mean" in names else None
     shown, figures = [], {}
     for k, name in enumerate(name for name in ("loss", *terms, *list(CURVES)[1:]) if name in names):
-        pairs = [(row.get("epoch", row.get("step")), row.get(name)) for row in rows]
+        pairs = [(row.get("epoch", row.get("step")), row.get(name)) for row in run.rows]
         points = [(x, y) for x, y in pairs if is_number(x) and is_number(y)]
         if points:
             x, y = map(list, zip(*points, strict=True))
             title, hint = CURVES.get(name, (name, "term of the loss, nats"))
+            if name == "variance_mean" and prior is not None:
+                hint = f"the prior's is {prior:g}"
             words = f"{title}: from {number(y[0])} to {number(y[-1])}, epoch {number(x[0])} to {number(x[-1])}"
             figures[f"curve{k}"] = curve(x, y)
-            shown.append({"name": f"curve{k}", "title": title, "hint": about.hints.get(name, hint), "words": words})
+            shown.append({"name": f"curve{k}", "title": title, "hint": hint, "words": words})
     return shown, figures
 
 
 def _settings(run: RunFiles) -> list[list[str]]:
+    parts = {**run.folder.config.to_dict(), "metadata": run.folder.metadata.to_dict()}
     return [
         [f"{part}: {key}", json.dumps(value, ensure_ascii=False)]
-        for part in ("data", "views", "model", "fit", "metadata")
-        for key, value in run.config[part].items()
+        for part, values in parts.items()
+        for key, value in values.items()
     ]
 
 
 def _reason(run: RunFiles) -> str:
     """Returns why something was not measured, as the end of a sentence."""
-    note = (run.evaluation.get("protocol") or {}).get("note") if run.evaluation else "the run was not evaluated"
+    note = "the run was not evaluated" if run.evaluation is None else run.evaluation.protocol.note
     return f": {note}" if note else ""

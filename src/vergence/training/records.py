@@ -1,6 +1,6 @@
-"""What a run folder's JSON files hold, as frozen dataclasses; ``docs/run_folder.md`` documents every field.
+"""What a run folder's JSON files hold, as frozen dataclasses that are checked when they are read; they need no torch.
 
-They are checked once, when they are read, and need no torch.
+``docs/run_folder.md`` documents every field.
 """
 
 import dataclasses
@@ -53,6 +53,12 @@ class Record(Checked):
             ValueError: A field is missing, of another type, or out of its range.
         """
         return from_json(cls, raw)
+
+
+class Finite(Checked):
+    """A part of a record whose numbers JSON can hold."""
+
+    finite = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +114,7 @@ class RunMetadata(Record):
         skipped: Number of items that could not be read; ``skipped.csv`` lists them.
         parameters: Number of parameters of the whole method, a teacher's included.
         device: Device that trained, in words.
-        weights: Weights that the run started from; None in runs of early versions, which started from random ones.
+        weights: Weights that the run started from.
         columns: Names of the features of a table; empty for other data.
         processes: Number of processes that trained.
         precision: Lightning Fabric's name of the arithmetic.
@@ -163,7 +169,7 @@ class RunMetadata(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol(Checked):
+class Protocol(Finite):
     """How an evaluation was made.
 
     Attributes:
@@ -173,7 +179,7 @@ class Protocol(Checked):
         seed: Seed of the run.
         note: How the test part was made, and what was left out.
         seconds: Duration in seconds.
-        objective: Name of the run's objective; empty in files of early versions.
+        objective: Name of the run's objective or method.
     """
 
     least: typing.ClassVar[dict[str, float]] = {"bank": 0, "test": 0, "epoch": 0, "seconds": 0}
@@ -188,7 +194,7 @@ class Protocol(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collapse(Checked):
+class Collapse(Finite):
     """How much of the space an embedding of the test items uses; see `vergence.evaluation.collapse.collapse`.
 
     Attributes:
@@ -205,7 +211,7 @@ class Collapse(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracy(Checked):
+class Accuracy(Finite):
     """Accuracies of k nearest neighbors, in [0, 1].
 
     Attributes:
@@ -213,12 +219,15 @@ class Accuracy(Checked):
         weighted: Accuracy with votes weighted by exp(cosine / 0.07).
     """
 
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("majority", "weighted"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("majority", "weighted"), 1)
+
     majority: float
     weighted: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe(Checked):
+class Probe(Finite):
     """Accuracies of a linear probe; see `vergence.evaluation.probe.linear_probe`.
 
     Attributes:
@@ -228,6 +237,9 @@ class Probe(Checked):
         converged: Whether the solver converged.
     """
 
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("accuracy", "train_accuracy"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("accuracy", "train_accuracy"), 1)
+
     accuracy: float
     train_accuracy: float
     iterations: int
@@ -235,7 +247,7 @@ class Probe(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Representation(Checked):
+class Representation(Finite):
     """The numbers of one representation.
 
     Attributes:
@@ -256,7 +268,7 @@ class Representation(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posterior(Checked):
+class Posterior(Finite):
     """Statistics of the objective's posterior over the test items.
 
     Attributes:
@@ -275,7 +287,7 @@ class Posterior(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detection(Checked):
+class Detection(Finite):
     """How well one score separates anomalies from the other test items; see `vergence.evaluation.anomaly.detection`.
 
     Attributes:
@@ -285,6 +297,9 @@ class Detection(Checked):
         fpr95: Share of the other items that are reported where 95 % of the anomalies are.
     """
 
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("auroc", "aupr", "fpr95"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("auroc", "aupr", "fpr95"), 1)
+
     kind: Kind
     auroc: float
     aupr: float
@@ -292,7 +307,7 @@ class Detection(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anomaly(Checked):
+class Anomaly(Finite):
     """Detection of the classes that training left out.
 
     Attributes:
@@ -313,7 +328,7 @@ class Anomaly(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UncertaintyScore(Checked):
+class UncertaintyScore(Finite):
     """What one uncertainty says; see `vergence.evaluation.uncertainty`.
 
     Attributes:
@@ -322,13 +337,16 @@ class UncertaintyScore(Checked):
         aurc: Area under the risk-coverage curve; the share of items with an error is chance.
     """
 
+    least: typing.ClassVar[dict[str, float]] = dict.fromkeys(("r_auroc", "aurc"), 0)
+    most: typing.ClassVar[dict[str, float]] = dict.fromkeys(("r_auroc", "aurc"), 1)
+
     kind: Kind
     r_auroc: float | None = None
     aurc: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predictive(Checked):
+class Predictive(Finite):
     """How well p(z_b | z_a) is calibrated on held-out pairs; see `vergence.evaluation.predictive`. None: not of this objective.
 
     Attributes:
@@ -363,7 +381,7 @@ class Predictive(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uncertainty(Checked):
+class Uncertainty(Finite):
     """What uncertainties say about the test items, beside controls.
 
     Attributes:
@@ -376,7 +394,8 @@ class Uncertainty(Checked):
         predictive: Calibration of p(z_b | z_a); None where the objective defines no density.
     """
 
-    least: typing.ClassVar[dict[str, float]] = {"items": 1, "crops": 0}
+    least: typing.ClassVar[dict[str, float]] = {"items": 1, "crops": 0, "recall_at_1": 0, "recall_at_1_crops": 0}
+    most: typing.ClassVar[dict[str, float]] = {"recall_at_1": 1, "recall_at_1_crops": 1}
 
     items: int
     crops: int

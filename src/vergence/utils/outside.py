@@ -52,7 +52,7 @@ def read_object(file: Path) -> dict[str, Any]:
     if size > MAX_BYTES:
         raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found {size:,}")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"), parse_int=_whole)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict):
@@ -76,3 +76,8 @@ def read_pytorch(file: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except ERRORS as error:
         raise ValueError(shortened(error)) from None
+
+
+def _whole(digits: str) -> int | float:
+    """Returns a whole number; one that no counter holds as a float, which counts are not."""
+    return int(digits) if len(digits) < 20 else float(digits)

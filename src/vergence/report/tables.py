@@ -1,0 +1,311 @@
+"""The tables of an evaluation, for the terminal and for the page: every number beside its controls, and what they say."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from vergence.evaluation.parts.errors import accuracy_error, auroc_error
+from vergence.training.records import Anomaly, Detection, Evaluation, Kind, Representation, Uncertainty, UncertaintyScore
+
+__all__ = ["ResultTable", "paper", "rival", "tables", "uncertainty_tables", "verdict"]
+
+CLEAR = 2.0  # standard errors that a difference has to exceed
+FEW = 100  # test items below which one of them moves an accuracy by more than a point
+PAPER = "“The paper's” is what the objective's paper reports for its own networks; it was not measured here."
+MEANINGS = (  # of the uncertainties' columns
+    "R-AUROC: how well it ranks items whose nearest other item has another class; 0.5 is chance.",
+    "AURC: mean error of what remains as the least certain items are left out one by one; smaller is better.",
+)
+POSTERIOR = {  # title and meaning by field
+    "variance_mean": ("variance, mean", "how uncertain it is, per feature"),
+    "variance_cv": ("variance, coefficient of variation", "how much certainty differs between features"),
+    "entropy": ("entropy, nats", "larger is less certain; grows with the number of features"),
+    "norm_z": ("norm of z, mean", "length of the embedding"),
+    "norm_mu": ("norm of the posterior mean, mean", "length of the posterior mean"),
+}
+PREDICTIVE = {  # title by field
+    "log_prob": "log-density, nats",
+    "pit_ks": "PIT distance",
+    "inside_50": "targets in 50 % intervals",
+    "inside_90": "targets in 90 % intervals",
+    "region_50": "targets in the 50 % region",
+    "region_90": "targets in the 90 % region",
+    "energy_score": "energy score",
+    "elbo": "ELBO, nats",
+    "gap": "log marginal less ELBO, nats",
+    "effective_samples": "effective samples",
+}
+RIGHT = {"pit_ks": 0.0, "inside_50": 0.5, "inside_90": 0.9, "region_50": 0.5, "region_90": 0.9}  # of a calibrated density
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure.
+
+    Attributes:
+        title: Its name.
+        values: Value by the name of the row; rows that were not measured are missing.
+        better: 1 where larger is better, -1 where smaller is, 0 where neither is.
+        error: Standard error of a value, where the number of items gives one.
+        share: Whether the values are shares in [0, 1].
+        brief: Whether the terminal shows the column, which has less room than the page.
+    """
+
+    title: str
+    values: dict[str, float]
+    better: int = 0
+    error: Callable[[float], float] | None = None
+    share: bool = False
+    brief: bool = True
+
+    @property
+    def best(self) -> float | None:
+        """The best value; None where none is better than another."""
+        return self.better * max(self.better * value for value in self.values.values()) if self.better else None
+
+    def text(self, row: str) -> str:
+        """Returns a value in digits: three decimals of a share, four digits of others; a dash where it was not measured."""
+        value = self.values.get(row)
+        return "–" if value is None else f"{value:.3f}" if self.share else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table.
+
+    Attributes:
+        title: What it shows, in words.
+        kinds: Kind of each row by its name, in order; the model's rows stand first.
+        columns: Measures; none is empty.
+        meanings: What each row means, for the page.
+        notes: Sentences on the whole.
+    """
+
+    title: str
+    kinds: dict[str, Kind]
+    columns: tuple[Measure, ...]
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def column(self, title: str) -> Measure | None:
+        """Returns the column of a title; None for none."""
+        return next((column for column in self.columns if column.title == title), None)
+
+
+def tables(evaluation: Evaluation) -> dict[str, ResultTable]:
+    """Returns the tables of an evaluation by what they show; what was not measured has none.
+
+    They are ``accuracies``, ``space``, ``anomalies``, ``posterior``, and those of `uncertainty_tables`.
+
+    Example:
+        >>> protocol = {"bank": 9, "test": 200, "epoch": 1, "seed": 0, "note": ""}
+        >>> spread = {"std": 1.0, "std_min": 0.9, "effective_rank": 3.0, "norm": 2.0}
+        >>> z = {"kind": "model", "dim": 8, "collapse": spread}
+        >>> shown = tables(Evaluation.from_dict({"protocol": protocol, "representations": {"z": z}}))
+        >>> {name: [column.title for column in table.columns] for name, table in shown.items()}
+        {'space': ['features', 'spread', 'effective rank', 'norm']}
+    """
+    shown = {"accuracies": _accuracies(evaluation), "space": _space(evaluation)}
+    if evaluation.anomaly is not None:
+        shown["anomalies"] = _anomalies(evaluation.anomaly)
+    if evaluation.posterior is not None:
+        shown["posterior"] = _posterior(evaluation)
+    if evaluation.uncertainty is not None:
+        shown |= uncertainty_tables(evaluation.uncertainty)
+    return {name: table for name, table in shown.items() if table.columns}
+
+
+def _accuracies(evaluation: Evaluation) -> ResultTable:
+    """Returns accuracies of nearest neighbors, with equal votes and with weighted ones, and of the linear probe.
+
+    One neighbor has one vote, so k = 1 is one column.
+    """
+    parts, protocol = evaluation.representations, evaluation.protocol
+
+    def error(accuracy: float) -> float:
+        return accuracy_error(accuracy, protocol.test)
+
+    def column(title: str, values: dict[str, float], brief: bool) -> Measure:
+        return Measure(title, values, 1, error if protocol.test else None, share=True, brief=brief)
+
+    def votes(k: int, how: str) -> dict[str, float]:
+        return {name: getattr(part.knn[k], how) for name, part in parts.items() if part.knn and k in part.knn}
+
+    ks = sorted({k for part in parts.values() for k in part.knn or ()})
+    columns = [column(f"kNN {k}", votes(k, "majority"), k in (1, 30)) for k in ks]
+    columns += [column(f"kNN {k}, weighted", votes(k, "weighted"), False) for k in ks if k > 1]
+    probes = {name: part.probe for name, part in parts.items() if part.probe is not None}
+    columns.append(column("linear probe", {name: probe.accuracy for name, probe in probes.items()}, True))
+    notes = []
+    if 0 < protocol.test < FEW:
+        notes.append(f"Of {protocol.test} test items a single one changes an accuracy by {100 / protocol.test:.1f} points.")
+    if unconverged := [name for name, probe in probes.items() if not probe.converged]:
+        notes.append(f"The probe did not converge on {', '.join(unconverged)}.")
+    title = f"accuracies: {protocol.bank:,} training items, {protocol.test:,} test items; {protocol.note}"
+    return _table(title, _kinds(parts), columns, notes=tuple(notes))
+
+
+def _space(evaluation: Evaluation) -> ResultTable:
+    parts = evaluation.representations
+    measures: dict[str, Callable[[Representation], float]] = {
+        "features": lambda part: part.dim,
+        "spread": lambda part: part.collapse.std,
+        "effective rank": lambda part: part.collapse.effective_rank,
+        "norm": lambda part: part.collapse.norm,
+    }
+    columns = [Measure(title, {name: read(part) for name, part in parts.items()}) for title, read in measures.items()]
+    return _table("use of the space", _kinds(parts), columns)
+
+
+def _anomalies(anomaly: Anomaly) -> ResultTable:
+    n, m = anomaly.n_anomalies, anomaly.n_inliers
+
+    def error(auroc: float) -> float:
+        return auroc_error(auroc, n, m)
+
+    def values(key: str) -> dict[str, float]:
+        return {name: getattr(score, key) for name, score in anomaly.scores.items()}
+
+    columns = [
+        Measure("AUROC", values("auroc"), 1, error if n and m else None, share=True),
+        Measure("average precision", values("aupr"), 1, share=True),
+        Measure("false alarms at 95 %", values("fpr95"), -1, share=True),
+    ]
+    title = f"anomalies: {', '.join(anomaly.anomalies)} ({n:,} among {m:,} others)"
+    return _table(title, _kinds(anomaly.scores), columns)
+
+
+def _posterior(evaluation: Evaluation) -> ResultTable:
+    declared, prior = paper(evaluation.protocol.objective)
+    titles = {key: title for key, (title, _) in POSTERIOR.items()}
+    values = {title: getattr(evaluation.posterior, key) for key, title in titles.items()}
+    theirs = {title: declared[key] for key, title in titles.items() if key in declared}
+    meanings = dict(POSTERIOR.values())
+    if prior is not None:
+        meanings[titles["variance_mean"]] = f"{prior:g} is the prior: nothing was learned about the item; 0 is false certainty"
+    columns = [Measure("this run", values), Measure("the paper's, about", theirs)]
+    notes = (PAPER,) if theirs else ()
+    return _table("posterior, means over the test items", dict.fromkeys(values, "model"), columns, meanings=meanings, notes=notes)
+
+
+def paper(objective: str) -> tuple[Mapping[str, float], float | None]:
+    """Returns what an objective's paper reports of its posterior, and the prior's variance; neither where it declares none."""
+    from vergence import objectives  # imports torch
+
+    kind = objectives.find(objective) if objective else None
+    return ({}, None) if kind is None else (kind.reference, kind.reference.get("prior_variance"))
+
+
+def uncertainty_tables(record: Uncertainty) -> dict[str, ResultTable]:
+    """Returns ``uncertainty``, which uncertainties rank errors, and ``calibration``, whether p(z_b | z_a) is calibrated."""
+    wrong = 0 if record.recall_at_1 is None else round((1 - record.recall_at_1) * record.items)
+
+    def error(auroc: float) -> float:
+        return auroc_error(auroc, wrong, record.items - wrong)
+
+    ranks = {name: score.r_auroc for name, score in record.scores.items() if score.r_auroc is not None}
+    areas = {name: score.aurc for name, score in record.scores.items() if score.aurc is not None}
+    columns = [Measure("R-AUROC", ranks, 1, error if 0 < wrong < record.items else None, share=True)]
+    columns.append(Measure("AURC", areas, -1, share=True))
+    title = f"uncertainty of {record.items:,} test items"
+    if record.recall_at_1 is not None:
+        title += f"; R@1 {record.recall_at_1:.3f}"
+    if record.recall_at_1_crops is not None:
+        title += f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
+    shown = {"uncertainty": _table(title, _kinds(record.scores), columns, notes=MEANINGS)}
+    if record.predictive is not None:
+        numbers = {key: getattr(record.predictive, key) for key in PREDICTIVE}
+        values = {PREDICTIVE[key]: value for key, value in numbers.items() if value is not None}
+        right = {PREDICTIVE[key]: value for key, value in RIGHT.items() if PREDICTIVE[key] in values}
+        title = f"calibration of p(z_b | z_a) on {record.predictive.pairs:,} held-out pairs"
+        columns = [Measure("measured", values), Measure("right", right)]
+        shown["calibration"] = _table(title, dict.fromkeys(values, "model"), columns)
+    return {name: table for name, table in shown.items() if table.columns}
+
+
+def _kinds(rows: Mapping[str, Representation | Detection | UncertaintyScore]) -> dict[str, Kind]:
+    return {name: row.kind for name, row in rows.items()}
+
+
+def _table(
+    title: str,
+    kinds: Mapping[str, Kind],
+    columns: Iterable[Measure],
+    *,
+    meanings: Mapping[str, str] | None = None,
+    notes: tuple[str, ...] = (),
+) -> ResultTable:
+    """Returns a table with the model's rows first and without empty columns."""
+    ordered = dict(sorted(kinds.items(), key=lambda row: row[1] != "model"))
+    return ResultTable(title, ordered, tuple(column for column in columns if column.values), meanings or {}, notes)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A row of the model beside the best control in one column.
+
+    Attributes:
+        title: Name of the column.
+        model: Name of the model's row.
+        control: Name of the best control.
+        ours: The model's value.
+        theirs: The control's value.
+        error: Standard error of the difference. It takes both for independent; on the same items it is smaller.
+        lead: By how much the model is better; negative where the control is.
+    """
+
+    title: str
+    model: str
+    control: str
+    ours: float
+    theirs: float
+    error: float
+    lead: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the difference exceeds two standard errors."""
+        return abs(self.lead) > CLEAR * self.error
+
+    @property
+    def words(self) -> str:
+        """Which of the two is ahead, and whether clearly."""
+        ahead = "the model is ahead" if self.lead > 0 else "the control is ahead" if self.lead < 0 else "both are level"
+        return ahead if self.clear or not self.lead else f"{ahead} by less than two standard errors ({CLEAR * self.error:.3f})"
+
+
+def rival(table: ResultTable, title: str, model: str | None = None) -> Rival | None:
+    """Returns a row of the model, its best by default, beside the best control.
+
+    None without both, and without a standard error.
+    """
+    column = table.column(title)
+    if column is None or column.error is None:
+        return None
+    ours = {name: value for name, value in column.values.items() if table.kinds[name] == "model" and model in (None, name)}
+    theirs = {name: value for name, value in column.values.items() if table.kinds[name] == "control"}
+    if not ours or not theirs:
+        return None
+    best = max if column.better > 0 else min
+    first, second = best(ours, key=ours.__getitem__), best(theirs, key=theirs.__getitem__)
+    error = math.hypot(column.error(ours[first]), column.error(theirs[second]))
+    return Rival(title, first, second, ours[first], theirs[second], error, column.better * (ours[first] - theirs[second]))
+
+
+def verdict(table: ResultTable) -> tuple[bool, str]:
+    """Returns whether a control wins, and a sentence that says so.
+
+    A control wins a column if it is better than every row of the model by more than two standard errors of the difference.
+    Columns without a standard error are not judged.
+    """
+    rivals = [found for column in table.columns if (found := rival(table, column.title)) is not None]
+    if not rivals:
+        return False, ""
+    lost = [found for found in rivals if found.lead < 0 and found.clear]
+    if lost:
+        each = (f"{r.control} in {r.title} ({r.theirs:.3f} against {r.ours:.3f} of {r.model})" for r in lost)
+        return True, f"A control is better than the model in {len(lost)} of {len(rivals)} columns: {'; '.join(each)}."
+    ahead = [found.title for found in rivals if found.lead < 0]
+    if ahead:
+        return False, f"No control is clearly better: in {', '.join(ahead)} one is ahead by less than two standard errors."
+    return False, "No control is better than the model."
