@@ -53,10 +53,6 @@ def full(tmp_path_factory):
     return page(whole(tmp_path_factory.mktemp("runs") / "demo"))
 
 
-
-
-
-
 def test_tables_are_the_records_and_the_best_is_bold(full):
     shown = tables(Evaluation.from_dict(fixtures.evaluation()))
     for table in shown.values():
@@ -152,10 +148,6 @@ def test_neighbor_rows_say_what_differs(full):
     same = (label[:, 1:] == label[:, :1]).sum()
     assert f"{same} of {label[:, 1:].size} neighbors have their query's label" in plain(full)
     assert full.count("<figure class=other>") == label[:, 1:].size - same
-
-
-
-
 
 
 def test_names_are_data_not_markup(tmp_path):
