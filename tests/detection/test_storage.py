@@ -12,10 +12,10 @@ from vergence.detection import (
     MixtureDetector,
     NeighborDetector,
     load_detector,
-    restore,
     save_detector,
 )
 from vergence.mixtures import GaussianMixture
+from vergence.mixtures.storage import restore
 
 X = np.random.default_rng(0).normal(size=(200, 5))
 LEVELS = {"a": X[:, :2], "b c": X[:, 2:]}
@@ -74,15 +74,15 @@ def edited(key, change):
         (lambda head, arrays: arrays.pop("root_"), "an array root_"),
         (lambda head, arrays: arrays.update(root_=arrays["root_"][:2]), "damage"),
         (lambda head, arrays: arrays.update(root_=arrays["root_"] * np.nan), "NaN or infinity in root_"),
-        (lambda head, arrays: head.update({"class": "os.system"}), "a detector among"),
+        (lambda head, arrays: head.update({"class": "os.system"}), "an estimator among"),
         (lambda head, arrays: head.update({"class": "GaussianDetektor"}), "did you mean 'GaussianDetector'"),
         (lambda head, arrays: head.update(format="99"), "format '99'"),
         (lambda head, arrays: head.update(state="[" * 100_000), "JSON"),
-        (edited("state", lambda c: c["dict"].update(fit=1)), "found fit"),
-        (edited("state", lambda c: c["dict"].update(score_samples_={"array": "nothing"})), "an array nothing"),
-        (edited("state", lambda c: c["dict"].pop("offset_")), "offset_"),
-        (edited("settings", lambda c: c["dict"].update(shell="rm")), "found shell"),
-        (edited("settings", lambda c: c.update(more=1)), "an array, list or dictionary"),
+        (edited("state", lambda c: c.update(fit=1)), "own 'fit'"),
+        (edited("state", lambda c: c.update(score_samples_={"array": "nothing"})), "an array nothing"),
+        (edited("state", lambda c: c.pop("offset_")), "offset_"),
+        (edited("settings", lambda c: c.update(shell="rm")), "found shell"),
+        (edited("settings", lambda c: c.update(trim={"more": 1})), "an array, list or dictionary"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused(change, message, tmp_path):

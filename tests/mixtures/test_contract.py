@@ -227,8 +227,8 @@ def test_files_that_are_not_for_this_version(fitted, tmp_path):
 
     refused("format '99'.*upgrade", format="99")
     settings = json.loads(head["settings"])
-    refused("found covariance in .*fit the model again", settings=json.dumps({**settings, "covariance": "full"}))
-    refused("expected a model among .*found 'Foreign'", **{"class": "Foreign"})
+    refused("found covariance.*fit the model again", settings=json.dumps({**settings, "covariance": "full"}))
+    refused("expected an estimator among .*found 'Foreign'", **{"class": "Foreign"})
     with pytest.raises(ValueError, match="expected a ConditionalMixture"):
         m.save(file)
         mixtures.ConditionalMixture.load(file)

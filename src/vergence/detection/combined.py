@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from vergence.detection.core import Detector, lower_quantile, positive, take, weights_of
 from vergence.detection.parts.moments import uniform
 from vergence.detection.parts.tails import Tail
-from vergence.detection.storage import find
 from vergence.mixtures.core import to_numpy
+from vergence.mixtures.storage import find
 from vergence.utils.checks import require_at_least, require_choice, require_positive, require_within, shown
 
 __all__ = ["COMBINE", "CombinedDetector", "default_detector"]
@@ -213,10 +213,9 @@ class CombinedDetector(Detector):
     def _score(self, block: np.ndarray) -> np.ndarray:
         return self._over(self._split(block))
 
-    def try_out(self) -> None:
-        """Scores one item, which fails with an error where the fitted state is damaged."""
-        for one in self.detectors_.values():
-            one.try_out()
+    def _try(self) -> None:
+        for detector in self.detectors_.values():
+            detector._try()
         if np.isnan(self._over({name: np.zeros((1, one.n_features_in_)) for name, one in self.detectors_.items()})).any():
             raise ValueError("scores that are not numbers")
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.base import OutlierMixin, clone
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from vergence.detection.parts.kinds import generator, labels_of, numeric
-from vergence.detection.storage import pack, read_detector, restore, write_detector
 from vergence.mixtures.core import to_numpy
+from vergence.mixtures.storage import Stored, pack, restore  # noqa: F401, of runs
 from vergence.utils.checks import require_count, require_within, shown
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "load_detector",
     "lower_quantile",
     "positive",
-    "restore",
     "save_detector",
     "take",
     "weights_of",
@@ -73,7 +72,7 @@ def take(X: Any, rows: Any) -> Any:
     return {name: values[rows] for name, values in X.items()} if isinstance(X, dict) else X[rows]
 
 
-class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
+class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
     """A score of how typical an item is, fitted to features of items that are mostly typical.
 
     A concrete class has ``_fit(X, w)`` for items (N, D) of float32 or float64 and weights (N,) or None, and
@@ -162,16 +161,15 @@ class Detector(OutlierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
         return torch.from_numpy(self.anomaly_score(z)).to(z.device, torch.float32)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the parameters and the fitted numbers and text, as JSON; see `restore`."""
+        """Returns the settings and the fitted numbers and text, as JSON; see `restore`."""
         content, _ = pack(self)
-        return {"parameters": content["parameters"], "state": content["state"]}
+        return {"settings": content["settings"], "state": content["state"]}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the fitted arrays by name; see `restore`."""
         return pack(self)[1]
 
-    def try_out(self) -> None:
-        """Scores one item, which fails with an error where the fitted state is damaged."""
+    def _try(self) -> None:
         check_is_fitted(self)
         if np.isnan(self.decision_function(np.zeros((1, self.n_features_in_)))).any():
             raise ValueError("scores that are not numbers")
@@ -268,8 +266,7 @@ def save_detector(detector: Detector, path: str | Path) -> None:
     Raises:
         ValueError: It is not fitted, a setting is neither a number nor text nor an array, or the file cannot be written.
     """
-    check_is_fitted(detector)
-    write_detector(path, detector)
+    detector.save(path)
 
 
 def load_detector(path: str | Path) -> Detector:
@@ -278,7 +275,4 @@ def load_detector(path: str | Path) -> Detector:
     Raises:
         ValueError: The file is missing, damaged, from another version, or holds no detector.
     """
-    detector = read_detector(path)
-    if not isinstance(detector, Detector):
-        raise ValueError(f"expected a detector in {path}, found a {type(detector).__name__}: use vergence.mixtures.load")
-    return detector
+    return Detector.load(path)

@@ -41,7 +41,7 @@ def short_names() -> dict[str, str]:
     return {line[1]: name for name, line in lines.items() if line}
 
 
-def _classes() -> dict[str, str]:
+def class_files() -> dict[str, str]:
     """Returns the class name of each file with the file's name, for instance GrowingNeuralGas and growing_neural_gas."""
     return {"".join(part.capitalize() for part in name.split("_")): name for name in names()}
 
@@ -58,9 +58,9 @@ def get(name: str) -> Any:
         'ConditionalGaussian'
     """
     short = short_names()
-    file = _classes().get(name, short.get(name, name))
+    file = class_files().get(name, short.get(name, name))
     if file not in names():
-        raise unknown("model", name, short, also=[*names(), *_classes()])
+        raise unknown("model", name, short, also=[*names(), *class_files()])
     module = importlib.import_module(f"{__name__}.{file}")
     members = inspect.getmembers(module, inspect.isclass)
     models = [c for n, c in members if c.__module__ == module.__name__ and n in module.__all__]
@@ -76,16 +76,16 @@ def load(path: str | Path) -> Any:
     """
     from vergence.mixtures.storage import read_model
 
-    return get(read_model(path)[0]["class"]).load(path)
+    return read_model(path)
 
 
 def __dir__() -> list[str]:
     """Returns the public names, with the classes of the models."""
-    return sorted([*__all__, *_classes()])
+    return sorted([*__all__, *class_files()])
 
 
 def __getattr__(name: str) -> Any:
     """Imports a model's file when its class is first used."""
-    if name in _classes():
+    if name in class_files():
         return get(name)
     raise AttributeError(f"module 'vergence.mixtures' has no attribute '{name}'")

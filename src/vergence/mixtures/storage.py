@@ -1,7 +1,13 @@
-"""Estimators saved as settings and arrays, without pickle."""
+"""Estimators as settings and arrays in one ``.safetensors`` file, without pickle; an estimator may hold others.
+
+Fitted state is numbers, text, arrays, other estimators, and lists and dictionaries of them, in attributes that end with an
+underscore. Loading executes no code from a file: classes are those of `vergence.mixtures` and the detectors below.
+"""
 
 import copy
+import importlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,18 +21,26 @@ from sklearn.utils.validation import check_is_fitted
 
 from vergence.utils.checks import shortened
 from vergence.utils.files import explained, replacing
-from vergence.utils.names import quoted
+from vergence.utils.names import quoted, unknown
 
-__all__ = ["FORMAT", "Stored", "parse_object", "read_model", "write_model"]
-
+__all__ = ["Stored", "find", "read_model", "restore"]
 
 FORMAT = 1  # version of the file format
+DETECTORS = {  # the file of each
+    "GaussianDetector": "vergence.detection.gaussian",
+    "MixtureDetector": "vergence.detection.mixture",
+    "NeighborDetector": "vergence.detection.neighbors",
+    "CombinedDetector": "vergence.detection.combined",
+}
+STATE = re.compile(r"[a-z][A-Za-z0-9_]*_")  # names of fitted attributes
+DAMAGE = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError)
 
+Arrays = dict[str, np.ndarray]
 T = TypeVar("T", bound="Stored")
 
 
 class Stored(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose fitted state is numbers, text and arrays in public attributes, saved without pickle."""
+    """An estimator that is saved without pickle."""
 
     def save(self, path: str | Path) -> None:
         """Writes settings and fitted state to one ``.safetensors`` file, in one step.
@@ -35,92 +49,173 @@ class Stored(BaseEstimator):  # type: ignore[misc]
             ValueError: A setting is neither a number nor text nor an array, or the file cannot be written.
         """
         check_is_fitted(self)
-        where = Path(path)
-        arrays, plain = _split(self)
+        content, arrays = pack(self)
+        head = {"format": str(FORMAT), "class": content["class"]}
+        head |= {name: json.dumps(content[name]) for name in ("settings", "state")}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         try:
-            settings = json.dumps(self.get_params(deep=False), default=_plain)
-        except TypeError as error:
-            raise ValueError(
-                f"expected settings that are numbers, text or arrays, found a {error}: set a number instead"
-            ) from None
-        write_model(where, type(self).__name__, settings, json.dumps(plain), arrays)
+            with explained(Path(path), "choose another path, or free space"), replacing(Path(path)) as part:
+                part.write_bytes(_sorted_head(save(tensors, metadata=head)))
+        except SafetensorError as error:
+            raise ValueError(f"cannot write {path}: {error}") from None
 
     @classmethod
     def load(cls: type[T], path: str | Path) -> T:
-        """Returns the model that `save` wrote. Loading executes no code from the file.
+        """Returns the estimator that `save` wrote.
 
         Raises:
-            ValueError: The file is missing, damaged, from another version, or holds another kind of model.
+            ValueError: The file is missing, damaged, from another version, or holds another kind of estimator.
         """
-        head, arrays = read_model(path)
-        if head["class"] != cls.__name__:
-            raise ValueError(f"expected a {cls.__name__} in {path}, found a {head['class']}: use vergence.mixtures.load")
-        settings, state = (parse_object(head[key], path) for key in ("settings", "state"))
-        if foreign := settings.keys() - cls._get_param_names():
-            known = f"expected settings of {cls.__name__} as in this version"
-            raise ValueError(f"{known}, found {', '.join(sorted(foreign))} in {path}: fit the model again")
-        model = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
-        if names := state.pop("feature_names_in_", None):
-            model.feature_names_in_ = np.asarray(names, dtype=object)
-        if foreign := [name for name in {**state, **arrays} if hasattr(cls, name)]:  # would hide a method
-            raise ValueError(f"expected fitted state in {path}, found {cls.__name__}'s own '{foreign[0]}': fit the model again")
-        for name, value in {**state, **arrays}.items():
-            setattr(model, name, value)
-        model._require_whole(path)
+        model = read_model(path)
+        if not isinstance(model, cls):
+            raise ValueError(f"expected a {cls.__name__} in {path}, found a {type(model).__name__}: load it by that class")
         return model
 
     def _try(self) -> None:
         """Uses the fitted state once."""
         self.score_samples(np.zeros((1, self.n_features_in_)))
 
-    def _require_whole(self, path: str | Path) -> None:
-        """Raises a ValueError if the fitted state that was read from a file cannot be used, as that of a damaged file."""
-        trial = copy.copy(self)
-        trial.device = "cpu"
-        try:
-            trial._try()
-        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
-            reason = shortened(error)
-            raise ValueError(f"expected a fitted {type(self).__name__} in {path}, found damage: {reason}; fit it again") from None
+
+def find(name: str) -> Any:
+    """Returns the class of a model or detector by its name.
+
+    Raises:
+        ValueError: There is no such class; the nearest name is suggested.
+    """
+    from vergence.mixtures import class_files
+
+    files = {**DETECTORS, **{model: f"vergence.mixtures.{file}" for model, file in class_files().items()}}
+    if name not in files:
+        raise unknown("estimator", name, files)
+    return getattr(importlib.import_module(files[name]), name)
 
 
-def write_model(path: Path, kind: str, settings: str, state: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes an estimator's file in one step.
+def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
+    """Returns a value as JSON, and the arrays that the JSON refers to by their names.
 
     Args:
-        path: File to write.
-        kind: Name of its class.
-        settings: Constructor's arguments as JSON.
-        state: Fitted numbers and text as JSON.
-        arrays: Fitted arrays by name.
+        value: Numbers, text, arrays, estimators, and lists and dictionaries of them.
+        name: Path of the value, the prefix of its arrays' names.
 
     Raises:
-        ValueError: The file cannot be written.
+        ValueError: The value holds something else.
+
+    Example:
+        >>> pack({"a": np.zeros(2), "b": [1, "x"]})
+        ({'dict': {'a': {'array': 'a'}, 'b': {'list': [1, 'x']}}}, {'a': array([0., 0.])})
     """
-    head = {"format": str(FORMAT), "class": kind, "settings": settings, "state": state}
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-    try:
-        with explained(path, "choose another path, or free space"), replacing(path) as part:
-            part.write_bytes(_sorted_head(save(tensors, metadata=head)))
-    except SafetensorError as error:
-        raise ValueError(f"cannot write {path}: {error}") from None
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value, {}
+    if isinstance(value, np.generic):
+        return value.item(), {}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return {"array": name}, {name: value if min(value.strides, default=0) >= 0 else value.copy()}
+    if isinstance(value, np.ndarray):
+        return pack(value.tolist(), name)
+    if isinstance(value, Mapping):
+        content, arrays = _packed({str(key): part for key, part in value.items()}, name)
+        return {"dict": content}, arrays
+    if isinstance(value, (list, tuple)):
+        content, arrays = _packed({str(i): part for i, part in enumerate(value)}, name)
+        return {"list" if isinstance(value, list) else "tuple": list(content.values())}, arrays
+    if isinstance(value, slice):
+        return {"slice": [value.start, value.stop, value.step]}, {}
+    if isinstance(value, Stored):
+        settings = value.get_params(deep=False)
+        state = {key: part for key, part in vars(value).items() if key not in settings}
+        parameters, first = _packed(settings, f"{name}.settings" if name else "settings")
+        fitted, second = _packed(state, name)
+        return {"class": type(value).__name__, "settings": parameters, "state": fitted}, first | second
+    kind, where = type(value).__name__, name.removeprefix("settings.")
+    raise ValueError(f"expected settings that are numbers, text or arrays, found a {kind} in {where}: set a number instead")
 
 
-def _sorted_head(content: bytes) -> bytes:
-    """Returns a safetensors file with its metadata in the order of their names, which safetensors writes in a random one."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    head = json.loads(content[8:end])
-    head["__metadata__"] = dict(sorted(head["__metadata__"].items()))
-    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # the arrays start at a multiple of eight bytes
-    return len(text).to_bytes(8, "little") + text + content[end:]
+def _packed(values: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Arrays]:
+    """Returns the content of each value, and the arrays of all."""
+    content: dict[str, Any] = {}
+    arrays: Arrays = {}
+    for key, part in values.items():
+        content[key], inner = pack(part, f"{name}.{key}" if name else key)
+        arrays |= inner
+    return content, arrays
 
 
-def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Returns the metadata and the arrays of a model's file.
+def unpack(content: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns the value that `pack` described.
 
     Raises:
-        ValueError: The file is missing, damaged, no model, or from another version.
+        ValueError: The content is not such a description.
+    """
+    if not isinstance(content, dict):
+        return content
+    if "class" in content:
+        return _unpack_estimator(content, arrays)
+    if len(content) != 1 or not content.keys() <= {"array", "dict", "list", "tuple", "slice"}:
+        raise ValueError(f"expected an array, list or dictionary, found {', '.join(content) or 'nothing'}")
+    kind, inner = next(iter(content.items()))
+    if kind == "array":
+        if inner not in arrays:
+            raise ValueError(f"expected an array {inner}, found none")
+        return arrays[inner]
+    if kind == "dict":
+        return {key: unpack(part, arrays) for key, part in inner.items()}
+    values = [unpack(part, arrays) for part in inner]
+    if kind == "slice" and not all(value is None or isinstance(value, int) for value in values):
+        raise ValueError("expected a slice of whole numbers, found other values")
+    return slice(*values) if kind == "slice" else tuple(values) if kind == "tuple" else values
+
+
+def _unpack_estimator(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+    name = str(content["class"])
+    kind = find(name)
+    settings, state = ({key: unpack(part, arrays) for key, part in content[part_of].items()} for part_of in ("settings", "state"))
+    if foreign := sorted(settings.keys() - kind._get_param_names()):
+        raise ValueError(f"expected settings of {name} as in this version, found {foreign[0]}")
+    if foreign := [key for key in state if hasattr(kind, key) or not STATE.fullmatch(key)]:  # would hide a method
+        raise ValueError(f"expected fitted state of {name}, found its own '{foreign[0]}'")
+    model = kind(**settings)
+    for key, value in state.items():
+        setattr(model, key, np.asarray(value, dtype=object) if key == "feature_names_in_" else value)
+    return model
+
+
+def restore(name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns the fitted estimator of a class, from the settings and the state that `pack` returned, and its arrays.
+
+    The estimator is used once before it is returned, so that damaged state is found here and not later.
+
+    Args:
+        name: Name of the class.
+        content: ``settings`` and ``state``.
+        arrays: Arrays by their names.
+
+    Raises:
+        ValueError: They do not describe a fitted estimator of this class.
+
+    Example:
+        >>> from vergence.detection import GaussianDetector
+        >>> detector = GaussianDetector().fit(np.random.default_rng(0).normal(size=(50, 3)))
+        >>> again = restore("GaussianDetector", detector.settings(), detector.arrays())
+        >>> bool((again.score_samples(np.eye(3)) == detector.score_samples(np.eye(3))).all())
+        True
+    """
+    try:
+        model = unpack({**content, "class": name}, arrays)
+        if broken := [key for key, array in arrays.items() if not np.isfinite(array).all()]:
+            raise ValueError(f"NaN or infinity in {broken[0]}")
+        trial = copy.copy(model)
+        trial.device = "cpu"  # that of the file may not exist here
+        trial._try()
+    except DAMAGE as error:
+        raise ValueError(f"expected a fitted {name}, found damage: {shortened(error)}; fit the model again") from None
+    return model
+
+
+def read_model(path: str | Path) -> Any:
+    """Returns the estimator of a file.
+
+    Raises:
+        ValueError: The file is missing, damaged, no estimator's, or from another version.
     """
     if not Path(path).is_file():
         raise ValueError(f"expected a model file, found no file {path}: check the path")
@@ -136,36 +231,28 @@ def read_model(path: str | Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
         raise ValueError(
             f"expected format {FORMAT}, found format {quoted(head['format'])} in {path}: upgrade vergence, or fit the model again"
         )
-    return head, arrays
+    try:
+        return restore(head["class"], {name: _object(head[name]) for name in ("settings", "state")}, arrays)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
-def parse_object(text: str, path: str | Path) -> dict[str, Any]:
-    """Returns the object of a JSON text in a model's file."""
+def _object(text: str) -> dict[str, Any]:
+    """Returns the object of a JSON text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ValueError(f"expected settings and state as JSON objects in {path}, found other text: fit the model again")
+        raise ValueError("expected settings and state as JSON objects, found other text: fit the model again")
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Returns a number or array of numpy as numbers and lists of Python."""
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    raise TypeError(type(value).__name__)
-
-
-def _split(model: BaseEstimator) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the fitted attributes: arrays, and all others."""
-    arrays, plain = {}, {}
-    settings = model.get_params(deep=False)
-    for name, value in vars(model).items():
-        if name in settings:
-            continue
-        if isinstance(value, np.ndarray) and value.dtype != object:
-            arrays[name] = value
-        else:
-            plain[name] = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-    return arrays, plain
+def _sorted_head(content: bytes) -> bytes:
+    """Returns a safetensors file with its metadata in the order of their names, which safetensors writes in a random one."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    head = json.loads(content[8:end])
+    head["__metadata__"] = dict(sorted(head["__metadata__"].items()))
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the arrays start at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + content[end:]
