@@ -46,7 +46,7 @@ from vergence.detection.statistics import pixel_statistics
 
 if TYPE_CHECKING:
     from vergence.detection.combined import CombinedDetector, default_detector
-    from vergence.detection.core import Detector, cross_fit, load_detector, restore, save_detector
+    from vergence.detection.core import Detector, cross_fit, load_detector, save_detector
     from vergence.detection.gaussian import GaussianDetector
     from vergence.detection.mixture import MixtureDetector
     from vergence.detection.neighbors import NeighborDetector
@@ -91,7 +91,6 @@ __all__ = [
     "pixel_statistics",
     "q_values",
     "reportable",
-    "restore",
     "save_detector",
     "select",
     "similarity_threshold",
@@ -105,7 +104,7 @@ __all__ = [
 ]
 
 _ESTIMATORS = {
-    "core": ("Detector", "cross_fit", "load_detector", "restore", "save_detector"),
+    "core": ("Detector", "cross_fit", "load_detector", "save_detector"),
     "gaussian": ("GaussianDetector",),
     "mixture": ("MixtureDetector",),
     "neighbors": ("NeighborDetector",),

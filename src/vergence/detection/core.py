@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vergence.detection.parts.kinds import generator, labels_of, numeric
 from vergence.mixtures.core import to_numpy
-from vergence.mixtures.storage import Stored, pack, restore  # noqa: F401, of runs
+from vergence.mixtures.storage import Stored, pack
 from vergence.utils.checks import require_count, require_within, shown
 
 __all__ = [

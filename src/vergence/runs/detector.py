@@ -221,7 +221,7 @@ class RunDetector:
         Raises:
             ValueError: The file is damaged or of another version.
         """
-        from vergence.detection import restore
+        from vergence.mixtures.storage import restore
 
         with safe_open(file, framework="numpy") as stored:
             record = json.loads((stored.metadata() or {})["record"])
