@@ -169,7 +169,7 @@ def described(a: argparse.Namespace, cell: dict[str, Any], seed: int) -> RunConf
     """Returns the description of a network's training; with another network than `small` a transformer has timm's own size."""
     recipe, own = RECIPES[cell["paradigm"]]
     config = recipes.override(recipes.get(recipe, cell["data"]), **own)
-    own = config.model.encoder
+    own = str(config.model.encoder)
     if own.startswith("timm:"):
         network = own if a.encoder == "small" else own.replace(",embed_dim=96,depth=4,num_heads=3", "")
     else:
@@ -198,7 +198,7 @@ def trained(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts
     x = (parts.train, parts.test, parts.clean)
     z = [features.collect(method.encoder, ArrayItems(part), device=fabric.device)[0] for part in x]
     fit = {name: getattr(config.fit, name) for name in ("optimizer", "lr", "encoder_lr", "weight_decay")}
-    fit |= {"network": config.model.encoder, "precision": loop.precision(config.fit, fabric.device.type)}
+    fit |= {"network": str(config.model.encoder), "precision": loop.precision(config.fit, fabric.device.type)}
     return {**measured(parts, *z), **fit, "warnings": notes}
 
 

@@ -169,7 +169,7 @@ def measured(a: argparse.Namespace, folder: Path, key: dict[str, Any]) -> dict[s
         scores = of_run(run, test, seed, untrained=encoder == "vje")
         n_train = run.folder.metadata.n_train
         about = {"collapse": run.collapse, "trained_at": run.folder.metadata.commit, "epochs_run": run.folder.config.fit.epochs}
-        about |= {"network": run.folder.config.model.encoder}
+        about |= {"network": str(run.folder.config.model.encoder)}
     auroc = {name: round(float(roc_auc_score(anomalous, values)), 4) for name, values in scores.items()}
     seconds = {"seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time() - used, 1)}
     sizes = {"n_train": n_train, "n_typical": int((~anomalous).sum()), "n_anomalous": int(anomalous.sum())}

@@ -64,7 +64,7 @@ def measure(images, encoder, seed):
         start = time.monotonic()
         photos, copies = run.encode(x), run.encode(views)
         rate = 2 * len(x) / (time.monotonic() - start)
-        name = run.folder.config.model.encoder
+        name = str(run.folder.config.model.encoder)
     pixels = controls.pixels(x), controls.pixels(views)
     return {
         "encoder": name,

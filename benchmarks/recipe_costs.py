@@ -65,7 +65,7 @@ def cost(name: str) -> dict[str, Any]:
     items = ITEMS[source] * len(kept) // CLASSES if (kept := config.data.keep_classes) else ITEMS[source]
     each = operations(config, (3, side, side))
     total = each * items * config.fit.epochs
-    values = {"items": items, "epochs": config.fit.epochs, "size": side, "encoder": config.model.encoder}
+    values = {"items": items, "epochs": config.fit.epochs, "size": side, "encoder": str(config.model.encoder)}
     return {**values, "source": source, "gflop": round(each / 1e9, 2), "exaflop": total / 1e18, "hours": total / RATE / 3600}
 
 

@@ -20,8 +20,9 @@ from vergence.data.pixels import to_unit
 from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
 from vergence.densities.moments import ViewSums, principal_directions
+from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import learn_dictionary
-from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.patch_maps import PatchMaps, sampled_patches
 from vergence.linear.solutions import joint_embedding
 from vergence.training import recipes
 from vergence.training.closed_form import SECOND_FROM, directions_from, moved

@@ -59,7 +59,7 @@ def measure(args, recipe, settings):
         config = run.folder.config
     return {
         "recipe": recipe,
-        "encoder": config.model.encoder,
+        "encoder": str(config.model.encoder),
         "distill": config.model.distill,
         "distill_epochs": None if config.model.distill is None else config.fit.distill_epochs,
         "objective": config.model.objective,

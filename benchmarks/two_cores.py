@@ -135,7 +135,7 @@ def measure(args, source, settings):
     x = pixels(train), pixels(test)
     others = {"pixels_": x, "pca_": controls.pca(*x, 256), **first}
     return {
-        "encoder": config.model.encoder,
+        "encoder": str(config.model.encoder),
         "objective": config.model.objective,
         "distill": config.model.distill,
         "epochs": config.fit.epochs,

@@ -13,7 +13,7 @@ from typing import Any
 
 import ledger
 
-from vergence.encoders.patch_maps import PatchSettings
+from vergence.encoders.config import as_encoder
 
 Row = ledger.Row
 CONTROLS = {"pca_knn30": "PCA of pixels", "pixels_knn30": "pixels", "untrained_knn30": "untrained network"}
@@ -33,7 +33,7 @@ def groups(rows: list[Row]) -> dict[tuple[str, int], dict[str, dict[str, list[Ro
         if row.get("distill"):
             line, point = DISTILLED, str(row["point"]["distill_epochs"])
         if closed:
-            settings = PatchSettings.parse(point, (3, 32, 32))
+            settings = as_encoder(point).complete((3, 32, 32))
             line += ", two layers" if settings.second else f", one layer, stride {settings.stride}"
         found[row["data"], row["limit"]][line][point][row["seed"]] = row
     return {

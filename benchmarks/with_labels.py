@@ -43,7 +43,7 @@ def measure(a: argparse.Namespace) -> ledger.Row:
         run = vergence.train(a.source, recipe="patches", out=Path(folder) / "run", **settings)
         parts = two_cores.parts(a, run.folder.config)
         z = [features.collect(run.method.encoder.eval(), part, size=run.size, device=run.device)[0].float() for part in parts]
-        encoder = run.folder.config.model.encoder
+        encoder = str(run.folder.config.model.encoder)
     labels = [part.labels for part in parts]
     best = network(z[0], labels[0], a.width, a.seed)
     found = best.score(LENGTH * F.normalize(z[1], dim=1).numpy(), labels[1].numpy())

@@ -26,7 +26,7 @@ from vergence import objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
-from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
+from vergence.encoders.config import as_encoder
 from vergence.methods.paired import PairedMethod
 from vergence.runs.detector import Levels, dictionary
 from vergence.runs.detector import fit as fit_detector
@@ -95,7 +95,7 @@ def bench(
     require_choice("what", what, ("step", "embed", "score", "objective"))
     if out is not None:
         require_parent(out)
-    if is_closed_form(encoder):
+    if as_encoder(encoder).closed_form:
         _require_no_steps(what, encoder)
         objective = "gje"
     settings = {"optimizer": "sgd", "precision": precision, "device": device, "knn_every": 0, "checkpoint_seconds": 1e9}
@@ -104,7 +104,7 @@ def bench(
     if what == "objective":
         row = _objective_row(encoder, objective, size, dim, rounds, fit, fabric)
     else:
-        row = _ratio_row(what, ModelConfig(encoder=encoder, objective=objective), size, rounds, fit, fabric)
+        row = _ratio_row(what, ModelConfig(encoder=as_encoder(encoder), objective=objective), size, rounds, fit, fabric)
     if out is not None:
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -113,7 +113,7 @@ def bench(
 
 def _require_no_steps(what: str, encoder: str) -> None:
     """Raises a ValueError where steps of a closed form would be measured, or a network is behind it."""
-    if what in ("step", "objective") or is_refined(encoder):
+    if what in ("step", "objective") or as_encoder(encoder).takes_steps:
         raise ValueError(
             f"expected a network for bench {what}, found encoder {quoted(encoder)}; choose another --encoder, or measure "
             "embed or score of patches"
@@ -131,7 +131,7 @@ def _ratio_row(what: str, model: ModelConfig, size: int, rounds: int, fit: FitCo
     pairs = pairs[1:]  # the first round warms up
     row = {
         "measurement": f"bench {what}",
-        "encoder": model.encoder,
+        "encoder": str(model.encoder),
         "objective": model.objective,
         "size": size,
         "batch_size": fit.batch_size,
@@ -200,7 +200,7 @@ def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
     on_device = images.to(fabric.device).contiguous(memory_format=torch.channels_last)
     parts = [ArrayItems(_images(n, size)) for n in (2000, 500)]
     method = _method(model, size).to(fabric.device).eval()
-    if is_only_closed_form(model.encoder):  # without weights it has constant embeddings, which a detector leaves out
+    if not model.encoder.takes_steps:  # without weights it has constant embeddings, which a detector leaves out
         config = recipes.get("patches")
         items, views = ArrayItems(_images(FITTED, size)), ImageViews(config.views, size)
         closed_form.fit(fabric, method, items, views, config, size, MemoryRecorder())
@@ -261,7 +261,7 @@ def _objective_seconds(
     """Returns the seconds of each round by the objective's name; those of the encoder's step by the empty name."""
     images = _images(fit.batch_size, size)
     pair = [images.to(fabric.device).contiguous(memory_format=torch.channels_last) for _ in range(2)]
-    step = _encoder_step(_method(ModelConfig(encoder=encoder), size).to(fabric.device), pair, _autocast(fit, fabric))
+    step = _encoder_step(_method(ModelConfig(encoder=as_encoder(encoder)), size).to(fabric.device), pair, _autocast(fit, fabric))
     losses = {name: _objective_step(name, fit.batch_size, dim, fabric.device) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in ("", *names)}
     with bar("bench objective", rounds + 1, "rounds") as advance:

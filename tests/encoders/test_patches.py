@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from vergence.data.arrays import from_array
 from vergence.encoders import networks, patch_maps
+from vergence.encoders.config import Patches, PatchSettings, as_encoder
 from vergence.encoders.dictionary import PatchSample, learn_dictionary, normalized_patches, spherical_k_means, whitening
-from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps
 from vergence.encoders.patches import PatchFeatures
 from vergence.encoders.pooling import cells
 
@@ -191,30 +192,19 @@ def test_half_precision_is_near_full_precision():
 
 
 def test_large_images_are_resized_and_small_ones_have_smaller_patches():
-    settings = PatchSettings.parse("patches:atoms=4", (3, 200, 300))
+    settings = as_encoder("patches:atoms=4").complete((3, 200, 300))
     assert (settings.side, settings.patch) == (32, 6)
     maps = PatchMaps(3, settings)
     assert maps.shrunk(torch.rand(1, 3, 200, 300)).shape == (1, 3, 32, 48)
     assert maps(torch.rand(1, 3, 200, 300)).shape == (1, settings.features)
     for side, patch in ((28, 6), (8, 4)):
-        small_images = PatchSettings.parse("patches", (1, side, side))
+        small_images = as_encoder("patches").complete((1, side, side))
         assert (small_images.side, small_images.patch) == (0, patch)
-
-
-def test_names_without_copies_describe_one():
-    old = "atoms=4096,patch=6,stride=1,side=0,threshold=1,pool=2,directions=2048,dim=512,views=2,shift=0.125,ridge=0.01,power=2"
-    settings = PatchSettings.parse(f"patches:{old}", (3, 32, 32))
-    assert (settings.copies, settings.mirror, settings.second) == (1, 0, 0) and settings.name.startswith(f"patches:{old}")
-    for shape in ((3, 32, 32), (3, 8, 8)):
-        new = PatchSettings.parse("patches", shape)
-        assert (new.stride, new.copies, new.mirror) == (1, 1, 0)
-    with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8"):
-        PatchSettings(stride=2, copies=2).require_size((1, 8, 8))
 
 
 def test_names_hold_every_setting():
     settings = PatchSettings(atoms=12, ridge=0.25, side=32)
-    assert PatchSettings.parse(settings.name, (3, 96, 96)) == settings
+    assert as_encoder(str(Patches().with_settings(settings))).complete((3, 96, 96)) == settings
     for name, match in [
         ("patches:atom=3", r"unknown|expected .*did you mean 'atoms'"),
         ("patches:atoms=x", "expected a number for setting 'atoms'"),
@@ -222,7 +212,7 @@ def test_names_hold_every_setting():
         ("patches:views=1", "expected views of at least 2"),
     ]:
         with pytest.raises(ValueError, match=match):
-            PatchSettings.parse(name, (3, 32, 32))
+            as_encoder(name).complete((3, 32, 32))
 
 
 def test_the_encoder_is_built_by_its_name_and_its_tensors_load_without_code():

@@ -12,22 +12,23 @@ from tests import factories
 from torch import nn
 
 from vergence.encoders import networks, pretrained
+from vergence.encoders.config import Input, Timm, as_encoder
 
 pytestmark = pytest.mark.float32
 
 
 def test_the_expected_input_is_the_configurations():
-    found = pretrained.expected_input("tests.factories:tiny")
-    assert found == pretrained.Input(12, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-    assert pretrained.expected_input("tests.factories:plain") is None and pretrained.expected_input("mlp") is None
-    assert pretrained.expected_input("resnet50") == pretrained.IMAGENET
+    found = as_encoder("tests.factories:tiny").expected_input()
+    assert found == Input(12, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    assert as_encoder("tests.factories:plain").expected_input() is None and as_encoder("mlp").expected_input() is None
+    assert as_encoder("resnet50").expected_input() == Input()
 
 
 def test_the_expected_input_of_timm_is_that_of_the_tag():
     timm = pytest.importorskip("timm", reason="the extra 'timm' is not installed")
-    found = pretrained.expected_input("timm:vit_tiny_patch16_224.augreg_in21k")
+    found = as_encoder("timm:vit_tiny_patch16_224.augreg_in21k").expected_input()
     configuration = timm.get_pretrained_cfg("vit_tiny_patch16_224.augreg_in21k")
-    assert found == pretrained.Input(224, tuple(configuration.mean), tuple(configuration.std)) and found.mean == (0.5,) * 3
+    assert found == Input(224, tuple(configuration.mean), tuple(configuration.std)) and found.mean == (0.5,) * 3
 
 
 def test_a_network_of_three_channels_takes_gray_images_as_equal_channels():
@@ -74,7 +75,7 @@ def test_a_missing_module_inside_the_one_that_is_named_is_not_its_own(tmp_path, 
 
 def test_a_configuration_that_cannot_be_read_is_named():
     with pytest.raises(ValueError, match=r"tests.factories:odd.*correct its default_cfg"):
-        pretrained.expected_input("tests.factories:odd")
+        as_encoder("tests.factories:odd").expected_input()
 
 
 def wrapped(how):
@@ -226,7 +227,7 @@ def test_weights_in_timms_cache_are_used_without_network(cache):
     net = fill(cache, "resnet10t")
     file = pretrained.timm_file("resnet10t")
     assert file.is_relative_to(cache)
-    found = networks.timm_model("resnet10t", 3, 64, file).state_dict()
+    found = networks.timm_model(Timm("resnet10t"), 3, 64, file).state_dict()
     wanted = net.state_dict()
     assert set(wanted) - set(found) == {"fc.weight", "fc.bias"} and set(found) < set(wanted)
     assert all(torch.equal(value, wanted[name]) for name, value in found.items())

@@ -7,12 +7,12 @@ import torch
 from tests.reference import patches as reference
 from torch.nn import functional as F
 
-from vergence.encoders import patch_maps, second_layer
+from vergence.encoders import config, patch_maps
+from vergence.encoders.config import Patches, PatchSettings, as_encoder
 from vergence.encoders.dictionary import learn_dictionary, normalized_patches, spherical_k_means
-from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.patch_maps import PatchMaps, sampled_patches
 from vergence.encoders.pooling import cells, pooled
 from vergence.encoders.second_layer import SecondLayer
-from vergence.training.closed_form import fitted_settings
 
 
 def images(n=12, c=3, h=12, w=14, seed=0):
@@ -64,8 +64,8 @@ def test_the_first_layer_is_what_it_is_without_a_second():
 
 
 def test_the_second_layer_reads_the_first_atoms_of_a_large_dictionary(monkeypatch):
-    assert second_layer.BELOW <= patch_maps.BLOCK  # all of its atoms are in the first block
-    monkeypatch.setattr(patch_maps, "BELOW", 4)
+    assert config.BELOW <= patch_maps.BLOCK  # all of its atoms are in the first block
+    monkeypatch.setattr(config, "BELOW", 4)
     x = images()
     maps, _ = learned(x)
     windows = maps.layers(x)[1]
@@ -149,17 +149,17 @@ def test_alike_images_leave_finite_features_and_unused_atoms_zero():
 
 def test_a_second_layer_is_the_default_where_there_is_room():
     for shape, second in [((3, 32, 32), 2048), ((1, 28, 28), 2048), ((3, 200, 300), 2048), ((1, 16, 16), 2048), ((1, 8, 8), 0)]:
-        assert PatchSettings.parse("patches:atoms=4", shape).second == second
-    assert PatchSettings.parse("patches:stride=6", (3, 32, 32)).second == 0  # 5 positions a side
+        assert as_encoder("patches:atoms=4").complete(shape).second == second
+    assert as_encoder("patches:stride=6").complete((3, 32, 32)).second == 0  # 5 positions a side
     for name, expected in [("", (512, 2048, 2.5)), ("second=0", (2048, 0, 2.0)), ("second=9,power=1", (512, 9, 1.0))]:
-        settings = PatchSettings.parse(f"patches:{name}", (3, 32, 32))
+        settings = as_encoder(f"patches:{name}").complete((3, 32, 32))
         assert (settings.atoms, settings.second, settings.power) == expected
-        assert PatchSettings.parse(settings.name, (3, 32, 32)) == settings
+        assert as_encoder(str(Patches().with_settings(settings))).complete((3, 32, 32)) == settings
     assert PatchSettings().second == 0
     with pytest.raises(ValueError, match="expected images of at least 9 x 9 pixels, found 8 x 8; use second=0"):
-        PatchSettings.parse("patches:second=4", (1, 8, 8))
+        as_encoder("patches:second=4").complete((1, 8, 8))
     with pytest.raises(ValueError, match="at least 9 x 9 pixels, found 3 x 3; use smaller patches or pools"):
-        PatchSettings.parse("patches:second=4", (1, 3, 3))
+        as_encoder("patches:second=4").complete((1, 3, 3))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_second_layer_is_the_default_where_there_is_room():
     ],
 )
 def test_copies_and_resized_images_have_a_second_layer_where_they_have_room(name, second):
-    settings = PatchSettings.parse(f"patches:atoms=4,{name}", (3, 32, 32))
+    settings = as_encoder(f"patches:atoms=4,{name}").complete((3, 32, 32))
     assert settings.second == second
     maps = PatchMaps(3, dataclasses.replace(settings, second=min(second, 3))).float()
     assert maps(torch.rand(2, 3, 32, 32)).shape == (2, maps.settings.features)
@@ -196,6 +196,6 @@ def test_a_second_layer_that_is_not_learned_has_random_responses():
 
 
 def test_few_images_reduce_the_second_layer():
-    settings, notes = fitted_settings("patches:atoms=4,dim=2", (1, 20, 20), 30)
-    assert settings.second == 75 and "second 75 instead of 2048" in notes[0]
-    assert fitted_settings("patches:atoms=4,dim=2", (1, 20, 20), 5_000)[0].second == 2048
+    settings = as_encoder("patches:atoms=4,dim=2").fitted((1, 20, 20), 30)
+    assert settings.second == 75
+    assert as_encoder("patches:atoms=4,dim=2").fitted((1, 20, 20), 5_000).second == 2048

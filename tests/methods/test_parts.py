@@ -9,7 +9,7 @@ from torch import nn
 
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
-from vergence.encoders.names import timm_settings
+from vergence.encoders.config import as_encoder
 from vergence.encoders.networks import encoder
 from vergence.methods.parts import masks, tokens
 from vergence.methods.parts.heads import PrototypeHead
@@ -209,14 +209,14 @@ def test_the_head_is_lightlys(recwarn, batch_norm):
 
 @pytest.mark.parametrize(("name", "words"), [
     ("vit_tiny_patch16_224,patch=4", "did you mean 'patch_size'"),
-    ("vit_tiny_patch16_224,depth=0", "depth to be a number from 1 to 256"),
-    ("vit_tiny_patch16_224,embed_dim=99999999999", "embed_dim to be a number from 1 to 8192"),
-    ("vit_tiny_patch16_224,class_token=1", "class_token to be one of"),
+    ("vit_tiny_patch16_224,depth=0", "depth of at least 1"),
+    ("vit_tiny_patch16_224,embed_dim=99999999999", "embed_dim of at most 8,192"),
+    ("vit_tiny_patch16_224,class_token=1", "true or false for setting 'class_token'"),
     ("vit_tiny_patch16_224,depth", "found ''"),
 ])  # fmt: skip
 def test_wrong_settings_of_transformers_are_refused(name, words):
     with pytest.raises(ValueError, match=words):
-        timm_settings(name)
+        as_encoder(f"timm:{name}")
 
 
 @pytest.mark.parametrize(("name", "shape", "words"), [

@@ -15,8 +15,9 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import batches
 from vergence.data.views import ImageViews
 from vergence.densities import moments
+from vergence.encoders.config import Patches, PatchSettings, as_encoder
 from vergence.encoders.networks import Standardize
-from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
+from vergence.encoders.patch_maps import PatchEncoder
 from vergence.encoders.second_layer import SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
@@ -272,7 +273,7 @@ def test_strengths_of_views_of_another_kind_of_data_are_named(tmp_path, capsys):
 @pytest.mark.float32
 def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", **QUICK)
-    assert run.folder.config.fit.epochs == 1 and PatchSettings.parse(run.folder.config.model.encoder, (1, 8, 8)).dim == 8
+    assert run.folder.config.fit.epochs == 1 and run.folder.config.model.encoder.dim == 8
     evaluation = vergence.evaluate(run, probes=False)
     assert evaluation.representations["z"].knn[20].majority > 0.6
     assert evaluation.protocol.note.endswith("; fitted in closed form")
@@ -334,20 +335,20 @@ def test_what_the_data_reduces_is_noted(tmp_path, capsys):
 @pytest.mark.float32
 def test_copies_are_mirrored_only_where_views_are(tmp_path):
     for mirrored in (True, False):
-        settings = closed_form.fitted_settings("patches:atoms=4,copies=2,mirror=1", (1, 28, 28), 5000, mirrored)[0]
+        settings = as_encoder("patches:atoms=4,copies=2,mirror=1").fitted((1, 28, 28), 5000, mirrored)
         assert (settings.copies, settings.mirror) == ((2, 1) if mirrored else (1, 0))
-        moved = closed_form.fitted_settings("patches:atoms=4,stride=2,copies=2,mirror=1", (1, 28, 28), 5000, mirrored)[0]
+        moved = as_encoder("patches:atoms=4,stride=2,copies=2,mirror=1").fitted((1, 28, 28), 5000, mirrored)
         assert (moved.copies, moved.mirror) == (2, int(mirrored))
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (30, 16, 16), dtype=np.uint8))
     for flip, mirror in ((0.0, 0), (0.5, 1)):
         name = "patches:atoms=4,directions=6,dim=3,copies=2,mirror=1"
         out = tmp_path / f"run{mirror}"
         run = vergence.train(str(tmp_path / "x.npy"), recipe="patches", encoder=name, out=out, device="cpu", flip=flip)
-        assert f",copies={1 + mirror},mirror={mirror}," in run.folder.config.model.encoder
+        assert (run.folder.config.model.encoder.copies, run.folder.config.model.encoder.mirror) == (1 + mirror, mirror)
 
 
 def test_the_recipe_is_complete():
     config = recipes.get("patches")
-    assert config.model.encoder == "patches" and config.model.objective == "gje" and config.views.blur == 0
+    assert config.model.encoder == Patches() and config.model.objective == "gje" and config.views.blur == 0
     assert RunConfig.from_dict(config.to_dict()) == config
     assert [recipes.get("patches", source).views.flip for source in ("cifar10", "mnist", "photos")] == [0.5, 0.0, 0.5]

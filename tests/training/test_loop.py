@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from tests import forked
 
 import vergence
-from vergence.encoders.patch_maps import PatchMaps, PatchSettings
+from vergence.encoders.config import PatchSettings
+from vergence.encoders.patch_maps import PatchMaps
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.vje import VJE
 from vergence.training import loop

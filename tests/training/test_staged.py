@@ -10,8 +10,8 @@ from tests import forked
 
 import vergence
 from vergence import objectives
-from vergence.encoders.patch_maps import PatchSettings
-from vergence.encoders.refined import RefinedEncoder
+from vergence.encoders.config import PatchSettings
+from vergence.encoders.patch_maps import RefinedEncoder
 from vergence.training import closed_form, loop
 
 TINY = "patches-mlp:atoms=16,patch=3,directions=20,dim=8"

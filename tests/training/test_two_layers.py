@@ -6,7 +6,8 @@ import torch
 from sklearn.datasets import load_digits
 
 import vergence
-from vergence.encoders.patch_maps import PatchMaps, PatchSettings
+from vergence.encoders.config import as_encoder
+from vergence.encoders.patch_maps import PatchMaps
 from vergence.runs.detector import Levels
 from vergence.runs.score import Calibration, score
 from vergence.training import closed_form
@@ -50,7 +51,7 @@ def test_a_run_evaluates_scores_reports_and_loads(run, source, tmp_path):
 def test_the_level_of_patches_is_that_of_the_first_layer(run):
     x = torch.randint(256, (5, 1, 16, 16), dtype=torch.uint8)
     encoder = run.method.encoder[1]
-    alone = PatchMaps(1, PatchSettings.parse(ONE, (1, 16, 16)))
+    alone = PatchMaps(1, as_encoder(ONE).complete((1, 16, 16)))
     alone.set(encoder.maps.filters, encoder.maps.bias)
     levels = Levels(run.method, (1, 16, 16))
     f = alone(run.method.encoder[0](x))
@@ -80,7 +81,7 @@ def test_the_progress_counts_every_image_of_every_pass(source, tmp_path, monkeyp
 
     monkeypatch.setattr(closed_form, "fit", counting)
     run = vergence.train(source, out=tmp_path / "run", **QUICK)
-    settings = PatchSettings.parse(run.folder.config.model.encoder, (1, 16, 16))
+    settings = run.folder.config.model.encoder
     assert sum(n for _, n in counted) == closed_form.total_images(run.folder.metadata.n_train, settings)
     assert sum(n for label, n in counted if label == "second layer") == 300
 
@@ -88,20 +89,20 @@ def test_the_progress_counts_every_image_of_every_pass(source, tmp_path, monkeyp
 def test_a_large_second_layer_reads_more_images():
     for second, images in ((2048, 1_600), (4_000, 1_600), (4_096, 1_639), (10_000, 4_000)):
         name = f"patches:second={second}"
-        settings, notes = closed_form.fitted_settings(name, (3, 32, 32), 10_000)
-        assert settings.second == second and not notes
+        settings = as_encoder(name).fitted((3, 32, 32), 10_000)
+        assert settings.second == second
         passes = closed_form.total_images(10_000, settings)
         assert passes == 4_000 + images + 3_000 + 20_000
 
 
 def test_more_directions_are_those_of_more_images(source, tmp_path, monkeypatch):
     for directions, images in ((2048, 3_000), (2_999, 3_998), (4_500, 6_000), (9_999, 10_000)):
-        settings, notes = closed_form.fitted_settings(f"patches:directions={directions}", (3, 32, 32), 10_000)
-        assert settings.directions == directions and not notes
+        settings = as_encoder(f"patches:directions={directions}").fitted((3, 32, 32), 10_000)
+        assert settings.directions == directions
         assert closed_form.total_images(10_000, settings) == 4_000 + 1_600 + images + 20_000
     monkeypatch.setattr(closed_form, "DIRECTIONS_FROM", 20)
     run = vergence.train(source, out=tmp_path / "run", **QUICK)
-    assert PatchSettings.parse(run.folder.config.model.encoder, (1, 16, 16)).directions == 40
+    assert run.folder.config.model.encoder.directions == 40
     z = run.encode(source)
     assert z.std(0).min() > 0 and torch.linalg.matrix_rank(z.double() - z.double().mean(0)) == z.shape[1]
 

@@ -43,6 +43,7 @@ SETTINGS = (
     *("limit", "keep_classes", "calibration_share"),
     *("seed", "precision", "device", "devices", "threads", "root", "download", "strict"),
 )
+ENCODERS = ("encoder", "distill")  # given as text
 MEASURED = "(default: one or all, by measuring)"
 ALIASES = {"root": "data_root"}  # name of an option where it is not the field's
 METAVARS = {
@@ -99,7 +100,7 @@ def setting(name: str) -> tuple[str, Any, Any]:
 
     Without the option the recipe decides, so the default is None; a flag can only be switched on.
     """
-    kind = typing.get_type_hints(known_settings()[name][0])[name]
+    kind = str if name in ENCODERS else typing.get_type_hints(known_settings()[name][0])[name]
     option = ALIASES.get(name, name)
     if kind is bool:
         return option, Annotated[bool, arg(help=described(name))], False

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vergence.cli import options
-from vergence.encoders.names import is_closed_form, is_refined
 from vergence.utils.terminal import is_first_process
 
 if TYPE_CHECKING:
@@ -88,8 +87,8 @@ def _done(run: "Run", verb: str) -> str:
     if model.freeze:
         return f"wrote {run.folder.path}, frozen"
     if weights is None or weights.source == "random":
-        if is_closed_form(model.encoder):
-            behind = f", then with {model.objective} behind it" if is_refined(model.encoder) else ""
+        if model.encoder.closed_form:
+            behind = f", then with {model.objective} behind it" if model.encoder.takes_steps else ""
             return f"{verb} {run.folder.path} in closed form{behind}"
         return f"{verb} {run.folder.path}{' from random weights' if weights else ''}{first}"
     return f"{verb} {run.folder.path} from {weights.in_words()}{first}"

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vergence.encoders.config import Patches
 from vergence.encoders.dictionary import learn_dictionary
-from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, sampled_patches
 from vergence.utils.checks import require_count
 
 __all__ = ["STAGE", "patch_dictionary", "stage_features", "stage_modules"]
@@ -51,9 +52,8 @@ def patch_dictionary(
         raise ValueError("expected images to learn a dictionary of patches from, found none: give at least one batch")
     if not isinstance(first, Tensor) or first.ndim != 4:
         raise ValueError(f"expected batches (B, C, H, W), found {tuple(getattr(first, 'shape', ()))}: pass images.split(256)")
-    asked = {"atoms": atoms, "stride": stride, "pool": 1, "second": 0, **({} if patch is None else {"patch": patch})}
-    name = "patches:" + ",".join(f"{key}={value}" for key, value in asked.items())
-    maps = PatchMaps(first.shape[1], PatchSettings.parse(name, tuple(first.shape[1:]))).float()
+    settings = Patches(atoms=atoms, stride=stride, pool=1, second=0, patch=patch).complete(first.shape[1:])
+    maps = PatchMaps(first.shape[1], settings).float()
     maps.set(*learn_dictionary(sampled_patches(itertools.chain([first], stream), maps, seed=seed), atoms))
     return maps
 

@@ -6,7 +6,6 @@ architecture. `vergence.encoders.pretrained` reads weights and puts them into a 
 """
 
 import itertools
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,20 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
-from vergence.encoders.names import is_closed_form, is_factory, is_refined, timm_settings
-from vergence.encoders.patch_maps import PatchEncoder, PatchSettings
-from vergence.encoders.refined import RefinedEncoder
+from vergence.encoders.config import Encoder, Timm, as_encoder
 from vergence.utils.devices import in_evaluation
-from vergence.utils.names import did_you_mean, quoted, unknown
+from vergence.utils.names import did_you_mean, quoted
 from vergence.utils.outside import load_outside
 
 __all__ = ["Standardize", "encoder", "factory_model", "mlp", "projector", "require_timm", "reset"]
 __all__ += ["require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
 
-KNOWN = (
-    *("small", "mlp", "identity", "resnet18", "resnet34", "resnet50", "timm:NAME", "patches", "patches-mlp"),
-    "package.module:factory",
-)
 CHANNELS = re.compile(r"to have (\d+) channels, but got (\d+) channels")  # in torch's message
 
 
@@ -115,14 +108,13 @@ def resnet(name: str, channels: int, stem: str) -> nn.Module:
     return net
 
 
-def timm_model(name: str, channels: int, size: int, weights: Path | None = None) -> nn.Module:
-    """Returns timm's model ``name`` with pooled features and random weights, whatever the tag in its name, or those of a file.
+def timm_model(kind: Timm, channels: int, size: int, weights: Path | None = None) -> nn.Module:
+    """Returns timm's model with pooled features and random weights, whatever the tag in its name, or those of a file.
 
     Only names of timm's own registry: nothing is downloaded, and names of the Hugging Face Hub or of folders are refused.
 
     Args:
-        name: timm's name, such as ``resnet10t`` or ``vit_tiny_patch16_224``; of a transformer with settings, as in
-            ``vit_tiny_patch16_224,patch_size=4,depth=6`` (`vergence.encoders.names.timm_settings`).
+        kind: timm's name, and a transformer's settings.
         channels: Number of input channels.
         size: Side of the input images, in pixels; used by vision and Swin transformers.
         weights: File of timm's own weights of that name, which timm converts for this input.
@@ -130,10 +122,9 @@ def timm_model(name: str, channels: int, size: int, weights: Path | None = None)
     Raises:
         ValueError: timm is not installed, has no such model, or cannot build it for this input.
     """
-    timm = require_timm(name)
-    name, settings = timm_settings(name)
+    name, timm = kind.name, require_timm(kind.name)
     fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
-    fixed |= settings | ({"fc_norm": False} if settings.get("global_pool") == "avg" else {})  # the tokens are normalized instead
+    fixed |= kind.settings | ({"fc_norm": False} if kind.global_pool == "avg" else {})  # the tokens are normalized instead
     try:
         if weights is not None:
             fixed["pretrained_cfg_overlay"] = {"file": str(weights), "custom_load": weights.suffix == ".npz"}
@@ -166,7 +157,6 @@ def require_timm(name: str) -> Any:
         import timm
     except ImportError:
         raise ValueError("encoder 'timm:...' needs timm: pip install timm (the extra: pip install 'vergence[timm]')") from None
-    name, _ = timm_settings(name)
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
         raise ValueError(f"expected a model of timm, found {quoted(name)}; {hint}")
@@ -224,33 +214,29 @@ def projector(dim: int, widths: Sequence[int], norm: str = "layer") -> nn.Module
     return nn.Sequential(*layers[:-2])
 
 
-def encoder(name: str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
+def encoder(kind: Encoder | str, shape: Sequence[int], mean: Tensor, std: Tensor) -> nn.Module:
     """Builds an encoder of items of ``shape`` that standardizes its input and returns (B, D) embeddings.
 
     Args:
-        name: ``small``, ``mlp``, ``resnet18``, ``resnet34``, ``resnet50`` (a ResNet's stem follows from the size, CIFAR's up
-            to 64 pixels, unless ``-cifar`` or ``-imagenet`` is appended), ``timm:NAME`` (see `timm_model`), ``identity`` (vectors
-            as they are),
-            ``package.module:factory`` (`factory_model`), ``patches`` (fitted in closed form, with settings as in
-            ``patches:atoms=512``; see `vergence.encoders.patch_maps.PatchSettings`), or ``patches-mlp`` (the same, and a network
-            behind it; `vergence.encoders.refined.RefinedEncoder`).
+        kind: Encoder, or its text (`vergence.encoders.config`).
         shape: (C, H, W) of images or (D,) of vectors, as the encoder sees them.
         mean: Mean per channel (of images in [0, 1]) or per feature. A network of three channels takes gray images, too.
         std: Standard deviation per channel or per feature.
 
     Raises:
-        ValueError: The name is unknown, or the encoder does not accept the shape.
+        ValueError: The text is unknown, or the encoder does not accept the shape.
 
     Example:
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
         >>> net(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([4, 256])
     """
-    if is_closed_form(name) or name == "identity":  # contrast is normalized in every patch: pixels stay in [0, 1]
+    kind = as_encoder(kind)
+    if not kind.standardized:
         mean, std = torch.zeros_like(mean), torch.ones_like(std)
     seen = (len(mean), *shape[1:]) if len(shape) == 3 else tuple(shape)  # by the network, behind `Standardize`
-    net = nn.Sequential(Standardize(mean, std), _backbone(name, seen).to(mean.dtype))
-    _require_embeddings(name, net, tuple(shape))
+    net = nn.Sequential(Standardize(mean, std), kind.build(seen).to(mean.dtype))
+    _require_embeddings(str(kind), net, tuple(shape))
     return net
 
 
@@ -265,33 +251,6 @@ def reset(net: nn.Module) -> None:
 def width(net: nn.Module, shape: Sequence[int]) -> int:
     """Returns the number D of features that ``net`` computes for items of ``shape``."""
     return int(_embedded_zeros(net, tuple(shape)).shape[-1])
-
-
-def _backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
-    family, _, stem = name.partition("-") if name.startswith("resnet") else (name, "", "")
-    if family == "mlp":
-        return nn.Sequential(nn.Flatten(), mlp((math.prod(shape), 512, 512, 256)))
-    if is_closed_form(name):
-        kind = RefinedEncoder if is_refined(name) else PatchEncoder
-        return kind(shape[0], PatchSettings.parse(name, shape))
-    if is_factory(name):
-        return factory_model(name)
-    if name == "identity" and len(shape) == 1:
-        return nn.Identity()
-    if name == "identity":
-        raise ValueError(f"expected vectors for encoder 'identity', found images of shape {shape}; choose another --encoder")
-    if not (family in KNOWN or family.startswith("timm:")) or stem not in ("", "cifar", "imagenet"):
-        raise unknown("encoder", name, KNOWN)
-    if len(shape) != 3:
-        raise ValueError(
-            f"expected images for encoder '{name}', found vectors of {shape[0]} features; use --encoder mlp, or identity with "
-            "--freeze"
-        )
-    if family == "small":
-        return small_convnet(shape[0])
-    if family.startswith("timm:"):
-        return timm_model(family[5:], shape[0], shape[1])
-    return resnet(family, shape[0], stem or ("cifar" if shape[1] <= 64 else "imagenet"))
 
 
 @torch.no_grad()

@@ -13,11 +13,12 @@ from vergence.data.arrays import from_array
 from vergence.data.items import Items, batches
 from vergence.data.pixels import to_unit
 from vergence.data.sources import open_items, open_whole
+from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import N_PATCHES, PatchSample, learn_dictionary
-from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings
+from vergence.encoders.patch_maps import PatchMaps
 from vergence.utils.checks import require_at_least, require_choice, require_count
 
-__all__ = ["PatchEncoder", "PatchFeatures", "PatchSettings"]
+__all__ = ["PatchFeatures"]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

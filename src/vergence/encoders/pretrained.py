@@ -7,21 +7,19 @@ import pickle
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vergence.encoders.names import is_factory, timm_settings
-from vergence.encoders.networks import factory_model, require_timm
+from vergence.encoders.config import MEAN, SIZE, STD, Input
+from vergence.encoders.networks import require_timm
 from vergence.utils.names import did_you_mean, quoted
 from vergence.utils.outside import read_pytorch
 
-__all__ = ["IMAGENET", "Input", "expected_input", "load_weights", "read_weights", "timm_file", "timm_tag"]
+__all__ = ["load_weights", "read_input", "read_weights", "timm_file", "timm_tag"]
 
-MEAN, STD, SIZE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224  # of networks trained on ImageNet
 PATIENCE = 10.0  # seconds until a server has to answer
 NAMED = 3  # keys in a message
 WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model")  # where checkpoints of trainings hold the weights
@@ -29,54 +27,13 @@ CLASSIFIERS = ("fc", "_fc", "head", "heads", "classifier")  # layers that have n
 HF_FILES = ("model.safetensors", "pytorch_model.bin")  # as timm looks for them, in this order
 
 
-@dataclass(frozen=True)
-class Input:
-    """What a network expects of its input.
-
-    Attributes:
-        size: Side of the square images, in pixels; None where nothing is known.
-        mean: Mean per channel of images in [0, 1].
-        std: Standard deviation per channel.
-    """
-
-    size: int | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-IMAGENET = Input(SIZE, MEAN, STD)
-
-
-def expected_input(name: str) -> Input | None:
-    """Returns the input that a network's own configuration names, ImageNet's for ResNets; None for networks without one.
-
-    A configuration is timm's of the name, or the attribute ``pretrained_cfg`` or ``default_cfg`` of what a factory returns: a
-    mapping, or an object, with ``input_size`` (C, H, W), ``mean`` and ``std``. What it leaves out is ImageNet's.
-
-    Args:
-        name: Name of an encoder (`vergence.encoders.networks.encoder`).
+def read_input(name: str, configuration: Any) -> Input:
+    """Returns the input of a configuration: ``input_size`` (C, H, W), ``mean`` and ``std``; what it leaves out is ImageNet's.
 
     Raises:
-        ValueError: There is no such network, or its configuration holds something else.
-
-    Example:
-        >>> expected_input("resnet50").mean, expected_input("small")
-        ((0.485, 0.456, 0.406), None)
+        ValueError: The configuration, a mapping or an object, holds something else than numbers.
     """
-    if name.startswith("timm:"):
-        return _input(name, _timm_configuration(name[5:]))
-    if is_factory(name):
-        net = factory_model(name)
-        configuration = getattr(net, "pretrained_cfg", None) or getattr(net, "default_cfg", None)
-        return None if configuration is None else _input(name, configuration)
-    return IMAGENET if name.startswith("resnet") else None
 
-
-def _timm_configuration(name: str) -> Any:
-    return require_timm(name).get_pretrained_cfg(timm_settings(name)[0]) or {}
-
-
-def _input(name: str, configuration: Any) -> Input:
     def entry(key: str, default: tuple[Any, ...]) -> tuple[Any, ...]:
         value = configuration.get(key) if isinstance(configuration, Mapping) else getattr(configuration, key, None)
         return default if value is None else tuple(value)

@@ -18,14 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vergence.encoders.config import GRID, POOL
+from vergence.encoders.config import SIZE_ABOVE as SIZE
 from vergence.encoders.dictionary import PART, distinct, mark, spherical_k_means
 from vergence.encoders.pooling import cells, pooled
 
-__all__ = ["BELOW", "GRID", "PATCHES", "POOL", "SecondLayer"]
+__all__ = ["SecondLayer"]
 
-GRID, SIZE, POOL = 6, 2, 2  # windows per side of the maps, of a patch, and cells per side of the result
-PATCHES = (GRID - SIZE + 1) ** 2  # of an image
-BELOW = 256  # atoms of the first layer at most
 DIMENSIONS = 64  # d, at most
 REGULARIZATION = 0.1  # of the eigenvalues, in units of their mean
 TOGETHER = 64  # images at a time

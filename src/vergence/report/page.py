@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from vergence.encoders.names import is_closed_form, is_only_closed_form
+from vergence.encoders.config import Encoder
 from vergence.evaluation.parts.symptoms import warning
 from vergence.report.charts import Figure, curve
 from vergence.report.examples import Examples
@@ -116,14 +116,14 @@ def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
     return [] if message is None else [f"The training ended, but {message}."]
 
 
-def _short(encoder: str) -> str:
-    """Returns an encoder's name without a closed form's settings, which stand below."""
-    return encoder.partition(":")[0] if is_closed_form(encoder) else encoder
+def _short(encoder: Encoder) -> str:
+    """Returns an encoder in words, without a closed form's settings, which stand below."""
+    return encoder.kind if encoder.closed_form else str(encoder)
 
 
 def _lead(run: RunFiles) -> dict[str, Any]:
     config, metadata = run.folder.config, run.folder.metadata
-    closed_form = is_only_closed_form(config.model.encoder)
+    closed_form = not config.model.encoder.takes_steps
     return {
         "encoder": _short(config.model.encoder),
         "objective": config.model.method or config.model.objective,
@@ -151,8 +151,8 @@ def _facts(run: RunFiles) -> dict[str, Any]:
         "Test part": metadata.note,
         "Item": " → ".join(" × ".join(map(str, shape)) for shape in (metadata.shape, metadata.target_shape) if shape),
         "Method" if model.method else "Objective": model.method or model.objective,
-        "Encoder": " → ".join(_short(name) for name in (model.encoder, model.target_encoder) if name),
-        "Starts from weights": "none: a closed form" if is_closed_form(model.encoder) and not model.freeze else weights,
+        "Encoder": " → ".join(_short(kind) for kind in (model.encoder, model.target_encoder) if kind),
+        "Starts from weights": "none: a closed form" if model.encoder.closed_form and not model.freeze else weights,
         "Learned before the objective": model.distill and f"{model.distill}, {fit.distill_epochs} epochs",
         "Epochs, seed": f"{fit.epochs if model.takes_steps else 'none'}, {fit.seed}",
         "Device": ", ".join(word for word in (metadata.device, metadata.precision) if word),

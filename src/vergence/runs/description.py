@@ -1,14 +1,15 @@
 """The description of a run: from data, a recipe or another run and the settings that are given, or of a run that is resumed."""
 
 import dataclasses
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vergence.data.config import ViewConfig
 from vergence.data.sources import Data, absolute, as_source
-from vergence.encoders.names import is_closed_form, is_only_closed_form, is_refined
-from vergence.training import closed_form, distillation, recipes, start
+from vergence.encoders.config import MLP, Encoder, Patches, PatchesMLP, Small, as_encoder
+from vergence.training import distillation, recipes, start
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils import terminal
@@ -17,6 +18,7 @@ from vergence.utils.files import as_path
 __all__ = ["completed", "describe", "fitted", "note_closed_form", "note_views", "resumed", "suited", "with_batch"]
 
 NETWORKS = {"encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained"}  # settings that name one
+ENCODERS = ("encoder", "target_encoder", "distill")
 PLAIN = {"knn_every", "precision"}  # settings of networks alone that ask for none
 
 
@@ -35,7 +37,7 @@ def describe(source: str | RunConfig | None, recipe: str | None, settings: dict[
         raise ValueError("expected data, found none: give a path or a built-in name, for instance 'digits'")
     base = source if isinstance(source, RunConfig) else recipes.get(recipe or recipes.suggested(settings), as_source(source))
     config = recipes.override(base, **settings)
-    other = is_closed_form(base.model.encoder) and not is_closed_form(config.model.encoder)
+    other = base.model.encoder.closed_form and not config.model.encoder.closed_form
     if recipe is not None and other and not config.model.freeze:
         found = f"found '{config.model.encoder}'; leave --recipe or --encoder out"
         raise ValueError(f"expected an encoder 'patches' with recipe '{recipe}', {found}")
@@ -71,7 +73,7 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
         require_known_code(path, other.model, _named(settings))
     if other.model.freeze and (settings.get("objective", "none") != "none" or settings.get("method") is not None):
         settings = {"freeze": False, **settings}
-    if is_only_closed_form(other.model.encoder):
+    if isinstance(other.model.encoder, Patches) and not other.model.encoder.takes_steps:
         other, settings = _behind(other, settings)
     base = start.from_run(path, other, source=source, root=settings.get("root"))
     return recipes.override(base, **{**settings, "init": settings["init"]})
@@ -79,11 +81,12 @@ def _from_run(source: str | None, recipe: str | None, settings: dict[str, Any], 
 
 def _behind(other: RunConfig, settings: dict[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
     """Returns the description of a run behind another one's closed form, and the settings, if these ask for an objective."""
-    if settings.get("objective", "none") == "none" and not is_refined(str(settings.get("encoder") or "")):
+    asked = as_encoder(settings.get("encoder") or Small())
+    if settings.get("objective", "none") == "none" and not (asked.closed_form and asked.takes_steps):
         return other, settings
-    encoder = other.model.encoder.replace("patches", "patches-mlp", 1)
-    asked = {"objective": settings.get("objective"), "encoder": encoder}
-    recipe = recipes.get(recipes.suggested(asked), other.data.source)
+    encoder = PatchesMLP(**dataclasses.asdict(typing.cast(Any, other.model.encoder)))
+    suggested = recipes.suggested({"objective": settings.get("objective"), "encoder": encoder})
+    recipe = recipes.get(suggested, other.data.source)
     model = dataclasses.replace(recipe.model, encoder=encoder)
     settings = {name: value for name, value in settings.items() if name not in ("encoder", "freeze")}
     return dataclasses.replace(recipe, data=other.data, views=other.views, model=model), settings
@@ -108,23 +111,24 @@ def resumed(
         require_known_code(out, config.model, _named(settings))
     complete = _completion(folder)
     config = _with_encoder(config, complete(config.model.encoder))
-    before = _located(config).to_dict()
+    before = _values(_located(config))
     given = settings if source is None or isinstance(source, RunConfig) else {**settings, "source": as_source(source)}
     given = {**given, **{name: absolute(str(given[name])) for name in ("source", "root") if given.get(name) is not None}}
-    if isinstance(given.get("encoder"), str):
-        given = {**given, "encoder": complete(given["encoder"])}
+    if given.get("encoder") is not None:
+        given = {**given, "encoder": complete(as_encoder(given["encoder"]))}
     if recipe is not None:
-        asked = dataclasses.asdict(recipes.override(recipes.get(recipe, config.data.source), **given).model)
-        asked |= {"encoder": complete(asked["encoder"])}
-        given = {**{name: asked[name] for name in ("encoder", "objective", "method", "distill")}, **given}
-    own = {name: value for part in before.values() for name, value in part.items() if name not in ("threads", "options")}
-    _refuse_changes({name: (own[name], value) for name, value in given.items() if name in own and own[name] != value})
+        asked = recipes.override(recipes.get(recipe, config.data.source), **given).model
+        asked = dataclasses.replace(asked, encoder=complete(asked.encoder))
+        given = {**{name: getattr(asked, name) for name in ("encoder", "objective", "method", "distill")}, **given}
+    own = {name: value for name, value in before.items() if name not in ("threads", "options")}
+    plain = {name: value if value is None or name not in ENCODERS else as_encoder(value) for name, value in given.items()}
+    _refuse_changes({name: (own[name], value) for name, value in plain.items() if name in own and own[name] != value})
     if isinstance(source, RunConfig):
         wanted = _with_encoder(source, complete(source.model.encoder))
     else:
         wanted = recipes.override(config, **given)
-    now = _located(wanted).to_dict()
-    pairs = {name: (before[part][name], now[part][name]) for part in before for name in before[part] if name != "threads"}
+    now = _values(_located(wanted))
+    pairs = {name: (before[name], now[name]) for name in before if name != "threads"}
     _refuse_changes({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, threads=wanted.fit.threads))
 
@@ -136,13 +140,13 @@ def suited(config: RunConfig, source: Any, settings: dict[str, Any], kind: str, 
     if kind == "image" and why and set(why) <= PLAIN:  # others ask for a network
         terminal.note(f"recipe {recipe}, since {', '.join(why)} is not for patches, the default for images")
     config = config if recipe == recipes.DEFAULT else describe(source, recipe, settings)
-    unnamed = config.model.encoder == "small" and settings.get("encoder") is None
-    return _with_encoder(config, "mlp") if len(shape) == 1 and unnamed else config
+    unnamed = config.model.encoder == Small() and settings.get("encoder") is None
+    return _with_encoder(config, MLP()) if len(shape) == 1 and unnamed else config
 
 
 def note_closed_form(model: ModelConfig, settings: dict[str, Any], kind: str, shape: tuple[int, ...]) -> None:
     """Prints which recipes start the same objective from the closed form, where an unnamed network starts from random weights."""
-    unnamed = model.encoder == "small" and settings.get("encoder") is None
+    unnamed = model.encoder == Small() and settings.get("encoder") is None
     starts = {"distilled": "lets this network learn the closed form first", "patches": "trains behind the closed form"}
     words = {f"{start}_{model.objective}": does for start, does in starts.items()}
     known = [f"--recipe {name} {does}" for name, does in words.items() if name in recipes.names()]
@@ -185,7 +189,7 @@ def fitted(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig
         if config.fit.distill_epochs is None:
             epochs = distillation.epochs_for(len(opened.train), config.fit.batch_size)
             config = dataclasses.replace(config, fit=dataclasses.replace(config.fit, distill_epochs=epochs))
-    if not is_closed_form(config.model.encoder) or config.model.freeze or config.model.init is not None:
+    if not config.model.encoder.closed_form or config.model.freeze or config.model.init is not None:
         return config
     if opened.kind != "image":
         raise ValueError(f"expected images for encoder 'patches', found {opened.kind} data; choose another --encoder")
@@ -205,38 +209,51 @@ def with_batch(config: RunConfig, n: int) -> RunConfig:
     return dataclasses.replace(config, fit=dataclasses.replace(config.fit, batch_size=batch))
 
 
-def _with_encoder(config: RunConfig, encoder: str) -> RunConfig:
-    """Returns a description with another encoder's name."""
+def _values(config: RunConfig) -> dict[str, Any]:
+    """Returns all settings of a description by name."""
+    parts = (config.data, config.views, config.model, config.fit)
+    return {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
+
+
+def _with_encoder(config: RunConfig, encoder: Encoder) -> RunConfig:
+    """Returns a description with another encoder."""
     return dataclasses.replace(config, model=dataclasses.replace(config.model, encoder=encoder))
 
 
-def _completion(folder: RunFolder) -> Callable[[str], str]:
-    """Returns the function that completes the name of an encoder for the data of a run that is resumed."""
+def _completion(folder: RunFolder) -> Callable[[Encoder], Encoder]:
+    """Returns the function that completes an encoder for the data of a run that is resumed."""
     model, about, flip = folder.config.model, folder.metadata, folder.config.views.flip
 
-    def complete(encoder: str) -> str:
-        if model.freeze or model.init is not None or not is_closed_form(encoder):
+    def complete(encoder: Encoder) -> Encoder:
+        if model.freeze or model.init is not None:
             return encoder
         return completed(encoder, about.shape, about.n_train, flip > 0)[0]
 
     return complete
 
 
-def completed(encoder: str, shape: tuple[int, ...], n: int, mirrored: bool) -> tuple[str, list[str]]:
-    """Returns the name of an encoder that is fitted in closed form, with every setting for n images, and notes on reduced ones.
+def completed(encoder: Encoder, shape: tuple[int, ...], n: int, mirrored: bool) -> tuple[Encoder, list[str]]:
+    """Returns an encoder that is fitted in closed form, with every setting for n images, and a note on reduced ones.
 
-    Another encoder's name is returned as it is.
+    Another encoder is returned as it is.
     """
-    if not is_closed_form(encoder) or len(shape) == 1:
+    if not isinstance(encoder, Patches) or len(shape) == 1:
         return encoder, []
-    settings, notes = closed_form.fitted_settings(encoder, shape, n, mirrored)
-    return encoder.partition(":")[0] + ":" + settings.name.partition(":")[2], notes
+    asked, settings = encoder.complete(shape), encoder.fitted(shape, n, mirrored)
+    both = [(key, getattr(asked, key), getattr(settings, key)) for key in ("atoms", "second", "directions", "dim")]
+    reduced = ", ".join(f"{key} {b} instead of {a}" for key, a, b in both if b < a)
+    notes = [f"with {n:,} images the encoder is smaller: {reduced}"] if reduced else []
+    return encoder.with_settings(settings), notes
 
 
 def _refuse_changes(changed: dict[str, tuple[Any, Any]]) -> None:
     """Raises a ValueError if there are settings of another value now than before."""
     if changed:
-        words = "; ".join(f"{name} was {before!r}, now {now!r}" for name, (before, now) in changed.items())
+        words = "; ".join(f"{name} was {_shown(before)}, now {_shown(now)}" for name, (before, now) in changed.items())
         raise ValueError(
             f"--resume keeps a run's own settings: {words}; leave them out, or start another run (--init takes its weights)"
         )
+
+
+def _shown(value: object) -> str:
+    return repr(str(value)) if isinstance(value, Encoder) else repr(value)

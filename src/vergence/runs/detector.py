@@ -26,7 +26,8 @@ from vergence.data.sources import Data, open_data
 from vergence.data.views import ImageViews
 from vergence.detection.levels import patch_dictionary, stage_features
 from vergence.detection.statistics import pixel_statistics
-from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings
+from vergence.encoders.config import PatchSettings
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps
 from vergence.evaluation import collapse
 from vergence.evaluation.recognition import relative_error
 from vergence.methods.core import Method

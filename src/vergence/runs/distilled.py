@@ -4,6 +4,7 @@ It is fitted first and stays there; the embeddings of the training items lie bes
 """
 
 import dataclasses
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from vergence.data.items import Array, Items
 from vergence.data.sources import Data
 from vergence.data.views import Views
-from vergence.encoders.patch_maps import PatchSettings
+from vergence.encoders.config import Patches
 from vergence.evaluation import features
 from vergence.methods.core import Method
 from vergence.runs import run
@@ -51,7 +52,7 @@ def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> Run
     """Returns the description of the closed form that a run's encoder learns to predict, with all of its settings."""
     base = recipes.get("patches", config.data.source)
     views = dataclasses.replace(base.views, flip=min(base.views.flip, config.views.flip))
-    name, notes = completed(str(config.model.distill), shape, len(opened.train), views.flip > 0)
+    name, notes = completed(typing.cast(Patches, config.model.distill), shape, len(opened.train), views.flip > 0)
     for note in notes:
         terminal.note(f"closed form: {note}")
     model = dataclasses.replace(base.model, encoder=name)
@@ -65,7 +66,7 @@ def _sharing(own: RunConfig, config: RunConfig) -> RunConfig:
 
 def targets(fabric: Any, method: Method, items: Items, own: RunFolder) -> Array:
     """Returns the closed form's embeddings (N, D) of the items, of unit length, on disk; they are computed once."""
-    file, shape = own.path / EMBEDDING, (len(items), PatchSettings.parse(own.config.model.encoder, own.metadata.shape).dim)
+    file, shape = own.path / EMBEDDING, (len(items), typing.cast(Patches, own.config.model.encoder).dim)
     known = _holds(file, shape)
     fabric.barrier()
     if not known:

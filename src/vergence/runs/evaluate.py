@@ -16,7 +16,7 @@ from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.encoders.networks import standardization
-from vergence.encoders.refined import RefinedEncoder
+from vergence.encoders.patch_maps import RefinedEncoder
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
 from vergence.runs import distilled
 from vergence.runs.rows import parts

@@ -42,8 +42,9 @@ from vergence.detection.parts.robust import deviation
 from vergence.detection.parts.thumbnails import SIDE as THUMBNAIL
 from vergence.detection.parts.thumbnails import cell_means, thumbnail_shape
 from vergence.detection.robust import SUMMARY, RobustDetector
+from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import learn_dictionary
-from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.patch_maps import PatchMaps, sampled_patches
 from vergence.encoders.pooling import ROOT
 from vergence.runs.detector import ATOMS, Levels, usable_levels
 from vergence.runs.rows import (

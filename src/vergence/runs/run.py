@@ -351,7 +351,7 @@ class Run:
 
     def recorded(self) -> dict[str, Any]:
         """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
-        return {"configuration": json.dumps(dataclasses.asdict(self.folder.config.model), default=repr)}
+        return {"configuration": json.dumps(self.folder.config.to_dict()["model"], default=repr)}
 
     def items(self, images: Images, *, root: str | None = None, side: Side = "context") -> Items:
         """Returns items of the run's shape from anything that can be embedded.

@@ -7,8 +7,7 @@ from typing import Any
 
 from vergence.data.sources import Data
 from vergence.data.views import Views
-from vergence.encoders.names import is_closed_form, is_refined
-from vergence.encoders.patch_maps import PatchSettings
+from vergence.encoders.config import Patches
 from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod
 from vergence.runs import distilled
@@ -28,11 +27,11 @@ def fit_of(model: ModelConfig) -> "Fit":
     """Returns the function that trains a model."""
     if model.freeze:
         return _keep
-    if is_refined(model.encoder):
-        return _fit_staged
     if model.distill is not None:
         return _fit_distilled
-    return _fit_closed_form if is_closed_form(model.encoder) else _fit
+    if not model.encoder.closed_form:
+        return _fit
+    return _fit_staged if model.encoder.takes_steps else _fit_closed_form
 
 
 def _keep(fabric: Any, method: Method, opened: Data, folder: RunFolder, views: Views | None) -> None:
@@ -68,10 +67,11 @@ def _fit_closed_form(fabric: Any, method: Method, opened: Data, folder: RunFolde
     """Fits in closed form with a progress bar, the whole run or its first stage."""
     assert views is not None and isinstance(method, PairedMethod), "pairs and methods on images were refused"
     config, size = folder.config, folder.metadata.crop_size()
-    first = is_refined(config.model.encoder)
+    first = config.model.encoder.takes_steps
     if first and (config.model.init is not None or staged.is_fitted(fabric, folder)):
         return
-    settings = PatchSettings.parse(config.model.encoder, folder.metadata.shape)
+    assert isinstance(config.model.encoder, Patches), "of a closed form"
+    settings = config.model.encoder.complete(folder.metadata.shape)
     with bar("dictionary", closed_form.total_images(len(opened.train), settings), "images") as advance:
 
         def progress(images: int, label: str) -> None:

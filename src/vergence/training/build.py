@@ -17,7 +17,7 @@ from vergence.data.sources import Data
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.densities.moments import Deviations
 from vergence.encoders import networks
-from vergence.encoders.names import is_closed_form, is_factory
+from vergence.encoders.config import MLP
 from vergence.methods.core import ImageMethod, Method
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
@@ -98,7 +98,7 @@ def require_method(config: ModelConfig) -> None:
     """Raises a ValueError unless a description's method exists and its encoder is a network."""
     assert config.method is not None, "of a method"
     methods.get(config.method)
-    if is_closed_form(config.encoder):
+    if config.encoder.closed_form:
         raise ValueError(f"expected a network for method '{config.method}', found '{config.encoder}'; choose another --encoder")
 
 
@@ -132,7 +132,7 @@ def _target_encoder(config: ModelConfig, shape: tuple[int, ...], mean: Tensor, s
     except ValueError:
         if config.target_encoder is not None:
             raise
-        return networks.encoder("mlp", shape, mean, std)
+        return networks.encoder(MLP(), shape, mean, std)
 
 
 def _target_projector(config: ModelConfig, width: int, dim: int) -> nn.Module | None:
@@ -227,7 +227,7 @@ def initial_encoder(config: RunConfig, shape: Sequence[int], mean: Tensor, std: 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(loop.seed_of(config.fit.seed, "initialise", 0))
         encoder = networks.encoder(config.model.encoder, shape, *input_statistics(config.model, shape, mean, std))
-        if is_factory(config.model.encoder):
+        if config.model.encoder.outside:
             networks.reset(encoder)
     return encoder
 

@@ -27,9 +27,9 @@ from vergence.data.items import Items, batches
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.views import Views
 from vergence.densities.moments import COLUMNS, ViewSums, principal_directions
+from vergence.encoders.config import PATCHES_ABOVE, PatchSettings
 from vergence.encoders.dictionary import learn_dictionary
-from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, PatchSettings, sampled_patches
-from vergence.encoders.second_layer import PATCHES
+from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, sampled_patches
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import loop
@@ -41,37 +41,13 @@ from vergence.utils.resources import resources
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["block_size", "directions_from", "fit", "fitted_settings", "moved", "require_gje", "total_images"]
+__all__ = ["block_size", "directions_from", "fit", "moved", "require_gje", "total_images"]
 
 BLOCK = 250  # images at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
 DICTIONARY_FROM, SECOND_FROM, DIRECTIONS_FROM = 4_000, 1_600, 3_000  # images
 
 Progress = Callable[[int, str], None]  # images, name of the pass
-
-
-def fitted_settings(name: str, shape: tuple[int, ...], n: int, mirrored: bool = True) -> tuple[PatchSettings, list[str]]:
-    """Returns an encoder's settings for n images of ``shape`` (C, H, W), and a note on those that were reduced, if there are any.
-
-    A dictionary has at most a tenth as many atoms as there are patches to learn it from, which for the second layer are 25 of
-    each image, and the features at most n - 1 directions. Copies are mirrored only where views are, ``mirrored``.
-
-    Example:
-        >>> fitted_settings("patches:atoms=16,dim=64", (1, 8, 8), 50)[1]
-        ['with 50 images the encoder is smaller: directions 49 instead of 2048, dim 49 instead of 64']
-    """
-    asked = settings = PatchSettings.parse(name, shape)
-    if not mirrored:  # copies that are neither moved nor mirrored are equal
-        settings = dataclasses.replace(settings, mirror=0, copies=min(settings.copies, settings.stride))
-    positions = math.prod(settings.positions(shape))
-    settings = dataclasses.replace(settings, atoms=min(settings.atoms, max(2, positions * n // 10)))
-    settings = dataclasses.replace(settings, second=min(settings.second, max(2, PATCHES * n // 10)))
-    settings = dataclasses.replace(settings, directions=min(settings.directions, n - 1, settings.features))
-    settings = dataclasses.replace(settings, dim=min(settings.dim, settings.directions))
-    names = ("atoms", "second", "directions", "dim")
-    both = [(key, getattr(asked, key), getattr(settings, key)) for key in names]
-    reduced = ", ".join(f"{key} {b} instead of {a}" for key, a, b in both if b < a)
-    return settings, [f"with {n:,} images the encoder is smaller: {reduced}"] if reduced else []
 
 
 def require_gje(config: RunConfig) -> None:
@@ -119,7 +95,7 @@ def directions_from(settings: PatchSettings) -> int:
 
 def _second_from(settings: PatchSettings) -> int:
     """Returns the largest number of images that the second layer is learned from: ten patches for each of its atoms at least."""
-    return max(SECOND_FROM, -(-10 * settings.second // PATCHES))
+    return max(SECOND_FROM, -(-10 * settings.second // PATCHES_ABOVE))
 
 
 def fit(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vergence.data.config import DataConfig, ViewConfig
-from vergence.encoders.names import is_closed_form, is_factory, is_only_closed_form
+from vergence.encoders.config import Encoder, Patches, Small, as_encoder
 from vergence.utils.checks import Checked
 from vergence.utils.names import quoted
 
@@ -39,10 +39,9 @@ class ModelConfig(Checked):
     """Which encoder, and which objective or method.
 
     Attributes:
-        encoder: ``small``, ``resnet18``, ``resnet50``, ``mlp``, ``identity`` (features as they are), ``timm:NAME``, ``patches``
-            (closed form) or ``package.module:factory``, a function that returns a network; ``-imagenet`` or ``-cifar`` may
-            follow a ResNet's name to choose its stem (by image size otherwise), and settings a transformer's of timm, as in
-            ``timm:vit_tiny_patch16_224,patch_size=4,depth=6``.
+        encoder: ``small``, ``mlp``, ``identity`` (features as they are), ``resnet18``, ``resnet34``, ``resnet50``, ``timm:NAME``,
+            ``patches`` (closed form), ``patches-mlp`` or ``package.module:factory``, a function that returns a network; with
+            settings as in ``patches:atoms=256``. In Python also a dataclass of `vergence.encoders.config`.
         objective: A name from ``vergence.objectives.names()``, ``package.module:Class``, or ``none`` with ``freeze`` or a method.
         method: Name of a method on images from ``vergence.methods.names()``, such as ``masked_autoencoder``; ``None`` for an
             objective on pairs of views.
@@ -54,7 +53,7 @@ class ModelConfig(Checked):
             objective's own (most have none), ``False`` for no teacher whatever the objective.
         teacher_schedule: ``constant`` keeps the momentum; ``cosine`` raises it to 1 at the last step, as in BYOL; ``None`` for
             the objective's own.
-        target_encoder: Encoder of the second view, by name: two encoders even for views of one shape (dual encoders), and for
+        target_encoder: Encoder of the second view: two encoders even for views of one shape (dual encoders), and for
             objectives with an option ``tied`` two networks, ``tied=False``, unless the options say otherwise. ``None`` shares
             the first where both views are of one shape; where they are not, a second one of the same name is built, or
             ``mlp`` where that name cannot take the shape. Without a projector, a second encoder of another width is followed
@@ -72,7 +71,7 @@ class ModelConfig(Checked):
 
     finite = True
 
-    encoder: str = "small"
+    encoder: Encoder = field(default_factory=Small)
     objective: str = "vje"
     method: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -80,8 +79,8 @@ class ModelConfig(Checked):
     projector_norm: Literal["layer", "batch", "batch_last"] = "layer"
     teacher: float | bool | None = None
     teacher_schedule: Literal["constant", "cosine"] | None = None
-    target_encoder: str | None = None
-    distill: str | None = None
+    target_encoder: Encoder | None = None
+    distill: Patches | None = None
     pretrained: bool = False
     weights: str | None = None
     init: str | None = None
@@ -90,6 +89,10 @@ class ModelConfig(Checked):
     input_std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("encoder", "target_encoder", "distill"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, as_encoder(given))
+        _require_closed_form(self.distill)
         super().__post_init__()
         _require_widths(self.projector)
         _require_statistics(self.input_mean, self.input_std)
@@ -112,12 +115,12 @@ class ModelConfig(Checked):
     @property
     def takes_steps(self) -> bool:
         """Whether an optimizer takes steps: of every encoder, but for a frozen one and one in closed form alone."""
-        return not self.freeze and not is_only_closed_form(self.encoder)
+        return not self.freeze and self.encoder.takes_steps
 
     @property
     def outside(self) -> tuple[str, ...]:
         """Names of code outside the library: an objective ``package.module:Class``, encoders ``package.module:factory``."""
-        encoders = [name for name in (self.encoder, self.target_encoder) if name is not None and is_factory(name)]
+        encoders = [kind.outside for kind in (self.encoder, self.target_encoder) if kind is not None and kind.outside is not None]
         return (*encoders, *([self.objective] if ":" in self.objective else []))
 
     @property
@@ -146,14 +149,17 @@ def _require_method_alone(model: ModelConfig) -> None:
         )
 
 
+def _require_closed_form(kind: Encoder | None) -> None:
+    if kind is not None and not (kind.closed_form and not kind.takes_steps):
+        raise ValueError(
+            f"expected distill to be 'patches', or with settings as in 'patches:atoms=256', found {quoted(str(kind))}"
+        )
+
+
 def _require_student(model: ModelConfig) -> None:
     """Raises a ValueError unless one encoder, which is trained, can learn to predict a closed form."""
-    if not is_only_closed_form(str(model.distill)):
-        raise ValueError(
-            f"expected distill to be 'patches', or with settings as in 'patches:atoms=256', found {quoted(str(model.distill))}"
-        )
     beside = {"freeze": model.freeze, f"method '{model.method}'": model.method is not None}
-    beside |= {f"encoder '{model.encoder}'": is_closed_form(model.encoder), "target_encoder": model.target_encoder is not None}
+    beside |= {f"encoder '{model.encoder}'": model.encoder.closed_form, "target_encoder": model.target_encoder is not None}
     found = [name for name, given in beside.items() if given]
     if found:
         raise ValueError(
@@ -280,6 +286,9 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Returns nested plain dictionaries, ready for JSON; an infinite option becomes ``"inf"``."""
         raw = dataclasses.asdict(self)
+        for name in ("encoder", "target_encoder", "distill"):
+            if (kind := getattr(self.model, name)) is not None:
+                raw["model"][name] = kind.to_dict()
         raw["model"]["options"] = {k: "inf" if v == math.inf else v for k, v in self.model.options.items()}
         return raw
 

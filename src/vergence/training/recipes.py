@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vergence.data.config import DataConfig, usual_flip
-from vergence.encoders.names import is_closed_form, is_refined
+from vergence.encoders.config import as_encoder
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
@@ -226,15 +226,15 @@ def suggested(settings: Mapping[str, Any]) -> str:
         >>> suggested({"objective": "simsiam"}), suggested({"objective": "package.module:Mine"}), suggested({"epochs": 3})
         ('simsiam_small', 'jepa_small', 'vje_small')
     """
-    encoder, objective = str(settings.get("encoder") or ""), settings.get("objective") or "vje"
+    encoder, objective = as_encoder(settings.get("encoder") or "small"), settings.get("objective") or "vje"
     if settings.get("method") is not None:
         return of_method(settings["method"])
     if settings.get("distill") is not None and f"distilled_{objective}" in names():
         return f"distilled_{objective}"
-    if not is_closed_form(encoder) or settings.get("init") is not None:
+    if not encoder.closed_form or settings.get("init") is not None:
         return f"{objective}_small" if f"{objective}_small" in names() else NEUTRAL
     behind = f"patches_{objective}"
-    return "patches" if not is_refined(encoder) else behind if behind in names() else "patches_contrastive"
+    return "patches" if not encoder.takes_steps else behind if behind in names() else "patches_contrastive"
 
 
 def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from vergence.data.items import Items
 from vergence.data.views import Views
-from vergence.encoders.names import is_refined
 from vergence.encoders.patch_maps import PatchEncoder
 from vergence.methods.core import Method
 from vergence.methods.paired import PairedMethod
@@ -56,7 +55,7 @@ class FirstStage:
 
 def require_one_encoder(config: ModelConfig) -> None:
     """Raises a ValueError where an encoder with a closed form is one of two."""
-    if is_refined(config.encoder) and config.target_encoder is not None:
+    if config.encoder.closed_form and config.target_encoder is not None:
         raise ValueError(
             "expected no target_encoder with the encoder 'patches-mlp', whose closed form is of one kind of view; leave it out"
         )

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from vergence.encoders.names import is_closed_form, is_factory, is_refined
+from vergence.encoders.config import Encoder, Identity, Input, Timm
 from vergence.encoders.networks import timm_model
-from vergence.encoders.pretrained import IMAGENET, expected_input, load_weights, read_weights, timm_file, timm_tag
-from vergence.encoders.refined import RefinedEncoder
+from vergence.encoders.patch_maps import RefinedEncoder
+from vergence.encoders.pretrained import load_weights, read_weights, timm_file, timm_tag
 from vergence.methods.core import Method
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder
@@ -34,13 +34,14 @@ def configured(config: RunConfig) -> RunConfig:
     model = config.model
     _require_sources(model)
     if model.pretrained:
-        timm_file(model.encoder[5:])
+        assert isinstance(model.encoder, Timm), "see `_require_sources`"
+        timm_file(model.encoder.name)
     if model.weights is not None:
         read_weights(as_path(model.weights, "weights"))
-    known = model.pretrained or model.weights is not None
-    if model.init is not None or not (known or is_factory(model.encoder)):
+    known, outside = model.pretrained or model.weights is not None, model.encoder.outside is not None
+    if model.init is not None or not (known or outside):
         return config
-    found = expected_input(model.encoder) or (IMAGENET if is_factory(model.encoder) and (known or model.freeze) else None)
+    found = model.encoder.expected_input() or (Input() if outside and (known or model.freeze) else None)
     if found is None:
         return config
     if model.input_mean is None:
@@ -51,23 +52,22 @@ def configured(config: RunConfig) -> RunConfig:
 
 def _require_sources(model: ModelConfig) -> None:
     """Raises a ValueError unless the sources of weights fit the encoder's name."""
-    if model.pretrained and not model.encoder.startswith("timm:"):
+    if model.pretrained and not isinstance(model.encoder, Timm):
         raise ValueError(
-            f"expected --encoder timm:NAME with --pretrained, found {quoted(model.encoder)}; name one of timm, or use "
+            f"expected --encoder timm:NAME with --pretrained, found {quoted(str(model.encoder))}; name one of timm, or use "
             "--weights FILE"
         )
-    if model.pretrained and "," in model.encoder:
+    if model.pretrained and isinstance(model.encoder, Timm) and model.encoder.settings:
         raise ValueError(f"expected a name of timm without settings with --pretrained, found '{model.encoder}'; leave them out")
-    behind = is_refined(model.encoder) or model.freeze
-    if is_closed_form(model.encoder) and model.starts_from_weights and not (behind and model.init):
+    behind = model.encoder.takes_steps or model.freeze
+    if model.encoder.closed_form and model.starts_from_weights and not (behind and model.init):
         raise ValueError(
             "expected no weights for encoder 'patches', which is fitted in closed form; leave them out, or train a network "
             "behind a fitted one with --init RUN --objective vje"
         )
-    if model.weights is not None and model.encoder == "identity":
+    if model.weights is not None and isinstance(model.encoder, Identity):
         raise ValueError("expected no weights for encoder 'identity', which has none; leave --weights out")
-    free = model.encoder == "identity" or is_factory(model.encoder)
-    if model.freeze and not free and not model.starts_from_weights:
+    if model.freeze and not model.encoder.ready and not model.starts_from_weights:
         raise ValueError(
             f"expected weights with --freeze, found encoder '{model.encoder}' with random ones; add --pretrained, --weights FILE "
             "or --init RUN, or train it without --freeze"
@@ -121,14 +121,14 @@ def _load(method: Method, config: RunConfig, trust_code: bool) -> Weights:
         left_out = load_weights(backbone, read_weights(file), file.name)
         return Weights(source="file", name=model.weights, file=file.name, sha256=sha256(file), left_out=left_out)
     if model.pretrained:
-        name = model.encoder[5:]
-        file = timm_file(name)
+        assert isinstance(model.encoder, Timm), "see `_require_sources`"
+        name, file = model.encoder.name, timm_file(model.encoder.name)
         assert model.input_mean is not None and config.data.size is not None, "see `configured`"
-        full = timm_model(name, len(model.input_mean), config.data.size, file)
+        full = timm_model(model.encoder, len(model.input_mean), config.data.size, file)
         load_weights(backbone, full.state_dict(), f"timm's weights of '{name}'")
         return Weights(source="timm", name=timm_tag(name), file=file.name, sha256=sha256(file))
-    if is_factory(model.encoder):
-        return Weights(source="factory", name=model.encoder)
+    if model.encoder.outside is not None:
+        return Weights(source="factory", name=model.encoder.outside)
     return Weights(source="random" if any(True for _ in method.encoder.parameters()) else "none")
 
 
@@ -137,7 +137,7 @@ def _load_run(method: Method, config: RunConfig, path: Path, trust_code: bool) -
     state = folder.load_model()
     same = _of_model(folder.config.model) == _of_model(config.model)
     encoder: Any = method.encoder  # statistics of the input, then the network
-    if isinstance(encoder[1], RefinedEncoder) and not is_refined(folder.config.model.encoder):
+    if isinstance(encoder[1], RefinedEncoder) and not folder.config.model.encoder.takes_steps:
         load_weights(encoder[0], _below(state, "encoder.0."), str(path))
         load_weights(encoder[1].closed_form, _below(state, "encoder.1."), str(path))
     else:
@@ -154,8 +154,8 @@ def _of_model(model: ModelConfig) -> ModelConfig:
     return dataclasses.replace(model, pretrained=False, weights=None, init=None, distill=None)
 
 
-def hint(encoder: str, weights: Weights) -> str:
+def hint(encoder: Encoder, weights: Weights) -> str:
     """Returns what to add to the words about weights where an encoder's name suggests others; empty for nothing."""
-    tag = encoder.partition(":")[2].partition(",")[0].partition(".")[2]
-    named = weights.source == "random" and encoder.startswith("timm:") and tag
+    tag = encoder.name.partition(".")[2] if isinstance(encoder, Timm) else ""
+    named = weights.source == "random" and tag
     return f"; the tag '{tag}' chooses none: --pretrained loads timm's" if named else ""

@@ -9,8 +9,9 @@ from torch import Tensor
 from vergence.data.items import Items, batches, spaced
 from vergence.data.pixels import center_crop
 from vergence.data.views import ImageViews
+from vergence.encoders.config import Patches
 from vergence.encoders.dictionary import learn_dictionary
-from vergence.encoders.patch_maps import PatchMaps, PatchSettings, sampled_patches
+from vergence.encoders.patch_maps import PatchMaps, sampled_patches
 from vergence.linear.reading import Features
 
 __all__ = ["ATOMS", "FEATURES", "patch_features"]
@@ -40,7 +41,7 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     shape = items.shape if crop is None else (items.shape[0], crop, crop)
     if len(shape) != 3:
         raise ValueError(f"expected images for features 'patches', found items of shape {shape}; use features='raw'")
-    settings = dataclasses.replace(PatchSettings.parse("patches:stride=1,second=0", shape), atoms=atoms)
+    settings = Patches(atoms=atoms, second=0).complete(shape)
     maps = PatchMaps(shape[0], settings)  # reads the images; the dictionary follows from them
     some = spaced(len(items), IMAGES)
     stream = items.stream(some[index] for index in batches(len(some), BATCH))
