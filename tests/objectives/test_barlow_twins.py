@@ -64,10 +64,3 @@ def test_the_loss_before_errors_is_right():
 @pytest.mark.parametrize("error", PLANTED)
 def test_planted_errors_are_seen(error):
     assert difference(PLANTED[error], reference, *pair()) > 1e-3
-
-
-def test_bad_input_is_one_clear_line():
-    with pytest.raises(ValueError, match="expected redundancy of at least 0, found -1"):
-        BarlowTwins(D, redundancy=-1)
-    with pytest.raises(ValueError, match="expected a batch of at least 2 embeddings that differ, found 1: raise the batch size"):
-        BarlowTwins(D)(torch.ones(1, D), torch.ones(1, D))

@@ -100,6 +100,7 @@ def test_the_schedule_starts_at_the_momentum_and_ends_at_one():
     assert slow.momentum(0.99, 0, 10) == pytest.approx(0.99) and slow.momentum(0.99, 10, 10) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_a_stopped_run_follows_the_schedule_where_it_goes_on(tmp_path, monkeypatch):
     """The loop sets the share of all steps that precede a step, also after a resumption: 6 steps, stopped after the fourth."""
@@ -122,8 +123,3 @@ def test_a_stopped_run_follows_the_schedule_where_it_goes_on(tmp_path, monkeypat
     assert shares[6:] == pytest.approx([k / 6 for k in range(6)])
     files = [tmp_path / name / "model.safetensors" for name in ("whole", "run")]
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_one_pair_is_refused():
-    with pytest.raises(ValueError, match="expected a batch of at least 2 embeddings that differ, found 1: raise the batch size"):
-        BYOL(D, hidden=4)(torch.ones(1, D), torch.ones(1, D))

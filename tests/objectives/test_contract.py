@@ -12,16 +12,17 @@ from torch.distributions import Normal
 from vergence import objectives
 from vergence.densities.gaussian import JointGaussian
 from vergence.methods.paired import PairedMethod
-from vergence.objectives import DensityObjective, LatentObjective, Objective, PredictiveObjective
+from vergence.objectives import DensityObjective, LatentObjective, Objective, PredictiveObjective, core
 
 NAMES = objectives.names()
 DENSITIES = [name for name in NAMES if issubclass(objectives.get(name), DensityObjective)]
 B, D = 16, 8
 
-SMALLER = {  # options that change no formula: widths of hidden layers, random directions of a step
+SMALLER = {  # options that change no formula: widths of hidden layers, random directions of a step, size of a bank
     "byol": {"hidden": 32},
     "moco": {"hidden": 32},
     "lejepa": {"slices": 32},
+    "gmje_smc": {"bank": 64},
     "swav": {"prototypes": 24, "frozen_steps": 0},
 }
 REFUSE_EQUAL = ("gje", "gmje", "gmje_em", "gmje_gng", "gmje_mdn")  # losses with the determinant of a batch's covariance
@@ -226,10 +227,24 @@ def test_declarations():
     assert objectives.get("vje").reference == {"variance_mean": 0.3, "variance_cv": 0.75, "prior_variance": 1.0}
 
 
+@pytest.mark.float32
+@pytest.mark.parametrize("name", ["vje", "vssl", "vi_simsiam"])
+def test_the_loss_under_autocast_is_that_of_float32(name):
+    objective, (za, zb) = built(name), pair()
+    torch.manual_seed(2)
+    exact = objective(za, zb)
+    torch.manual_seed(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = objective(za, zb)
+    for term, value in terms.items():
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, exact[term], rtol=0.02, atol=0.05)
+
+
 # --- a loop of one's own --------------------------------------------------------------------------------------------------
 
 
-def own_loop(objective, *, update=True, teacher=True, steps=60):
+def own_loop(objective, *, update=True, teacher=True, steps=6):
     """Returns the warnings of a loop of one's own."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -242,7 +257,8 @@ def own_loop(objective, *, update=True, teacher=True, steps=60):
 
 
 @every
-def test_what_a_loop_has_forgotten_is_named_once(name):
+def test_what_a_loop_has_forgotten_is_named_once(name, monkeypatch):
+    monkeypatch.setattr(core, "PATIENCE", 4)
     assert own_loop(built(name)) == []
     forgotten = own_loop(built(name), update=False)
     assert [("without update" in line, "\n" in line) for line in forgotten] == [(True, False)] * built(name).needs_update
@@ -370,7 +386,7 @@ def line_mass(log_prob, context, n=2000):
 
 
 @elsewhere
-@pytest.mark.parametrize("context", [-3.0, 0.1, 1.0])
+@pytest.mark.parametrize("context", [-3.0, 0.1])
 def test_mass_on_the_line_is_at_most_one(name, context):
     """A bound by importance sampling may pass the density for some draws of its noise, but not on average over the draws."""
     objective = built(name, 1)

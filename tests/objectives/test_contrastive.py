@@ -101,11 +101,6 @@ def test_the_fast_path_is_the_general_function(settings):
         close(a, b, 1e-11)
 
 
-def test_diagonal_begins_as_isotropic():
-    for settings in ({"components": "views"}, {"components": "pairs", "normalize": False}):
-        close(loss(Contrastive(D, covariance="diagonal", **settings), *pair()), loss(Contrastive(D, **settings), *pair()))
-
-
 # --- InfoNCE --------------------------------------------------------------------------------------------------------------
 
 
@@ -125,13 +120,6 @@ def test_infonce_is_lightlys(dtype, tol):
     za, zb = (z.to(dtype) for z in pair(64, 16))
     for tau in (0.1, 0.5):
         close(loss(Contrastive(16, temperature=tau), za, zb), lightly.NTXentLoss(tau)(za, zb), tol)
-
-
-def test_pairs_are_two_cross_entropies():
-    za, zb = pair()
-    scores = F.normalize(za, dim=1) @ F.normalize(zb, dim=1).T / TAU
-    expected = 0.5 * (F.cross_entropy(scores, torch.arange(B)) + F.cross_entropy(scores.T, torch.arange(B)))
-    close(loss(Contrastive(D, components="pairs"), za, zb), expected)
 
 
 def responsibility(q, k, weights=None):
@@ -272,7 +260,11 @@ def trained(steps, **settings):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"components": "pairs", "temperature": 0.5}, {"covariance": "diagonal"}],
+    [
+        {},
+        pytest.param({"components": "pairs", "temperature": 0.5}, marks=pytest.mark.slow),
+        pytest.param({"covariance": "diagonal"}, marks=pytest.mark.slow),
+    ],
     ids=["views", "pairs", "diagonal"],
 )
 def test_no_collapse(settings):
@@ -296,66 +288,10 @@ def test_the_fitted_density_is_that_of_the_embeddings():
     assert objective.log_prob(zb, za).mean() > objective.log_prob(zb.flip(0), za).mean() + 1
 
 
-def test_diagnostics():
-    za, zb = pair(40, 8)
-    objective = uneven(Contrastive(8, covariance="diagonal", components="pairs", normalize=False))
-    v = objective.variance().detach()
-    right = 0
-    for q, k in ((za, zb), (zb, za)):
-        for n in range(40):
-            right += int(((q[n] - k).square() / v).sum(1).argmin() == n)
-    numbers = objective.diagnostics(za, zb)
-    assert numbers["accuracy"] == pytest.approx(right / 80) and 0 < right < 80
-    assert numbers["temperature"] == pytest.approx(float(v.mean())) and numbers["information"] > 0
-    assert Contrastive(8, temperature=0.5).diagnostics(za, za)["accuracy"] == 1
-    assert Contrastive(8, temperature=0.5).diagnostics(za, za)["temperature"] == 0.5
-
-
-def test_state_survives_saving():
-    first, second = uneven(Contrastive(D, covariance="diagonal")), Contrastive(D, covariance="diagonal")
-    first.update(*pair())
-    second.load_state_dict(first.state_dict())
-    for objective in (first, second):
-        objective.update(*pair(seed=1))
-    za, zb = pair(seed=2)
-    assert torch.equal(loss(first, za, zb), loss(second, za, zb))
-    assert torch.equal(first.log_prob(zb, za), second.log_prob(zb, za))
-
-
 # --- the edges ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("components", ["views", "pairs"])
-def test_extreme_input(components, normalize, dtype):
-    """T23: far away, at zero, twice the same, fewer pairs than features, at a temperature of a thousandth."""
-    objective = Contrastive(D, temperature=1e-3, components=components, normalize=normalize).to(dtype)
-    far, few = [1e4 * z for z in pair()], pair(2)
-    for za, zb in (far, few, (torch.zeros(B, D), torch.zeros(B, D)), (torch.ones(B, D), torch.ones(B, D))):
-        a, b = (z.to(dtype).requires_grad_() for z in (za, zb))
-        value = loss(objective, a, b)
-        assert torch.isfinite(value) and all(torch.isfinite(g).all() for g in torch.autograd.grad(value, (a, b)))
 
 
 def test_duplicates_share_the_responsibility():
     za = torch.ones(B, D)
     close(loss(Contrastive(D), za, za), math.log(2 * B - 1))
     close(loss(Contrastive(D, components="pairs"), za, za), math.log(B))
-
-
-def test_bad_input():
-    wrong = [
-        ({"temperature": 0.0}, "temperature > 0"),
-        ({"temperature": math.inf}, "temperature"),
-        ({"temperature": FLOOR, "covariance": "diagonal"}, r"> 0\.01 with covariance diagonal, found 0\.01: raise it"),
-        ({"covariance": "full"}, "expected covariance among isotropic, diagonal, found 'full'"),
-        ({"weights": "learned"}, "expected weights among equal, norm"),
-        ({"components": "bank"}, "expected components among views, pairs"),
-        ({"momentum": 1.0}, "momentum"),
-    ]
-    for settings, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            Contrastive(D, **settings)
-    with pytest.raises(ValueError, match="expected two"):
-        Contrastive(D)(torch.zeros(4, D), torch.zeros(4, D + 1))

@@ -1,7 +1,6 @@
 """GMJE by EM on a bank: the fit against loops and its laws, the trap that the bank avoids, losses, state, runs, collapse."""
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -10,9 +9,7 @@ from tests.reference import gmje as slow
 
 from vergence.densities import em
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.gje import GJE
 from vergence.objectives.gmje_em import GMJEEM
-from vergence.objectives.parts.information import PairLoss
 from vergence.runs import run
 
 B, D, K = 60, 2, 3
@@ -45,67 +42,6 @@ def nll(objective, za, zb):
 
 def likelihood(objective):
     return objective.joint().log_prob(objective.bank.items()).mean().item()
-
-
-# The losses
-
-
-@pytest.mark.parametrize("loss", ["mi_kl", "entropy_kl", "joint_kl", "naive"])
-def test_the_losses_are_their_definitions(loss):
-    objective, (za, zb) = built(loss=loss, eta=0.3, beta=1.7), slow.pair(30, D)
-    found, expected = objective(za, zb), slow.terms(loss, slow.parts(objective.joint()), za, zb, eta=0.3, beta=1.7)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        close(found[name], value)
-
-
-@pytest.mark.parametrize("loss", ["mi_kl", "entropy_kl", "joint_kl", "naive"])
-def test_gradients_by_differences(loss):
-    objective = built(loss=loss)
-    za, zb = (z.requires_grad_() for z in slow.pair(8, D))
-    assert not list(objective.parameters())
-    assert torch.autograd.gradcheck(lambda a, b: sum(objective(a, b).values()), (za, zb))
-
-
-@pytest.mark.parametrize("loss", ["mi_kl", "entropy_kl", "joint_kl", "naive"])
-def test_one_component_of_the_batchs_moments_is_gje(loss):
-    za, zb = slow.pair(30, D)
-    p = slow.gaussian(joined(za, zb))
-    objective = built([(1.0, p.loc, p.covariance_matrix)], components=1, loss=loss, eta=0.5, beta=2.0)
-    mine = "mi_kl" if loss == "entropy_kl" else loss
-    found, expected = objective(za, zb), GJE(D, shrinkage=0.0, loss=mine, eta=0.5, beta=2.0)(za, zb)
-    assert found.keys() == expected.keys()
-    for name in expected:
-        close(found[name], expected[name], 1e-8)  # the jitter is of the joint covariance here, and of a view's there
-
-
-def test_joint_is_marginal_and_conditional():
-    objective, (za, zb) = built(), slow.pair(B, D)
-    objective.update(za, zb)
-    close(objective.joint().log_prob(joined(za, zb)), objective.log_prob(zb, za) - objective.score(za), 1e-10)
-
-
-def test_views_may_be_swapped_and_components_reordered():
-    za, zb = slow.pair(B, D)
-    turn = torch.arange(2 * D).roll(D)
-    plain = slow.planted(K, 2 * D)
-    swapped = [(w, m[turn], S[turn][:, turn]) for w, m, S in plain]
-    found = sum(built()(za, zb).values())
-    close(found, sum(built(swapped)(zb, za).values()), 1e-11)
-    close(found, sum(built(plain[::-1])(za, zb).values()), 1e-12)
-
-
-def test_an_affine_map_shifts_the_log_density():
-    za, zb = slow.pair(B, D)
-    torch.manual_seed(3)
-    Ba, Bb, shift = torch.randn(D, D), torch.randn(D, D), torch.randn(2 * D)
-    whole = torch.block_diag(Ba, Bb)
-    plain = built()
-    moved = built([(w, whole @ m + shift, whole @ S @ whole.T) for w, m, S in slow.planted(K, 2 * D)])
-    a, b = za @ Ba.T + shift[:D], zb @ Bb.T + shift[D:]
-    close(nll(plain, za, zb) + torch.linalg.slogdet(whole)[1], nll(moved, a, b))
-    close(plain.log_prob(zb, za) - torch.linalg.slogdet(Bb)[1], moved.log_prob(b, a))
-    close(plain(za, zb)["mi"], moved(a, b)["mi"])
 
 
 # The fit
@@ -258,46 +194,19 @@ def test_fits_follow_the_bank(covariance):
     close(third, joined(za, zb).mean(0) + 9, 0.05)
 
 
-def test_auto_takes_low_rank_where_there_are_many_features():
-    assert GMJEEM(32).bank.rank is None and GMJEEM(33).bank.rank == 8 and GMJEEM(33, covariance="full").bank.rank is None
-
-
-# State
-
-
-def stepped(objective, seeds):
-    for seed in seeds:
-        objective.update(*slow.pair(25, D, seed))
-    za, zb = slow.pair(25, D, 99)
-    return [*objective(za, zb).values(), objective.log_prob(zb, za), *objective.state_dict().values()]
-
-
-@pytest.mark.parametrize("covariance", ["full", "low_rank"])
-def test_a_run_that_is_cut_goes_on_with_the_same_bits(covariance):
-    make = lambda: GMJEEM(D, components=K, bank=60, covariance=covariance, rank=2)  # noqa: E731
-    whole = stepped(make(), range(12))
-    for cut in (1, 5, 8):
-        first, second = make(), make()
-        stepped(first, range(cut))
-        second.load_state_dict(first.state_dict())
-        assert all(torch.equal(a, b) for a, b in zip(whole, stepped(second, range(cut, 12)), strict=True))
-
-
 RUN = {
     "objective": "gmje_em", "options": {"components": 3, "bank": 96}, "projector": (4,), "epochs": 2, "batch_size": 32,
     "limit": 128, "device": "cpu", "precision": "fp32", "knn_every": 0, "checkpoint_seconds": 0, "calibration_share": 0.0,
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_a_training_that_dies_ends_with_the_same_bits(tmp_path, monkeypatch):
     state = resumed_with_the_same_bits(GMJEEM, RUN, tmp_path, monkeypatch)
     assert state["model"]["objective.bank._extra_state"].tolist() == [160, 128]
     again = run.load(tmp_path / "dead", device="cpu").method.objective
     assert (again.bank.seen, again.bank.fitted) == (256, 224)
-
-
-# Extremes, collapse, settings
 
 
 def test_low_rank_far_from_the_origin():
@@ -309,73 +218,3 @@ def test_low_rank_far_from_the_origin():
         objective.update(a, b)
         found.append(nll(objective, a, b).item())
     assert found[0] == pytest.approx(found[1], abs=0.05)
-
-
-@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["huge", "far", "twice", "few", "two", "all one"])
-@pytest.mark.parametrize("covariance", ["full", "low_rank"])
-def test_extreme_embeddings_have_finite_losses_and_gradients(covariance, name, dtype):
-    za, zb = slow.pair(40, 6)
-    cases = {
-        "huge": (1e4 * za, 1e4 * zb),
-        "far": (za + 1e4, zb + 1e4),
-        "twice": (za[:20].repeat(2, 1), zb[:20].repeat(2, 1)),
-        "few": (za[:4], zb[:4]),
-        "two": (za[:2], zb[:2]),
-        "all one": (za[:1].repeat(40, 1), zb[:1].repeat(40, 1)),
-    }
-    objective = GMJEEM(6, components=K, covariance=covariance, rank=2).to(dtype)
-    if name == "all one":
-        objective.loss = PairLoss("naive")  # the others have determinants of the batch's covariance
-    za, zb = (z.to(dtype).requires_grad_() for z in cases[name])
-    for _ in range(3):
-        total = sum(objective(za, zb).values())
-        found = [total, *torch.autograd.grad(total, (za, zb))]
-        assert all(torch.isfinite(x).all() and x.dtype == dtype for x in found)
-        objective.update(za.detach(), zb.detach())
-        assert all(math.isfinite(x) for x in objective.diagnostics(za.detach(), zb.detach()).values())
-
-
-def test_likelihood_alone_collapses():
-    make = lambda: GMJEEM(3, components=4, bank=512, loss="naive")  # noqa: E731
-    begun = slow.trained(make(), 0)[0]
-    assert slow.trained(make(), 300)[0] < begun / 10
-
-
-def test_information_does_not():
-    narrowest, variance = slow.trained(GMJEEM(3, components=4, bank=512), 300)
-    assert narrowest > 0.3 and 0.5 < variance < 5
-
-
-def test_diagnostics_of_a_mixture_that_fits():
-    objective, (za, zb) = GMJEEM(D, components=K, bank=400, floor=0.01, steps=20), slow.pair(400, D)
-    objective.update(za, zb)
-    found = objective.diagnostics(za, zb)
-    assert found["mahalanobis"] == pytest.approx(1, abs=0.02) and 1 <= found["components"] <= K
-    assert found["component_share"] == pytest.approx(found["components"] / K)
-    assert found.keys() >= {"variance", "eigenvalue_min", "condition", "information"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"loss": "mi"}, "expected loss among mi_kl, entropy_kl, joint_kl, naive, found 'mi'"),
-        ({"eta": 0.0}, "expected eta > 0, found 0.0"),
-        ({"floor": 0.0}, "expected floor > 0, found 0.0"),
-        ({"components": 0}, "expected components to be a whole number of at least 1"),
-        ({"covariance": "diag"}, "expected covariance among auto, full, low_rank, found 'diag'"),
-        ({"rank": 0}, "expected rank to be a whole number of at least 1, found 0"),
-        ({"bank": 19}, "expected a bank of at least 20 items, two per component, found 19"),
-        ({"steps": 0}, "expected steps to be a whole number of at least 1, found 0"),
-        ({"shrinkage": -0.1}, r"expected shrinkage in \[0, 1\], found -0.1"),
-    ],
-)
-def test_bad_settings(settings, words):
-    with pytest.raises(ValueError, match=words):
-        GMJEEM(D, **settings)
-
-
-def test_bad_embeddings():
-    with pytest.raises(ValueError, match=r"expected two \(B, 2\) embeddings, found \(4, 2\) and \(3, 2\)"):
-        GMJEEM(D)(torch.zeros(4, D), torch.zeros(3, D))

@@ -110,9 +110,3 @@ def test_the_loss_before_errors_is_right():
 )
 def test_planted_errors_are_seen(error):
     assert difference(lambda a, b: planted(error, a, b), reference, *pair()) > 5e-5
-
-
-def test_bad_input_is_one_clear_line():
-    for options, words in (({"weight": 2}, r"weight in \[0, 1\]"), ({"slices": 0}, "slices to be"), ({"t_max": 0}, "t_max > 0")):
-        with pytest.raises(ValueError, match=words):
-            LeJEPA(D, **options)

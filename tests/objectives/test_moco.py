@@ -92,11 +92,3 @@ def test_limits():
     assert objective.contrast(50 * torch.eye(D), torch.eye(D)).item() == pytest.approx(0.4 * math.log(1 + (D - 1) * math.exp(-5)))
     assert similarities(3 * za, za, 0.5).diagonal().allclose(torch.tensor(2.0))
     assert objective.diagnostics(za, za) == {"accuracy": 1.0}
-
-
-def test_bad_input_is_one_clear_line():
-    for options, words in (({"temperature": 0}, "temperature > 0, found 0"), ({"hidden": 0.5}, "hidden to be a whole number")):
-        with pytest.raises(ValueError, match=words):
-            MoCo(D, **options)
-    with pytest.raises(ValueError, match="expected a batch of at least 2 embeddings that differ, found 1: raise the batch size"):
-        MoCo(D, hidden=4)(torch.ones(1, D), torch.ones(1, D))

@@ -61,6 +61,7 @@ def gain(method, digits):
     return trained - untrained
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 @pytest.mark.parametrize("name", SETTINGS)
 def test_training_beats_the_untrained_encoder(name, digits):

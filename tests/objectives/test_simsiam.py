@@ -57,8 +57,3 @@ def test_width_of_the_predictor():
     assert SimSiam(2048).predictor[0].out_features == 512 and SimSiam(2).predictor[0].out_features == 1
     with pytest.raises(ValueError, match="expected hidden to be a whole number of at least 1, found 0"):
         SimSiam(8, hidden=0)
-
-
-def test_one_pair_is_refused():
-    with pytest.raises(ValueError, match="expected a batch of at least 2 embeddings that differ, found 1: raise the batch size"):
-        SimSiam(D)(torch.ones(1, D), torch.ones(1, D))

@@ -134,9 +134,3 @@ def test_limits():
         objective.prototypes.copy_(F.normalize(torch.ones(32, D)))
     assert total(objective, *pair()).item() == pytest.approx(math.log(32)), "equal prototypes say nothing"
     assert objective.diagnostics(*pair())["prototypes"] == pytest.approx(32)
-
-
-def test_bad_input_is_one_clear_line():
-    for options, words in (({"epsilon": 0.001}, "epsilon of at least 0.025"), ({"prototypes": 0}, "prototypes to be a whole")):
-        with pytest.raises(ValueError, match=words):
-            SwAV(D, **options)

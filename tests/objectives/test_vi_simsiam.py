@@ -225,33 +225,6 @@ def test_the_length_of_the_mean_is_that_of_the_raw_output():
     close(m.posterior(z).mean.norm(dim=1), s / (1 + s))
 
 
-@pytest.mark.float32
-def test_loss_under_autocast():
-    m, za, zb = vi_simsiam.VISimSiam(64), torch.randn(32, 64), torch.randn(32, 64)
-    exact = m(za, zb)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = m(za, zb)
-    for term, value in found.items():
-        assert value.dtype == torch.float32
-        close(value, exact[term], rtol=0.01, atol=0.05)
-
-
-def test_diagnostics():
-    m, (za, zb) = model(), pair()
-    found, q = m.diagnostics(za, zb), m.posterior(za)
-    assert set(found) == {"length", "cosine"}
-    close(found["length"], (q.kappa / (q.kappa + D - 1)).mean())
-    close(found["cosine"], F.cosine_similarity(q.mu, zb).mean())
-
-
-@pytest.mark.parametrize("bad", [{"dim": 1}, {"beta": -1.0}, {"beta": math.nan}, {"hidden": 1}])
-def test_bad_arguments(bad):
-    with pytest.raises(ValueError, match="expected"):
-        vi_simsiam.VISimSiam(**({"dim": D} | bad))
-    with pytest.raises(ValueError, match="how"):
-        model().score(torch.randn(B, D), "angular")
-
-
 # --- planted errors -------------------------------------------------------------------------------------------------------
 
 

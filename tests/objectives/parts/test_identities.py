@@ -8,10 +8,8 @@ import math
 import pytest
 import torch
 from scipy.linalg import subspace_angles
-from torch.nn import functional as F
 
-from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian
 
 N, C, T = 60, 3, 2
 D = C + T
@@ -84,39 +82,3 @@ def test_likelihoods_fall_with_scale_and_information_does_not():
     x = (X - X.mean(0)).numpy()
     rho = torch.cos(torch.as_tensor(subspace_angles(x[:, :C], x[:, C:])))
     assert float(information(X)) == pytest.approx(float(-0.5 * torch.log1p(-rho.square()).sum()), abs=1e-9)
-
-
-def info_nce(q, k, tau):
-    """Returns -log softmax over keys of q . k / tau at the key of the same row, (B,)."""
-    return -F.log_softmax(q @ k.T / tau, dim=1).diagonal()
-
-
-def responsibility(q, k, tau, logits=None):
-    """Returns -log of the own key's responsibility in the mixture of one isotropic component a key, (B,)."""
-    p = GaussianMixture(torch.zeros(len(k)) if logits is None else logits, k, Diagonal(torch.full_like(k, tau)))
-    return -p.responsibilities(q).diagonal(dim1=0, dim2=1).log()
-
-
-def test_info_nce_is_a_responsibility():
-    """T8: exactly, for unit keys and any queries; not for keys of other lengths, unless weights make up for them."""
-    q, k, tau = torch.randn(12, 4), F.normalize(torch.randn(12, 4), dim=1), 0.2
-    torch.testing.assert_close(info_nce(q, k, tau), responsibility(q, k, tau), rtol=1e-10, atol=1e-10)
-    long = k * torch.linspace(0.5, 2, 12)[:, None]
-    assert float((info_nce(q, long, tau) - responsibility(q, long, tau)).abs().max()) > 0.1
-    weighted = responsibility(q, long, tau, logits=long.square().sum(1) / (2 * tau))
-    torch.testing.assert_close(info_nce(q, long, tau), weighted, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(("spread", "tolerance"), [(0.1, 1e-6), (0.02, 1e-12)])
-def test_info_nce_is_the_limit_of_a_conditional_density(spread, tolerance):
-    """T9: p(k_i | q) with narrow targets around the keys, less its constant; the error is exp(-gap^2 / 2 spread^2)."""
-    g = torch.Generator().manual_seed(3)
-    k = F.normalize(torch.randn(6, 8, generator=g), dim=1)
-    gap = float(torch.pdist(k).min())
-    assert gap > 6 * spread  # else there is nothing to see
-    q, tau, sigma = torch.randn(6, 8, generator=g), 0.3, spread * gap / 1.0
-    both = torch.cat([torch.full_like(k, tau), torch.full_like(k, sigma**2)], 1)
-    p = GaussianMixture(torch.zeros(6), torch.cat([k, k], 1), Diagonal(both), context=8)
-    constant = 0.5 * 8 * math.log(2 * math.pi * sigma**2)
-    found = -p.conditional(q).log_prob(k) - constant
-    torch.testing.assert_close(found, info_nce(q, k, tau), rtol=0, atol=tolerance)

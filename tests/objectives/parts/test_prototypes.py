@@ -8,8 +8,7 @@ from tests.reference import gmje as slow
 
 from vergence.densities import em
 from vergence.densities.covariance import Dense, PairedLowRank
-from vergence.densities.moments import MovingMoments
-from vergence.objectives.parts.prototypes import MixtureBank, OnlineMixture, Prototypes, rank_of
+from vergence.objectives.parts.prototypes import MixtureBank, OnlineMixture, Prototypes
 
 D, K = 4, 3
 
@@ -40,20 +39,6 @@ def covariances(density):
 
 
 # The form
-
-
-@pytest.mark.parametrize(
-    ("form", "dim", "expected"), [("auto", 64, None), ("auto", 65, 8), ("full", 65, None), ("low_rank", 2, 2), ("full", 2, None)]
-)
-def test_the_rank_by_the_form(form, dim, expected):
-    assert rank_of(form, 8, dim) == expected
-
-
-def test_unknown_forms():
-    with pytest.raises(ValueError, match="expected covariance among auto, full, low_rank, found 'diag'"):
-        rank_of("diag", 8, 2)
-    with pytest.raises(ValueError, match="expected rank to be a whole number of at least 1, found 0"):
-        rank_of("full", 0, 2)
 
 
 # Prototypes
@@ -117,24 +102,6 @@ def test_every_parameter_is_learned(rank):
     assert torch.autograd.gradcheck(density, values)
 
 
-@pytest.mark.parametrize("make", [Prototypes, OnlineMixture, MixtureBank])
-def test_settings_out_of_range(make):
-    rest = {
-        Prototypes: {"components": K, "rank": None, "floor": 0.3},
-        OnlineMixture: {"components": K, "floor": 0.3, "momentum": 0.9},
-        MixtureBank: {"size": 50, "components": K, "rank": None, "floor": 0.3},
-    }[make]
-    for wrong in ({"components": 0}, {"floor": 0.0}, {"floor": -0.1}, {"floor": math.nan}):
-        with pytest.raises(ValueError, match=r"expected (components to be a whole number of at least 1|floor > 0), found"):
-            make(D, **(rest | wrong))
-    own = {Prototypes: {"floor": 1.0}, OnlineMixture: {"momentum": 1.0}, MixtureBank: {"size": 2 * K - 1}}[make]
-    with pytest.raises(
-        ValueError,
-        match=r"floor in \(0, 1\), found|momentum in \[0, 1\), found|at least 6 items, two per component, found 5",
-    ):
-        make(D, **(rest | own))
-
-
 # Stepwise EM
 
 
@@ -147,13 +114,6 @@ def moving(momentum=0.0, floor=0.1, mixture=None, components=K):
     return found
 
 
-def test_online_em_begins_wide_with_equal_weights():
-    density = moving(floor=0.5).density()
-    close(covariances(density), 1.25 * torch.eye(D).expand(K, D, D))
-    close(density.weights, torch.full((K,), 1 / K))
-    assert density.component_distribution.mean.abs().max() < 0.1
-
-
 def test_items_of_the_first_batch_are_the_first_means():
     found, z = moving(1 - 1e-9), items() + 7
     found.update(z)
@@ -161,15 +121,6 @@ def test_items_of_the_first_batch_are_the_first_means():
     close(covariances(found.density()), 1.01 * torch.eye(D).expand(K, D, D), 1e-6)
     found.update(items(seed=1))
     close(found.density().component_distribution.mean, z[[0, 29, 59]], 0.05)
-
-
-def test_components_differ_after_a_small_first_batch():
-    found = moving(0.5)
-    found.update(items(2))
-    for seed in range(20):
-        found.update(items(60, seed))
-    mean = found.density().component_distribution.mean
-    assert torch.cdist(mean, mean)[~torch.eye(K, dtype=torch.bool)].min() > 1e-6
 
 
 def test_without_momentum_a_batch_is_a_step_of_em():
@@ -226,25 +177,12 @@ def test_a_component_that_nothing_chooses_keeps_its_place_and_a_least_weight():
     assert torch.isfinite(density.log_prob(items())).all()
 
 
-def test_without_momentum_too():
-    mixture = [(0.5, torch.zeros(D), torch.eye(D)), (0.5, torch.full((D,), 300.0), torch.eye(D))]
-    found = moving(0.0, mixture=mixture, components=2)
-    found.update(torch.randn(100, D))
-    assert torch.isfinite(found.density().log_prob(items())).all()
-
-
 def test_the_floor_of_online_em():
     found = moving(0.5, floor=0.2)
     for _ in range(40):
         found.update(torch.ones(50, D))
     assert torch.linalg.eigvalsh(covariances(found.density())).min() >= 0.2**2 - 1e-10
     assert torch.isfinite(found.density().log_prob(torch.ones(1, D)))
-
-
-def test_stepwise_em_leaves_no_graph():
-    found, z = moving(0.1), items().requires_grad_()
-    found.update(z)
-    assert not any(b.requires_grad for b in found.buffers()) and found.density().log_prob(z).requires_grad
 
 
 # The bank
@@ -277,14 +215,6 @@ def test_when_a_fit_is_due():
     assert [bank(size=20).push(torch.zeros(30, D)) for _ in range(1)] == [True]
     big = bank(size=20)
     assert [big.push(torch.zeros(30, D)) for _ in range(3)] == [True] * 3
-
-
-@pytest.mark.parametrize("rank", [None, 2])
-def test_before_the_first_fit_the_bank_is_the_standard_normal(rank):
-    density, z = bank(rank=rank).density(context=2), items()
-    normal = torch.distributions.Normal(0.0, 1.0)
-    close(density.log_prob(z), normal.log_prob(z).sum(1))
-    close(density.conditional(z[:, :2]).log_prob(z[:, 2:]), normal.log_prob(z[:, 2:]).sum(1))
 
 
 def as_em(mixture):
@@ -368,67 +298,4 @@ def test_no_variance_of_a_fit_is_below_the_floor(rank):
     assert torch.linalg.eigvalsh(covariances(found.density())[:2]).min() >= 0.25**2 - 1e-9
 
 
-def test_the_state_is_all_there_is():
-    first, second = bank(), bank()
-    for seed in range(3):
-        first.push(items(13, seed))
-    first.fit(as_em(slow.planted(K, D)), steps=2)
-    second.load_state_dict(first.state_dict())
-    assert (second.seen, second.fitted) == (first.seen, first.fitted) == (39, 26)
-    assert [first.push(items(13, 9)), first.push(items(13, 8))] == [second.push(items(13, 9)), second.push(items(13, 8))]
-    for bank_ in (first, second):
-        bank_.fit(bank_.mixture(), steps=2)
-    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("rank", [None, 2])
-def test_the_bank_follows_the_precision(rank, dtype):
-    found = bank(size=60, rank=rank).to(dtype)
-    found.push(items(60))
-    r = torch.zeros(1, K, 60)
-    r[0, torch.arange(60) % K, torch.arange(60)] = 1
-    found.fit(found.start(r), steps=4)
-    density = found.density()
-    assert all(b.dtype == dtype for b in found.buffers()) and density.log_prob(items().to(dtype)).dtype == dtype
-    assert torch.isfinite(density.log_prob(items().to(dtype))).all()
-
-
 # The Gaussian of a stream
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.6, 0.99])
-def test_a_moving_gaussian_weighs_batches(momentum):
-    """The mixture of the batches' moments; the effective number of items is one over the sum of their squared weights."""
-    found = MovingMoments(D, momentum=momentum, shrinkage=0.0)
-    parts, weights = [items(n, seed) + seed for seed, n in enumerate((20, 50, 30, 40))], []
-    for t, z in enumerate(parts):
-        found.update(z)
-        keep = min(1 - 1 / (t + 1), momentum)
-        weights = [*(keep * w for w in weights), 1 - keep]
-    mean = sum(w * z.mean(0) for w, z in zip(weights, parts, strict=True))
-    S = sum(w * (z - mean).T @ (z - mean) / len(z) for w, z in zip(weights, parts, strict=True))
-    close(found.density(2).mean, mean)
-    close(found.density(2).covariance, S, 1e-8)
-    close(found.items, 1 / sum(w * w / len(z) for w, z in zip(weights, parts, strict=True)))
-
-
-def test_the_shrinkage_of_a_moving_gaussian_goes_with_the_items():
-    few, many = (MovingMoments(D, momentum=0.999) for _ in range(2))
-    few.update(items(6))
-    for _ in range(400):
-        many.update(items(6))
-    S = torch.cov(items(6).T, correction=0)
-    far = [(moving_.moments().S - S).abs().max().item() for moving_ in (few, many)]
-    assert far[0] > 20 * far[1]
-    again = MovingMoments(D, momentum=0.999)
-    again.load_state_dict(many.state_dict())
-    for moving_ in (many, again):
-        moving_.update(items(9))
-    assert torch.equal(many.moments().S, again.moments().S)
-
-
-def test_settings_of_a_moving_gaussian():
-    for wrong in ({"momentum": 1.0}, {"momentum": -0.1}, {"shrinkage": 1.1}):
-        with pytest.raises(ValueError, match=r"expected (momentum in \[0, 1\)|shrinkage in \[0, 1\]), found"):
-            MovingMoments(D, **wrong)
