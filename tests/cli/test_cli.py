@@ -67,7 +67,6 @@ OPTIONS = {
     "DensitySample": ["model", "source", "out", "n", "seed"],
     "DensityScore": ["model", "source", "out"],
     "Report": ["run"],
-    "Bench": ["what", "encoder", "objective", "dim", "size", "batch_size", "precision", "device", "rounds", "out"],
 }  # fmt: skip
 
 
