@@ -17,10 +17,8 @@ from tests.conftest import DATA_ROOT
 
 from vergence.data.arrays import from_array, open_arrays
 from vergence.data.config import DataConfig
-from vergence.data.folders import listing, readable
-from vergence.data.images import ImageFiles, channels, decode, image_mode
-from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches, spaced
-from vergence.data.loading import load
+from vergence.data.images import ImageFiles, channels, decode, image_mode, listing, readable
+from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches, load, spaced
 from vergence.data.pixels import fit
 from vergence.data.sources import open_data, open_items, open_whole
 from vergence.utils.parts import write_table
@@ -874,7 +872,7 @@ def test_the_contract_holds_for_every_kind(tmp_path):
 
 
 def test_no_bar_without_a_terminal(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("vergence.data.loading.PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("vergence.utils.terminal.PATIENCE", -1.0)
     write_folder(tmp_path, ["."], n=5)
     opened(tmp_path)
     assert capfd.readouterr() == ("", "")

@@ -20,8 +20,7 @@ from tests.data.test_data import printed
 from vergence.data import images
 from vergence.data.arrays import from_array, holds_pairs, open_arrays
 from vergence.data.config import DataConfig
-from vergence.data.folders import listing
-from vergence.data.images import ImageFiles, decode, file_name, image_mode, written_name
+from vergence.data.images import ImageFiles, decode, file_name, image_mode, listing, written_name
 from vergence.data.items import Skipped, batches
 from vergence.data.sources import open_data, open_items
 

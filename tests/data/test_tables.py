@@ -34,27 +34,28 @@ def test_columns_by_name_in_any_order(tmp_path):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 def test_separators_and_decimal_commas(tmp_path, text, encoding):
     table = read_csv(write(tmp_path / "a.csv", text, encoding))
-    assert table.names == ("a", "b") and table.values.tolist() == [[1.5, 2.25], [-3, 400]]
+    assert {name: values.tolist() for name, values in table.items()} == {"a": [1.5, -3], "b": [2.25, 400]}
 
 
 def test_one_column_and_blank_lines(tmp_path):
-    assert read_csv(write(tmp_path / "a.csv", "a\n1\n\n2\n\n")).values.tolist() == [[1], [2]]
+    assert read_csv(write(tmp_path / "a.csv", "a\n1\n\n2\n\n"))["a"].tolist() == [1, 2]
     assert read_contexts(write(tmp_path / "B.CSV", "a\n1\n2\n"), ["a"]).tolist() == [[1], [2]]
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a;b\n1,5;2.5\n", r"line 2 of a.csv: expected decimal points or decimal commas, found '2.5' and '1,5'; use one"),
-        ("a;b\n1.234,5;2\n", "expected decimal points or decimal commas"),
-        ('a,b\n"1,234",2\n', "expected a number in column a, found '1,234'"),
-        ("a,b\n1,2\n3\n", "line 3 of a.csv: expected 2 values, found 1"),
+        ("a;b\n1,5;2.5\n", "column #1: Row #2: .* invalid value '2.5'"),
+        ('a,b\n"1,234",2\n', "column #0: Row #2: .* invalid value '1,234'"),
+        ("a,b\n1,2\n3\n", "Row #3: Expected 2 columns, got 1"),
+        ("a,b\n1,\n", "column #1: Row #2"),
         ("a,a\n1,2\n", "different column names"),
         ("a,b\n", "found the names alone"),
         ("", "found 0 lines"),
-        ("a,b\n1," + "9" * 200_000 + "\n", "not CSV: field larger than field limit"),
-        ("a,b\n1," + "x" * 100_000 + "\n", r"found 'x{40}\.\.\.'"),
-        ('a,b\n1,"x\ny"\n', r"found 'x\\ny'"),
+        ("a,b\n1,nan\n", "NaN or infinity in row 0"),
+        ("a,b\n1," + "9" * 200_000 + "\n", "not CSV: field larger"),
+        ("a,b\n1," + "x" * 100_000 + "\n", "invalid value 'xxx"),
+        ('a,b\n1,"x\ny"\n', "invalid value 'x"),
     ],
 )
 def test_refused_tables(tmp_path, text, match):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.images import written_name
-from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, spaced
-from vergence.data.loading import rows_in_chunk
+from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, rows_in_chunk, spaced
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array

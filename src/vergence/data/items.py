@@ -1,6 +1,7 @@
 """Items read by index: the contract, arrays in memory or on disk, and pairs of arrays."""
 
 import abc
+import math
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from vergence.data.pixels import fit
 from vergence.utils.checks import require_count
+from vergence.utils.terminal import late_bar
 
 __all__ = [
     "Array",
@@ -25,12 +27,16 @@ __all__ = [
     "at",
     "batches",
     "contexts",
+    "load",
     "pick",
     "release_pages",
+    "rows_in_chunk",
+    "watched",
 ]
 
 Array = npt.NDArray[Any]
 
+CHUNK_BYTES = 4 << 20
 HELD = 16 << 20  # bytes read from a memory map before its pages are released
 
 
@@ -83,6 +89,11 @@ class Items(abc.ABC):
     names: Sequence[str]
     skipped: list[Skipped]
     in_memory: bool = False
+
+    @property
+    def chunk(self) -> int:
+        """Number of items that `watched` reads at a time: about 4 MiB of an array."""
+        return rows_in_chunk(self)
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -279,6 +290,32 @@ def batches(n: int, size: int) -> Iterator[Tensor]:
     require_count(1, batch_size=size)
     for start in range(0, n, size):
         yield torch.arange(start, min(start + size, n))
+
+
+def load(items: Items, workers: int = 0) -> tuple[ArrayItems, Tensor]:
+    """Reads items (not pairs) into one tensor; returns them, and the int64 index of those that could be read."""
+    x = torch.empty((len(items), *items.shape), dtype=items.dtype)
+    kept, n = [], 0
+    for index, part in watched(items, workers):
+        x[n : n + len(index)] = part
+        n += len(index)
+        kept.append(index)
+    index = torch.cat(kept)
+    part = items.subset(index)
+    return ArrayItems(x[:n], part.labels, names=part.names), index
+
+
+def watched(items: Items, workers: int) -> Iterator[tuple[Tensor, Any]]:
+    """Yields (index, items) of all items, with a progress bar on a terminal if that takes long."""
+    with late_bar("reading", len(items)) as advance:
+        for index, x in items.stream(batches(len(items), items.chunk), workers):
+            advance(items.chunk)
+            yield index, x
+
+
+def rows_in_chunk(items: Items) -> int:
+    """Returns how many items make a chunk of about 4 MiB."""
+    return max(1, CHUNK_BYTES // (math.prod(items.shape) * items.dtype.itemsize))
 
 
 def spaced(n: int, most: int) -> Tensor:

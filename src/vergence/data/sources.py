@@ -5,41 +5,32 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.arrays import from_array, open_arrays
-from vergence.data.builtin import BUILT_IN, built_in, part_named
+from vergence.data.arrays import channels_first, open_arrays
 from vergence.data.config import DataConfig
-from vergence.data.folders import ENDINGS, base, listing, readable
-from vergence.data.images import ImageFiles, channels, written_name
-from vergence.data.items import ArrayItems, Items, PairItems, Skipped, Source, batches
-from vergence.data.loading import load
-from vergence.data.parquet import open_table
+from vergence.data.images import ENDINGS, ImageFiles, channels, folder_of, listing, readable, written_name
+from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, load
+from vergence.data.tables import open_table
 from vergence.utils.checks import require_within, shown
 from vergence.utils.names import did_you_mean
 
-__all__ = [
-    "BUILT_IN",
-    "ArrayItems",
-    "Data",
-    "ImageFiles",
-    "Items",
-    "PairItems",
-    "Skipped",
-    "absolute",
-    "as_source",
-    "batches",
-    "from_array",
-    "open_data",
-    "open_items",
-    "open_whole",
-    "with_shape",
-]
+__all__ = ["BUILT_IN", "Data", "absolute", "as_source", "open_data", "open_items", "open_whole", "part_named", "with_shape"]
 
+TORCHVISION = {
+    "mnist": "MNIST",
+    "fashion_mnist": "FashionMNIST",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "stl10": "STL10",
+}
+BUILT_IN = ("digits", *TORCHVISION)
+Part = Literal["train", "test"]
+PARTS: tuple[Part, ...] = get_args(Part)
 ARRAYS = (".npy", ".npz", ".parquet")
 FOLDER_SIZE = 64
 Kind = Literal["image", "vector", "pairs"]
@@ -189,8 +180,8 @@ def open_whole(
     path = _existing(source)
     if _is_array(path):
         return _open_rows(path, memory).items
-    found = listing(path, whole=True)
-    return ImageFiles(base(path), found.names, (channels(base(path), found.names), size, size), found.labels, found.skipped)
+    files, folder = listing(path, whole=True), folder_of(path)
+    return ImageFiles(folder, files.names, (channels(folder, files.names), size, size), files.labels, files.skipped)
 
 
 def _part_of_built_in(source: str, root: str | None, download: bool, holdout: float) -> Items | None:
@@ -306,8 +297,8 @@ def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source
     found = listing(path)
     size = config.size or FOLDER_SIZE
     canvas = math.ceil(size * 8 / 7)
-    shape = (channels(base(path), found.names), canvas, canvas)
-    files = ImageFiles(base(path), found.names, shape, found.labels, found.skipped)
+    shape = (channels(folder_of(path), found.names), canvas, canvas)
+    files = ImageFiles(folder_of(path), found.names, shape, found.labels, found.skipped)
     fits = len(files) * math.prod(shape) <= memory
     items, kept = readable(files, keep_pixels=fits, strict=config.strict, workers=workers)
     return Source(items, found.classes, None if found.test is None else found.test[kept], found.note, size)
@@ -361,7 +352,7 @@ def _image_files(path: Path, shape: tuple[int, ...], strict: bool, workers: int,
     if len(shape) != 3:
         raise ValueError(f"expected vectors of shape {shape}, as the model was trained on, found images in {path}")
     found = listing(path, whole=True)
-    files = ImageFiles(base(path), found.names, shape, found.labels, found.skipped, sized=sized)
+    files = ImageFiles(folder_of(path), found.names, shape, found.labels, found.skipped, sized=sized)
     return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 
 
@@ -405,3 +396,82 @@ def _limited(train: Items, limit: int | None) -> Items:
     if limit is None or limit >= len(train):
         return train
     return train.subset(_permutation(len(train))[:limit].sort().values)
+
+
+# Built-in sets
+
+
+@dataclass(frozen=True)
+class _Images:
+    """One part of a torchvision set: images as torchvision keeps them, labels (N,) int64, and the labels' names."""
+
+    images: Array
+    labels: Tensor
+    classes: tuple[str, ...]
+
+
+def built_in(name: str, root: str | None, download: bool, parts: Sequence[Part] = PARTS) -> Source:
+    """Returns parts of a built-in set, the training part first; ``digits``, which has no parts, as a whole.
+
+    Args:
+        name: One of `BUILT_IN`.
+        root: Folder that holds torchvision's data sets; ``data`` by default.
+        download: Whether torchvision may download what is missing.
+        parts: The parts to read.
+
+    Raises:
+        ValueError: The set is missing and is not to be downloaded, or cannot be.
+    """
+    if name == "digits":
+        return _digits()
+    read = [_torchvision(name, root or "data", download, part) for part in parts]
+    rows = torch.cat([torch.arange(len(one.labels)) for one in read])
+    test = torch.cat([torch.full((len(one.labels),), part == "test") for part, one in zip(parts, read, strict=True)])
+    images = channels_first(np.concatenate([one.images for one in read]), name)
+    items = ArrayItems(images, torch.cat([one.labels for one in read]), names=RowNames(rows))
+    return Source(items, read[0].classes, test, "official test split")
+
+
+def part_named(source: str) -> tuple[str, Part] | None:
+    """Returns the set and the part that ``NAME`` (its test part), ``NAME:test`` or ``NAME:train`` means; None for other names.
+
+    Raises:
+        ValueError: The set is built in, but the part is another.
+
+    Example:
+        >>> part_named("digits"), part_named("mnist:train"), part_named("photos")
+        (('digits', 'test'), ('mnist', 'train'), None)
+    """
+    name, colon, part = source.partition(":")
+    if name not in BUILT_IN:
+        return None
+    for known in PARTS:
+        if part == known or (known == "test" and not colon):
+            return name, known
+    raise ValueError(f"expected {name}:train or {name}:test, found {source}")
+
+
+def _digits() -> Source:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    x = (digits.images * (255 / 16)).round().astype(np.uint8)
+    return Source(ArrayItems(x[:, None], torch.as_tensor(digits.target)), tuple(str(i) for i in digits.target_names))
+
+
+def _torchvision(name: str, root: str, download: bool, part: Part) -> _Images:
+    from torchvision import datasets
+
+    stl10 = name == "stl10"
+    which: dict[str, Any] = {"train": part == "train"}
+    if stl10:
+        which = {"split": "train+unlabeled" if part == "train" else "test"}
+    try:
+        opened = getattr(datasets, TORCHVISION[name])(root, download=download, **which)
+    except (RuntimeError, OSError, ValueError, AssertionError) as error:  # torchvision's of damaged files
+        if download:
+            raise ValueError(f"expected to download {name} into {root}, found: {error}; check connection and disk") from None
+        hint = "pass --download to fetch it, or --data-root FOLDER where torchvision's copy lies"
+        raise ValueError(f"expected {name} in the folder {root}, found it missing or incomplete; {hint}") from None
+    labels = torch.as_tensor(opened.labels if stl10 else opened.targets).to(torch.int64)
+    return _Images(np.asarray(opened.data), labels, tuple(opened.classes))

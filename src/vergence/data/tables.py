@@ -1,48 +1,156 @@
-"""Pairs of contexts and targets, and contexts alone, read from ``.csv``, ``.npz`` and ``.npy`` files as numbers."""
+"""Tables of columns: features in Parquet or Arrow tables; pairs of contexts and targets in CSV and NumPy files."""
 
-import array
 import csv
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
-from vergence.data.arrays import PAIR_KEYS, not_finite, read_arrays
-from vergence.data.items import Array
+from vergence.data.arrays import (
+    ARRAY_KEYS,
+    LABEL_KEYS,
+    NAME_KEYS,
+    PAIR_KEYS,
+    checked_names,
+    from_array,
+    labels_of,
+    not_finite,
+    read_arrays,
+)
+from vergence.data.items import Array, Source
+from vergence.utils.checks import shortened
 from vergence.utils.names import did_you_mean
 
-__all__ = ["Pairs", "Table", "read_contexts", "read_csv", "read_pairs"]
+__all__ = ["Pairs", "open_table", "read_contexts", "read_pairs"]
 
+SPLIT = "split"
 DELIMITERS = (",", ";", "\t")
 BLOCK = 1 << 16  # rows that are checked at a time
 ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
 
 
-@dataclass(frozen=True)
-class Table:
-    """Columns of numbers.
+# Features
 
-    Attributes:
-        names: Names of the D columns.
-        values: (N, D) float64.
+
+def open_table(path: Path, columns: Sequence[str] = (), *, double: bool = False) -> Source:
+    """Opens a ``.parquet`` table of features, as the command embed and other programs write them; see `of_table`.
+
+    Raises:
+        ValueError: The file is damaged, or as `of_table`.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    names: tuple[str, ...]
-    values: Array
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        expected = f"expected a Parquet table at {path}, found one that cannot be read"
+        raise ValueError(f"{expected} ({shortened(error)}); write it again") from None
+    return of_table(table, path.name, columns, double=double)
 
-    def columns(self, names: Sequence[str], file: str) -> Array:
-        """Returns the columns of some names, (N, len(names)).
 
-        Raises:
-            ValueError: There is no column of a name.
-        """
-        for name in names:
-            if name not in self.names:
-                hint = did_you_mean(name, self.names) or f"it has {', '.join(self.names)}"
-                raise ValueError(f"{file} has no column {name}; {hint}")
-        return np.asarray(self.values[:, [self.names.index(name) for name in names]])
+def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool = False) -> Source:
+    """Returns the items of an Arrow table, one a row.
+
+    The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or numbers in a column each:
+    then all columns are features that are not named label, labels or y, name or names, or split. ``split`` is ``train`` or
+    ``test`` and makes the test part.
+
+    Args:
+        table: A ``pyarrow.Table``.
+        name: What errors call it.
+        columns: Names of the features to read, in this order; all by default. One column may hold lists.
+        double: Whether features that float32 may round are read as float64.
+
+    Raises:
+        ValueError: The table has no rows, no features, not those that are named, or other values.
+    """
+    twice = {column for column in table.column_names if table.column_names.count(column) > 1}
+    if table.num_rows < 1 or twice:
+        found = f"the column {min(twice)} twice" if twice else "no rows"
+        raise ValueError(f"expected rows and different column names in {name}, found {found}")
+    x, features = _read_features(table, tuple(columns), name)
+    items = from_array(x, name, double=double)
+    classes: tuple[str, ...] = ()
+    label, named = (next((key for key in keys if key in table.column_names), None) for keys in (LABEL_KEYS, NAME_KEYS))
+    if label is not None:
+        items.labels, classes = labels_of(_column(table, label), len(items), label, name)
+    if named is not None:
+        items.names = checked_names(_column(table, named), len(items), f"{named} of {name}")
+    test = _test_part(table, name) if SPLIT in table.column_names else None
+    return Source(items, classes, test, "" if test is None else f"{SPLIT} of the table", columns=features)
+
+
+def _read_features(table: Any, columns: tuple[str, ...], file: str) -> tuple[Array, tuple[str, ...]]:
+    """Returns the features (N, D), and the names of the columns that hold one each."""
+    lists = [key for key in columns or ARRAY_KEYS if key in table.column_names and _is_list(table[key])]
+    if lists and len(columns) < 2:
+        return _vectors(table[lists[0]], lists[0], file), ()
+    special = {*LABEL_KEYS, *NAME_KEYS, SPLIT}
+    names = columns or tuple(name for name in table.column_names if name not in special)
+    if not names:
+        raise ValueError(f"expected columns of features in {file}, found {', '.join(table.column_names)} alone; add the features")
+    return np.stack([_numbers_of(table, name, file) for name in names], axis=1), names
+
+
+def _is_list(column: Any) -> bool:
+    import pyarrow as pa
+
+    kind = column.type
+    return bool(pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind))
+
+
+def _vectors(column: Any, key: str, file: str) -> Array:
+    """Returns a column of lists as (N, D)."""
+    merged = column.combine_chunks()
+    lengths = set(merged.value_lengths().to_pylist())
+    values = merged.flatten()
+    if len(lengths) != 1 or None in lengths or values.null_count:
+        raise ValueError(f"expected lists of one length without gaps in {key} of {file}, found other ones; drop such rows")
+    return _as_float(values, f"{key} of {file}").reshape(len(merged), -1)
+
+
+def _numbers_of(table: Any, name: str, file: str) -> Array:
+    if name not in table.column_names:
+        hint = did_you_mean(name, table.column_names) or f"it has {', '.join(table.column_names[:5])}, ..."
+        raise ValueError(f"expected the features that the model was trained on, found no column {name} in {file}; {hint}")
+    column = table[name].combine_chunks()
+    if column.null_count:
+        raise ValueError(f"expected numbers in column {name} of {file}, found {column.null_count} gaps; drop such rows")
+    return _as_float(column, f"column {name} of {file}")
+
+
+def _as_float(values: Any, where: str) -> Array:
+    import pyarrow as pa
+
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise ValueError(f"expected numbers in {where}, found type {kind}; drop the column, or name it label, name or split")
+    single = pa.types.is_float16(kind) or pa.types.is_float32(kind) or pa.types.is_boolean(kind)
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32 if single else np.float64)
+
+
+def _column(table: Any, key: str) -> Array:
+    """Returns a column of labels or names: whole numbers, or texts; anything else as objects, which is refused later."""
+    values = table[key].to_pylist()
+    if all(isinstance(value, str) for value in values):
+        return np.asarray(values, dtype=np.str_)
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return np.asarray(values)
+    return np.asarray([repr(value) for value in values], dtype=object)
+
+
+def _test_part(table: Any, file: str) -> torch.Tensor:
+    parts = table[SPLIT].to_pylist()
+    if other := [part for part in parts if part not in ("train", "test")]:
+        raise ValueError(f"expected train or test in {SPLIT} of {file}, found {str(other[0])[:40]!r}; correct the column")
+    return torch.tensor([part == "test" for part in parts])
+
+
+# Pairs
 
 
 @dataclass(frozen=True)
@@ -77,8 +185,8 @@ def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = 
         return _split(read_csv(path), target, context, path.name)
     if target and not context:
         raise ValueError(f"expected --target with a .csv file only; {path.name} has its arrays context and target")
-    found = _numbers(path, PAIR_KEYS)
-    c, t = _as_columns(found["context"]), found["target"]
+    arrays = _numbers(path, PAIR_KEYS)
+    c, t = _as_columns(arrays["context"]), arrays["target"]
     if c.ndim != 2 or t.ndim not in (1, 2) or len(c) != len(t):
         raise ValueError(f"expected context (N, C) and target (N, T) in {path.name}, found shapes {c.shape} and {t.shape}")
     if context and (c.shape[1], _as_columns(t).shape[1]) != (len(context), len(target)):
@@ -95,14 +203,14 @@ def read_contexts(path: Path, columns: Sequence[str]) -> Array:
         ValueError: As `read_pairs`; or an array has another number of columns than there are names, if any.
     """
     if _is_csv(path):
-        return read_csv(path).columns(columns, path.name)
-    found = _as_columns(_numbers(path, PAIR_KEYS[:1])["context"])
-    if found.ndim != 2:
-        raise ValueError(f"expected contexts (B, C) in {path.name}, found shape {found.shape}; reshape them")
-    if columns and found.shape[1] != len(columns):
+        return _columns(read_csv(path), columns, path.name)
+    x = _as_columns(_numbers(path, PAIR_KEYS[:1])["context"])
+    if x.ndim != 2:
+        raise ValueError(f"expected contexts (B, C) in {path.name}, found shape {x.shape}; reshape them")
+    if columns and x.shape[1] != len(columns):
         hint = f"give {', '.join(columns)}"
-        raise ValueError(f"expected contexts of {len(columns)} features in {path.name}, found {found.shape[1]}; {hint}")
-    return found
+        raise ValueError(f"expected contexts of {len(columns)} features in {path.name}, found {x.shape[1]}; {hint}")
+    return x
 
 
 def _is_csv(path: Path) -> bool:
@@ -113,13 +221,22 @@ def _is_csv(path: Path) -> bool:
     return path.suffix.lower() == ".csv"
 
 
-def _split(table: Table, target: Sequence[str], context: Sequence[str], file: str) -> Pairs:
+def _split(table: dict[str, Array], target: Sequence[str], context: Sequence[str], file: str) -> Pairs:
     """Splits the columns of a table into contexts and targets."""
-    t = table.columns(target, file)
-    rest = list(context) or [name for name in table.names if name not in set(target)]
+    t = _columns(table, target, file)
+    rest = list(context) or [name for name in table if name not in set(target)]
     if not target or not rest:
-        raise ValueError(f"name the columns to predict, and leave some: --target NAME; {file} has {', '.join(table.names)}")
-    return Pairs(table.columns(rest, file), t[:, 0] if len(target) == 1 else t, (rest, list(target)))
+        raise ValueError(f"name the columns to predict, and leave some: --target NAME; {file} has {', '.join(table)}")
+    return Pairs(_columns(table, rest, file), t[:, 0] if len(target) == 1 else t, (rest, list(target)))
+
+
+def _columns(table: dict[str, Array], names: Sequence[str], file: str) -> Array:
+    """Returns the columns of some names, (N, len(names))."""
+    for name in names:
+        if name not in table:
+            hint = did_you_mean(name, table) or f"it has {', '.join(table)}"
+            raise ValueError(f"{file} has no column {name}; {hint}")
+    return np.stack([table[name] for name in names], axis=1) if names else np.empty((0, 0))
 
 
 def _as_columns(values: Array) -> Array:
@@ -138,13 +255,11 @@ def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
     if names == ["arr_0"]:
         arrays = {keys[0]: arrays["arr_0"]}
     for key in keys:
-        if key not in arrays and len(names) == 1 and names[0] in keys:
-            raise ValueError(
-                f"expected the arrays {' and '.join(keys)} in {path.name}, found only the array {names[0]}; add {key}"
-            )
         if key not in arrays:
-            hint = f"found no {key} among {', '.join(names) or 'no arrays'}"
-            raise ValueError(f"expected the arrays {' and '.join(keys)} in {path.name}, {hint}; rename its arrays")
+            lone = len(names) == 1 and names[0] in keys
+            others = ", ".join(names) or "no arrays"
+            hint = f"only the array {names[0]}; add {key}" if lone else f"no {key} among {others}; rename its arrays"
+            raise ValueError(f"expected the arrays {' and '.join(keys)} in {path.name}, found {hint}")
         if arrays[key].dtype.kind not in "fiub":
             raise ValueError(f"expected numbers in {key} of {path.name}, found {arrays[key].dtype}; convert them")
         if arrays[key].size == 0:
@@ -162,89 +277,65 @@ def _require_finite(values: Array, name: str) -> None:
             raise not_finite(name, start + int(bad.argmax()))
 
 
-# CSV
-
-
-def read_csv(path: Path) -> Table:
-    """Reads a ``.csv`` file of numbers below one line of column names.
+def read_csv(path: Path) -> dict[str, Array]:
+    """Reads a ``.csv`` file of numbers below one line of column names; returns float64 columns (N,) by name.
 
     Columns are separated by commas, semicolons or tabs, whichever the first two lines agree on. Between semicolons and tabs
     numbers may have decimal commas, but not in the same file as decimal points.
 
     Raises:
-        ValueError: The file is not text in UTF-8, or its lines are not different names and as many numbers each.
+        ValueError: The file is not text in UTF-8, or its lines are not different names and as many finite numbers each.
     """
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    text = _text(path)
+    head = [line for line in text.split("\n", 100) if line.strip()][:2]
+    mark = _delimiter(head)
+    names = _fields(head[0], mark) if head else []
+    if len(head) < 2 or len(set(names)) < len(names):
+        reason = f"different column names in {path.name}, found {', '.join(names)}; rename some"
+        empty = f"a line of column names and lines of numbers in {path.name}, found {'the names alone' if head else '0 lines'}"
+        raise ValueError(f"expected {empty if len(head) < 2 else reason}")
+    comma = mark != "," and "," in text.partition("\n")[2]
+    types = arrow.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.float64()), null_values=[], decimal_point="," if comma else "."
+    )
     try:
-        return _read_csv(path)
+        table = arrow.read_csv(
+            pa.BufferReader(text.encode()),
+            read_options=arrow.ReadOptions(use_threads=False),  # errors then say the row
+            parse_options=arrow.ParseOptions(delimiter=mark),
+            convert_options=types,
+        )
+    except pa.ArrowException as error:
+        raise ValueError(f"expected numbers in {path.name}, found another line: {shortened(error)}") from None
+    columns = {name: table[name].to_numpy() for name in names}
+    for name, values in columns.items():
+        _require_finite(values, f"column {name} of {path.name}")
+    return columns
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"expected UTF-8 text in {path.name}, found other bytes; save it as UTF-8") from None
-    except csv.Error as error:
-        raise ValueError(f"expected lines of numbers in {path.name}, found a line that is not CSV: {error}") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _read_csv(path: Path) -> Table:
-    delimiter = _delimiter(path)
-    lines, number = _lines(path, delimiter), _Numbers(path.name, delimiter)
-    _, names = next(lines, (0, []))
-    values, n = array.array("d"), 0
-    for line, row in lines:
-        if len(row) != len(names):
-            raise ValueError(f"line {line} of {path.name}: expected {len(names)} values, found {len(row)}")
-        values.extend(number(text, line, name) for text, name in zip(row, names, strict=True))
-        n += 1
-    if n == 0:
-        found = "found 0 lines" if not names else "found the names alone"
-        raise ValueError(f"expected a line of column names and lines of numbers in {path.name}, {found}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"expected different column names in {path.name}, found {', '.join(names)}; rename some")
-    return Table(tuple(names), np.frombuffer(values).reshape(n, len(names)))
-
-
-def _lines(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number, fields) of every line that is not blank."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=delimiter)
-        yield from ((reader.line_num, row) for row in reader if row)
-
-
-def _delimiter(path: Path) -> str:
+def _delimiter(head: list[str]) -> str:
     """Returns the delimiter that gives the first two lines the same number of columns, at least two; else a comma."""
-    for delimiter in DELIMITERS:
-        lines = _lines(path, delimiter)
-        (_, names), (_, row) = next(lines, (0, [])), next(lines, (0, []))
-        if len(names) == len(row) >= 2:
-            return delimiter
+    for mark in DELIMITERS:
+        widths = {len(_fields(line, mark)) for line in head}
+        if len(widths) == 1 and min(widths) > 1:
+            return mark
     return ","
 
 
-class _Numbers:
-    """Turns the fields of one file into numbers; decimal commas are allowed unless commas separate the columns."""
-
-    def __init__(self, file: str, delimiter: str) -> None:
-        self.file, self.commas = file, delimiter != ","
-        self.point = self.comma = ""
-
-    def __call__(self, text: str, line: int, name: str) -> float:
-        """Returns the number of a field.
-
-        Raises:
-            ValueError: The field is not a number, or the file has both decimal points and decimal commas.
-        """
-        if self.commas:
-            self.comma = self.comma or (text if "," in text else "")
-            self.point = self.point or (text if "." in text else "")
-            if self.comma and self.point:
-                found = f"found '{self.point}' and '{self.comma}'"
-                raise ValueError(
-                    f"line {line} of {self.file}: expected decimal points or decimal commas, {found}; use one of them"
-                )
-        try:
-            value = float(text.replace(",", ".") if self.commas else text)
-            if not math.isfinite(value) or "_" in text:
-                raise ValueError
-            return value
-        except ValueError:
-            shown = repr(text if len(text) <= 40 else f"{text[:40]}...")
-            raise ValueError(f"line {line} of {self.file}: expected a number in column {name}, found {shown}") from None
+def _fields(line: str, mark: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=mark))
+    except csv.Error as error:
+        raise ValueError(f"expected column names and numbers, found a line that is not CSV: {error}") from None

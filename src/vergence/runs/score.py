@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.builtin import part_named
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
-from vergence.data.sources import with_shape
+from vergence.data.sources import part_named, with_shape
 from vergence.detection import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
 from vergence.detection.bounds import Certificate, drift_of_counts
 from vergence.detection.conformal import TAIL, at_most
