@@ -50,7 +50,6 @@ SAFE = "the model and evaluation.json are safe: free space and repeat the comman
 PIXELS = 32  # larger images are averaged down to this side for the pixel controls
 
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
-Kept = tuple[Tensor, Tensor]  # masks of the training and the test items whose label training kept
 
 
 @resources()
@@ -79,105 +78,252 @@ def evaluate(run: Run, *, probes: bool = True, uncertainty: bool = False) -> Eva
     """
     if not isinstance(run, Run):
         raise ValueError(f"expected a run, found {shown(run)}; open its folder with vergence.load")
-    started = time.monotonic()
-    config = run.folder.config
-    opened = _without_known(run, open_data(config.data, workers=config.fit.workers))
-    kept = _kept(opened, config.data.keep_classes)
-    networks = _networks(run)
-    with terminal.bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
-        train, test = (_features(run, networks, items, advance) for items in (opened.train, opened.test))
-        train["pca"], test["pca"] = controls.pca(train["pixels"], test["pixels"], train["z"].shape[1])
-        representations = {}
-        for name in train:
-            advance(1, label=f"evaluate {name}")
-            representations[name] = _representation(name, opened, train[name], test[name], kept, probes)
-    detected = _detected(run, opened.test)
-    known = torch.zeros(len(opened.test), dtype=torch.bool) if detected is None else _known(run, opened.test)
-    if known.any():
-        equal = f"{int(known.sum()):,} of {len(known):,} test items equal items that the run was fitted to or calibrated on"
-        high = "" if kept is None else ", which makes accuracies too high"
-        terminal.note(f"{equal}{high}; the page shows no scores of these")
-    record = Evaluation(
-        protocol=_protocol(run, opened, kept, time.monotonic() - started),
-        representations=representations,
-        posterior=_posterior(run, test["z"]) if run.has_density else None,
-        anomaly=_anomalies(run, opened, train, test, detected),
-        uncertainty=measure(run, opened, train["z"], test["z"]) if uncertainty else None,
-    )
-    run.folder.write_json("evaluation.json", record.to_dict())
-    _write_examples(run, opened.test, test, None if detected is None else detected.masked_fill(known, torch.nan))
-    if kept is None and opened.train.labels is not None and config.data.keep_classes is None:
-        raise ValueError(
-            f"expected at least 2 labeled classes for a probe, found {len(opened.classes)}: put each class into a folder of its "
-            f"own; what needs no labels is in {run.folder.path / 'evaluation.json'}"
-        )
-    return record
+    return _Evaluator(run).evaluate(probes, uncertainty)
 
 
-def _without_known(run: Run, opened: Data) -> Data:
-    """Returns the data, where it has changed since the training without test items that the run was fitted to or calibrated on.
+class _Evaluator:
+    """A run, its data, and their features: what every part of an evaluation takes.
 
-    A test part that is held out at random is another one then.
-
-    Raises:
-        ValueError: No test item remains.
+    Attributes:
+        run: The run.
+        config: Its description.
+        opened: Its data, without test items that it was fitted to or calibrated on.
+        kept: Masks of the training and the test items whose label training kept; None for fewer than two classes.
+        train, test: Features of the training and of the test items by representation.
     """
-    about = run.folder.metadata
-    before = about.n_train + about.n_calibration, about.n_test
-    if before[0] == len(opened.train) and before[1] in (0, len(opened.test)):
-        return opened
-    try:
-        new = (~_known(run, opened.test)).nonzero()[:, 0]
-    except ValueError:  # a run that can have no detector
-        new = torch.arange(len(opened.test))
-    out = len(opened.test) - len(new)
-    words = f"{run.folder.config.data.source} has changed since the training: {len(opened.train):,} training and "
-    words += f"{len(opened.test):,} test items instead of {before[0]:,} and {before[1]:,}"
-    if len(new) == 0:
-        raise ValueError(f"{words}, and the run was fitted to or calibrated on all of the test items; restore it, or train again")
-    print(f"warning: {words}; {out:,} test items that the run was fitted to or calibrated on are left out", file=sys.stderr)
-    note = f"{opened.note}; the data has changed since the training, {out:,} test items that it knows are left out"
-    return replace(opened, test=opened.test.subset(new), note=note)
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.config = run, run.folder.config
+        self.opened = self._without_known(open_data(self.config.data, workers=self.config.fit.workers))
+        self.kept = _kept(self.opened, self.config.data.keep_classes)
+        self.train: Features = {}
+        self.test: Features = {}
+
+    def evaluate(self, probes: bool, uncertainty: bool) -> Evaluation:
+        """Returns the record, which it writes beside the examples."""
+        started, folder = time.monotonic(), self.run.folder
+        representations = self._representations(probes)
+        detected, known = self._detected()
+        record = Evaluation(
+            protocol=self._protocol(time.monotonic() - started),
+            representations=representations,
+            posterior=self._posterior() if self.run.has_density else None,
+            anomaly=self._anomalies(detected),
+            uncertainty=measure(self.run, self.opened, self.train["z"], self.test["z"]) if uncertainty else None,
+        )
+        folder.write_json("evaluation.json", record.to_dict())
+        self._write_examples(None if detected is None else detected.masked_fill(known, torch.nan))
+        if self.kept is None and self.opened.train.labels is not None and self.config.data.keep_classes is None:
+            raise ValueError(
+                f"expected at least 2 labeled classes for a probe, found {len(self.opened.classes)}: put each class into a "
+                f"folder of its own; what needs no labels is in {folder.path / 'evaluation.json'}"
+            )
+        return record
+
+    def _without_known(self, opened: Data) -> Data:
+        """Returns the data, where it has changed since the training without test items that the run has seen.
+
+        A test part that is held out at random is another one then.
+
+        Raises:
+            ValueError: No test item remains.
+        """
+        about = self.run.folder.metadata
+        before = about.n_train + about.n_calibration, about.n_test
+        if before[0] == len(opened.train) and before[1] in (0, len(opened.test)):
+            return opened
+        try:
+            new = (~self._known(opened.test)).nonzero()[:, 0]
+        except ValueError:  # a run that can have no detector
+            new = torch.arange(len(opened.test))
+        out, seen = len(opened.test) - len(new), "that the run was fitted to or calibrated on"
+        words = f"{self.config.data.source} has changed since the training: {len(opened.train):,} training and "
+        words += f"{len(opened.test):,} test items instead of {before[0]:,} and {before[1]:,}"
+        if len(new) == 0:
+            raise ValueError(f"{words}, all of them {seen}; restore it, or train again")
+        print(f"warning: {words}; {out:,} test items {seen} are left out", file=sys.stderr)
+        note = f"{opened.note}; the data has changed since the training, {out:,} test items that it knows are left out"
+        return replace(opened, test=opened.test.subset(new), note=note)
+
+    def _known(self, items: Items) -> Tensor:
+        """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""
+        seen = self.run.detector().seen
+        streamed = features.stream(digests, items, size=self.run.size)
+        return torch.cat([torch.from_numpy(np.isin(marks, seen)) for _, marks in streamed])
+
+    def _representations(self, probes: bool) -> dict[str, Representation]:
+        """Computes the features of every representation, and returns their numbers."""
+        networks = _networks(self.run)
+        with terminal.bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
+            for found, items in ((self.train, self.opened.train), (self.test, self.opened.test)):
+                for name, net in networks.items():
+                    advance(1)
+                    found[name] = features.collect(net, items, **self.run.where())[0]
+                    if name == "z" and self.run.has_density:
+                        found["mu"] = self._posterior_mean(found["z"])
+            self.train["pca"], self.test["pca"] = controls.pca(
+                self.train["pixels"], self.test["pixels"], self.train["z"].shape[1]
+            )
+            representations = {}
+            for name in self.train:
+                advance(1, label=f"evaluate {name}")
+                representations[name] = self._representation(name, probes)
+        return representations
+
+    def _representation(self, name: str, probes: bool) -> Representation:
+        """Returns spread and, with labels of two classes, accuracies of a representation."""
+        train, test = self.train[name], self.test[name]
+        neighbors = accuracy = None
+        if self.kept is not None:
+            assert self.opened.train.labels is not None and self.opened.test.labels is not None
+            (a, b), (y, true) = self.kept, (self.opened.train.labels, self.opened.test.labels)
+            labeled = train[a], y[a], test[b], true[b]
+            neighbors = {k: Accuracy(**votes) for k, votes in knn.knn_accuracy(*labeled).items()}
+            numbers: dict[str, Any] = probe.linear_probe(*labeled) if probes else {}
+            accuracy = Probe(**numbers) if probes else None
+        return Representation(
+            kind="model" if name in ("z", "mu") else "control",
+            dim=train.shape[1],
+            collapse=Collapse(**collapse.collapse(test)),
+            knn=neighbors,
+            probe=accuracy,
+        )
+
+    def _detected(self) -> tuple[Tensor | None, Tensor]:
+        """Returns the detector's score of each test item, and which of them the run has seen.
+
+        Where the run can have no detector, there are no scores, and one line on stderr says why.
+        """
+        items = self.opened.test
+        try:
+            detected, known = self.run.score(items), self._known(items)
+        except ValueError as error:
+            terminal.note(f"no detector: {error}")
+            return None, torch.zeros(len(items), dtype=torch.bool)
+        if known.any():
+            equal = f"{int(known.sum()):,} of {len(known):,} test items equal items that the run was fitted to or calibrated on"
+            high = "" if self.kept is None else ", which makes accuracies too high"
+            terminal.note(f"{equal}{high}; the page shows no scores of these")
+        return detected, known
+
+    def _protocol(self, seconds: float) -> Protocol:
+        model, fit = self.config.model, self.config.fit
+        used = "encoder as it came" if model.freeze else "last epoch" if model.takes_steps else "fitted in closed form"
+        kept_back = f"; {n:,} training items calibrate" if (n := self.run.folder.metadata.n_calibration) else ""
+        end = "no accuracies: fewer than two labeled classes" if self.kept is None else used
+        return Protocol(
+            bank=len(self.opened.train),
+            test=len(self.opened.test),
+            epoch=0 if model.freeze else fit.epochs,
+            seed=fit.seed,
+            objective=model.method or model.objective,
+            seconds=round(seconds, 1),
+            note=f"{self.opened.note}{kept_back}; {end}",
+        )
+
+    def _projected(self, z: Tensor) -> Iterator[Tensor]:
+        """Yields embeddings (N, D) in the objective's space, in parts that a mixture of many components can take."""
+        for part in z.split(4096):
+            yield from parts(self.run.objective, self.run.method.projector(self.run.to_device(part)), BATCH)
+
+    @torch.inference_mode()
+    def _posterior_mean(self, z: Tensor) -> Tensor:
+        return torch.cat([self.run.objective.posterior(part).mean.cpu() for part in self._projected(z)])
+
+    @torch.inference_mode()
+    def _posterior(self) -> Posterior:
+        z, columns = self.test["z"], []
+        for part in self._projected(z):
+            posterior = self.run.objective.posterior(part)
+            columns.append([x.cpu() for x in (posterior.variance, posterior.mean, posterior.entropy())])
+        variance, mean, entropy = (torch.cat(column) for column in zip(*columns, strict=True))
+        return Posterior(
+            variance_mean=variance.mean().item(),
+            variance_cv=(variance.std() / variance.mean()).item(),
+            norm_z=z.norm(dim=1).mean().item(),
+            norm_mu=mean.norm(dim=1).mean().item(),
+            entropy=entropy.mean().item(),
+        )
+
+    def _anomalies(self, detected: Tensor | None) -> Anomaly | None:
+        """Returns how well every score separates the classes that training left out; None where it kept all."""
+        keep, labels, classes = self.config.data.keep_classes, self.opened.test.labels, self.opened.classes
+        if keep is None or labels is None:
+            return None
+        train, test = self.train, {name: found[labels >= 0] for name, found in self.test.items()}
+        anomalous = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
+        scores: dict[str, tuple[Kind, Tensor]] = {}
+        if detected is not None:
+            scores["detector"] = "model", detected[labels >= 0]
+        if self.run.has_density:
+            scores |= {name: ("model", score) for name, score in self._scores(test["z"]).items()}
+        for name in (name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test):
+            scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
+        for name in (name for name in ("z", "untrained", "initial", "pca") if name in test):
+            scores[f"Mahalanobis, {name}"] = "control", anomaly.mahalanobis(train[name], test[name])
+        return Anomaly(
+            inliers=tuple(classes[c] for c in keep),
+            anomalies=tuple(name for c, name in enumerate(classes) if c not in keep),
+            n_inliers=int((~anomalous).sum()),
+            n_anomalies=int(anomalous.sum()),
+            scores={name: Detection(kind=kind, **anomaly.detection(score, anomalous)) for name, (kind, score) in scores.items()},
+        )
+
+    @torch.inference_mode()
+    def _scores(self, z: Tensor) -> Features:
+        """Returns the scores of the objective's own of embeddings (N, D)."""
+        with torch.random.fork_rng(devices=[]):
+            columns = []
+            for part in self._projected(z):
+                torch.manual_seed(0)  # the same noise for every part, as in Run.score
+                columns.append(self.run.objective.scores(part))
+        return {name: torch.cat([part[name].cpu() for part in columns]) for name in columns[0]}
+
+    def _write_examples(self, detected: Tensor | None) -> None:
+        """Writes ``examples.npz``, which the report shows of single items: a map, scores, thumbnails, neighbors."""
+        items, path = self.opened.test, self.run.folder.path / "examples.npz"
+        chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:EXAMPLES].sort().values
+        z = self.test["z"][chosen]
+        centered = z - z.mean(0)
+        xy = centered @ torch.linalg.svd(centered.double(), full_matrices=False)[2][:2].T.float()
+        labels = items.labels[chosen] if items.labels is not None else torch.full((len(chosen),), -1)
+        columns: dict[str, Any] = {
+            "xy": xy.numpy(),
+            "label": labels.numpy(),
+            "score": (torch.full((len(z),), torch.nan) if detected is None else detected[chosen].float()).numpy(),
+            "name": np.asarray([items.names[i] for i in chosen.tolist()], dtype=np.str_),
+            "neighbors": nearest(z, z[:QUERIES], min(NEIGHBORS + 1, len(z)))[1].numpy(),
+        }
+        keep = self.config.data.keep_classes
+        if keep is not None:
+            columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
+        if len(self.run.read_shape()) == 3:
+            small = features.stream(_thumbnail, items.subset(chosen), size=self.run.size)
+            columns["thumbnail"] = torch.cat([x for _, x in small]).numpy()
+        with explained(path, SAFE), replacing(path) as part, part.open("wb") as file:
+            np.savez_compressed(file, **columns)
 
 
-def _protocol(run: Run, opened: Data, kept: Kept | None, seconds: float) -> Protocol:
-    config = run.folder.config
-    used = "encoder as it came" if config.model.freeze else "last epoch" if config.model.takes_steps else "fitted in closed form"
-    kept_back = f"; {n:,} training items calibrate" if (n := run.folder.metadata.n_calibration) else ""
-    return Protocol(
-        bank=len(opened.train),
-        test=len(opened.test),
-        epoch=0 if config.model.freeze else config.fit.epochs,
-        seed=config.fit.seed,
-        objective=config.model.method or config.model.objective,
-        seconds=round(seconds, 1),
-        note=f"{opened.note}{kept_back}; {'no accuracies: fewer than two labeled classes' if kept is None else used}",
-    )
+def _kept(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor, Tensor] | None:
+    train, test = opened.train.labels, opened.test.labels
+    if train is None or test is None:
+        return None
+    classes = torch.tensor(keep_classes) if keep_classes is not None else train[train >= 0].unique()
+    return (torch.isin(train, classes), torch.isin(test, classes)) if len(classes) >= 2 else None
 
 
 def _networks(run: Run) -> dict[str, nn.Module]:
     """Returns the encoder and the networks of the controls, by name."""
-    found = {"z": run.method.encoder}
+    networks = {"z": run.method.encoder}
     if (closed_form := closed_form_encoder(run)) is not None:
-        found["closed_form"] = closed_form
+        networks["closed_form"] = closed_form
     if any(True for _ in run.method.encoder.parameters()):  # an encoder without weights is what it was before
-        found["untrained"] = untrained_encoder(run)
+        networks["untrained"] = untrained_encoder(run)
     initial = run.folder.load_initial()
     if initial is not None:
-        found["initial"] = _with_state(run, initial)
+        networks["initial"] = _with_state(run, initial)
     vectors = len(run.folder.metadata.shape) == 1
-    return found | {"pixels": nn.Sequential(standardization(run.method.encoder), _Pixels()) if vectors else _Pixels()}
-
-
-def _features(run: Run, networks: dict[str, nn.Module], items: Items, advance: Any) -> Features:
-    """Returns every representation of the items, (N, D) float32 each."""
-    found: Features = {}
-    for name, net in networks.items():
-        advance(1)
-        found[name] = features.collect(net, items, size=run.size, device=run.device)[0]
-        if name == "z" and run.has_density:
-            found["mu"] = _posterior_mean(run, found["z"])
-    return found
+    return networks | {"pixels": nn.Sequential(standardization(run.method.encoder), _Pixels()) if vectors else _Pixels()}
 
 
 class _Pixels(nn.Module):
@@ -217,138 +363,6 @@ def _with_state(run: Run, state: dict[str, Tensor]) -> nn.Module:
         raise ValueError(f"{run.folder.path / 'initial.safetensors'} does not fit the run's description; restore it from a copy")
     encoder.load_state_dict(found)
     return encoder
-
-
-def _projected(run: Run, z: Tensor) -> Iterator[Tensor]:
-    """Yields embeddings (N, D) in the objective's space, in parts that a mixture of many components can take."""
-    for part in z.split(4096):
-        yield from parts(run.objective, run.method.projector(run.to_device(part)), BATCH)
-
-
-@torch.inference_mode()
-def _posterior_mean(run: Run, z: Tensor) -> Tensor:
-    return torch.cat([run.objective.posterior(part).mean.cpu() for part in _projected(run, z)])
-
-
-@torch.inference_mode()
-def _posterior(run: Run, z: Tensor) -> Posterior:
-    columns = []
-    for part in _projected(run, z):
-        posterior = run.objective.posterior(part)
-        columns.append([x.cpu() for x in (posterior.variance, posterior.mean, posterior.entropy())])
-    variance, mean, entropy = (torch.cat(column) for column in zip(*columns, strict=True))
-    return Posterior(
-        variance_mean=variance.mean().item(),
-        variance_cv=(variance.std() / variance.mean()).item(),
-        norm_z=z.norm(dim=1).mean().item(),
-        norm_mu=mean.norm(dim=1).mean().item(),
-        entropy=entropy.mean().item(),
-    )
-
-
-def _kept(opened: Data, keep_classes: tuple[int, ...] | None) -> Kept | None:
-    """Returns which training and test items have a label that training kept; None for fewer than two classes."""
-    train, test = opened.train.labels, opened.test.labels
-    if train is None or test is None:
-        return None
-    classes = torch.tensor(keep_classes) if keep_classes is not None else train[train >= 0].unique()
-    return (torch.isin(train, classes), torch.isin(test, classes)) if len(classes) >= 2 else None
-
-
-def _representation(name: str, opened: Data, train: Tensor, test: Tensor, kept: Kept | None, probes: bool) -> Representation:
-    """Returns spread and, with labels of two classes, accuracies of features (N, D)."""
-    neighbors = accuracy = None
-    if kept is not None:
-        assert opened.train.labels is not None and opened.test.labels is not None
-        labeled = train[kept[0]], opened.train.labels[kept[0]], test[kept[1]], opened.test.labels[kept[1]]
-        neighbors = {k: Accuracy(**votes) for k, votes in knn.knn_accuracy(*labeled).items()}
-        accuracy = _probe(*labeled) if probes else None
-    return Representation(
-        kind="model" if name in ("z", "mu") else "control",
-        dim=train.shape[1],
-        collapse=Collapse(**collapse.collapse(test)),
-        knn=neighbors,
-        probe=accuracy,
-    )
-
-
-def _probe(*labeled: Tensor) -> Probe:
-    numbers: dict[str, Any] = probe.linear_probe(*labeled)
-    return Probe(**numbers)
-
-
-def _detected(run: Run, items: Items) -> Tensor | None:
-    """Returns the score of each item by the run's detector; None, with one line on stderr, where the run can have none."""
-    try:
-        return run.score(items)
-    except ValueError as error:
-        terminal.note(f"no detector: {error}")
-        return None
-
-
-def _known(run: Run, items: Items) -> Tensor:
-    """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""
-    seen = run.detector().seen
-    found = [torch.from_numpy(np.isin(marks, seen)) for _, marks in features.stream(digests, items, size=run.size)]
-    return torch.cat(found)
-
-
-def _anomalies(run: Run, opened: Data, train: Features, test: Features, detected: Tensor | None) -> Anomaly | None:
-    """Returns how well every score separates the classes that training left out; None where it kept all."""
-    keep, labels = run.folder.config.data.keep_classes, opened.test.labels
-    if keep is None or labels is None:
-        return None
-    test = {name: found[labels >= 0] for name, found in test.items()}
-    anomalous = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
-    scores: dict[str, tuple[Kind, Tensor]] = {}
-    if detected is not None:
-        scores["detector"] = "model", detected[labels >= 0]
-    scores |= {name: ("model", score) for name, score in _scores(run, test["z"]).items()} if run.has_density else {}
-    for name in (name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test):
-        scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
-    for name in (name for name in ("z", "untrained", "initial", "pca") if name in test):
-        scores[f"Mahalanobis, {name}"] = "control", anomaly.mahalanobis(train[name], test[name])
-    return Anomaly(
-        inliers=tuple(opened.classes[c] for c in keep),
-        anomalies=tuple(name for c, name in enumerate(opened.classes) if c not in keep),
-        n_inliers=int((~anomalous).sum()),
-        n_anomalies=int(anomalous.sum()),
-        scores={name: Detection(kind=kind, **anomaly.detection(score, anomalous)) for name, (kind, score) in scores.items()},
-    )
-
-
-@torch.inference_mode()
-def _scores(run: Run, z: Tensor) -> Features:
-    with torch.random.fork_rng(devices=[]):
-        columns = []
-        for part in _projected(run, z):
-            torch.manual_seed(0)  # the same noise for every part, as in Run.score
-            columns.append(run.objective.scores(part))
-    return {name: torch.cat([part[name].cpu() for part in columns]) for name in columns[0]}
-
-
-def _write_examples(run: Run, items: Items, test: Features, detected: Tensor | None) -> None:
-    """Writes ``examples.npz``, which the report shows of single items: a map, scores, thumbnails, neighbors."""
-    chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:EXAMPLES].sort().values
-    z = test["z"][chosen]
-    centered = z - z.mean(0)
-    xy = centered @ torch.linalg.svd(centered.double(), full_matrices=False)[2][:2].T.float()
-    labels = items.labels[chosen] if items.labels is not None else torch.full((len(chosen),), -1)
-    columns: dict[str, Any] = {
-        "xy": xy.numpy(),
-        "label": labels.numpy(),
-        "score": (torch.full((len(z),), torch.nan) if detected is None else detected[chosen].float()).numpy(),
-        "name": np.asarray([items.names[i] for i in chosen.tolist()], dtype=np.str_),
-        "neighbors": nearest(z, z[:QUERIES], min(NEIGHBORS + 1, len(z)))[1].numpy(),
-    }
-    keep = run.folder.config.data.keep_classes
-    if keep is not None:
-        columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
-    if len(run.read_shape()) == 3:
-        columns["thumbnail"] = torch.cat([x for _, x in features.stream(_thumbnail, items.subset(chosen), size=run.size)]).numpy()
-    path = run.folder.path / "examples.npz"
-    with explained(path, SAFE), replacing(path) as part, part.open("wb") as file:
-        np.savez_compressed(file, **columns)
 
 
 def _thumbnail(x: Tensor) -> Tensor:
