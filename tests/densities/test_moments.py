@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tests.linear.checks import (
     accumulated,
     check_moments_are_the_loops,
@@ -23,7 +22,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.pixels import center_crop
-from vergence.data.sources import open_items
 from vergence.data.views import ImageViews, VectorViews
 from vergence.densities.moments import Sums
 from vergence.linear import JointEmbedding, Reconstruction, Supervised, reading
@@ -71,6 +69,7 @@ def test_sampled_moments_are_unbiased():
     check_unbiased(Sums)
 
 
+@pytest.mark.slow
 def test_sampled_moments_around_the_means_are_unbiased(repeats=3000):
     """What `Statistics` says of G, where the means are sampled as well."""
     x = rng(5).normal(size=(3, 2))
@@ -165,39 +164,6 @@ def test_every_source_gives_one_answer(source, kind, tmp_path, small_blocks):
     same(fitted(SOURCES[source](x, tmp_path), kind=kind, augmentation=0.3), fitted(x, kind=kind, augmentation=0.3))
 
 
-@pytest.mark.parametrize("source", [s for s in SOURCES if "batches" not in s and s != "loader"])
-def test_every_source_is_transformed_alike(source, tmp_path, small_blocks):
-    x = items(dtype=np.float32 if "items" in source else np.float64)
-    model = fitted(x, augmentation=0.3)
-    found = model.transform(SOURCES[source](x, tmp_path))
-    close(found, (x.astype(np.float64) - model.mean_) @ model.components_.T, rtol=1e-5 if x.dtype == np.float32 else 1e-10)
-    assert found.dtype == x.dtype and found.shape == (N, 2)
-
-
-@pytest.mark.parametrize("mode", ["r+", "c"])
-def test_what_was_written_to_a_map_is_read_and_stays(mode, tmp_path, small_blocks):
-    x = items()
-    np.save(tmp_path / "x.npy", np.zeros_like(x))
-    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
-    mapped[:] = x
-    same(fitted(mapped), fitted(x))
-    assert np.array_equal(mapped, x)
-
-
-def test_a_folder_of_images_is_read_without_what_cannot_be(tmp_path):
-    pixels, names = rng(58).integers(0, 256, size=(12, 4, 4, 3)).astype(np.uint8), ["a", "b"]
-    for i, image in enumerate(pixels):
-        folder = tmp_path / names[i // 6]
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(image).save(folder / f"{i:02}.png")
-    (tmp_path / "a" / "03.png").write_bytes(b"broken")
-    source, left = open_items(str(tmp_path), shape=(3, 4, 4)), np.arange(12) != 3
-    x = pixels.transpose(0, 3, 1, 2)[left]
-    found = Supervised(augmentation=0.1).fit(source)
-    same(found, Supervised(augmentation=0.1).fit(x, (np.arange(12) // 6)[left]))
-    assert found.n_samples_seen_ == 11 and len(source.skipped) == 1
-
-
 @pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction, Supervised])
 def test_blocks_are_as_one(kind, monkeypatch):
     """A covariance needs no draws: the number of blocks changes nothing."""
@@ -221,13 +187,6 @@ def test_targets_come_with_batches(small_blocks):
             same(found, whole)
 
 
-def test_items_bring_their_labels(small_blocks):
-    x, labels = items(dtype=np.float32), torch.arange(N) % 3
-    found = fitted(ArrayItems(x, labels), None, Supervised)
-    assert found.classes_.tolist() == [0, 1, 2]
-    same(found, fitted(x, labels.numpy(), Supervised))
-
-
 @pytest.mark.parametrize("source", SOURCES)
 def test_vectors_of_bytes_are_no_images(source, tmp_path):
     """Only images are divided by 255."""
@@ -238,19 +197,6 @@ def test_vectors_of_bytes_are_no_images(source, tmp_path):
         rtol=1e-3,
         atol=1e-5,
     )
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_widened(dtype):
-    x = torch.as_tensor(items()).to(dtype)
-    same(fitted(x, augmentation=1.0), fitted(x.float(), augmentation=1.0), rtol=1e-6, atol=1e-6)
-
-
-def test_tensors_that_carry_gradients_are_read():
-    x, layer = torch.as_tensor(items()), torch.nn.Linear(D, D)
-    same(fitted(x.clone().requires_grad_(), augmentation=1.0), fitted(x, augmentation=1.0))
-    found = fitted(x, augmentation=lambda x, g: layer(x))
-    assert np.isfinite(found.components_).all()
 
 
 # --- pieces
@@ -279,12 +225,6 @@ def test_classes_may_come_later():
     close(model.target_mean_, whole.target_mean_)
 
 
-def test_fitting_anew_forgets():
-    x = items()
-    model = fitted(x + 50)
-    same(model.fit(x), fitted(x))
-
-
 # --- draws
 
 
@@ -310,13 +250,6 @@ def test_draws_are_reproducible_and_differ():
     assert all(not torch.equal(a, b) for i, a in enumerate(views) for b in views[:i])
 
 
-def test_callables_may_return_arrays_and_other_types():
-    x = items()
-    expected = fitted(x)
-    same(fitted(x, augmentation=lambda x, g: noisy(x, g).numpy()), expected)
-    same(fitted(x, augmentation=lambda x, g: noisy(x, g).float()), expected, rtol=1e-4, atol=1e-4)
-
-
 def test_of_data_that_stream_by_little_is_kept(small_blocks):
     """The items kept for the Monte Carlo error are copies: they do not hold on to the blocks that they came in."""
     g = rng(55)
@@ -339,6 +272,7 @@ def still(**options):
     return ViewConfig(**({"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0, "blur": 0.0} | options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_items", [False, True])
 def test_views_of_images_have_the_moments_of_their_outcomes(as_items):
     x = (rng(56).integers(0, 256, size=(40, 1, 3, 3)) * np.linspace(1, 0.3, 3)).astype(np.uint8)
@@ -363,18 +297,6 @@ def test_a_crop_smaller_than_the_canvas():
     drawn = torch.stack(list(reading.draw(x, views, 2, 0, 0))).double()
     close(model.mean_, drawn.mean((0, 1)), atol=1e-6)
     assert fitted(x.numpy(), augmentation=0.1).n_features_in_ == 3 * 8 * 10, "no views, no crop"
-
-
-def test_callables_get_images_as_floats():
-    x, shapes = torch.randint(256, (50, 1, 4, 4), dtype=torch.uint8), []
-
-    def see(x, generator):
-        shapes.append((tuple(x.shape), x.dtype, bool(x.max() <= 1)))
-        return x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
-
-    model = Reconstruction(2, augmentation=see, n_draws=2).fit(x)
-    assert set(shapes) == {((50, 1, 4, 4), torch.float32, True)} and model.n_features_in_ == 16
-    same(fitted(x.float() / 255, augmentation=0.1), fitted(x, augmentation=0.1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction])
@@ -411,17 +333,3 @@ def test_targets_far_from_zero_cost_no_digits(offset, centered):
         close(torch.tensor(b.power_target), torch.tensor(a.power_target), rtol=1e-6)
     else:
         close(torch.tensor(b.power_target), (y + offset).square().sum() / 20, rtol=1e-12)
-
-
-def test_targets_that_come_later_count_as_zeros_before():
-    x, y = torch.as_tensor(items()[:20]), torch.as_tensor(targets(items())[:20])
-    late, whole = Sums(D), Sums(D)
-    late.add(x[:7], y=y[:7, :1])
-    late.add(x[7:], y=y[7:])
-    zeros = torch.cat([y[:7, :1], torch.zeros(7, 1, dtype=y.dtype)], 1)
-    whole.add(x, y=torch.cat([zeros, y[7:]]))
-    for centered in (False, True):
-        a, b = late.moments(centered=centered), whole.moments(centered=centered)
-        close(a.N, b.N)
-        close(a.mean_target, b.mean_target)
-        close(torch.tensor(a.power_target), torch.tensor(b.power_target))

@@ -23,11 +23,6 @@ def test_systematic_counts_are_floor_or_ceil():
         assert counts.sum() == n and ((counts >= (n * w).floor()) & (counts <= (n * w).ceil())).all()
 
 
-def test_equal_weights_keep_each_particle_once():
-    for m in (1, 3, 1000):
-        assert systematic(torch.full((m,), 1 / m), m).tolist() == list(range(m))
-
-
 @BOTH
 def test_counts_are_unbiased(resample):
     w, n, repeats = weights(), 10, 4000
@@ -54,20 +49,6 @@ def test_particles_without_weight_are_never_taken(resample):
         assert set(resample(w, 13).tolist()) <= {1, 3}
     thirds = torch.full((3,), 1 / 3, dtype=torch.float32)
     assert resample(torch.cat([thirds, torch.zeros(2, dtype=torch.float32)]), 999).max() == 2
-
-
-@BOTH
-def test_the_generator_decides(resample):
-    w = weights(50)
-    one, again, other = (resample(w, 20, torch.Generator().manual_seed(s)) for s in (3, 3, 4))
-    assert torch.equal(one, again) and not torch.equal(one, other)
-
-
-@BOTH
-@pytest.mark.parametrize("bad", [[-1.0, 2.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
-def test_what_is_no_weight_is_refused(resample, bad):
-    with pytest.raises(ValueError, match="weights"):
-        resample(torch.tensor(bad), 3)
 
 
 def test_effective_sample_size():
