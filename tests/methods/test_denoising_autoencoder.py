@@ -93,18 +93,6 @@ def test_masked_pixels_are_black_in_all_channels_and_the_target_keeps_them():
     assert abs(black.double().mean() - 0.4) < 4 * (0.24 / black.numel()) ** 0.5
 
 
-def test_strong_views_leave_the_target_whole():
-    method = colored(noise=0.0)
-    x, view, item = inputs(method, ViewConfig())
-    assert torch.equal(item, x) and (view - x).abs().mean() > 0.05
-
-
 def test_vectors_have_the_decoder_of_the_encoder_mlp():
     method = DenoisingAutoencoder(nn.Sequential(nn.Identity(), mlp((6, 512, 512, 3))), (6,))
     assert [tuple(p.shape) for p in method.decoder.parameters()] == [tuple(p.shape) for p in mlp((3, 512, 512, 6)).parameters()]
-
-
-@pytest.mark.parametrize(("options", "words"), [({"noise": -1}, "noise"), ({"mask": 1.0}, "mask"), ({"mask": "x"}, "mask")])
-def test_wrong_options_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        built(**options)

@@ -104,21 +104,3 @@ def test_blocks_have_the_papers_shares():
     sampler = method.inputs(ImageViews(ViewConfig(), 24))
     x, context, targets = sampler.apply(torch.zeros(3, 3, 24, 24, dtype=torch.uint8), sampler.draw(3, torch.Generator()))
     assert x.shape == (3, 3, 24, 24) and targets.shape[:2] == (3, 4) and context.shape[0] == 3
-
-
-@pytest.mark.parametrize(("name", "options", "words"), [
-    (VIT, {}, "without class token.*class_token=False,global_pool=avg"),
-    (FREE, {"target_scale": (0.5, 0.2)}, "target_scale"),
-    (FREE, {"target_aspect": (0.0, 1.0)}, "target_aspect"),
-    (FREE, {"targets": 0}, "targets"),
-    (FREE, {"min_context": 0}, "min_context"),
-    (FREE, {"min_context": 36}, "leave a context of 36 patches.*lower targets, target_scale or min_context"),
-    (FREE, {"target_scale": [0.15, 0.2, 0.3]}, r"expected target_scale to be two numbers 0 < smallest <= largest <= 1, found \["),
-    (FREE, {"context_scale": (0.9,)}, "expected context_scale to be two numbers"),
-    (FREE, {"target_aspect": 1}, "expected target_aspect to be two numbers 0 < smallest <= largest, found 1; change"),
-    (FREE, {"momentum": -1.0}, "momentum"),
-    (FREE.replace("patch_size=4", "patch_size=12"), {}, "at least one patch"),
-])  # fmt: skip
-def test_wrong_options_are_refused(name, options, words):
-    with pytest.raises(ValueError, match=words):
-        built(name, **options)

@@ -112,20 +112,3 @@ def test_an_image_of_one_patch_is_refused():
     net = encoder(VIT, (3, 4, 4), torch.zeros(3), torch.ones(3))
     with pytest.raises(ValueError, match="an image of at least 2 patches to mask some, found 1, of which a mask_ratio of"):
         MaskedAutoencoder(net, (3, 4, 4), decoder_width=8, decoder_depth=1, decoder_heads=2)
-
-
-@pytest.mark.parametrize(("options", "words"), [
-    ({"mask_ratio": 0.99}, "leaves between 1 and 15 of the 16 patches visible, found 0.99"),
-    ({"mask_ratio": 1.5}, "mask_ratio"),
-    ({"decoder_width": 6}, "decoder_width to be a multiple of 4"),
-])  # fmt: skip
-def test_wrong_options_are_refused(options, words):
-    net = encoder(VIT, (3, 16, 16), torch.zeros(3), torch.ones(3))
-    with pytest.raises(ValueError, match=words):
-        MaskedAutoencoder(net, (3, 16, 16), **{"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2, **options})
-
-
-def test_patches_of_one_number_cannot_be_normalized():
-    net = encoder(VIT.replace("patch_size=4", "patch_size=1"), (1, 4, 4), torch.zeros(1), torch.ones(1))
-    with pytest.raises(ValueError, match="patches of at least 2 numbers to normalize, found 1"):
-        MaskedAutoencoder(net, (1, 4, 4), normalize_patches=True)

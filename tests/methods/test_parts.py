@@ -9,7 +9,6 @@ from torch import nn
 
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
-from vergence.encoders.config import as_encoder
 from vergence.encoders.networks import encoder
 from vergence.methods.parts import masks, tokens
 from vergence.methods.parts.heads import PrototypeHead
@@ -34,23 +33,6 @@ def test_the_views_of_a_part_of_a_batch_are_that_part_of_the_views():
             assert torch.equal(whole[2:5], some)
 
 
-def test_two_views_are_sampled_one_after_the_other():
-    views, g = ImageViews(ViewConfig(), 8), generator(3)
-    first, second = views.draw(4, g), views.draw(4, g)
-    found = two_views(views).draw(4, generator(3))
-    assert all(torch.equal(found[0][name], first[name]) and torch.equal(found[1][name], second[name]) for name in first)
-
-
-def test_changed_views_keep_class_and_other_strengths():
-    class Mine(ImageViews):
-        pass
-
-    views = Mine(ViewConfig(flip=0.25), 32)
-    found = views.changed(12, crop=(0.05, 0.4))
-    assert type(found) is Mine and (found.size, found.config.flip, found.config.crop) == (12, 0.25, (0.05, 0.4))
-    assert (views.size, views.config.crop) == (32, (0.2, 1.0))
-
-
 @pytest.mark.parametrize("side", [1, 2, 4])
 def test_patches_are_those_of_loops(side):
     x = torch.randn(2, 3, 8, 4)
@@ -69,13 +51,6 @@ def test_random_masks_hide_every_patch_equally_often():
     deviation = math.sqrt(0.25 * 0.75 / n)
     assert ((share - 0.25) / deviation).abs().max() < 4
     assert (keep[0] != keep[1]).any()
-
-
-@pytest.mark.parametrize(("ratio", "tokens", "words"), [(0.99, 64, "leaves 0"), (0.5, 1, "leaves 0"), (1.0, 64, "mask_ratio"),
-                                                        (0.0, 64, "mask_ratio"), (0.01, 1, "leaves 0")])  # fmt: skip
-def test_a_mask_that_leaves_nothing_is_refused(ratio, tokens, words):
-    with pytest.raises(ValueError, match=words):
-        masks.visible(tokens, ratio)
 
 
 def rectangle(index, grid):
@@ -120,11 +95,6 @@ def test_block_sizes_follow_share_and_aspect():
     assert 0.145 < min(areas) < 0.155 and 0.195 < max(areas) < 0.205
     assert 0.74 < min(aspects) < 0.8 and 1.4 < max(aspects) < 1.52
     assert abs(torch.corrcoef(torch.tensor([areas, aspects]))[0, 1]) < 0.2
-
-
-def test_targets_that_cover_an_image_are_refused():
-    with pytest.raises(ValueError, match="leave a context of 1 patches"):
-        masks.block_masks(4, (2, 2), generator(), targets=4, scale=(1.0, 1.0), context=(1.0, 1.0))
 
 
 @pytest.mark.parametrize("least", [9, 10])
@@ -205,18 +175,6 @@ def test_the_head_is_lightlys(recwarn, batch_norm):
     theirs.last_layer.weight_v.data.copy_(mine.prototypes.weight)
     x = torch.randn(4, 6)
     assert torch.allclose(mine(x), theirs(x), atol=1e-12)
-
-
-@pytest.mark.parametrize(("name", "words"), [
-    ("vit_tiny_patch16_224,patch=4", "did you mean 'patch_size'"),
-    ("vit_tiny_patch16_224,depth=0", "depth of at least 1"),
-    ("vit_tiny_patch16_224,embed_dim=99999999999", "embed_dim of at most 8,192"),
-    ("vit_tiny_patch16_224,class_token=1", "true or false for setting 'class_token'"),
-    ("vit_tiny_patch16_224,depth", "found ''"),
-])  # fmt: skip
-def test_wrong_settings_of_transformers_are_refused(name, words):
-    with pytest.raises(ValueError, match=words):
-        as_encoder(f"timm:{name}")
 
 
 @pytest.mark.parametrize(("name", "shape", "words"), [

@@ -82,9 +82,3 @@ def test_the_noise_is_sampled_for_each_item():
     sampler = method.inputs(ImageViews(ViewConfig(), 8))
     _, e = sampler.apply(torch.zeros(500, 1, 8, 8, dtype=torch.uint8), sampler.draw(500, torch.Generator().manual_seed(0)))
     assert e.shape == (500, 3) and abs(e.mean()) < 4 / 1500**0.5 and abs(e.var() - 1) < 4 * (2 / 1500) ** 0.5
-
-
-@pytest.mark.parametrize(("options", "words"), [({"beta": -1}, "beta"), ({"deviation": 0.0}, "deviation")])
-def test_wrong_options_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        built(**options)
