@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.parse
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -43,6 +43,7 @@ DECODE_SECONDS = 30.0  # for one picture; see `_time_limit`
 BYTES = "bytes:"
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 DECODE_BATCH = 32
+FOLDER_SIZE = 64
 
 
 def written_name(name: str) -> str:
@@ -123,7 +124,7 @@ class ImageFiles(Items):
         found = f"{color} x {sizes[0][0]} x {sizes[0][1]}" if len(sizes) == 1 else f"files of {_range(sizes)} pixels"
         return f"{found} to {' x '.join(map(str, self.shape))}"
 
-    def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
+    def read(self, index: Tensor | Array) -> "Batch":
         """Returns (index, images) of the files that could be decoded, and the others with the reason."""
         from PIL import Image
 
@@ -140,7 +141,7 @@ class ImageFiles(Items):
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
         known = set(self.skipped)
-        for kept, images, skipped in map(self.read, batches) if workers == 0 else _parallel(self, batches, workers):
+        for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
             self.skipped += [one for one in dict.fromkeys(skipped) if one not in known]
             known.update(skipped)
             yield torch.from_numpy(kept), torch.from_numpy(images)
@@ -150,18 +151,22 @@ class ImageFiles(Items):
         return ImageFiles(self.folder, pick(self.names, index), self.shape, at(self.labels, index), sized=self.sized)
 
 
-class _Reader(Dataset[tuple[Array, Array, list[Skipped]]]):
-    def __init__(self, files: ImageFiles) -> None:
-        self.files = files
-
-    def __getitem__(self, index: Array) -> tuple[Array, Array, list[Skipped]]:
-        return self.files.read(index)
+Batch = tuple[Array, Array, list[Skipped]]  # index, items, and those that were left out
 
 
-def _parallel(files: ImageFiles, batches: Iterable[Tensor], workers: int) -> Iterator[tuple[Array, Array, list[Skipped]]]:
+class _Reader(Dataset[Batch]):
+    def __init__(self, read: Callable[[Array], Batch]) -> None:
+        self.read = read
+
+    def __getitem__(self, index: Array) -> Batch:
+        return self.read(index)
+
+
+def parallel(read: Callable[[Array], Batch], batches: Iterable[Tensor], workers: int) -> Iterator[Batch]:
+    """Yields what ``read`` returns for each index, in order; each batch is read by one of some worker processes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     loader = DataLoader(
-        _Reader(files),
+        _Reader(read),
         batch_size=None,
         # Arrays travel through pipes: tensors would need shared memory, of which containers have little.
         sampler=(index.numpy() for index in batches),
@@ -201,17 +206,27 @@ def decode(path: Path, shape: tuple[int, ...]) -> Array:
         OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image, is too
             large, or takes longer than `DECODE_SECONDS`.
     """
-    from PIL import Image, ImageOps
-
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
     with _time_limit(DECODE_SECONDS), _opened(path) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(_too_large())
         image.draft(mode, (2 * max(height, width),) * 2)
-        orientation = _loaded(image)
-        plain = _upright(_eight_bit(image), orientation).convert(mode)
-        pixels = np.asarray(ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR))
+        return image_pixels(image, shape)
+
+
+def image_pixels(image: Any, shape: tuple[int, ...]) -> Array:
+    """Returns a PIL image as uint8 (C, H, W), fitted to ``shape`` as `decode` does.
+
+    Raises:
+        OSError, ValueError: It cannot be loaded, or its pixels have more than 16 bits.
+    """
+    from PIL import Image, ImageOps
+
+    channels, height, width = shape
+    orientation = _loaded(image)
+    plain = _upright(_eight_bit(image), orientation).convert("L" if channels == 1 else "RGB")
+    pixels = np.asarray(ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR))
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
@@ -373,6 +388,12 @@ class Listing:
     test: Tensor | None
     note: str
     skipped: list[Skipped]
+
+
+def canvas(size: int | None, channels: int) -> tuple[int, tuple[int, int, int]]:
+    """Returns the side that an encoder sees of image files, 64 by default, and the shape in which they are read to be cropped."""
+    side = size or FOLDER_SIZE
+    return side, (channels, math.ceil(side * 8 / 7), math.ceil(side * 8 / 7))
 
 
 def folder_of(path: Path) -> Path:

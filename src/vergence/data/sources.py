@@ -1,5 +1,6 @@
 """Opens a data set by its name or path and splits it; the only package that knows data sets."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from vergence.data.arrays import channels_first, open_arrays
 from vergence.data.config import DataConfig
-from vergence.data.images import ENDINGS, ImageFiles, channels, folder_of, listing, readable, written_name
+from vergence.data.images import ENDINGS, FOLDER_SIZE, ImageFiles, canvas, channels, folder_of, listing, readable, written_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, load
+from vergence.data.objects import from_object, is_object
 from vergence.data.tables import open_table
 from vergence.utils.checks import require_within, shown
 from vergence.utils.names import did_you_mean
@@ -32,7 +34,6 @@ BUILT_IN = ("digits", *TORCHVISION)
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 ARRAYS = (".npy", ".npz", ".parquet")
-FOLDER_SIZE = 64
 Kind = Literal["image", "vector", "pairs"]
 
 
@@ -69,7 +70,16 @@ class Data:
     share: float = 0.0
 
 
-def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2, double: bool = False) -> Data:
+def open_data(
+    config: DataConfig,
+    *,
+    source: Any = None,
+    column: str | Sequence[str] = (),
+    labels: Any = None,
+    memory: int = 2 << 30,
+    workers: int = 2,
+    double: bool = False,
+) -> Data:
     """Opens a source and splits it into a training and a test part.
 
     A folder whose decoded images fit into ``memory`` is decoded once into one array; a larger one is decoded once to check
@@ -78,6 +88,9 @@ def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2, do
 
     Args:
         config: The source and how it is read.
+        source: The data, where a program holds them (`vergence.data.objects.from_object`); ``config.source`` is their name then.
+        column: Column or columns of a table, or key of a data set's items.
+        labels: Labels of data that a program holds.
         memory: Largest number of bytes of decoded items that are held.
         workers: Number of processes that decode images.
         double: Whether vectors that float32 may round (float64 and integers) are read as float64, for closed forms.
@@ -91,27 +104,31 @@ def open_data(config: DataConfig, *, memory: int = 2 << 30, workers: int = 2, do
         (1438, 359, (1, 8, 8), '20 % held out at random, seed 0, stratified by label')
     """
     require_within("(0, 1)", holdout=config.holdout)
-    source = _open(config, memory, workers, double)
-    items = source.items
+    if source is None:
+        opened = _open(config, memory, workers, double)
+    else:
+        given = from_object(source, column=column, labels=labels, size=config.size, memory=memory, double=double)
+        opened = _readable(given, config, memory, workers)
+    items = opened.items
     if len(items) < 4:
         raise ValueError(f"expected at least 4 items in {config.source}, found {len(items)}; give more data")
-    test, note = _holdout(items, config.holdout) if source.test is None else (source.test, source.note)
-    train = _limited(_of_classes(items.subset(_where(~test)), source.classes, config.keep_classes), config.limit)
+    test, note = _holdout(items, config.holdout) if opened.test is None else (opened.test, opened.note)
+    train = _limited(_of_classes(items.subset(_where(~test)), opened.classes, config.keep_classes), config.limit)
     held_out = items.subset(_where(test))
     if len(train) < 2 or len(held_out) < 1:
         found = f"found {len(train)} and {len(held_out)}; give more data, or change holdout, limit or classes"
         raise ValueError(f"expected at least 2 items to train on and 1 to test, {found}")
-    size = source.size
+    size = opened.size
     if size is None:  # a folder's images are read in their size
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
         size = _side(train)
-    about = (source.classes, tuple(items.skipped), note, size, source.columns)
-    share = config.holdout if source.test is None else 0.0
+    about = (opened.classes, tuple(items.skipped), note, size, opened.columns)
+    share = config.holdout if opened.test is None else 0.0
     return Data(_name(config.source), _kind(items), train, held_out, *about, share=share)
 
 
 def open_items(
-    source: str,
+    source: Any,
     *,
     shape: tuple[int, ...],
     root: str | None = None,
@@ -129,7 +146,8 @@ def open_items(
     streaming. A built-in name means its test part (as `open_data` with this ``holdout`` makes it), ``NAME:train`` the other.
 
     Args:
-        source: A built-in name, or the path of a folder of images, of one image, of a ``.npy``, ``.npz`` or ``.parquet`` file.
+        source: A built-in name, or the path of a folder of images, of one image, of a ``.npy``, ``.npz`` or ``.parquet`` file; or
+            data that a program holds, see `vergence.data.objects.from_object`.
         shape: Shape of one item as it is read: ``data.train.shape``. For pairs it is the context's.
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download what is missing.
@@ -148,6 +166,9 @@ def open_items(
         ((3, 16, 16), 1438)
     """
     require_within("(0, 1)", holdout=holdout)
+    if is_object(source):
+        return _shaped(from_object(source, column=columns, memory=memory).items, shape, "the data")
+    source = str(source)
     if (items := _part_of_built_in(source, root, download, holdout)) is not None:
         return _shaped(items, shape, source)
     path = _existing(source)
@@ -157,7 +178,7 @@ def open_items(
 
 
 def open_whole(
-    source: str, *, size: int = FOLDER_SIZE, root: str | None = None, download: bool = False, memory: int = 64 << 20
+    source: Any, *, size: int = FOLDER_SIZE, root: str | None = None, download: bool = False, memory: int = 64 << 20
 ) -> Items:
     """Opens every item of a source, in order, for no model: images of a folder as squares, arrays as they are.
 
@@ -175,6 +196,9 @@ def open_whole(
         >>> open_whole("digits").shape
         (1, 8, 8)
     """
+    if is_object(source):
+        return from_object(source, size=size, memory=memory).items
+    source = str(source)
     if (items := _part_of_built_in(source, root, download, 0.2)) is not None:
         return items
     path = _existing(source)
@@ -295,13 +319,18 @@ def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: 
 
 def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source:
     found = listing(path)
-    size = config.size or FOLDER_SIZE
-    canvas = math.ceil(size * 8 / 7)
-    shape = (channels(folder_of(path), found.names), canvas, canvas)
+    size, shape = canvas(config.size, channels(folder_of(path), found.names))
     files = ImageFiles(folder_of(path), found.names, shape, found.labels, found.skipped)
-    fits = len(files) * math.prod(shape) <= memory
-    items, kept = readable(files, keep_pixels=fits, strict=config.strict, workers=workers)
-    return Source(items, found.classes, None if found.test is None else found.test[kept], found.note, size)
+    return _readable(Source(files, found.classes, found.test, found.note, size), config, memory, workers)
+
+
+def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
+    """Returns the image files that can be read, in memory if they fit; other items as they are."""
+    if not isinstance(source.items, ImageFiles):
+        return source
+    fits = len(source.items) * math.prod(source.items.shape) <= memory
+    items, index = readable(source.items, keep_pixels=fits, strict=config.strict, workers=workers)
+    return dataclasses.replace(source, items=items, test=None if source.test is None else source.test[index])
 
 
 def _sized(items: Items, size: int | None, memory: int) -> Items:
@@ -327,8 +356,13 @@ def _resized(items: ArrayItems, size: int, memory: int) -> ArrayItems:
 def _shaped(items: Items, shape: tuple[int, ...], name: str) -> Items:
     if isinstance(items, PairItems):
         return PairItems(with_shape(items.context, shape, name), items.target)
-    assert isinstance(items, ArrayItems), "built-in sets and NumPy files are arrays"
-    return with_shape(items, shape, name)
+    if isinstance(items, ImageFiles) and len(shape) == 3:
+        return ImageFiles(items.folder, items.names, shape, items.labels, items.skipped)
+    if isinstance(items, ArrayItems):
+        return with_shape(items, shape, name)
+    if items.shape != shape:
+        raise ValueError(f"expected items of shape {shape}, as the model was trained on, found {items.shape} in {name}")
+    return items
 
 
 def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayItems:

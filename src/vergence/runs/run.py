@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from vergence.data import sources
 from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
+from vergence.data.objects import is_object
 from vergence.densities import retrieval
 from vergence.evaluation import collapse, features
 from vergence.methods.core import Method
@@ -364,8 +365,8 @@ class Run:
         if isinstance(images, Items):
             return images.target if side == "target" and isinstance(images, PairItems) else images
         config, shape = self.folder.config.data, self.read_shape(side)
-        if isinstance(images, np.ndarray | Tensor):
-            return sources.with_shape(sources.from_array(images), shape, "the array")
+        if is_object(images):
+            return sources.open_items(images, shape=shape)
         source = sources.as_source(images)
         pairs = side == "target" and holds_pairs(Path(source))
         items = sources.open_items(
