@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from controls import compressed_size, loss_head, probe_entropy, rank_correlation
-from degradations import STRENGTHS, degraded, scrambled
+from experiments.uncertainty.controls import compressed_size, loss_head, probe_entropy, rank_correlation
+from experiments.uncertainty.degradations import STRENGTHS, degraded, scrambled
 from torch import Tensor
 
 from vergence.data.items import Items, batches, spaced

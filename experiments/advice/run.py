@@ -1,0 +1,194 @@
+"""Compares the advice with held-out probes and with trained networks, on real images under controlled noise.
+
+python -m experiments.advice.run --data-root DATA            # about 45 minutes on two cores; continues where it was stopped
+
+Every image, of the training and of the test part, is corrupted once by a random combination of fixed patterns: `smooth` (20 low
+frequencies, like uneven light) or `random` (20 random directions), with ``strength`` times the images' own variance.
+The augmentation shifts the image by up to a pixel, adds weak white noise, and adds ``alignment`` times a fresh sample of the same
+noise. The advice is computed on the training part, with labels and without. It is compared, on the test part, with
+
+closed form   the accuracy of a least-squares probe on each of the two closed-form solutions
+networks      the same for two small networks of 16 outputs: joint embedding (VICReg, and VJE) and a denoising autoencoder
+
+The part `features` repeats the advice with labels, on the items' own numbers and on patch features (``advise(features=...)``),
+for the whole augmentation alone, with four views of each item and 128 atoms: both verdicts in one row, by the present interval.
+
+Images are halved in size; 5,000 train, 5,000 test. A difference counts as clear if it is at least half a point and at least twice
+its standard error.
+"""
+
+import argparse
+import functools
+import itertools
+import math
+import time
+
+from experiments import ledger
+import torch
+from experiments.advice.small_networks import BATCH, train_autoencoder, train_vicreg, train_vje
+from torch import Tensor
+from torch.nn import functional as F
+
+from vergence.data.config import DataConfig
+from vergence.data.items import ArrayItems
+from vergence.data.sources import open_data
+from vergence.linear import JointEmbedding, Reconstruction, advise
+from vergence.linear.advice.augmentations import Composed
+from vergence.linear.advice.features import patch_features
+from vergence.linear.advice.probes import predicted
+
+ITEMS, COMPONENTS, PATTERNS, ATOMS = 5_000, 16, 20, 128
+DATA = ("fashion_mnist", "cifar10")
+KINDS, STRENGTHS, ALIGNMENTS = ("smooth", "random"), (0.5, 2.0, 8.0), (0.0, 0.3, 1.0, 3.0)
+PARTS = ("advice", "features", "networks")
+TRAINED = {"vicreg": train_vicreg, "vje": train_vje, "autoencoder": train_autoencoder}
+
+
+def settings(datasets: list[str]) -> list[dict]:
+    """Returns the grid: the clean images, and every kind, strength and alignment of noise."""
+    noisy = itertools.product(datasets, KINDS, STRENGTHS, ALIGNMENTS)
+    clean = [{"data": name, "kind": "none", "strength": 0.0, "alignment": 0.0} for name in datasets]
+    return clean + [dict(zip(("data", "kind", "strength", "alignment"), one, strict=True)) for one in noisy]
+
+
+@functools.cache
+def images(name: str, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns halved images of both parts, (N, C, H, W) in [0, 1], and their labels."""
+    data = open_data(DataConfig(source=name, root=root))
+    arrays = []
+    for part in (data.train, data.test):
+        index = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:items].sort().values
+        x = next(iter(part.stream(iter([index]))))[1].float() / 255
+        arrays += [F.avg_pool2d(x, 2), part.labels[index]]
+    return tuple(arrays)  # nothing below changes them
+
+
+def patterns(kind: str, shape: torch.Size) -> Tensor:
+    """Returns orthonormal patterns (20, D)."""
+    C, H, W = shape
+    if kind == "random":
+        generator = torch.Generator().manual_seed(1)
+        return torch.linalg.qr(torch.randn(C * H * W, PATTERNS, generator=generator))[0].T.contiguous()
+    rows, columns = (torch.arange(n) + 0.5 for n in (H, W))
+    waves = [
+        torch.outer(torch.cos(math.pi * u * rows / H), torch.cos(math.pi * v * columns / W)).expand(C, H, W).flatten()
+        for u, v in itertools.product(range(5), range(4))
+    ]
+    return F.normalize(torch.stack(waves), dim=1)
+
+
+def augmentation(shape: torch.Size, scale: float, P: Tensor, amplitude: float) -> Composed:
+    """Returns shift, white noise, and fresh noise of the corruption's own patterns, for flat images."""
+
+    def shift(X: Tensor, generator: torch.Generator) -> Tensor:
+        padded = F.pad(X.view(-1, *shape), (1, 1, 1, 1), mode="replicate")
+        i, j = torch.randint(3, (2, len(X)), generator=generator)
+        rows, columns = (k[:, None] + torch.arange(n) for k, n in ((i, shape[1]), (j, shape[2])))
+        n, c = torch.arange(len(X)), torch.arange(shape[0])
+        return padded[n[:, None, None, None], c[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]].flatten(
+            1
+        )
+
+    def white(X: Tensor, generator: torch.Generator) -> Tensor:
+        return X + 0.1 * scale * torch.randn(X.shape, generator=generator)
+
+    def aligned(X: Tensor, generator: torch.Generator) -> Tensor:
+        return X + amplitude * torch.randn(len(X), len(P), generator=generator) @ P
+
+    return Composed({"shift": shift, "white": white} | ({"aligned": aligned} if amplitude > 0 else {}))
+
+
+def compared(a: Tensor, b: Tensor) -> dict:
+    """Returns the accuracies of two probes on the same items, and which is higher."""
+    d = a.double() - b.double()
+    margin, se = d.mean().item(), d.flatten().std().item() / math.sqrt(d.shape[-1])
+    ahead = "tie" if abs(margin) < max(0.005, 2 * se) else "joint_embedding" if margin > 0 else "reconstruction"
+    return {"joint_embedding": a.double().mean().item(), "reconstruction": b.double().mean().item(), "ahead": ahead}
+
+
+def probed(train: Tensor, test: Tensor, labels: Tensor, test_labels: Tensor) -> Tensor:
+    """Returns which test items a least-squares probe gets right."""
+    z, y, n = torch.cat([train, test]), torch.cat([labels, test_labels]), len(train)
+    k = z.shape[1]
+    scale = z[:n].std(0).clamp(min=1e-12)
+    return predicted(z / scale, y, torch.eye(k, dtype=torch.float64), [k], torch.arange(n), torch.arange(n, len(z)))[0]
+
+
+def problem(setting: dict, root: str, items: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Composed]:
+    """Returns corrupted items and labels of both parts, and the augmentation."""
+    x, y, t, ty = images(setting["data"], root, items)
+    shape, scale = x.shape[1:], x.flatten(1).var(0).mean().sqrt().item()
+    P = patterns("smooth" if setting["kind"] == "none" else setting["kind"], shape)
+    amplitude = scale * math.sqrt(setting["strength"] * math.prod(shape) / len(P))
+    generator = torch.Generator().manual_seed(2)
+    X, T = (part.flatten(1) + amplitude * torch.randn(len(part), len(P), generator=generator) @ P for part in (x, t))
+    return X, y, T, ty, augmentation(shape, scale, P, setting["alignment"] * amplitude)
+
+
+def advised(setting: dict, root: str, items: int) -> dict:
+    """Returns the advice with and without labels, and the closed forms' accuracies on the test part."""
+    X, y, T, ty, tau = problem(setting, root, items)
+    row = {}
+    for basis, labels in (("labels", y.numpy()), ("spectrum", None)):
+        a = advise(X, tau, labels=labels, n_components=COMPONENTS, n_draws=8)
+        row[basis] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval}
+        if basis == "labels":
+            row["components"] = [
+                {key: one[key] for key in ("k", "overlap", "margin", "interval")} for one in a.to_dict()["components"]
+            ]
+    models = [kind(COMPONENTS, augmentation=tau, n_draws=8).fit(X) for kind in (JointEmbedding, Reconstruction)]
+    right = [probed(*(torch.from_numpy(m.transform(part)) for part in (X, T)), y, ty) for m in models]
+    return row | {"closed_form": compared(*right)}
+
+
+def compared_features(setting: dict, root: str, items: int) -> dict:
+    """Returns the advice with labels on the items' own numbers and on features of patches of the same corrupted images."""
+    X, y, _, _, tau = problem(setting, root, items)
+    shape = images(setting["data"], root, 1)[0].shape[1:]
+    maps = patch_features(ArrayItems(X.view(-1, *shape)), None, atoms=ATOMS)
+    row = {}
+    for name, features in (("raw", "raw"), ("patches", lambda x: maps(x.float().view(-1, *shape)))):
+        began = time.monotonic()
+        # A plain function has no named operations, so that none is left out in turn.
+        a = advise(X, tau.__call__, labels=y.numpy(), features=features, n_components=COMPONENTS, n_draws=4)
+        row[name] = {"verdict": a.verdict, "margin": a.margin, "interval": a.interval, "seconds": time.monotonic() - began}
+    return row
+
+
+def trained(setting: dict, root: str, items: int, epochs: int, seeds: int) -> dict:
+    """Returns the networks' accuracies on the test part."""
+    X, y, T, ty, tau = problem(setting, root, items)
+    nets = {name: [] for name in TRAINED}
+    for seed, (name, train) in itertools.product(range(seeds), TRAINED.items()):
+        encoder = train(X, tau, COMPONENTS, epochs=epochs, seed=seed)
+        with torch.inference_mode():
+            nets[name].append(probed(encoder(X).double(), encoder(T).double(), y, ty))
+    mean = {name: torch.stack(correct).double().mean(0) for name, correct in nets.items()}
+    return {"networks": compared(mean["vicreg"], mean["autoencoder"]), "vje": compared(mean["vje"], mean["autoencoder"])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", required=True)
+    parser.add_argument("--datasets", nargs="+", default=list(DATA), choices=DATA)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=2)
+    a = ledger.parse(parser, "advice")
+    items, epochs, seeds = (BATCH, 1, 1) if a.tiny else (ITEMS, a.epochs, a.seeds)
+    for setting, part in itertools.product(settings(a.datasets)[: 1 if a.tiny else None], a.parts):
+        key = {"what": part, **setting, "items": items, "k": COMPONENTS}
+        key |= {"epochs": epochs, "seeds": seeds} if part == "networks" else {}
+        if ledger.holds(a.out, **key):
+            continue
+        began = time.monotonic()
+        if part == "networks":
+            values = trained(setting, a.data_root, items, epochs, seeds)
+        else:
+            values = {"advice": advised, "features": compared_features}[part](setting, a.data_root, items)
+        values |= {"seconds": time.monotonic() - began}
+        ledger.add(a.out, ledger.row(key | values, seed=list(range(seeds)) if part == "networks" else 0))
+
+
+if __name__ == "__main__":
+    main()

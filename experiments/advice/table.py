@@ -1,0 +1,122 @@
+"""Tables of the advice before training, and of the linear problems behind it; each reads its ledger."""
+
+from collections import defaultdict
+
+from experiments.corruption import table as corruption_tables
+from experiments.ledger import grid, rows
+
+
+def advice_rows() -> list[dict]:
+    """The last advice and the last networks of each setting, in one row each."""
+    found: dict[tuple, dict] = defaultdict(dict)
+    for row in rows("advice"):
+        found[row["data"], row["kind"], row["strength"], row["alignment"]] |= {k: v for k, v in row.items() if k != "what"}
+    return [row for row in found.values() if "labels" in row and "networks" in row]
+
+
+REFERENCES = {
+    "closed_form": "the closed forms, held-out items",
+    "networks": "trained networks (VICReg, denoising autoencoder)",
+    "vje": "trained networks (VJE, denoising autoencoder)",
+}
+
+
+def agreement_table() -> str:
+    """How often a verdict and its reference agree, where both are clear; constant answers are the controls."""
+    settings = advice_rows()
+    bases = {
+        "advice, with labels": lambda row: row["labels"]["verdict"],
+        "advice, without labels": lambda row: row["spectrum"]["verdict"],
+        "control: always joint embedding": lambda row: "joint_embedding",
+        "control: always reconstruction": lambda row: "reconstruction",
+    }
+    body = []
+    for reference, title in REFERENCES.items():
+        clear = [row for row in settings if row[reference]["ahead"] != "tie"]
+        for i, (name, verdict) in enumerate(bases.items()):
+            given = [row for row in clear if verdict(row) != "cannot_tell"]
+            agreed = sum(verdict(row) == row[reference]["ahead"] for row in given)
+            rate = f"{100 * agreed / len(given):.0f} %" if given else "-"
+            first = f"{title}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
+            body.append([first, name, str(len(given)), str(agreed), rate])
+    return grid(["held against", "answer", "verdicts given", "right", "rate"], body)
+
+
+def features_table() -> str:
+    """How often the advice with labels is right on the items' own numbers and on patch features, in the same settings."""
+    settings = [row for row in advice_rows() if "patches" in row]
+    titles = {"raw": "the items' own numbers", "patches": "patch features"}
+    body = []
+    for reference in ("networks", "vje"):
+        clear = [row for row in settings if row[reference]["ahead"] != "tie"]
+        for i, (name, title) in enumerate(titles.items()):
+            given = [row for row in clear if row[name]["verdict"] != "cannot_tell"]
+            agreed = sum(row[name]["verdict"] == row[reference]["ahead"] for row in given)
+            first = f"{REFERENCES[reference]}: clear in {len(clear)} of {len(settings)} settings" if i == 0 else ""
+            body.append([first, title, str(len(given)), str(agreed), corruption_tables.share(agreed, len(given))])
+    return grid(["held against", "advice with labels on", "verdicts given", "right", "rate (95 %)"], body)
+
+
+def ties_table() -> str:
+    """How often the advice cannot tell in settings without a clear difference."""
+    settings = advice_rows()
+    body = []
+    for reference, title in REFERENCES.items():
+        ties = [row for row in settings if row[reference]["ahead"] == "tie"]
+        counts = [str(sum(row[basis]["verdict"] == "cannot_tell" for row in ties)) for basis in ("labels", "spectrum")]
+        body.append([title, str(len(ties)), *counts])
+    return grid(["no clear difference by", "settings", "cannot tell, with labels", "without"], body)
+
+
+def failures_table() -> str:
+    """Every setting in which the closed forms or the VICReg networks contradict a verdict with labels."""
+    body = []
+    short = {"joint_embedding": "JE", "reconstruction": "RC", "cannot_tell": "?", "tie": "tie"}
+    for row in advice_rows():
+        wrong = [
+            name
+            for name in ("closed_form", "networks")
+            if {row["labels"]["verdict"], row[name]["ahead"]} == {"joint_embedding", "reconstruction"}
+        ]
+        if wrong:
+            accuracies = [
+                f"{100 * row[name]['joint_embedding']:.1f} / {100 * row[name]['reconstruction']:.1f}" for name in REFERENCES
+            ]
+            setting = [row["data"], row["kind"], f"{row['strength']:g}", f"{row['alignment']:g}"]
+            verdict = f"{short[row['labels']['verdict']]} ({100 * row['labels']['margin']:+.1f})"
+            body.append([*setting, verdict, short[row["spectrum"]["verdict"]], *accuracies])
+    header = ["data", "noise", "strength", "alignment", "advice (margin, points)", "without labels"]
+    return grid([*header, "closed forms, JE / RC", "VICReg / autoencoder", "VJE / autoencoder"], body)
+
+
+def overlap_table() -> str:
+    """Which method was ahead for each range of overlaps, over all settings and numbers of components."""
+    found = [one for row in advice_rows() for one in row["components"]]
+    body = []
+    for low, high in ((0.0, 0.3), (0.3, 0.6), (0.6, 0.9), (0.9, 0.97), (0.97, 1.01)):
+        here = [one for one in found if low <= one["overlap"] < high]
+        clear = [one for one in here if abs(one["margin"]) >= 0.005 and not one["interval"][0] <= 0 <= one["interval"][1]]
+        ahead = sum(one["margin"] > 0 for one in clear)
+        counts = [len(here), ahead, len(clear) - ahead, len(here) - len(clear)]
+        largest = max((abs(one["margin"]) for one in here), default=0.0)
+        body.append([f"{low:g} to {min(high, 1):g}", *map(str, counts), f"{100 * largest:.1f}"])
+    header = ["overlap", "problems", "joint embedding ahead", "reconstruction ahead", "not clear", "largest difference, points"]
+    return grid(header, body)
+
+
+def linear_table() -> str:
+    """The last row of each measurement of the linear estimators."""
+    body = []
+    last = {row.get("way", row["measurement"]): row for row in rows("linear")}
+    for name, row in last.items():
+        if name == "fit / X'X":
+            what = f"`JointEmbedding.fit` / bare blocked X'X, {row['n']:,} x {row['d']} float32 on disk"
+            body.append([what, f"{row['ratio']:.2f}", f"peak memory {row['peak_mib']:.0f} MiB"])
+        elif name == "advise":
+            what = f"advice on {row['n']:,} CIFAR-10 images / sampling four views of each"
+            body.append([what, f"{row['ratio']:.1f}", f"{row['seconds']:.0f} s"])
+        else:
+            against = f" / {row['against']}" if row.get("against", name) != name else ""
+            what = f"{name}{against}: {row['n']:,} x {row['d']}, k = {row['k']}"
+            body.append([what, f"{row['ratio']:.1f}", f"sine of the angle to the population's solution {row['sine']:.3f}"])
+    return grid(["what", "time, ratio", ""], body)
