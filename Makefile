@@ -12,7 +12,7 @@ demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; wr
 test: .venv/tested  ## tests, doctests and the README's examples; two processes of one thread each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
 
-slow: .venv/tested  ## the tests of a minute or more: every command of benchmarks/README.md, simulations of advice, real data
+slow: .venv/tested  ## the tests of a minute or more: every command of the experiments, simulations of advice, real data
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
 
 fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found

@@ -109,7 +109,7 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     """Returns the command that runs this process, with placeholders for folders of this machine.
 
     Example:
-        >>> command_line(["/home/me/experiments/joint/run.py", "--data-root", "/home/me/data", "--out=rows.jsonl", "--seeds", "0"])
+        >>> command_line(["/me/experiments/joint/run.py", "--data-root", "/me/data", "--out=rows.jsonl", "--seeds", "0"])
         'python -m experiments.joint.run --data-root DATA --seeds 0'
     """
     program, *words = sys.argv if arguments is None else arguments
@@ -216,7 +216,7 @@ def grid(header: list[str], body: list[list[str]]) -> str:
 
 
 def holds(out: Out | None, **fields: Any) -> bool:
-    """Returns whether a ledger has a row of this commit with the given fields, so that an experiment can continue after a stop."""
+    """Returns whether a ledger has a row of this commit with the given fields: an experiment goes on after a stop."""
     return out is not None and any(matches(line, **fields) for line in rows(out))
 
 

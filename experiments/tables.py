@@ -19,12 +19,12 @@ from experiments.calibration import table as calibration_tables
 from experiments.corruption import table as corruption_tables
 from experiments.detection import table as detection_tables
 from experiments.folder import table as folder_tables
+from experiments.ledger import HERE, ROOT, grid, plus_minus, read, rows
 from experiments.methods import table as methods_tables
 from experiments.one_class import table as one_class_tables
 from experiments.pairs import table as pairs_tables
 from experiments.speed import table as speed_tables
 from experiments.uncertainty import table as uncertainty_tables
-from experiments.ledger import HERE, ROOT, grid, plus_minus, read, rows
 
 from vergence import methods, objectives
 
@@ -49,8 +49,9 @@ LEDGER = {"detection": "out_of_distribution"}  # of the experiments whose tables
 
 
 def summary(module: types.ModuleType, name: str, **settings: Any) -> str:
-    """A summary of ``NAME_tables`` of the ledger NAME; says so where nothing was measured yet."""
-    header, body = getattr(module, name)(rows(LEDGER.get(module.__name__.split(".")[1], module.__name__.split(".")[1])), **settings)
+    """A summary of an experiment's ``table.py``; says so where nothing was measured yet."""
+    folder = module.__name__.split(".")[1]
+    header, body = getattr(module, name)(rows(LEDGER.get(folder, folder)), **settings)
     return grid(header, body) if body else "Not measured yet."
 
 

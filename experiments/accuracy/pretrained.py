@@ -17,13 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from experiments import ledger
 import numpy as np
 import torch
 from PIL import Image
 from torch import nn
 
 import vergence
+from experiments import ledger
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import open_data

@@ -27,11 +27,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import numpy as np
 import torch
 
 import vergence
+from experiments import ledger
 from vergence.data.sources import open_data
 from vergence.evaluation import controls, features
 from vergence.evaluation.knn import knn_accuracy

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
-
 import vergence
+from experiments import ledger
 
 TINY = {"limit": 64, "epochs": 1, "batch_size": 32, "encoder": "small", "size": 8, "device": "cpu", "knn_every": 0}
 

@@ -11,11 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from experiments import ledger
 import torch
 from experiments.accuracy import run as two_cores
 from torch.nn import functional
 
+from experiments import ledger
 from vergence.data.arrays import from_array
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.evaluation import features

@@ -24,11 +24,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import ledger
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments import ledger
 from vergence.data.items import batches
 from vergence.data.sources import open_items
 from vergence.linear import alignment_thresholds, solutions

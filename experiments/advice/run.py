@@ -23,12 +23,12 @@ import itertools
 import math
 import time
 
-from experiments import ledger
 import torch
 from experiments.advice.small_networks import BATCH, train_autoencoder, train_vicreg, train_vje
 from torch import Tensor
 from torch.nn import functional as F
 
+from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems
 from vergence.data.sources import open_data

@@ -26,9 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.detection import blood_cells
-from experiments import ledger
 import numpy as np
+from experiments.detection import blood_cells
 from experiments.detection.blood_cells import ORDINARY, PLATELET, WHITE_CELL
 from experiments.detection.digits import trained
 from experiments.detection.run import WHOLE, Features, features, scored, sets
@@ -36,6 +35,7 @@ from scipy.stats import sem
 from sklearn.metrics import roc_auc_score
 
 import vergence
+from experiments import ledger
 from vergence.data.arrays import from_array
 from vergence.data.sources import open_data
 from vergence.detection import default_detector, p_values, reportable, select

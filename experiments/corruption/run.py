@@ -26,15 +26,15 @@ import itertools
 import time
 from typing import Any, NamedTuple
 
-from experiments.corruption import table as corruption_tables
-from experiments.corruption import image_corruptions
-from experiments import ledger
 import torch
 from experiments.accuracy import run as two_cores
+from experiments.corruption import image_corruptions
+from experiments.corruption import table as corruption_tables
 from experiments.detection.run import images, seeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments import ledger
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import ArrayItems, PairItems
 from vergence.data.pixels import to_unit

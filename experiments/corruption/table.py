@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 from scipy.stats import binomtest
+
+from experiments import ledger
 
 Row = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]

@@ -1,7 +1,7 @@
 """White cells and platelets among tiles of blood-cell photographs, by encoders that have seen neither.
 
     python -m experiments.detection.blood_cells --data-root DATA           # rows of results/blood_cells.jsonl, seeds 0, 1 and 2
-    python -m experiments.detection.blood_cells --data-root DATA --draw    # docs/figures/blood_cells.png: the 50 most unusual tiles
+    python -m experiments.detection.blood_cells --data-root DATA --draw    # docs/figures/blood_cells.png: 50 unusual tiles
 
 Photographs (640 x 480) are cut into tiles of 64 pixels, which are averaged down to 32. The file's own split keeps photographs
 apart: tiles of one part that touch no box of a white cell or a platelet train the encoder and calibrate its detector; all tiles
@@ -19,15 +19,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import numpy as np
 import torch
+from experiments.accuracy.pretrained import PEERS, SIZE, blood_cells, network
 from experiments.one_class.run import of_pixels, of_run
 from PIL import Image
-from experiments.accuracy.pretrained import PEERS, SIZE, blood_cells, network
 from sklearn.metrics import roc_auc_score
 
 import vergence
+from experiments import ledger
 from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
 from vergence.data.sources import open_data

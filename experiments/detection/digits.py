@@ -13,9 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
-
 import vergence
+from experiments import ledger
 from vergence.runs.demo import SETTINGS, write_pairs
 
 

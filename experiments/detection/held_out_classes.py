@@ -14,12 +14,12 @@ import argparse
 import time
 from typing import Any
 
-from experiments.detection import peers as detection_peers
-from experiments import ledger
 import numpy as np
+from experiments.detection import peers as detection_peers
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.metrics import roc_auc_score
 
+from experiments import ledger
 from vergence.detection import GaussianDetector, MixtureDetector, NeighborDetector, default_detector
 
 SETS = {"iris": load_iris, "wine": load_wine, "breast_cancer": load_breast_cancer, "digits": load_digits}

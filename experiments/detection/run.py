@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.detection import peers as detection_peers
-from experiments import ledger
 import numpy as np
 import torch
 from experiments.accuracy.pretrained import PEERS, SIZE, network
+from experiments.detection import peers as detection_peers
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional as F
 
 import vergence
+from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.items import Items
 from vergence.data.pixels import center_crop, fit

@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import numpy as np
 import torch
 from PIL import Image
@@ -32,6 +31,7 @@ from torchvision.datasets import CIFAR10, MNIST, FashionMNIST
 from torchvision.transforms.v2.functional import gaussian_blur
 
 import vergence
+from experiments import ledger
 from vergence.data.items import ArrayItems
 from vergence.detection import pixel_statistics
 

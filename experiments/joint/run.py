@@ -8,8 +8,8 @@ a Gaussian and scikit-learn's mixture of ten full Gaussians, both fitted after t
 images, and views of other held-out images, which no density can improve on.
 
     python -m experiments.joint.run --data-root DATA              # adds rows to results/joint.jsonl; 40 minutes on two cores
-    python -m experiments.joint.run --data-root DATA --only "gmje, K = 1" "gmje, K = 3" "gmje, K = 10" "gmje, K = 30"  # 25 minutes
-    python -m experiments.joint.run --data-root DATA --data cifar10 --encoder resnet18 --size 32 --limit 50000 --epochs 200  # on a GPU
+    python -m experiments.joint.run --data-root DATA --only "gmje, K = 1" "gmje, K = 3" "gmje, K = 10" "gmje, K = 30"
+    python -m experiments.joint.run --data-root DATA --data cifar10 --encoder resnet18 --size 32 --limit 50000 --epochs 200
     python -m experiments.tables                              # the tables of docs/joint_embeddings.md
 """
 
@@ -20,13 +20,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import torch
 from experiments.joint.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 import vergence
+from experiments import ledger
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.densities.gaussian import JointGaussian

@@ -33,12 +33,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import torch
 from experiments.accuracy import run as two_cores
 from experiments.detection.run import auroc, foreign, images, seeded
 
 import vergence
+from experiments import ledger
 from vergence import methods as image_methods
 from vergence import objectives
 from vergence.data.config import DataConfig

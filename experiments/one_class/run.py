@@ -5,7 +5,7 @@ images of one class, test images of that class are typical and all others anomal
 CIFAR-10's classes is of a ResNet-18 trained for 800 epochs on the 5,000 images of a class, at beta = 1 and nu = 0.5.
 
     python -m experiments.one_class.run --data-root DATA                                           # two CPU cores
-    python -m experiments.one_class.run --data-root DATA --encoders vje --limit 1000 --classes 1 6 --beta 0.75 1 1.5 --nu 0.25 0.5 3
+    python -m experiments.one_class.run --data-root DATA --encoders vje --limit 1000 --beta 0.75 1 1.5 --nu 0.25 0.5 3
     python -m experiments.one_class.run --data-root DATA --scratch FOLDER --whole --device cuda    # the paper's training
 
 By default a small network and 2,000 training images of each class (a fifth of them calibrates the run's detector), 2,000 test
@@ -29,12 +29,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import numpy as np
 import torch
-from experiments.one_class.deep_svdd import DeepSvdd
-from experiments.detection.run import images, pixel_levels, seeded
 from experiments.accuracy.pretrained import PEERS, SIZE, network
+from experiments.detection.run import images, pixel_levels, seeded
+from experiments.one_class.deep_svdd import DeepSvdd
 from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -43,6 +42,7 @@ from sklearn.svm import OneClassSVM
 from torch import Tensor
 
 import vergence
+from experiments import ledger
 from vergence.cli.options import parse_settings
 from vergence.data.config import DataConfig
 from vergence.data.items import Items

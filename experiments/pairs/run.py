@@ -23,7 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import ledger
 import numpy as np
 import torch
 from experiments.joint.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
@@ -32,6 +31,7 @@ from scipy.stats import kstest
 from sklearn.decomposition import PCA
 from sklearn.neural_network import MLPRegressor
 
+from experiments import ledger
 from vergence import mixtures
 from vergence.data.sources import open_items
 from vergence.densities.covariance import Diagonal

@@ -79,7 +79,7 @@ def trap_table(what: str) -> str:
 
 
 def protocol_rows(data: str, components: bool = False) -> dict[str, list[dict]]:
-    """Returns the rows of ``experiments/joint/run.py`` on a set with the small encoder: of all objectives, or of ``gmje`` by K."""
+    """Returns the rows of ledger ``joint`` on a set with the small encoder: of all objectives, or of ``gmje`` by K."""
     groups = newest("joint", data=data, encoder="small")
     return {setting: group for setting, group in groups.items() if setting.startswith("gmje, K = ") == components}
 

@@ -34,12 +34,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import torch
 from experiments.accuracy import run as two_cores
 from scipy import stats
 from torch import Tensor
 
+from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.items import Items
 from vergence.data.sources import open_data

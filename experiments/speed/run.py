@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 import tyro
+from experiments.ledger import environment
 from tyro.conf import Positional
 
 from vergence import objectives
@@ -41,9 +41,6 @@ from vergence.utils.devices import describe_device
 from vergence.utils.files import require_parent
 from vergence.utils.names import quoted
 from vergence.utils.terminal import bar, table
-
-
-from experiments.ledger import environment
 
 ROUND_SECONDS = float(os.environ.get("BENCH_ROUND_SECONDS", 6))  # length of one round of the bare step, about
 FITTED = 3_000  # images that a closed form is fitted to, more than its directions

@@ -39,7 +39,7 @@ def speed_table() -> str:
 
 
 def peer_rows() -> list[dict]:
-    """The last row of ``experiments/speed/peers.py`` for each setting and peer; one measured on an idle machine where there is one."""
+    """The last row of ledger ``peers`` for each setting and peer; one measured on an idle machine where there is one."""
     found = sorted((row for row in rows("peers") if row["method"]), key=lambda row: not row["note"].startswith(BUSY))
     same = ("method", "encoder", "precision", "epochs", "batch_size", "device", "peer")  # more images replace fewer
     return list({tuple(row[key] for key in same): row for row in found}.values())

@@ -14,27 +14,24 @@ of the uncertainties were chosen so. Runs that are in ``--runs`` already are use
 import argparse
 import dataclasses
 import itertools
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from experiments import ledger
 import torch
+from experiments.uncertainty.controls import compressed_size
+from experiments.uncertainty.protocol import apart as auroc
+from experiments.uncertainty.protocol import protocol
 from torch import Tensor
 
 import vergence
+from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems, Items
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data, open_data
 from vergence.runs import uncertainty as measured
-
-
-from experiments.uncertainty.controls import compressed_size
-from experiments.uncertainty.protocol import apart as auroc
-from experiments.uncertainty.protocol import protocol
 
 LIMIT, FOREIGNERS = 10_000, 250  # images to learn from, and of each foreign set
 SMALL = {"recipe": "jepa_small", "size": 16, "epochs": 8, "batch_size": 128, "knn_every": 0}

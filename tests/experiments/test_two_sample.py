@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from experiments.samples.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
+from experiments.joint.two_sample import maximum_mean_discrepancy, overlap, sliced_wasserstein
 from scipy.stats import wasserstein_distance
 
 

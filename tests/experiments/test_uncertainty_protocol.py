@@ -1,21 +1,16 @@
 """The protocol of uncertainties: references in loops, what controls find, degradations, and one whole run."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from experiments.uncertainty import degradations
+from experiments.uncertainty.controls import compressed_size, loss_head, probe_entropy, rank_correlation
+from experiments.uncertainty.protocol import protocol
 from tests.reference import uncertainty as reference
 
 import vergence
 from vergence.data.sources import open_data
 from vergence.evaluation.uncertainty import neighbor_is_right, ranking
-
-sys.path.append(str(Path(__file__).parents[2] / "experiments" / "uncertainty"))
-import degradations
-from controls import compressed_size, loss_head, probe_entropy, rank_correlation
-from protocol import protocol
 
 pytestmark = pytest.mark.slow
 

@@ -13,14 +13,14 @@ __version__ = "0.1.0.dev0"
 def checkout() -> tuple[str | None, bool | None]:
     """Returns the commit of the checkout that holds this file, and whether tracked files differ from it.
 
-    The benchmarks' result files do not count as differences, for a benchmark appends to them while it runs. Git is asked once a
+    The ledger does not count as a difference, for an experiment appends to it while it runs. Git is asked once a
     process: called early, the answer describes the code that was loaded, whatever happens to the checkout later. (None, None)
     where the library does not run from a checkout of its own.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None, None
     commit = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude)benchmarks/results")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude,glob)experiments/**/*.jsonl")
     return commit, bool(changed)
 
 

@@ -2,13 +2,13 @@
 
 import argparse
 
-import ledger
-import methods_tables
 import pytest
 import torch
+from experiments.methods import run as benchmark
+from experiments.methods import table as methods_tables
 
-import methods as benchmark
 import vergence
+from experiments import ledger
 from vergence import methods
 from vergence.data.sources import open_data
 from vergence.evaluation import controls
@@ -50,7 +50,7 @@ def test_the_published_rate_is_scaled_to_the_batch():
 def test_a_search_serves_every_seed_of_its_commit(tmp_path):
     """Nothing is trained: there is no folder to train in."""
     key = {"method": "byol", "setting": "searched", "set": {}}
-    a = options(out=tmp_path / "rows.jsonl")
+    a = options(out=ledger.Out(tmp_path / "rows.jsonl", "methods"))
     search = {"0.0005": 0.2, "0.002": 0.31, "0.008": 0.3}
     ledger.add(a.out, ledger.row({**key, "search": {**search, "0.008": 0.9}}, seed=0) | {"commit": "0123456789ab"})
     ledger.add(a.out, ledger.row({**key, "search": search}, seed=0))
@@ -60,7 +60,7 @@ def test_a_search_serves_every_seed_of_its_commit(tmp_path):
 
 def test_an_earlier_search_is_that_of_the_last_row_of_the_same_settings_and_names_its_commit(tmp_path):
     key = {"method": "byol", "setting": "searched", "rates": [5e-4, 2e-3]}
-    a = options(out=tmp_path / "rows.jsonl")
+    a = options(out=ledger.Out(tmp_path / "rows.jsonl", "methods"))
     with pytest.raises(SystemExit, match="found none; leave out --earlier-search"):
         benchmark.earlier(a, key)
     for search, changes in (({"0.0005": 0.4, "0.002": 0.3}, {}), ({"0.0005": 0.2, "0.002": 0.3}, {"rates": [5e-4]})):
@@ -73,7 +73,7 @@ def test_an_earlier_search_is_that_of_the_last_row_of_the_same_settings_and_name
 
 def test_an_earlier_search_may_be_that_of_another_budget(tmp_path):
     key = {"method": "byol", "setting": "searched", "budget_seconds": 1800.0}
-    a = options(out=tmp_path / "rows.jsonl", search_seconds=300.0)
+    a = options(out=ledger.Out(tmp_path / "rows.jsonl", "methods"), search_seconds=300.0)
     for seconds, search in ((300.0, {"0.002": 0.4, "0.008": 0.3}), (60.0, {"0.002": 0.2, "0.008": 0.3})):
         ledger.add(a.out, ledger.row({**key, "budget_seconds": seconds, "search": search}, seed=0))
     assert benchmark.earlier(a, key)["lr"] == 2e-3

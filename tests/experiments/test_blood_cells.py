@@ -2,11 +2,11 @@
 
 import csv
 
-import blood_cells
-import detection_tables
 import numpy as np
 import pytest
-from blood_cells import ORDINARY, PLATELET, WHITE_CELL
+from experiments.detection import blood_cells
+from experiments.detection import table as detection_tables
+from experiments.detection.blood_cells import ORDINARY, PLATELET, WHITE_CELL
 from PIL import Image
 
 

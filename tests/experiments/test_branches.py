@@ -1,8 +1,6 @@
 """The branches experiment: its truths are densities, its shares see what they should see."""
 
-import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +9,12 @@ import torch
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "branches.py"
-
 
 @pytest.fixture(scope="module")
 def branches():
-    spec = importlib.util.spec_from_file_location("branches", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    from experiments.pairs import run
+
+    return run
 
 
 class Truth:

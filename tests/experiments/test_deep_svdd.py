@@ -1,8 +1,8 @@
 """The control Deep SVDD: its loss's gradient by hand and by finite differences, its center, and what it detects."""
 
-import deep_svdd as ds
 import pytest
 import torch
+from experiments.one_class import deep_svdd as ds
 from sklearn.metrics import roc_auc_score
 from torch import nn
 

@@ -7,15 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-import peers
 import pytest
 import torch
+from experiments.speed import peers
 from scipy import stats
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vergence.encoders import networks
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PROGRAMS = Path(__file__).parents[2] / "experiments" / "speed" / "programs"
 PROGRAM = '''"""A program.
 
 With two paragraphs.
@@ -50,7 +50,7 @@ def test_imports_leave_the_shared_network_out(program):
 
 @pytest.mark.parametrize("library", [library for library in peers.LIBRARIES.values() if library.program])
 def test_every_program_has_both_methods_and_the_shared_network(library):
-    file = BENCHMARKS / "programs" / library.program
+    file = PROGRAMS / library.program
     whole = sum(bool(line.strip()) for line in file.read_text().splitlines())
     assert "network" in file.read_text() and peers.imports(file).count("import") >= 3
     assert all(0 < peers.lines(file, method) < whole for method in peers.METHODS)
@@ -109,9 +109,9 @@ def clock(tmp_path, monkeypatch):
     """A module ``network`` and a clock for two epochs of two steps."""
     torch.save(torch.nn.Linear(2, 1), tmp_path / "network.pt")
     monkeypatch.setenv("NETWORK", str(tmp_path / "network.pt"))
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "programs"))
+    monkeypatch.syspath_prepend(str(PROGRAMS))
     monkeypatch.delitem(sys.modules, "network", raising=False)
-    spec = importlib.util.spec_from_file_location("measure", BENCHMARKS / "programs" / "measure.py")
+    spec = importlib.util.spec_from_file_location("measure", PROGRAMS / "measure.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module.Clock(2, tmp_path, False)

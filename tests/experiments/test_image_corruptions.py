@@ -3,10 +3,10 @@
 import colorsys
 import io
 
-import image_corruptions as ic
 import numpy as np
 import pytest
 import torch
+from experiments.corruption import image_corruptions as ic
 from PIL import Image
 from scipy.ndimage import gaussian_filter, map_coordinates
 

@@ -3,11 +3,11 @@
 import argparse
 import json
 
-import corruption
-import corruption_tables as ct
-import image_corruptions
 import pytest
 import torch
+from experiments.corruption import image_corruptions
+from experiments.corruption import run as corruption
+from experiments.corruption import table as ct
 from tests.conftest import torchvision_root
 from torch.nn import functional as F
 
@@ -426,7 +426,7 @@ def test_heat_maps_show_every_paradigm_and_setting():
 
 def test_drawing_writes_the_figures_of_the_ledger(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("ledger.rows", lambda name: [row()] if name == "corruption" else [])
+    monkeypatch.setattr("experiments.ledger.rows", lambda name: [row()] if name == "corruption" else [])
     ct.draw(tmp_path)
     assert (tmp_path / "corruption_cifar10.png").stat().st_size > 5_000
     assert capsys.readouterr().out == "wrote corruption_cifar10.png\n"

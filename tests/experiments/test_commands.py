@@ -1,0 +1,78 @@
+"""Every command of the experiments' pages runs as it is written there, shortened by ``--tiny``."""
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.conftest import DATA_ROOT
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = {
+    command
+    for page in (ROOT / "experiments").glob("*/README.md")
+    for command in re.findall(r"`(python -m [^`]+)`", page.read_text())
+}
+NEEDS = {"methods.run": "lightly", "joint.run": "lightly", "corruption.run run": "lightly", "speed.peers": "lightly"}
+NEEDS |= {"pretrained": "efficientnet_lite_pytorch", "pyod": "pyod", "held_out_classes": "pyod", "pytorch-ood": "pytorch_ood"}
+NEEDS |= {" draw": "matplotlib", "--draw": "matplotlib", "alignment": "matplotlib", "figure": "matplotlib"}
+BENCH = {"--encoder": "small", "--rounds": "1", "--batch-size": "8", "--dim": "4", "--size": "8", "--device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder laid out for torchvision: the given one, or what its own script prepares; skips where there is neither."""
+    if (DATA_ROOT / "FashionMNIST" / "raw").is_dir():
+        return DATA_ROOT
+    if not (DATA_ROOT / "prepare.py").exists():
+        pytest.skip(f"no data sets in {DATA_ROOT.name}: set VERGENCE_DATA to a folder laid out for torchvision")
+    root = tmp_path_factory.mktemp("torchvision")
+    subprocess.run([sys.executable, DATA_ROOT / "prepare.py", root], check=True, capture_output=True)
+    shutil.copy(DATA_ROOT / "bccd" / "boxes.csv", root / "bccd")
+    return root
+
+
+def shortened(command, data, scratch):
+    """Returns the words of a command with a tiny limit, for folders of this machine."""
+    _, _, module, *words = shlex.split(command.replace("DATA", str(data)).replace("FOLDER", str(scratch)))
+    rows = str(scratch / "rows.jsonl")
+    if module != "experiments.speed.run":
+        return [
+            module,
+            *words,
+            *(["--runs", str(scratch / "runs")] if module.endswith(".train") else []),
+            "--tiny",
+            "--out",
+            rows,
+        ]
+    named = dict(zip(words[1::2], words[2::2], strict=True)) | BENCH | {"--out": rows}
+    named |= {"--objective": "gje"} if named.get("--objective") == "all" else {}
+    return [module, words[0], *(word for pair in named.items() for word in pair)]
+
+
+def test_every_page_has_the_commands_of_its_scripts():
+    scripts = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for file in (ROOT / "experiments").glob("*/*.py")
+        if "__main__" in file.read_text()
+    }
+    assert {command.split()[2] for command in COMMANDS} == scripts - {"experiments.joint.decoder"}  # draws samples of a run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_command_runs(command, data, tmp_path):
+    missing = [package for part, package in NEEDS.items() if part in command and importlib.util.find_spec(package) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} is not installed")
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "BENCH_ROUND_SECONDS": "0.01"}
+    words = [sys.executable, "-m", *shortened(command, data, tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "draw" in command or "figure" in command or (tmp_path / "rows.jsonl").read_text(), "no row written"

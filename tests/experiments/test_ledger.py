@@ -1,0 +1,174 @@
+"""The ledger: every row says where it comes from, rows are only added, and experiments import public names."""
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from experiments import ledger
+from vergence.utils import version
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "experiments").glob("*/results.jsonl"))
+SCRIPTS = sorted(path for path in (ROOT / "experiments").rglob("*.py") if "programs" not in path.parts)
+JOINT = ROOT / "experiments" / "joint" / "results.jsonl"
+LEDGERS = sorted({row["ledger"] for file in FILES for row in ledger.read(file)})
+
+
+@pytest.mark.parametrize("name", LEDGERS)
+def test_every_dated_row_says_where_it_comes_from(name):
+    """Rows without a date were written before rows had one, and come first."""
+    rows = ledger.rows(name)
+    dated = [row for row in rows if "date" in row]
+    for row in dated:
+        assert [field for field in ledger.ORIGIN if field not in row] == []
+        assert datetime.fromisoformat(row["date"]).tzinfo is not None
+        assert row["versions"].startswith("python ") and "torch" in row["versions"]
+        assert "tiny" not in row["command"].split(), "a tiny run measures nothing"
+
+
+def test_notes_name_rows_that_exist():
+    for note in ledger.read(ROOT / "experiments" / "notes.jsonl"):
+        assert note["note"].endswith(".")
+        assert all(1 <= first <= last <= len(ledger.rows(note["ledger"])) for first, last in note["lines"])
+
+
+def test_the_ledger_stays_small():
+    files = [*FILES, *(ROOT / "experiments").glob("*.jsonl")]
+    assert sum(file.stat().st_size for file in files) <= 1_500_000
+
+
+def exported(module):
+    """Returns the public names of a module of the library: its ``__all__``, or None where it states none."""
+    path = ROOT / "src" / Path(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(path.read_text()).body if path.exists() else ():
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__" and isinstance(node.value, ast.List):
+            return {ast.literal_eval(name) for name in node.value.elts if not isinstance(name, ast.Starred)}
+    return None
+
+
+def test_every_experiment_imports_what_exists():
+    """A module of the library, or a name that is its own; private names stay inside of the library."""
+    for path in SCRIPTS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vergence"):
+                assert not [name.name for name in node.names if name.name.startswith("_")], path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_script_can_be_imported(path):
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    done = subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 or "No module named" in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_tables_agree_with_the_ledger():
+    done = subprocess.run([sys.executable, "-m", "experiments.tables", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_new_row_has_all_fields(tmp_path, capsys):
+    row = ledger.row({"value": 1.5}, seed=3, peers=("scipy", "no-such-package"))
+    out = ledger.Out(tmp_path / "rows.jsonl", "mine")
+    ledger.add(out, row)
+    (stored,) = ledger.rows(out)
+    assert {name: stored[name] for name in row} == row and stored["ledger"] == "mine"
+    assert {*ledger.ORIGIN, "value", "seed"} == set(row)
+    assert [part.split()[0] for part in row["versions"].split(", ")] == ["python", "torch", "scikit-learn", "numpy", "scipy"]
+    assert row["device"].startswith("cpu, ") and row["threads"] >= 1
+    assert json.loads(capsys.readouterr().out) == {"value": 1.5, "seed": 3}
+
+
+def test_origins_are_stored_once_and_values_have_five_digits(tmp_path):
+    out = ledger.Out(tmp_path / "rows.jsonl", "mine")
+    for value in (1 / 3, 2 / 3):
+        ledger.add(out, ledger.row({"value": value, "name": "x"}, seed=0))
+    assert [row["value"] for row in ledger.rows(out)] == [0.33333, 0.66667]
+    assert len(out.provenance.read_text().splitlines()) == 2, "one row of versions and one of the process"
+
+
+def test_a_stopped_experiment_continues(tmp_path):
+    file = ledger.Out(tmp_path / "rows.jsonl", "mine")
+    assert not ledger.holds(file, setting="a") and not ledger.holds(None, setting="a")
+    ledger.add(file, ledger.row({"setting": "a", "sizes": (1, 2)}, seed=0))
+    assert ledger.holds(file, setting="a", sizes=(1, 2))
+    assert not ledger.holds(file, setting="b")
+    ledger.add(file, ledger.row({"setting": "b"}, seed=0) | {"commit": "0123456789ab"})
+    assert not ledger.holds(file, setting="b"), "a row of another commit is measured again"
+
+
+def test_a_tiny_run_does_not_write_into_the_ledger(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["x.py", "--tiny"])
+    assert ledger.parse(argparse.ArgumentParser(), "joint").out is None
+    monkeypatch.setattr(sys, "argv", ["x.py"])
+    assert ledger.parse(argparse.ArgumentParser(), "joint").out == ledger.Out(
+        JOINT, "joint"
+    )
+    monkeypatch.setattr(sys, "argv", ["x.py", "--tiny", "--out", str(JOINT)])
+    with pytest.raises(SystemExit):
+        ledger.parse(argparse.ArgumentParser(), "joint")
+    assert "measure nothing" in capsys.readouterr().err
+
+
+def test_a_data_root_that_is_no_folder_is_refused_before_the_work(monkeypatch, tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data-root", default="data")
+    monkeypatch.setattr(sys, "argv", ["x.py", "--data-root", str(tmp_path / "none")])
+    with pytest.raises(SystemExit) as stopped:
+        ledger.parse(parser)
+    assert stopped.value.code == 2 and "expected --data-root to be a folder" in capsys.readouterr().err
+
+
+def test_command_lines_name_no_folder_of_this_machine():
+    given = ["/a/experiments/joint/run.py", "--data-root=/data", "--only", "gmje, K = 3", "--runs", "/tmp/runs"]
+    assert ledger.command_line(given) == "python -m experiments.joint.run --data-root DATA --only 'gmje, K = 3'"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with one source file that stands for the library's, and a ledger."""
+    source, results = tmp_path / "src" / "version.py", tmp_path / "experiments" / "joint"
+    source.parent.mkdir()
+    results.mkdir(parents=True)
+    source.write_text("x = 1\n")
+    (results / "results.jsonl").write_text("")
+
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    monkeypatch.setattr(version, "__file__", str(source))
+    version.checkout.cache_clear()
+    yield tmp_path
+    version.checkout.cache_clear()
+
+
+def test_results_do_not_make_a_checkout_dirty(checkout):
+    (checkout / "experiments" / "joint" / "results.jsonl").write_text("{}\n")
+    commit, dirty = version.checkout()
+    assert len(commit) == 12 and dirty is False and version.commit() == commit
+
+
+def test_changed_code_makes_a_checkout_dirty(checkout):
+    (checkout / "src" / "version.py").write_text("x = 2\n")
+    commit, dirty = version.checkout()
+    assert dirty is True and version.commit() == f"{commit}+"
+
+
+def test_a_wheel_inside_another_checkout_names_no_commit(checkout, monkeypatch):
+    """A library that is installed in a user's project must not take the project's commit for its own."""
+    installed = checkout / "src" / "site-packages" / "version.py"
+    installed.parent.mkdir()
+    installed.write_text("x = 1\n")
+    monkeypatch.setattr(version, "__file__", str(installed))
+    assert version.checkout() == (None, None) and version.commit() is None
