@@ -108,9 +108,7 @@ def test_a_tiny_run_does_not_write_into_the_ledger(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["x.py", "--tiny"])
     assert ledger.parse(argparse.ArgumentParser(), "joint").out is None
     monkeypatch.setattr(sys, "argv", ["x.py"])
-    assert ledger.parse(argparse.ArgumentParser(), "joint").out == ledger.Out(
-        JOINT, "joint"
-    )
+    assert ledger.parse(argparse.ArgumentParser(), "joint").out == ledger.Out(JOINT, "joint")
     monkeypatch.setattr(sys, "argv", ["x.py", "--tiny", "--out", str(JOINT)])
     with pytest.raises(SystemExit):
         ledger.parse(argparse.ArgumentParser(), "joint")
