@@ -86,6 +86,21 @@ def test_blocks_reach_every_patch_and_are_placed_uniformly():
     assert found.min() > 0 and z.abs().max() < 4.5
 
 
+@pytest.mark.parametrize(("side", "ratio"), [(8, 1.5), (14, 7 / 6), (16, 1.1)])
+def test_contexts_are_larger_than_the_released_codes_by_what_the_docstring_says(side, ratio, batches=40):
+    lengths = torch.tensor(
+        [
+            (
+                masks.block_masks(64, (side, side), generator(seed), least=10)[0].shape[1],
+                len(reference.released_blocks(64, (side, side), generator(seed))[0]),
+            )
+            for seed in range(batches)
+        ]
+    ).double()
+    mean = lengths.mean(0)
+    assert (mean[0] / mean[1]).item() == pytest.approx(ratio, abs=0.08)
+
+
 def test_block_sizes_follow_share_and_aspect():
     g, areas, aspects = generator(), [], []
     for _ in range(300):

@@ -145,3 +145,31 @@ def block_prediction_error(student, teacher, predictor, x, context, targets):
                 for u, v in zip(row, layer_normalized(everything[index]), strict=True):
                     total, count = total + smooth(u, v), count + 1
     return total / count
+
+
+def released_blocks(n, grid, generator, targets=4, scale=(0.15, 0.2), aspect=(0.75, 1.5), context=(0.85, 1.0), least=10):
+    """Returns the patches of each image's context, as I-JEPA's released code samples them (src/masks/multiblock.py), as a list.
+
+    One number decides share and aspect of a block; a block has at most one row and one column less than the grid and never
+    reaches the last ones; after 20 places a context may overlap with one more target block.
+    """
+
+    def size(scale, aspect):
+        share = torch.rand(1, generator=generator).item()
+        area = int(grid[0] * grid[1] * (scale[0] + share * (scale[1] - scale[0])))
+        ratio = aspect[0] + share * (aspect[1] - aspect[0])
+        return min(round(math.sqrt(area * ratio)), grid[0] - 1), min(round(math.sqrt(area / ratio)), grid[1] - 1)
+
+    def block(height, width):
+        top, left = (int(torch.randint(0, g - s, (1,), generator=generator)) for g, s in zip(grid, (height, width), strict=True))
+        return {r * grid[1] + c for r in range(top, top + height) for c in range(left, left + width)}
+
+    small, large, contexts = size(scale, aspect), size(context, (1.0, 1.0)), []
+    for _ in range(n):
+        hidden, places, allowed = [block(*small) for _ in range(targets)], 0, targets
+        while len(kept := block(*large) - set().union(*hidden[:allowed])) <= least:
+            places += 1
+            allowed = max(targets - places // 20, 0)
+        contexts.append(sorted(kept))
+    shortest = min(map(len, contexts))
+    return [patches[:shortest] for patches in contexts]

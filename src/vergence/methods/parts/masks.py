@@ -111,14 +111,15 @@ def block_masks(
     context: tuple[float, float] = (0.85, 1.0),
     least: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the patches of a context (n, K) and of target blocks (n, M, T), as I-JEPA samples them.
+    """Returns the patches of a context (n, K) and of target blocks (n, M, T), sampled as I-JEPA's paper says.
 
     Of a batch, all targets have one size and all context blocks another, at places of each image's own. A context is its block
-    without the targets. K is the least number of the batch, and longer contexts lose their last patches, as in the released
-    code. Differences from it: blocks reach the last row and column of the grid as often as the first (there they never do, which
-    leaves out an eighth of each side of a grid of 8), share and aspect of a block are independent, an image whose context is
-    too small gets new blocks (there a context overlaps with targets after 20 places), and the batch blocks of other sizes where
-    100 do not suffice.
+    without the targets. K is the least number of the batch; longer contexts lose their last patches, as in the released code.
+
+    Contexts are larger than those of the released code: by about one half on a grid of 8, a sixth on 14 and a tenth on 16.
+    There a block has at most one row and one column less than the grid, never reaches the last ones, and one number decides its
+    share and its aspect; a context that stays too small overlaps with targets, where here the image gets new blocks, and after
+    100 of them the batch gets blocks of another size.
 
     Args:
         n: Number of images.
