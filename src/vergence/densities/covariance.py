@@ -14,7 +14,7 @@ from torch.distributions.utils import _standard_normal
 
 from vergence.utils import linalg
 
-__all__ = ["Covariance", "Dense", "Diagonal", "LowRank", "PairedLowRank", "index_components", "rotated"]
+__all__ = ["Covariance", "Dense", "Diagonal", "LowRank", "PairedLowRank", "rotated"]
 
 
 class Covariance(abc.ABC):

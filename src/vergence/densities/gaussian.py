@@ -24,7 +24,7 @@ from vergence.densities.covariance import Covariance, Dense, index_components
 from vergence.utils.checks import require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["LOG_2PI", "GaussianMixture", "JointGaussian", "kl_standard_normal", "log_det"]
+__all__ = ["GaussianMixture", "JointGaussian", "kl_standard_normal", "log_det"]
 
 LOG_2PI = math.log(2 * math.pi)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
 
-__all__ = ["initial_outputs", "mixture", "n_outputs", "split"]
+__all__ = ["initial_outputs", "mixture", "n_outputs", "split_outputs"]
 
 
 def n_outputs(K: int, D: int) -> int:
@@ -25,11 +25,11 @@ def n_outputs(K: int, D: int) -> int:
     return K * (1 + 2 * D)
 
 
-def split(out: Tensor, K: int) -> tuple[Tensor, Tensor, Tensor]:
+def split_outputs(out: Tensor, K: int) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a (..., K), m (..., K, D) and r (..., K, D) of outputs (..., K (1 + 2 D)).
 
     Example:
-        >>> [part.tolist() for part in split(torch.arange(6.0), 2)]
+        >>> [part.tolist() for part in split_outputs(torch.arange(6.0), 2)]
         [[0.0, 1.0], [[2.0], [3.0]], [[4.0], [5.0]]]
     """
     D = (out.shape[-1] // K - 1) // 2

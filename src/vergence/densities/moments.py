@@ -35,11 +35,9 @@ __all__ = [
     "ViewSums",
     "batch_moments",
     "leading",
-    "oas",
     "origin_of",
     "principal",
     "principal_directions",
-    "shrunk",
     "standardized_moments",
 ]
 

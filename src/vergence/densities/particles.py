@@ -24,21 +24,7 @@ from vergence.densities import resampling
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
 
-__all__ = [
-    "MODES",
-    "RESAMPLING",
-    "Bank",
-    "KernelMixture",
-    "Rule",
-    "log_kernel",
-    "newest",
-    "pooled",
-    "resampled",
-    "responsibilities",
-    "reweighted",
-    "step",
-    "without_lightest",
-]
+__all__ = ["MODES", "RESAMPLING", "Bank", "KernelMixture", "Rule", "log_kernel", "responsibilities", "step"]
 
 MODES = ("smc", "fifo")
 RESAMPLING = {"systematic": resampling.systematic, "stratified": resampling.stratified}

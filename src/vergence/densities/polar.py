@@ -13,7 +13,7 @@ from torch.distributions import Distribution, constraints
 
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["EPS", "PolarStudentT", "directional_nll", "log_constant", "radial_nll"]
+__all__ = ["EPS", "directional_nll", "log_constant", "radial_nll"]
 
 EPS = 1e-6  # lower bound of norms and of variances (VJE, algorithm 1)
 

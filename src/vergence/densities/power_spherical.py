@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["PowerSpherical", "SphereUniform", "digamma_gap", "direction", "lgamma_gap", "log_area"]
+__all__ = ["PowerSpherical", "SphereUniform", "direction"]
 
 TINY = 1e-30  # least size of a vector that has a direction
 LARGE = 16.0  # from here on the next term of Stirling's series is below 1e-11

@@ -8,7 +8,7 @@ Shapes: M particles with weights (M,), n samples.
 import torch
 from torch import Tensor
 
-__all__ = ["effective_sample_size", "stratified", "systematic"]
+__all__ = ["effective_sample_size", "systematic"]
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from vergence.methods.parts.views import Draws, MultiView
 from vergence.utils.checks import require_at_least, require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["DenoisingAutoencoder", "reconstruction"]
+__all__ = ["DenoisingAutoencoder"]
 
 HIDDEN = 512  # width of the decoder of vectors
 WHOLE = {"crop": (1.0, 1.0), "flip": 0.0, "jitter_p": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}

@@ -28,7 +28,7 @@ from vergence.objectives.parts.teachers import follow, frozen_copy, linear
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["IJepa", "token_error"]
+__all__ = ["IJepa"]
 
 TRIED = 256  # images whose blocks are sampled once before the training: blocks that leave no context are refused there
 

@@ -24,7 +24,7 @@ from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, requir
 from vergence.methods.parts.views import MultiView, OneView
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["MaskedAutoencoder", "masked_error", "normalized"]
+__all__ = ["MaskedAutoencoder"]
 
 
 def normalized(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.utils.checks import require_choice, require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["PairedMethod", "Schedule", "Side", "momentum_at"]
+__all__ = ["PairedMethod", "Schedule", "Side"]
 
 Side = Literal["context", "target"]  # the first view or the second
 Schedule = Literal["constant", "cosine"]  # of a teacher's momentum

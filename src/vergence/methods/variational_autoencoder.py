@@ -27,7 +27,7 @@ from vergence.methods.parts.views import MultiView, OneView
 from vergence.utils.checks import require_at_least, require_count, require_positive
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["VariationalAutoencoder", "kl_to_prior", "negative_log_likelihood"]
+__all__ = ["VariationalAutoencoder"]
 
 
 def negative_log_likelihood(x: Tensor, mean: Tensor, deviation: float) -> Tensor:

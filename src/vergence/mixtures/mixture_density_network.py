@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
 from vergence.densities.gaussian import GaussianMixture
-from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split
+from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
 from vergence.utils.checks import is_count, require_at_least, require_choice, require_count, require_positive, require_within
 from vergence.utils.devices import as_device
@@ -90,13 +90,13 @@ def network(theta: Tensor, x: Tensor, layers: list[tuple[int, int]]) -> Tensor:
 
 def clamped(out: Tensor, K: int) -> Parameters:
     """Returns a, m and s of outputs (..., K (1 + 2 T)), with s clamped to its limits."""
-    a, m, s = split(out, K)
+    a, m, s = split_outputs(out, K)
     return a, m, s.clamp(*LOG_STD)
 
 
 def output_gradient(out: Tensor, t: Tensor, K: int) -> Tensor:
     """Returns dL / d outputs, of the shape of the outputs (..., K (1 + 2 T)); zero where s is clamped."""
-    a, m, s = split(out, K)
+    a, m, s = split_outputs(out, K)
     clamp = s.clamp(*LOG_STD)
     da, dm, ds = gradients(a, m, clamp, t)
     return torch.cat([da, dm.flatten(-2), (ds * (s == clamp)).flatten(-2)], -1)

@@ -38,7 +38,7 @@ from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts import diagnostics
 from vergence.utils.checks import require_choice
 
-__all__ = ["Contrastive", "log_responsibilities", "logits"]
+__all__ = ["Contrastive"]
 
 FLOOR = 1e-2  # least learned variance; CLIP bounds its learned temperature there
 

@@ -13,15 +13,7 @@ from torch.distributions import Distribution
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.utils.linalg import upcast_half
 
-__all__ = [
-    "ConditionalObjective",
-    "DensityObjective",
-    "LatentObjective",
-    "Objective",
-    "PredictiveObjective",
-    "require_batch",
-    "require_pairs",
-]
+__all__ = ["ConditionalObjective", "DensityObjective", "LatentObjective", "Objective", "PredictiveObjective"]
 
 LARGEST = 1e9  # of the embeddings in a loss
 PATIENCE = 50  # steps in a loop of one's own without what the objective needs, before a warning

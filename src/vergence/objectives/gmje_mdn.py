@@ -35,7 +35,7 @@ from vergence.objectives.parts import diagnostics, information
 from vergence.utils.checks import require_choice, require_count, require_positive
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["GMJEMDN", "anchored_entropy", "mixture", "split"]
+__all__ = ["GMJEMDN"]
 
 TERMS = {"kl": "kl", "nll": "marginal_nll", "entropy": "entropy", "none": ""}  # name of the term for each ``marginal``
 CEILING = 3.0  # upper bound of r
@@ -49,7 +49,7 @@ def split(out: Tensor, K: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
         >>> a.shape, m.shape, round(s[0, 0, 0].exp().item(), 3)
         (torch.Size([7, 2]), torch.Size([7, 2, 3]), 1.5)
     """
-    a, m, r = mixture_head.split(out, K)
+    a, m, r = mixture_head.split_outputs(out, K)
     return a, m, (floor + r.clamp(max=CEILING).exp()).log()
 
 

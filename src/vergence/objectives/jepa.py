@@ -33,7 +33,7 @@ from vergence.objectives.parts import diagnostics
 from vergence.utils.checks import require_count
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["JEPA", "squared_error"]
+__all__ = ["JEPA"]
 
 FLOOR = 1e-12  # least variance of a residual, for embeddings that a predictor hits exactly
 

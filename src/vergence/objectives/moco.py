@@ -28,7 +28,7 @@ from vergence.objectives.parts.information import require_several
 from vergence.utils.checks import require_count, require_positive
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["MoCo", "similarities"]
+__all__ = ["MoCo"]
 
 
 def similarities(q: Tensor, k: Tensor, temperature: float) -> Tensor:

@@ -30,7 +30,7 @@ from vergence.objectives.core import Objective, require_batch, require_pairs
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["VJE", "directional_nll", "equilibrium", "log_constant", "radial_nll"]
+__all__ = ["VJE"]
 
 
 def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]:

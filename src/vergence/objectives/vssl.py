@@ -46,7 +46,7 @@ from vergence.objectives.parts.teachers import follow, frozen_copy
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["VSSL", "cosine_distance", "cross_entropy", "kl_diagonal"]
+__all__ = ["VSSL"]
 
 Loss = Literal["cosine", "analytic"]
 Likelihood = Literal["expected", "sample"]

@@ -2,9 +2,7 @@
 
 from vergence.densities.em.fit import (
     Data,
-    Mixture,
     Outcome,
-    Structure,
     expectation,
     initialize,
     log_joint,
@@ -14,6 +12,7 @@ from vergence.densities.em.fit import (
     run,
     structure,
 )
+from vergence.densities.em.structures import Mixture, Structure
 
 __all__ = [
     "Data",

@@ -37,20 +37,7 @@ from vergence.densities.gaussian import LOG_2PI
 from vergence.utils.checks import require_at_least, require_choice, require_count
 from vergence.utils.devices import rank_and_size
 
-__all__ = [
-    "Data",
-    "Mixture",
-    "Outcome",
-    "Structure",
-    "expectation",
-    "initialize",
-    "log_joint",
-    "maximization",
-    "refine",
-    "require_settings",
-    "run",
-    "structure",
-]
+__all__ = ["structure"]
 
 TINY = 10 * torch.finfo(torch.float64).eps  # added to every N_k, as scikit-learn does; weights should therefore have mean 1
 SAMPLE = 256  # items that the deviation of all but 5 % is estimated from

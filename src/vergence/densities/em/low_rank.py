@@ -10,8 +10,6 @@ from torch import Tensor
 
 from vergence.densities.em.structures import Axes, Mixture, Structure, Sums, squares, unflat
 
-__all__ = ["LowRank"]
-
 
 @dataclass
 class _Factors(Axes):

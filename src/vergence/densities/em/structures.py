@@ -12,20 +12,7 @@ from torch import Tensor
 
 from vergence.utils import linalg
 
-__all__ = [
-    "Axes",
-    "Diagonal",
-    "Full",
-    "Mixture",
-    "Spherical",
-    "Structure",
-    "Sums",
-    "Tied",
-    "inverse_roots",
-    "squares",
-    "unflat",
-    "variance_floor",
-]
+__all__ = ["Mixture", "Structure", "inverse_roots"]
 
 CELLS = 1 << 19  # numbers in the largest array of a block
 ROUNDING = 1e-13  # share of a feature's variance over all items: a component's variance below it is rounding and is set to it

@@ -4,8 +4,6 @@ from torch import nn
 
 from vergence.encoders.networks import width
 
-__all__ = ["local_side", "require_crops"]
-
 
 def local_side(size: int) -> int:
     """Returns the side of small crops: 3/7 of the images' (the paper's 96 of 224 pixels), rounded to a multiple of 4.

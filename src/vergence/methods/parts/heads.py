@@ -5,8 +5,6 @@ import itertools
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["PrototypeHead"]
-
 
 class PrototypeHead(nn.Module):
     """DINO's head: (B, D) -> similarities (B, K) in [-1, 1] to K unit vectors.

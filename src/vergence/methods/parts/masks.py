@@ -7,8 +7,6 @@ from torch import Tensor
 
 from vergence.utils.checks import as_range, require_count, require_within
 
-__all__ = ["block_masks", "block_size", "patches", "random_masks", "require_blocks", "visible"]
-
 ROUNDS = 100  # samples of an image whose context is too small, for blocks of one size
 SIZES = 20  # sizes of the blocks that are tried for a batch
 

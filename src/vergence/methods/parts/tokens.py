@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from vergence.encoders.networks import require_whole_patches
 
-__all__ = ["TokenDecoder", "gathered", "pooled", "require_transformer", "seen", "sincos", "split"]
-
 EXAMPLE = "timm:vit_tiny_patch16_224,patch_size=4"
 
 

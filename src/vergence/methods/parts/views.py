@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vergence.data.views import Views
 
-__all__ = ["Draws", "MultiView", "OneView", "SeveralViews", "two_views"]
+__all__ = ["Draws", "MultiView"]
 
 Draws = tuple[dict[str, Tensor], ...]
 Numbers = Callable[[int, torch.Generator], dict[str, Tensor]]

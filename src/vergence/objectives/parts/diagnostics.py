@@ -11,8 +11,6 @@ from vergence.densities.moments import batch_moments
 from vergence.densities.particles import KernelMixture
 from vergence.objectives.parts.information import mutual_information
 
-__all__ = ["collapse", "effective_components", "mahalanobis", "mixture"]
-
 
 @torch.no_grad()
 def collapse(za: Tensor, zb: Tensor) -> dict[str, float]:

@@ -6,8 +6,6 @@ from torch import Tensor, nn
 from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["directions", "negative_cosine"]
-
 
 def directions(za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Returns the pairs (query, target) of a loss, each (B, D): a -> b and b -> a; targets get no gradient.

@@ -28,19 +28,6 @@ from vergence.densities.gaussian import GaussianMixture, kl_standard_normal, log
 from vergence.densities.moments import BatchMoments, batch_moments
 from vergence.utils.checks import require_choice, require_positive, require_within
 
-__all__ = [
-    "MixtureLoss",
-    "PairLoss",
-    "entropy",
-    "kl_views",
-    "mutual_information",
-    "pointwise_information",
-    "require_settings",
-    "require_several",
-    "require_spread",
-    "view_moments",
-]
-
 MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
 SMALLEST = (1e-15, 1e-140)  # difference of embeddings: in float32 and half precision, in float64
 

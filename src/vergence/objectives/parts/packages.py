@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-__all__ = ["lightly_module", "require_package"]
+__all__ = ["require_package"]
 
 
 def require_package(kind: str, package: str | None, *, what: str = "objective") -> None:

@@ -25,8 +25,6 @@ from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_count, require_positive, require_within
 
-__all__ = ["CovarianceForm", "MixtureBank", "OnlineMixture", "Prototypes", "rank_of"]
-
 CovarianceForm = Literal["auto", "full", "low_rank"]
 ROUNDING = {
     torch.float32: 4e-6,
