@@ -308,7 +308,7 @@ def test_initial_means_are_quantiles_or_cluster_centers():
     assert torch.cdist(corners, found).min(1).values.max() < 0.05
     layers = mdn.shapes(1, (8,), 3, 2)
     out = mdn.network(mdn.initialized(layers, clouds, 3, "quantile", 0)[None], torch.zeros(1, 1, 1), layers)[0, 0]
-    a, m, s = mdn.split(out, 3)
+    a, m, s = mdn.split_outputs(out, 3)
     assert a.abs().max() < 0.1 and (m - found).abs().max() < 0.1 and (s + math.log(3)).abs().max() < 0.1
 
 
