@@ -16,7 +16,7 @@ ROOMS = (
     "linear", "detection", "evaluation", "training", "report", "runs", "cli",
 )  # fmt: skip
 APART = {"objectives", "mixtures", "evaluation", "detection"}  # siblings do not import each other; core and parts may be
-SHARED = ("core", "parts", "storage")
+SHARED = ("core", "inputs", "moments", "parts", "storage")
 
 
 @functools.cache

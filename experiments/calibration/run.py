@@ -17,7 +17,7 @@ which are of the photographs that it was trained on.
 The rate of errors is the mean of the false-discovery proportion. All splits of a setting share their images and one fit, so
 standard errors are those of the splits, not of other images. ``fewest`` is the number of items that have to be reported
 before any can be (`vergence.detection.reportable`), ``drift`` the p-value of the question whether the typical images of the two
-parts differ (`vergence.detection.bounds.drift_of_counts`).
+parts differ (`vergence.detection.conformal.drift_of_counts`).
 """
 
 import argparse
@@ -39,7 +39,7 @@ from experiments import ledger
 from vergence.data.arrays import from_array
 from vergence.data.sources import open_data
 from vergence.detection import default_detector, p_values, reportable, select
-from vergence.detection.bounds import drift_of_counts
+from vergence.detection.conformal import drift_of_counts
 from vergence.runs.demo import write_pairs
 
 LEVELS = (0.05, 0.1, 0.2)

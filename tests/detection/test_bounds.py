@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from vergence.detection import certify, fpr_threshold, needed_for_fpr, p_values, simultaneous_bounds
-from vergence.detection.bounds import count_tail, drift_of_counts, null_counts, rank_grid
+from vergence.detection.conformal import count_tail, drift_of_counts, null_counts, rank_grid
 
 
 def rng():
@@ -65,7 +65,7 @@ def test_the_longest_list_and_tensors():
     p = torch.cat([torch.full((40,), 1e-4), torch.linspace(0.01, 1, 160)])
     bounds = simultaneous_bounds(p, 9999)
     found = bounds.longest(0.1)
-    assert found[:40].all() and bounds.proportion(found) <= 0.1 and bounds.proportion(p < 0) == 0
+    assert found[:40].all() and bounds.false_discoveries(found) <= 0.1 * found.sum() and bounds.false_discoveries(p < 0) == 0
     assert not simultaneous_bounds(torch.linspace(0.01, 1, 100), 999).longest(0.1).any()
 
 
@@ -162,7 +162,7 @@ def test_errors():
     with pytest.raises(ValueError, match="expected a rank of at most the 2 calibration items, found 3"):
         certify([1.0, 2.0], rank=3)
     with pytest.raises(ValueError, match="expected one of chosen for each of the 2 judged items, found 1"):
-        simultaneous_bounds([0.5, 0.1], 9).proportion([True])
+        simultaneous_bounds([0.5, 0.1], 9).false_discoveries([True])
 
 
 def test_rates_equal_to_nonconform(nonconform):

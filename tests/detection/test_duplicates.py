@@ -18,7 +18,7 @@ from vergence.detection import (
     thumbnail_leaks,
     thumbnails,
 )
-from vergence.detection.parts.thumbnails import positions
+from vergence.detection.duplicates import positions
 from vergence.utils import neighbors
 
 
@@ -45,7 +45,7 @@ def test_near_duplicates_are_found_with_their_own_threshold():
     x, n, copies = planted()
     z = embed(x)
     threshold = similarity_threshold(embed(x[:n]), embed(mild_views(x[:n], torch.Generator().manual_seed(2))))
-    assert threshold.found > 0.9 and threshold.different < threshold.threshold < 1
+    assert threshold.recall > 0.9 and threshold.different < threshold.threshold < 1
     found = near_duplicates(z, threshold=threshold.threshold)
     truth = {(i, n + i) for i in range(copies)}
     assert len(truth & set(map(tuple, found.pairs.tolist()))) >= 0.9 * copies and len(found) <= copies
@@ -62,12 +62,12 @@ def test_copies_of_every_image_hardly_move_the_threshold_and_are_one_group(n, co
     every = torch.cat([x.float() / 255, *(mild_views(x, generator) for _ in range(copies))])
     alone = similarity_threshold(embed(x), embed(mild_views(x, generator)))
     among = similarity_threshold(embed(every), embed(mild_views(every, generator)))
-    assert among.found > 0.9 and math.log((1 - among.threshold) / (1 - alone.threshold)) == pytest.approx(0, abs=0.3)
+    assert among.recall > 0.9 and math.log((1 - among.threshold) / (1 - alone.threshold)) == pytest.approx(0, abs=0.3)
     assert among.different < among.threshold
     label = near_groups(thumbnails(every)).reshape(copies + 1, n)
     assert (label == label[:1]).all(0).mean() > 0.9 and len(np.unique(label)) >= n
     twice = torch.cat([x, x])
-    assert similarity_threshold(embed(twice), embed(mild_views(twice, generator))).found > 0.9
+    assert similarity_threshold(embed(twice), embed(mild_views(twice, generator))).recall > 0.9
 
 
 def test_pairs_equal_those_of_the_full_table(monkeypatch):
@@ -174,9 +174,11 @@ def test_one_search_finds_what_a_search_in_each_position_finds(monkeypatch, shap
 
 def test_many_images_of_one_color_or_equal_ones_end_the_search_soon(monkeypatch):
     x = pictures(600, size=16)
-    compared = []
+    compared, collected = [], duplicates._collected
     monkeypatch.setattr(duplicates, "CANDIDATES", 1000)
-    monkeypatch.setattr(duplicates, "_require_few", lambda n, most, least: compared.append(n))
+    monkeypatch.setattr(
+        duplicates, "_collected", lambda blocks, *rest: collected((compared.append(0) or block for block in blocks), *rest)
+    )
     x[100:] = 30
     assert len(np.unique(near_groups(x, turned=True))) == 600 and len(compared) < 5
     monkeypatch.undo()

@@ -10,7 +10,7 @@ from tests.conftest import DATA_ROOT
 from torch.nn import functional as F
 
 from vergence.detection import flags, image_size, measure
-from vergence.detection.measurements import FLAGS, Measured
+from vergence.detection.images import FLAGS, Measured
 
 
 def photographs(n=300, size=32, seed=0):

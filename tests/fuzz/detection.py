@@ -196,7 +196,7 @@ def _use(result, name):
         p = np.asarray(result)
         assert ((p >= 0) & (p <= 1)).all(), f"p-values {p}"
     if isinstance(result, detection.SimultaneousBounds):
-        result.by_length(), result.longest(0.2), result.proportion(np.ones(len(result.p_values), bool))
+        result.by_length(), result.longest(0.2), result.false_discoveries(np.ones(len(result.p_values), bool))
     if isinstance(result, detection.Measured):
         detection.flags(result)
     if isinstance(result, detection.Certificate):

@@ -6,22 +6,20 @@ Detectors are scikit-learn estimators, which are imported when first used: sciki
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vergence.detection.bounds import (
+from vergence.detection.conformal import (
     Certificate,
+    Reportable,
     SimultaneousBounds,
     certify,
     fpr_threshold,
-    needed_for_fpr,
-    simultaneous_bounds,
-)
-from vergence.detection.conformal import (
-    Reportable,
     label_trim,
     needed_calibration,
+    needed_for_fpr,
     p_values,
     q_values,
     reportable,
     select,
+    simultaneous_bounds,
     tail_p_values,
     to_label,
 )
@@ -38,17 +36,14 @@ from vergence.detection.duplicates import (
     thumbnails,
 )
 from vergence.detection.groups import Group, odd_groups
+from vergence.detection.images import FLAGS, Measured, flags, image_size, measure, pixel_statistics
 from vergence.detection.levels import patch_dictionary, stage_features
-from vergence.detection.measurements import FLAGS, Measured, flags, image_size, measure
-from vergence.detection.pairs import surprise
 from vergence.detection.reasons import explain, extremes, look_at, outlying_features
-from vergence.detection.statistics import pixel_statistics
 
 if TYPE_CHECKING:
     from vergence.detection.combined import CombinedDetector, default_detector
     from vergence.detection.core import Detector, cross_fit, load_detector, save_detector
-    from vergence.detection.gaussian import GaussianDetector
-    from vergence.detection.mixture import MixtureDetector
+    from vergence.detection.density import GaussianDetector, MixtureDetector, surprise
     from vergence.detection.neighbors import NeighborDetector
 
 __all__ = [
@@ -105,8 +100,7 @@ __all__ = [
 
 _ESTIMATORS = {
     "core": ("Detector", "cross_fit", "load_detector", "save_detector"),
-    "gaussian": ("GaussianDetector",),
-    "mixture": ("MixtureDetector",),
+    "density": ("GaussianDetector", "MixtureDetector", "surprise"),
     "neighbors": ("NeighborDetector",),
     "combined": ("CombinedDetector", "default_detector"),
 }

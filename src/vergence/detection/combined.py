@@ -5,19 +5,17 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
-from scipy.stats import norm
+from scipy.special import ndtri
 from sklearn.base import clone
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from vergence.detection.core import Detector, lower_quantile, positive, take, weights_of
-from vergence.detection.parts.moments import uniform
-from vergence.detection.parts.tails import Tail
+from vergence.detection.moments import Tail, uniform
 from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import find
 from vergence.utils.checks import require_at_least, require_choice, require_positive, require_within, shown
 
-__all__ = ["COMBINE", "CombinedDetector", "default_detector"]
-
+__all__ = ["CombinedDetector", "default_detector"]
 
 TIE = 1e-6  # nats for each nat
 Weights = np.ndarray | float  # of the levels, (L,) or one for all
@@ -30,7 +28,7 @@ def fisher(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
 
 def stouffer(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
     """Returns sum w z / sqrt(sum w^2), z = Phi^-1(1 - p), over the last axis (Stouffer, 1949; weights: Lipták, 1958)."""
-    z = norm.isf(np.exp(np.clip(log_p, -700.0, -1e-12)))
+    z = -ndtri(np.exp(np.clip(log_p, -700.0, -1e-12)))
     return np.asarray((w * z).sum(-1) / np.sqrt(np.sum(np.broadcast_to(w, z.shape[-1:]) ** 2)))
 
 
@@ -46,21 +44,12 @@ def least(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
 
 
 def least_ranked(log_p: np.ndarray, w: Weights = 1.0) -> np.ndarray:
-    """Returns `least`, and TIE times the mean of -log p over the last axis, which ranks items that no level finds rare.
-
-    Such items are those with the largest p at a level of the largest weight, which for embeddings of few items are most new ones.
-    """
+    """Returns `least`, and TIE times the mean of -log p over the last axis, which ranks items that no level finds rare."""
     return np.asarray(least(log_p, w) - TIE * log_p.mean(-1) + 0.0)  # not -0
 
 
 Rule = Callable[[np.ndarray, Weights], np.ndarray]
-COMBINE: dict[str, Rule] = {
-    "fisher": fisher,
-    "stouffer": stouffer,
-    "cauchy": cauchy,
-    "least": least,
-    "least_ranked": least_ranked,
-}
+COMBINE: dict[str, Rule] = {rule.__name__: rule for rule in (fisher, stouffer, cauchy, least, least_ranked)}
 
 
 class CombinedDetector(Detector):
@@ -128,11 +117,11 @@ class CombinedDetector(Detector):
         self.levels_ = list(X)
         if unknown := [name for name in self.weights or {} if name not in X]:
             raise ValueError(f"expected weights of the levels {', '.join(X)}, found one of {unknown[0]!r}: leave it out")
-        held = self._chance(X) < self.calibration
+        held = uniform(X, self.random_state) < self.calibration
         if held.all() or held.sum() < 2 or (~held).sum() < 2:
             held[:] = False
-        rest = (X, w) if not held.any() else (take(X, ~held), None if w is None else w[~held])
-        self.detectors_ = {name: one.fit(rest[0][name], sample_weight=rest[1]) for name, one in self._unfitted().items()}
+        fitted, v = (X, w) if not held.any() else (take(X, ~held), None if w is None else w[~held])
+        self.detectors_ = {name: d.fit(fitted[name], sample_weight=v) for name, d in self._unfitted().items()}
         self._calibrate(*((X, w) if not held.any() else (take(X, held), None if w is None else w[held])))
 
     def calibrate(self, X: Any, sample_weight: Any = None) -> "CombinedDetector":
@@ -153,21 +142,17 @@ class CombinedDetector(Detector):
 
     def _calibrate(self, X: dict[str, np.ndarray], w: np.ndarray | None) -> np.ndarray | None:
         """Calibrates the levels on one half of the items; returns the weights of the others, which are scored."""
-        half = self._chance(X)
+        half = uniform(X, self.random_state)
         half = half < np.quantile(half, 0.5)
         if half.sum() < 2 or (~half).sum() < 1:
             half[:] = True
         other = ~half if not half.all() else half
         first, second = take(X, half), take(X, other)
         v = None if w is None else w[half]
-        scores = {name: -one.score_samples(first[name]) for name, one in self.detectors_.items()}
+        scores = {name: -detector.score_samples(first[name]) for name, detector in self.detectors_.items()}
         self.tails_ = {name: Tail(values, v).arrays() for name, values in scores.items()}
         self.calibration_scores_ = -self._over(second)
         return None if w is None else w[other]
-
-    def _chance(self, X: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns a random number for each item that depends on its values."""
-        return uniform(X, self.random_state)
 
     def _used(self, X: Mapping[str, Any]) -> list[str]:
         """Returns the names of the levels that have a detector."""
@@ -185,8 +170,8 @@ class CombinedDetector(Detector):
         """Returns a new detector for each level."""
         if isinstance(self.detectors, Mapping):
             return {name: clone(self.detectors[name]) for name in self.levels_}
-        one = find("NeighborDetector")(**CENTERS) if self.detectors is None else self.detectors
-        return {name: clone(one) for name in self.levels_}
+        detector = find("NeighborDetector")(**CENTERS) if self.detectors is None else self.detectors
+        return {name: clone(detector) for name in self.levels_}
 
     def contributions(self, X: Any) -> dict[str, np.ndarray]:
         """Returns -log p of each level for each item, (N,) by the level's name: how anomalous the item is there."""
@@ -195,8 +180,8 @@ class CombinedDetector(Detector):
 
     def level(self, X: Any) -> np.ndarray:
         """Returns the name of the level where each item is most anomalous, (N,)."""
-        found = self.contributions(X)
-        return np.asarray(np.asarray(list(found))[np.stack(list(found.values())).argmax(0)])
+        contributions = self.contributions(X)
+        return np.asarray(np.asarray(list(contributions))[np.stack(list(contributions.values())).argmax(0)])
 
     def combined(self, contributions: np.ndarray) -> np.ndarray:
         """Returns the anomaly scores (N,) of what `contributions` returned, as a matrix (N, L) in the order of ``levels_``."""
@@ -216,7 +201,7 @@ class CombinedDetector(Detector):
     def _try(self) -> None:
         for detector in self.detectors_.values():
             detector._try()
-        if np.isnan(self._over({name: np.zeros((1, one.n_features_in_)) for name, one in self.detectors_.items()})).any():
+        if np.isnan(self._over({name: np.zeros((1, d.n_features_in_)) for name, d in self.detectors_.items()})).any():
             raise ValueError("scores that are not numbers")
 
     def _require_settings(self) -> None:
@@ -231,9 +216,9 @@ class CombinedDetector(Detector):
         if self.columns is not None and not self.columns:
             raise ValueError("expected columns of at least one level, found none: name them, or leave columns out")
         given = self.detectors
-        for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
-            if isinstance(one, type) or not hasattr(one, "get_params"):
-                raise ValueError(f"expected detectors, found {shown(one)}: pass one such as GaussianDetector()")
+        for detector in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
+            if isinstance(detector, type) or not hasattr(detector, "get_params"):
+                raise ValueError(f"expected detectors, found {shown(detector)}: pass one such as GaussianDetector()")
 
     def _read(self, X: Any, *, reset: bool) -> dict[str, np.ndarray]:
         self._require_settings()
@@ -256,8 +241,8 @@ class CombinedDetector(Detector):
         widths = {name: values.shape[1] for name, values in items.items()}
         if reset:
             self.n_features_in_ = sum(widths.values())
-        elif widths != (known := {name: one.n_features_in_ for name, one in self.detectors_.items()}):
-            raise ValueError(f"expected levels of {known} features as in fit, found {widths}: compute the same levels")
+        elif widths != (fitted := {name: detector.n_features_in_ for name, detector in self.detectors_.items()}):
+            raise ValueError(f"expected levels of {fitted} features as in fit, found {widths}: compute the same levels")
         return items
 
     def _split(self, X: np.ndarray) -> dict[str, np.ndarray]:
@@ -294,9 +279,9 @@ def default_detector(
 ) -> CombinedDetector:
     """Returns the unfitted detector that is used where nothing else is asked for: the least p-value over levels.
 
-    - An embedding, ``z`` or ``pretrained``: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers, which
-      notices another meaning of the same kind, and with a weight of 0.5 each the same distance of the centered and scaled
-      features, and one Gaussian without the least likely twentieth of the items, which notices other kinds.
+    - An embedding, ``z`` or ``pretrained``: Fisher's rule over the cosine distance to the 3rd nearest of 2,000 centers, and with
+      a weight of 0.5 each the same distance of the centered and scaled features, and one Gaussian without the least likely
+      twentieth of the items.
     - ``statistics`` of pixels, ``pixels`` or ``inputs`` as they are: one such Gaussian. Beside an embedding their weight is
       r / (1 - r) for its ``relative_error`` r, at least 0.15 and at most 1 / 0.15.
     - The average responses to ``patches``, with a third of that weight: the distance to the 20th nearest of 2,000 items.

@@ -5,7 +5,6 @@ Shapes: N items, D features. Detectors are scikit-learn estimators with its conv
 
 import abc
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +15,13 @@ from sklearn.base import OutlierMixin, clone
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from vergence.detection.parts.kinds import generator, labels_of, numeric
+from vergence.detection.inputs import generator, labels_of, numeric
+from vergence.detection.moments import blocks
 from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import Stored, pack
 from vergence.utils.checks import require_count, require_within, shown
 
-__all__ = [
-    "Detector",
-    "blocks",
-    "cross_fit",
-    "load_detector",
-    "lower_quantile",
-    "positive",
-    "save_detector",
-    "take",
-    "weights_of",
-]
-
-BLOCK = 1 << 21  # numbers in a block of items
-
-
-def blocks(X: np.ndarray) -> Iterator[slice]:
-    """Yields slices of rows with about two million numbers each, which bounds the memory of what is computed from them."""
-    rows = max(1, BLOCK // max(1, X.shape[1]))
-    return (slice(start, start + rows) for start in range(0, len(X), rows))
+__all__ = ["Detector", "cross_fit", "load_detector", "save_detector"]
 
 
 def weights_of(values: Any, items: Any) -> np.ndarray | None:
@@ -51,10 +33,10 @@ def weights_of(values: Any, items: Any) -> np.ndarray | None:
     if values is None:
         return None
     w = numeric("sample_weight", values).double()
-    found: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), _first(items), dtype=np.float64)
-    if (found < 0).any() or not found.sum() > 0:
+    weights: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), _first(items), dtype=np.float64)
+    if (weights < 0).any() or not weights.sum() > 0:
         raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
-    return found
+    return weights
 
 
 def positive(items: Any, w: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
@@ -152,8 +134,7 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
             ValueError: There is not one label for each item; or as `fit`.
         """
         if y is not None and y.shape != z.shape[:1]:
-            found = f"found shape {tuple(y.shape)}"
-            raise ValueError(f"expected one label for each of {len(z)} items, {found}: give labels of the same items")
+            raise ValueError(f"expected one label for each of {len(z)} items, found shape {tuple(y.shape)}: label the same items")
         return self.fit(z if y is None else z[y >= 0])
 
     def predict_features(self, z: Tensor) -> Tensor:
@@ -230,9 +211,9 @@ def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, rando
     folds = _folds(len(_first(X)), n_folds, groups, random_state)
     scores, fitted = np.empty(len(folds)), []
     for fold in range(n_folds):
-        own = folds == fold
-        fitted.append(clone(detector).fit(take(X, ~own)))
-        scores[own] = -fitted[-1].score_samples(take(X, own))
+        inside = folds == fold
+        fitted.append(clone(detector).fit(take(X, ~inside)))
+        scores[inside] = -fitted[-1].score_samples(take(X, inside))
     return scores, folds, fitted
 
 
@@ -254,9 +235,9 @@ def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
     order = generator(random_state).permutation(len(size))
     order = order[np.argsort(-size[order], kind="stable")]
     fold, filled = np.empty(len(size), dtype=np.int64), np.zeros(n_folds, dtype=np.int64)
-    for one in order:
-        fold[one] = filled.argmin()
-        filled[fold[one]] += size[one]
+    for index in order:
+        fold[index] = filled.argmin()
+        filled[fold[index]] += size[index]
     return fold[group]
 
 

@@ -1,6 +1,6 @@
 """Near-duplicates of images by embeddings or thumbnails, and leaks between two folders.
 
-Shapes: N images, M images of another folder, C channels, H x W pixels, D features, P pairs.
+Shapes: N images, M images of another folder, C channels, H x W pixels, h x w cells, D features, P pairs.
 """
 
 import math
@@ -15,14 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import to_unit
-from vergence.detection.parts.kinds import features_of, images_of, labels_of, numeric
-from vergence.detection.parts.thumbnails import cell_means, positions
+from vergence.detection.inputs import features_of, images_of, labels_of, numeric
 from vergence.utils.checks import require_at_least, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = [
+    "SIDE",
     "Duplicates",
     "Similarity",
+    "cell_means",
     "grouped",
     "leaks",
     "mild_views",
@@ -30,12 +31,14 @@ __all__ = [
     "near_groups",
     "similarity_threshold",
     "thumbnail_leaks",
+    "thumbnail_shape",
     "thumbnails",
 ]
 
 Ints = npt.NDArray[np.int64]
 CANDIDATES = 1 << 16  # pairs of thumbnails that are compared in all positions at a time
 MOST = 100  # pairs per item, above which a threshold cannot be meant
+SIDE = 16  # cells of a thumbnail, at most, in each direction
 CELLS = 8  # a side, of the means by which thumbnails are compared
 SAMPLE, FEWEST = 2000, 3  # thumbnails that a threshold comes from, at most and at least
 PARTS, FEWEST_OF_PART = 256, 4  # parts that show how near different images are: at most, and images of one at least
@@ -93,18 +96,18 @@ class Similarity:
 
     Attributes:
         threshold: Cosine from which two images count as near-duplicates.
-        found: Share of the views whose cosine with their own image reaches it.
+        recall: Share of the views whose cosine with their own image reaches it.
         different: Cosine of the median image with its nearest other one.
     """
 
     threshold: float
-    found: float
+    recall: float
     different: float
 
     def __str__(self) -> str:
         """Returns the threshold in one sentence."""
         return (
-            f"images with a cosine of at least {self.threshold:.4f} count as near-duplicates: {self.found:.0%} of slightly "
+            f"images with a cosine of at least {self.threshold:.4f} count as near-duplicates: {self.recall:.0%} of slightly "
             f"changed copies reach it; the median image has {self.different:.4f} with its nearest other one"
         )
 
@@ -143,8 +146,8 @@ def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, devi
 def _log_nearest(x: Tensor, parts: int) -> tuple[float, float]:
     """Returns median and robust standard deviation of log(1 - cosine) to the nearest other one of as many parts of unit rows."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(parts)).to(x.device)
-    found = torch.cat([nearest_others(x[part], 1)[0][:, 0] for part in order.tensor_split(parts)])
-    log_other = (found.square() / 2).clamp(min=1e-300).log()
+    distance = torch.cat([nearest_others(x[part], 1)[0][:, 0] for part in order.tensor_split(parts)])
+    log_other = (distance.square() / 2).clamp(min=1e-300).log()
     middle = log_other.median()
     return float(middle), float(1.4826 * (log_other - middle).abs().median())
 
@@ -200,29 +203,25 @@ def leaks(train: Any, test: Any, *, threshold: float) -> Duplicates:
 
 def _matches(a: Tensor, b: Tensor | None, threshold: float) -> Duplicates:
     require_within("(0, 1]", threshold=threshold)
-    found = similar_pairs(F.normalize(a), None if b is None else F.normalize(b), threshold - 4 * torch.finfo(a.dtype).eps)
-    return _collected(found, MOST * (len(a) + (0 if b is None else len(b))), threshold)
+    pairs = similar_pairs(F.normalize(a), None if b is None else F.normalize(b), threshold - 4 * torch.finfo(a.dtype).eps)
+    return _collected(pairs, MOST * (len(a) + (0 if b is None else len(b))), threshold)
 
 
-def _collected(found: Iterable[tuple[Tensor, Tensor, Tensor]], most: int, threshold: float) -> Duplicates:
+def _collected(blocks: Iterable[tuple[Tensor, Tensor, Tensor]], most: int, threshold: float) -> Duplicates:
     """Returns the pairs of indices i, j with their cosines, the most similar first."""
     pairs, cosines, total = [], [], 0
-    for i, j, cosine in found:
+    for i, j, cosine in blocks:
         pairs.append(torch.stack([i, j], 1).cpu())
         cosines.append(cosine.cpu())
         total += len(i)
-        _require_few(total, most, threshold)
+        if total > most:
+            raise ValueError(
+                f"expected few near-duplicates, found more than {most:,} pairs at a cosine of {threshold:g}: raise it, "
+                "or check the encoder for collapse"
+            )
     cosine = torch.cat(cosines).double()
     order = cosine.argsort(descending=True, stable=True)
     return Duplicates(torch.cat(pairs)[order].numpy(), cosine[order].clamp(max=1).numpy())
-
-
-def _require_few(n: int, most: int, threshold: float) -> None:
-    if n > most:
-        raise ValueError(
-            f"expected few near-duplicates, found more than {most:,} pairs at a cosine of {threshold:g}: raise it, "
-            "or check the encoder for collapse"
-        )
 
 
 def mild_views(images: Any, generator: torch.Generator | None = None) -> Tensor:
@@ -249,6 +248,35 @@ def mild_views(images: Any, generator: torch.Generator | None = None) -> Tensor:
     mean = x.mean((1, 2, 3), keepdim=True)
     x = (x - mean) * contrast + mean * brightness
     return (x + 0.01 * torch.randn(x.shape, generator=generator).to(x)).clamp(0, 1)
+
+
+def thumbnail_shape(shape: tuple[int, ...], side: int = SIDE) -> tuple[int, int, int]:
+    """Returns the shape (C, h, w) of the small picture of an image of shape (C, H, W)."""
+    channels, height, width = shape
+    return channels, min(side, height), min(side, width)
+
+
+def cell_means(x: Tensor, side: int = SIDE) -> Tensor:
+    """Returns means of at most ``side`` x ``side`` cells of images (N, C, H, W) of floats; there may be none.
+
+    Example:
+        >>> cell_means(torch.eye(4)[None, None], 2).tolist()
+        [[[[0.5, 0.0], [0.0, 0.5]]]]
+    """
+    return F.adaptive_avg_pool2d(x, thumbnail_shape(x.shape[1:], side)[1:])
+
+
+def positions(x: Tensor) -> Iterator[Tensor]:
+    """Yields images (N, C, H, W) as they are, turned by quarters, and the same mirrored: eight times if square, else four.
+
+    Example:
+        >>> [y.flatten().tolist() for y in positions(torch.arange(3).reshape(1, 1, 1, 3))]
+        [[0, 1, 2], [2, 1, 0], [2, 1, 0], [0, 1, 2]]
+    """
+    quarters = range(4) if x.shape[-2] == x.shape[-1] else (0, 2)
+    for image in (x, x.flip(-1)):
+        for k in quarters:
+            yield image.rot90(k, (-2, -1))
 
 
 def thumbnails(images: Any) -> Tensor:
@@ -286,16 +314,14 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_
     """
     require_count(0, random_state=random_state)
     x = images_of(images)
-    own = np.arange(len(x))
+    content = np.arange(len(x))
     if equal is not None:
-        own = np.unique(labels_of("equal", equal, "given", len(x)), return_inverse=True)[1]
+        content = np.unique(labels_of("equal", equal, "given", len(x)), return_inverse=True)[1]
     pairs = _near_thumbnails(x, turned, random_state)
-    first = np.unique(own, return_index=True)[1][own]
-    edges = np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)])
-    label = components(edges, len(x))
-    size = np.bincount(label)
-    kinds = size > max(LARGEST * len(x), FEW)
-    joined: Ints = np.unique(np.where(kinds[label], len(x) + own, label), return_inverse=True)[1]
+    first = np.unique(content, return_index=True)[1][content]
+    label = components(np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)]), len(x))
+    is_kind = np.bincount(label) > max(LARGEST * len(x), FEW)
+    joined: Ints = np.unique(np.where(is_kind[label], len(x) + content, label), return_inverse=True)[1]
     return joined
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from vergence.detection.bounds import Certificate
+    from vergence.detection.conformal import Certificate
     from vergence.detection.groups import Group
 
 __all__ = ["Findings"]

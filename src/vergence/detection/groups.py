@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities.moments import leading
-from vergence.detection.parts.kinds import features_of
+from vergence.detection.inputs import features_of
 from vergence.utils.checks import require_at_least, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others
 

@@ -13,9 +13,7 @@ from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, sampled_patches
 from vergence.utils.checks import require_count
 
-__all__ = ["STAGE", "patch_dictionary", "stage_features", "stage_modules"]
-
-STAGE = "stage"  # before the number of a stage in the name of its level
+__all__ = ["patch_dictionary", "stage_features"]
 
 
 def patch_dictionary(
@@ -74,11 +72,9 @@ def stage_modules(encoder: nn.Module) -> list[nn.Module]:
             return [module.maps]
         declared: Any = getattr(module, "feature_info", None)
         if declared is not None and hasattr(declared, "__iter__"):
-            names = [str(one["module"]) for one in declared if one.get("module")]
-            known = dict(module.named_modules())
-            return [known[name] for name in names if name in known]
-        blocks = [one for name, one in module.named_children() if re.fullmatch(r"layer\d+", name)]
-        if blocks:
+            modules = dict(module.named_modules())
+            return [modules[str(stage["module"])] for stage in declared if str(stage.get("module")) in modules]
+        if blocks := [child for name, child in module.named_children() if re.fullmatch(r"layer\d+", name)]:
             return blocks
     return [module for module in encoder.modules() if isinstance(module, nn.ReLU)]
 
@@ -96,22 +92,22 @@ def stage_features(encoder: nn.Module, x: Tensor) -> dict[str, Tensor]:
     Example:
         >>> from vergence.encoders.networks import small_convnet
         >>> net = small_convnet(3).eval()
-        >>> found = stage_features(net, torch.rand(2, 3, 16, 16, dtype=torch.get_default_dtype()))
-        >>> {name: tuple(values.shape) for name, values in found.items()}
+        >>> features = stage_features(net, torch.rand(2, 3, 16, 16, dtype=torch.get_default_dtype()))
+        >>> {name: tuple(values.shape) for name, values in features.items()}
         {'stage1': (2, 64), 'stage2': (2, 128), 'stage3': (2, 256), 'stage4': (2, 512), 'z': (2, 256)}
     """
-    found: dict[str, Tensor] = {}
+    pooled: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
-        return lambda module, inputs, output: found.update({name: _pooled(output.detach())})
+        return lambda module, inputs, output: pooled.update({name: _pooled(output.detach())})
 
-    hooks = [one.register_forward_hook(keep(f"{STAGE}{i}")) for i, one in enumerate(stage_modules(encoder), start=1)]
+    hooks = [module.register_forward_hook(keep(f"stage{i}")) for i, module in enumerate(stage_modules(encoder), start=1)]
     try:
         z = encoder(x)
     finally:
         for hook in hooks:
             hook.remove()
-    return {**found, "z": z}
+    return {**pooled, "z": z}
 
 
 def _pooled(x: Tensor) -> Tensor:

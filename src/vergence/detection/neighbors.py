@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from vergence.densities.moments import standardized_moments
-from vergence.detection.core import Detector, blocks
-from vergence.detection.parts.moments import uniform
+from vergence.detection.core import Detector
+from vergence.detection.moments import blocks, uniform
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.neighbors import nearest_rows
 
@@ -115,8 +115,8 @@ class NeighborDetector(Detector):
         k = min(self.n_neighbors, total[-1] - 1)
         m = min(int(np.searchsorted(total, k + 1)) + 1, len(self.items_))  # so many hold the weight k + 1 whatever they are
         index = _nearest(self.items_, x, m, self.metric == "cosine")
-        own = _first_equal(self.items_, x, index)
-        weight = np.cumsum(self.weights_[index] - own * np.minimum(self.weights_[index], 1.0), axis=1)
+        itself = _first_equal(self.items_, x, index)
+        weight = np.cumsum(self.weights_[index] - itself * np.minimum(self.weights_[index], 1.0), axis=1)
         kth = np.minimum((weight < k * (1 - 1e-12)).sum(1), m - 1)
         near = self.items_[index[np.arange(len(x)), kth]]
         with np.errstate(over="ignore"):  # refused by `fit`

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vergence.detection.parts.kinds import as_values, features_of, numeric
-from vergence.detection.parts.robust import deviation
+from vergence.detection.inputs import as_values, features_of, numeric
+from vergence.detection.moments import deviation
 from vergence.utils.checks import require_count, require_within
 from vergence.utils.names import counted
 
@@ -22,7 +22,7 @@ RARE_ALONE = 0.1  # the same of a level that is the whole reason
 EXTREME = 0.005  # the same of a measurement
 FAR = 4.0  # robust standard deviations of a feature
 NAMED = 2  # measurements and features that a reason names
-WORDS = {  # of `vergence.detection.measurements.Measured`, by name and whether the value is low
+WORDS = {  # of `vergence.detection.images.Measured`, by name and whether the value is low
     ("brightest", True): "no bright parts",
     ("brightest", False): "very bright parts",
     ("darkest", True): "very dark parts",
@@ -84,16 +84,16 @@ def extremes(measurements: Mapping[str, Any], typical: Mapping[str, Any]) -> lis
     """
     if not isinstance(measurements, Mapping) or not isinstance(typical, Mapping) or not measurements.keys() <= typical.keys():
         raise ValueError("expected two dictionaries of measurements by the same names, found others: pass vars(measure(images))")
-    found: list[list[tuple[float, str]]] = []
+    ranked: list[list[tuple[float, str]]] = []
     for name, given in measurements.items():
         v, usual = (as_values(name, values).cpu().numpy() for values in (given, typical[name]))
         usual = np.sort(usual)
         below = np.searchsorted(usual, v, side="right") / len(usual)
         above = 1 - np.searchsorted(usual, v, side="left") / len(usual)
-        found = found or [[] for _ in v]
-        for shares, b, a in zip(found, below.tolist(), above.tolist(), strict=True):
+        ranked = ranked or [[] for _ in v]
+        for shares, b, a in zip(ranked, below.tolist(), above.tolist(), strict=True):
             shares.append((min(b, a), WORDS.get((name, b < a), f"{'low' if b < a else 'high'} {name}")))
-    return [tuple(word for share, word in sorted(shares)[:NAMED] if share <= EXTREME) for shares in found]
+    return [tuple(word for share, word in sorted(shares)[:NAMED] if share <= EXTREME) for shares in ranked]
 
 
 def outlying_features(x: Any, typical: Any, names: Sequence[str] = ()) -> list[tuple[str, ...]]:

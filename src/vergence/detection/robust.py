@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vergence.detection.core import cross_fit
-from vergence.detection.parts.robust import deviation
-from vergence.detection.parts.tails import Tail
+from vergence.detection.moments import Tail, deviation
 
 if TYPE_CHECKING:
-    from vergence.detection.gaussian import GaussianDetector
+    from vergence.detection.density import GaussianDetector
     from vergence.detection.neighbors import NeighborDetector
 
 __all__ = ["SUMMARY", "RobustDetector"]

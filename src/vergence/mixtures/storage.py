@@ -27,8 +27,8 @@ __all__ = ["Stored", "find", "read_model", "restore"]
 
 FORMAT = 1  # version of the file format
 DETECTORS = {  # the file of each
-    "GaussianDetector": "vergence.detection.gaussian",
-    "MixtureDetector": "vergence.detection.mixture",
+    "GaussianDetector": "vergence.detection.density",
+    "MixtureDetector": "vergence.detection.density",
     "NeighborDetector": "vergence.detection.neighbors",
     "CombinedDetector": "vergence.detection.combined",
 }

@@ -24,8 +24,8 @@ from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.data.views import ImageViews
+from vergence.detection.images import pixel_statistics
 from vergence.detection.levels import patch_dictionary, stage_features
-from vergence.detection.statistics import pixel_statistics
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.patch_maps import PatchEncoder, PatchMaps
 from vergence.evaluation import collapse

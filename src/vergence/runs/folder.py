@@ -35,12 +35,12 @@ from vergence.detection import (
     thumbnails,
 )
 from vergence.detection.conformal import at_most
+from vergence.detection.duplicates import SIDE as THUMBNAIL
+from vergence.detection.duplicates import cell_means, thumbnail_shape
 from vergence.detection.findings import Findings
 from vergence.detection.groups import Group
-from vergence.detection.measurements import Measured
-from vergence.detection.parts.robust import deviation
-from vergence.detection.parts.thumbnails import SIDE as THUMBNAIL
-from vergence.detection.parts.thumbnails import cell_means, thumbnail_shape
+from vergence.detection.images import Measured
+from vergence.detection.moments import deviation
 from vergence.detection.robust import SUMMARY, RobustDetector
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import learn_dictionary

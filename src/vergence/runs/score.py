@@ -19,8 +19,7 @@ from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import part_named, with_shape
 from vergence.detection import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
-from vergence.detection.bounds import Certificate, drift_of_counts
-from vergence.detection.conformal import TAIL, at_most
+from vergence.detection.conformal import TAIL, Certificate, at_most, drift_of_counts
 from vergence.detection.findings import Findings
 from vergence.methods.core import Method
 from vergence.objectives.core import ConditionalObjective, DensityObjective

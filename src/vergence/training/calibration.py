@@ -14,7 +14,7 @@ from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Items, PairItems, batches
 from vergence.data.sources import Data
 from vergence.detection import near_groups, thumbnails
-from vergence.detection.parts.thumbnails import thumbnail_shape
+from vergence.detection.duplicates import thumbnail_shape
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.utils import terminal

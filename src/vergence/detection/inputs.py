@@ -8,21 +8,9 @@ import torch
 from torch import Tensor
 
 from vergence.utils.checks import is_count, shown
-from vergence.utils.linalg import require_features
+from vergence.utils.linalg import as_array, require_features
 
-__all__ = [
-    "Seed",
-    "Values",
-    "as_values",
-    "features_of",
-    "generator",
-    "images_of",
-    "labels_of",
-    "like",
-    "numeric",
-    "require_matching",
-    "require_p_values",
-]
+__all__: list[str] = []
 
 Values = Any  # an array, a tensor, or a sequence of numbers
 Seed = int | np.random.Generator | None
@@ -131,10 +119,9 @@ def require_matching(name: str, values: Any, other: str, n: int) -> None:
         Traceback (most recent call last):
         ValueError: expected one of folds for each of the 3 calibration items, found 2
     """
-    dimensions: int = getattr(values, "ndim", 1)
-    found = len(values) if hasattr(values, "__len__") and dimensions else 0
-    if found != n:
-        raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {found}")
+    size = len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) else 0
+    if size != n:
+        raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {size}")
 
 
 def require_p_values(p_values: Values) -> Tensor:
@@ -161,9 +148,8 @@ def labels_of(name: str, values: Any, other: str, n: int) -> npt.NDArray[Any]:
         >>> labels_of("folds", torch.tensor([0, 1]).bfloat16(), "calibration", 2)
         array([0., 1.], dtype=float32)
     """
-    found = values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)
-    require_matching(name, found, other, n)
-    labels = (found.float() if found.dtype == torch.bfloat16 else found).numpy() if isinstance(found, Tensor) else found
+    labels = as_array(values) if isinstance(values, Tensor) else np.asarray(values)
+    require_matching(name, labels, other, n)
     labels = np.asarray(labels.tolist()) if labels.dtype == object else labels
     if labels.ndim != 1 or labels.dtype.kind not in "biufUSM":
         raise ValueError(f"expected {name} ({n},) that are numbers or texts, found {labels.dtype} {labels.shape}: convert them")

@@ -1,28 +1,40 @@
-"""Moments of items without the least likely ones, and random numbers of items."""
+"""Robust statistics: deviations, moments without the least likely items, tails of scores, random numbers of items.
 
-from collections.abc import Mapping
+Shapes: N items, D features.
+"""
+
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import chi2
+from scipy.special import chdtr, gammaincinv
 
 from vergence.densities.moments import StandardizedMoments, principal, standardized_moments
-from vergence.detection.core import blocks
-from vergence.detection.parts.kinds import generator
-from vergence.detection.parts.robust import NULL, deviation
+from vergence.detection.inputs import generator
 from vergence.utils.checks import require_within
 
-__all__ = [
-    "consistency",
-    "nearest_share",
-    "residuals",
-    "trimmed",
-    "uniform",
-]
+__all__ = ["Tail", "deviation"]
 
+BLOCK = 1 << 21  # numbers in a block of items
 START = 10_000  # items that the robust initialization reads
 STEPS = 50  # concentration steps at most
+NULL = 1e-10  # deviation relative to a larger one, below which it is rounding
+SHARE = 0.1  # of the typical scores that a tail is fitted to
+FEWEST = 10  # scores in a tail, below which it is exponential
+
+
+def blocks(X: np.ndarray) -> Iterator[slice]:
+    """Yields slices of rows with about two million numbers each, which bounds the memory of what is computed from them."""
+    rows = max(1, BLOCK // max(1, X.shape[1]))
+    return (slice(start, start + rows) for start in range(0, len(X), rows))
+
+
+def deviation(x: np.ndarray) -> np.ndarray:
+    """Returns the median absolute value of each centered column, as a Gaussian's deviation; else its deviation, else 1."""
+    mad = np.median(np.abs(x), axis=0) / 0.6744897501960817
+    std = np.sqrt(np.mean(x * x, axis=0))
+    return np.where(mad > NULL * std, mad, np.where(std > 0, std, 1.0))
 
 
 def consistency(D: int, trim: float) -> float:
@@ -35,7 +47,7 @@ def consistency(D: int, trim: float) -> float:
         >>> consistency(3, 0.0), round(consistency(1, 0.5), 2)
         (1.0, 7.01)
     """
-    return 1.0 if trim == 0 else float((1 - trim) / chi2.cdf(chi2.ppf(1 - trim, D), D + 2))
+    return 1.0 if trim == 0 else float((1 - trim) / chdtr(D + 2, 2 * gammaincinv(D / 2, 1 - trim)))
 
 
 def trimmed(
@@ -57,17 +69,17 @@ def trimmed(
     require_within("[0, 0.5)", trim=trim)
     if trim == 0:
         return standardized_moments(X, w, standardize=standardize)
-    kept = nearest_share(_distances(X, *_signs(X)), w, trim)
-    if (X[kept] == X[kept][:1]).all() and not (X == X[:1]).all():
-        raise ValueError(f"expected less than {1 - trim:.0%} equal items, found {kept.mean():.0%}: leave copies out")
+    likely = nearest_share(_distances(X, *_signs(X)), w, trim)
+    if (X[likely] == X[likely][:1]).all() and not (X == X[:1]).all():
+        raise ValueError(f"expected less than {1 - trim:.0%} equal items, found {likely.mean():.0%}: leave copies out")
     for _ in range(STEPS):
-        m = standardized_moments(X[kept], None if w is None else w[kept], standardize=standardize)
+        m = standardized_moments(X[likely], None if w is None else w[likely], standardize=standardize)
         values, vectors = principal(m.shrunk(shrinkage))
         root = (vectors / values.sqrt() / m.scale[:, None]).numpy()
         again = nearest_share(_distances(X, m.location.numpy(), root), w, trim)
-        if (again == kept).all():
+        if (again == likely).all():
             break
-        kept = again
+        likely = again
     factor = consistency(len(m.covariance), trim)
     return StandardizedMoments(m.n, m.location, m.scale, factor * m.covariance, factor**2 * m.fourth)
 
@@ -145,3 +157,71 @@ def residuals(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns the squared length of items x (n, D) outside of their coordinates y (n, k), (n,); infinity where it overflows."""
     whole = np.square(x).sum(1)
     return np.asarray(np.maximum(whole - np.where(np.isinf(whole), 0.0, np.square(y).sum(1)), 0.0))
+
+
+class Tail:
+    r"""Log-probabilities that a typical score is at least as large as a given one.
+
+    Up to the 0.9-quantile u of the scores the empirical share is interpolated; beyond it the excess follows a generalized
+    Pareto distribution, P(s > u + y) = q (1 + xi y / sigma)^(-1/xi), fitted by probability-weighted moments (Hosking, Wallis,
+    Parameter and quantile estimation for the generalized Pareto distribution, 1987) with xi from 1/m to 0.9. With xi = 1/m it is
+    the predictive distribution of an exponential tail whose rate is known from m excesses, under the prior 1 / rate. It ranks
+    items beyond the largest typical score, where all empirical shares are equal; it guarantees no rate: calibrate what is
+    computed from it.
+
+    Args:
+        scores: Scores of typical items (n,), larger is more anomalous.
+        w: Their weights (n,), or None.
+
+    Example:
+        >>> tail = Tail(np.random.default_rng(0).exponential(size=20_000))
+        >>> (-tail.log_probability(np.array([1.0, 5.0, 12.0]))).round(1).tolist()
+        [1.0, 5.0, 12.0]
+    """
+
+    def __init__(self, scores: np.ndarray, w: np.ndarray | None = None) -> None:
+        order = np.argsort(scores, kind="stable")
+        s, weight = scores[order], (np.ones(len(scores)) if w is None else w[order])
+        total = weight.sum()
+        above = np.cumsum(weight[::-1])[::-1]  # weight at or above each score
+        self.scores, first = np.unique(s, return_index=True)
+        self.log_share = np.log(above[first] / (total + 1))
+        tail = above <= max(SHARE * total, above[-1]) * (1 + 1e-12)
+        start = int(np.flatnonzero(tail)[0])
+        below = s[:start][s[:start] < s[start]]
+        self.threshold = float(below[-1]) if len(below) else float(s[start])
+        self.log_rate = float(np.interp(self.threshold, self.scores, self.log_share))
+        self.sigma, self.xi = _pareto(s[tail] - self.threshold, weight[tail], float(np.ptp(s)))
+
+    def arrays(self) -> dict[str, Any]:
+        """Returns the state as arrays and numbers; see `of`."""
+        return dict(vars(self))
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> "Tail":
+        """Returns the tail of a state that `arrays` returned."""
+        tail = cls.__new__(cls)
+        vars(tail).update(state)
+        return tail
+
+    def log_probability(self, scores: np.ndarray) -> np.ndarray:
+        """Returns log p of each score, (N,), at most 0; it decreases strictly beyond the threshold."""
+        inside = np.interp(scores, self.scores, self.log_share, left=0.0)
+        excess = np.maximum(scores - self.threshold, 0.0) / self.sigma
+        beyond = self.log_rate - (np.log1p(self.xi * excess) / self.xi if self.xi > 0 else excess)
+        return np.asarray(np.where(scores > self.threshold, beyond, inside))
+
+
+def _pareto(excess: np.ndarray, w: np.ndarray, spread: float) -> tuple[float, float]:
+    """Returns sigma and xi of excesses (m,) in ascending order."""
+    total = w.sum()
+    mean = float(w @ excess / total)
+    if not mean > 0:
+        return spread if spread > 0 else 1.0, 0.0
+    least = min(float(np.sum(w**2)) / total**2, 0.9)  # 1 / m, where m counts equal weights
+    survival = (np.cumsum(w[::-1])[::-1] - w / 2) / total
+    first = float(w @ (survival * excess) / total)
+    if total < FEWEST or not mean > 2 * first:
+        return mean, least
+    xi = min(max(2 - mean / (mean - 2 * first), least), 0.9)
+    return mean * (1 - xi), xi

@@ -1,6 +1,6 @@
-"""Plain measurements of images and the flags that follow from them, under the field's usual names.
+"""Plain properties of images: measurements with the flags that follow from them, and statistics as features.
 
-Shapes: N images, C channels, H x W pixels.
+Shapes: N images, C channels, H x W pixels, D features.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from vergence.data.arrays import not_finite
 from vergence.data.images import FORMATS
-from vergence.data.pixels import luma, to_bytes
-from vergence.detection.parts.kinds import images_of, numeric
+from vergence.data.pixels import luma, to_bytes, to_unit
+from vergence.detection.inputs import images_of, numeric
+from vergence.utils.checks import require_count
 
-__all__ = ["FLAGS", "Measured", "flags", "image_size", "measure"]
+__all__ = ["FLAGS", "Measured", "flags", "image_size", "measure", "pixel_statistics"]
 
 Floats = npt.NDArray[np.float64]
 NUMBERS = 1 << 23  # pixels of a block
@@ -27,6 +30,8 @@ INFORMATION, INFORMATION_SHARE = 3.0, 0.4  # bits, and share of the median
 SHARPNESS_SHARE = 0.4  # of the median
 GRAY = 2.0  # of 255
 ASPECT, SIZE = 0.35, 3.0  # relative to the median: shorter by aspect, larger or smaller side by a factor
+FLOOR = 1.0 / 255  # brightness below which a deviation is that of rounding
+SCALES = 4  # of the pyramid of frequencies
 FLAGS = ("dark", "light", "blurry", "low_information", "grayscale", "odd_size", "odd_aspect_ratio")
 
 
@@ -69,8 +74,8 @@ def measure(images: Any, sizes: Any = None) -> Measured:
         ValueError: The images have another shape, or the sizes another number.
 
     Example:
-        >>> found = measure(torch.full((1, 3, 8, 8), 255, dtype=torch.uint8))
-        >>> round(float(found.darkest[0]), 2), abs(float(found.information[0])), float(found.width[0])
+        >>> measured = measure(torch.full((1, 3, 8, 8), 255, dtype=torch.uint8))
+        >>> round(float(measured.darkest[0]), 2), abs(float(measured.information[0])), float(measured.width[0])
         (1.0, 0.0, 8.0)
     """
     if isinstance(images, Sequence):
@@ -124,9 +129,7 @@ def flags(measured: Measured, reference: Measured | None = None) -> dict[str, np
     """Returns which images have an unusual plain property, by its usual name.
 
     - ``dark``: the 99th percentile of the luminance is below 0.32; ``light``: the 5th is above 0.95 (CleanVision's thresholds).
-    - ``blurry``: sharpness below 0.4 of the reference's median. Sharpness depends on the resolution and the camera, so that no
-    absolute
-      value serves.
+    - ``blurry``: sharpness below 0.4 of the reference's median.
     - ``low_information``: less than 3 bits, and less than 0.4 of the reference's median.
     - ``grayscale``: no channel differs by more than 2 of 255 from the mean.
     - ``odd_size``: the square root of the area is over 3 times, or under a third of, the reference's median.
@@ -149,7 +152,7 @@ def flags(measured: Measured, reference: Measured | None = None) -> dict[str, np
 def _properties(m: Measured, usual: Measured) -> dict[str, npt.NDArray[np.bool_]]:
     size = np.log(m.height * m.width) / 2 - np.median(np.log(usual.height * usual.width) / 2)
     aspect = np.log(m.width / m.height) - np.median(np.log(usual.width / usual.height))
-    found = (
+    values = (
         m.brightest < DARK,
         m.darkest > LIGHT,
         m.sharpness < SHARPNESS_SHARE * np.median(usual.sharpness),
@@ -158,7 +161,7 @@ def _properties(m: Measured, usual: Measured) -> dict[str, npt.NDArray[np.bool_]
         np.abs(size) > np.log(SIZE),
         np.abs(aspect) > -np.log(ASPECT),
     )
-    return dict(zip(FLAGS, found, strict=True))
+    return dict(zip(FLAGS, values, strict=True))
 
 
 def image_size(file: str | Path) -> tuple[int, int]:
@@ -177,3 +180,85 @@ def image_size(file: str | Path) -> tuple[int, int]:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"expected an image file, found {file}: {error}") from error
     return height, width
+
+
+@torch.no_grad()
+def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
+    """Returns statistics of images (N, D) that need no network, in float32, on the images' device.
+
+    For each cell of a ``grid`` x ``grid`` grid: the mean of each channel, and the logarithms of the deviation of the brightness
+    and of its mean absolute differences to the right and downwards. For the whole image: the mean, the logarithm of the
+    deviation and the skewness of each channel; correlations between channels; the logarithm of the mean absolute response at up
+    to four scales of a pyramid; the logarithm of the noise level (Immerkær, Fast noise variance estimation, 1996); and the
+    shares of black and white pixels. Logarithms make a lack of contrast as unusual as an excess of it.
+
+    Args:
+        images: (N, C, H, W), uint8 or floats in [0, 1], an array or tensor; sides of at least 2 pixels.
+        grid: Cells per side, >= 1; at most the shorter side is used.
+
+    Raises:
+        ValueError: The images have another shape or their channels last, or are not finite numbers.
+
+    Example:
+        >>> tuple(pixel_statistics(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape)
+        (2, 115)
+    """
+    require_count(grid=grid)
+    x = numeric("images", images)
+    if x.ndim != 4 or min(x.shape[2:]) < 2 or x.shape[1] < 1:
+        raise ValueError(f"expected images (N, C, H, W) with sides of at least 2 pixels, found {tuple(x.shape)}: reshape them")
+    if x.shape[3] == 3 and x.shape[1] > 4:
+        raise ValueError(f"expected images (N, C, H, W), found {tuple(x.shape)}, whose channels are last: move them to the front")
+    if not (finite := x.flatten(1).isfinite().all(1)).all():
+        raise not_finite("images", int(finite.int().argmin()))
+    x = to_unit(x, torch.float32)
+    light = x.mean(1, keepdim=True)
+    parts = [*_cells(x, light, min(grid, *x.shape[2:])), *_moments(x), *_frequencies(light)]
+    return torch.cat([part.flatten(1) for part in parts], 1)
+
+
+def _log(x: Tensor) -> Tensor:
+    return (x.clamp(min=0) + FLOOR).log()
+
+
+def _cells(x: Tensor, light: Tensor, grid: int) -> list[Tensor]:
+    """Returns means (N, C, g, g), and log-deviations and log-differences (N, 1, g, g) of the brightness."""
+    mean = F.adaptive_avg_pool2d(light, grid)
+    variance = F.adaptive_avg_pool2d(light.square(), grid) - mean.square()
+    right = F.pad((light[..., 1:] - light[..., :-1]).abs(), (0, 1, 0, 0), mode="replicate")
+    down = F.pad((light[..., 1:, :] - light[..., :-1, :]).abs(), (0, 0, 0, 1), mode="replicate")
+    return [
+        F.adaptive_avg_pool2d(x, grid),
+        _log(variance.clamp(min=0).sqrt()),
+        *(_log(F.adaptive_avg_pool2d(d, grid)) for d in (right, down)),
+    ]
+
+
+def _moments(x: Tensor) -> list[Tensor]:
+    """Returns moments and correlations of the channels, and the shares of black and white pixels."""
+    flat = x.flatten(2)
+    mean = flat.mean(2, keepdim=True)
+    centered = flat - mean
+    std = centered.square().mean(2, keepdim=True).sqrt()
+    unit = centered / (std + FLOOR)
+    C = x.shape[1]
+    i, j = torch.triu_indices(C, C, 1)
+    correlation = (unit @ unit.mT / flat.shape[2])[:, i, j]
+    ends = torch.stack([(flat <= FLOOR).float().mean((1, 2)), (flat >= 1 - FLOOR).float().mean((1, 2))], 1)
+    return [mean, _log(std), unit.pow(3).mean(2), correlation, ends]
+
+
+def _frequencies(light: Tensor) -> list[Tensor]:
+    """Returns the logarithms of the mean absolute difference to the blurred image at several scales, and of the noise."""
+    responses = []
+    kernel = light.new_tensor([[1.0, -2.0, 1.0], [-2.0, 4.0, -2.0], [1.0, -2.0, 1.0]])[None, None]
+    if min(light.shape[2:]) >= 3:
+        responses.append(_log(F.conv2d(light, kernel).abs().mean((1, 2, 3)) / 6 * 1.2533141373155001)[:, None])
+    for _ in range(SCALES):
+        if min(light.shape[2:]) < 2:
+            break
+        small = F.avg_pool2d(light, 2)
+        coarse = F.interpolate(small, size=light.shape[2:], mode="bilinear", align_corners=False)
+        responses.append(_log((light - coarse).abs().mean((1, 2, 3)))[:, None])
+        light = small
+    return responses

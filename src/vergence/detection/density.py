@@ -1,4 +1,7 @@
-"""A Gaussian mixture in the leading directions of the features, chosen by the likelihood of items that were held out."""
+"""Detectors that are densities: one Gaussian, a mixture of Gaussians; and how unusual a target is under its own density.
+
+Shapes: N items, D features; B pairs, T target features, S samples.
+"""
 
 import math
 import warnings
@@ -6,15 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
 
+from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import principal
-from vergence.detection.core import Detector, blocks
-from vergence.detection.parts.moments import consistency, nearest_share, residuals, trimmed, uniform
+from vergence.detection.core import Detector
+from vergence.detection.inputs import numeric
+from vergence.detection.moments import blocks, consistency, nearest_share, residuals, trimmed, uniform
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import require_choice, require_count
 
-__all__ = ["MixtureDetector"]
+__all__ = ["GaussianDetector", "MixtureDetector", "surprise"]
 
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of components that are tried
 TYPES = ("full", "diag", "tied", "spherical")
@@ -23,6 +30,66 @@ SEARCH = 10_000  # items that the choice reads at most
 SEARCH_STEPS = 20  # iterations of EM while choosing
 STEPS = 10  # concentration steps at most
 PATIENCE = 2  # numbers of components without a gain that end the search
+SAMPLES = 16  # of conditional densities that are held at a time
+MOST_SAMPLES = 100_000  # of each conditional density
+
+
+class GaussianDetector(Detector):
+    """The log-density of one Gaussian, with shrinkage of its covariance towards a multiple of the identity.
+
+    With ``n_components`` the density is that of the projection on the leading principal directions, and what lies outside of
+    them is not seen.
+
+    Args:
+        n_components: Principal directions, 1 to D; None for all features.
+        shrinkage: ``ledoit_wolf``, ``oas``, or the share a in [0, 1] of the identity.
+        trim: Share h in [0, 0.5) of the items, the least likely ones, that is left out of the fit (trimmed likelihood); choose it
+            above the share of oddities that is expected. The covariance is corrected as for a Gaussian.
+        standardize: Whether features are divided by their deviation first, which makes scores independent of their units.
+        contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
+
+    Attributes:
+        location_: Mean (D,).
+        root_: Matrix (D, k) whose product with x - ``location_`` is white.
+        log_norm_: Log-density at the mean, in nats.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(500, 2)) @ np.array([[1.0, 0.9], [0.0, 0.4]])
+        >>> detector = GaussianDetector().fit(X)
+        >>> detector.anomaly_score([[2.0, 2.0], [2.0, -2.0]]).round(0).tolist()
+        [3.0, 46.0]
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        shrinkage: str | float = "ledoit_wolf",
+        trim: float = 0.0,
+        standardize: bool = True,
+        contamination: float = 0.05,
+    ) -> None:
+        self.n_components = n_components
+        self.shrinkage = shrinkage
+        self.trim = trim
+        self.standardize = standardize
+        self.contamination = contamination
+
+    def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
+        k = X.shape[1] if self.n_components is None else self.n_components
+        require_count(n_components=k)
+        if k > X.shape[1]:
+            raise ValueError(f"expected n_components of at most the {X.shape[1]} features, found {k}: lower it")
+        m = trimmed(X, w, self.trim, self.shrinkage, standardize=self.standardize)
+        values, vectors = principal(m.shrunk(self.shrinkage))
+        self.location_ = m.location.numpy()
+        self.root_ = (vectors[:, :k] / values[:k].sqrt() / m.scale[:, None]).numpy()
+        units = m.scale.log().sum() if k == X.shape[1] else 0.0  # projections are in standardized units
+        self.log_norm_ = float(-0.5 * (k * math.log(2 * math.pi) + values[:k].log().sum()) - units)
+
+    def _score(self, block: np.ndarray) -> np.ndarray:
+        return np.asarray(self.log_norm_ - 0.5 * np.square((block - self.location_) @ self.root_).sum(1))
 
 
 class MixtureDetector(Detector):
@@ -124,31 +191,32 @@ class MixtureDetector(Detector):
             return structures[0], self.n_components or 1
         if len(structures) == 1 and self.n_components is not None:
             return structures[0], self.n_components
-        found: dict[tuple[str, int], np.ndarray] = {}
+        likelihoods: dict[tuple[str, int], np.ndarray] = {}
         for structure in structures:
             for K in COMPONENTS if self.n_components is None else (self.n_components,):
                 if K * (train.shape[1] if structure == "full" else 1) * 2 > len(train) and K > 1:
                     break
-                found[structure, K] = self._trimmed(structure, K, train, w, max_iter=SEARCH_STEPS).score_samples(held)
-                means = [float(values.mean()) for (s, _), values in found.items() if s == structure]
+                model = self._trimmed(structure, K, train, w, max_iter=SEARCH_STEPS)
+                likelihoods[structure, K] = model.score_samples(held)
+                means = [float(values.mean()) for (s, _), values in likelihoods.items() if s == structure]
                 if len(means) - 1 - int(np.argmax(means)) >= PATIENCE:
                     break
-        return self._simplest(found, v) if found else (structures[0], self.n_components or 1)
+        return self._simplest(likelihoods, v) if likelihoods else (structures[0], self.n_components or 1)
 
-    def _simplest(self, found: dict[tuple[str, int], np.ndarray], w: np.ndarray | None) -> tuple[str, int]:
+    def _simplest(self, likelihoods: dict[tuple[str, int], np.ndarray], w: np.ndarray | None) -> tuple[str, int]:
         """Returns the model of fewest components within one standard error of the best."""
-        weight = np.ones(len(next(iter(found.values())))) if w is None else w
-        best = max(found.values(), key=lambda values: float(weight @ values))
-        kept = nearest_share(-best, w, self.trim)
-        weight = weight[kept] / weight[kept].sum()
+        weight = np.ones(len(next(iter(likelihoods.values())))) if w is None else w
+        best = max(likelihoods.values(), key=lambda values: float(weight @ values))
+        likely = nearest_share(-best, w, self.trim)
+        weight = weight[likely] / weight[likely].sum()
         near = []
-        for (structure, K), values in found.items():
-            self.held_out_[f"{structure} {K}"] = float(weight @ values[kept])
-            loss = best[kept] - values[kept]
+        for (structure, K), values in likelihoods.items():
+            self.held_out_[f"{structure} {K}"] = float(weight @ values[likely])
+            loss = best[likely] - values[likely]
             mean = float(weight @ loss)
             error = math.sqrt(float(weight @ np.square(loss - mean)) / len(loss))
             if mean <= error:
-                near.append((K, -float(weight @ values[kept]), structure))
+                near.append((K, -float(weight @ values[likely]), structure))
         K, _, structure = min(near)
         return structure, K
 
@@ -159,14 +227,17 @@ class MixtureDetector(Detector):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the next step continues
             model.fit(y, sample_weight=w)
-            kept = np.ones(len(y), dtype=bool)
+            likely = np.ones(len(y), dtype=bool)
             for _ in range(STEPS if self.trim else 0):
                 again = nearest_share(-model.score_samples(y), w, self.trim)
-                if (again == kept).all():
+                if (again == likely).all():
                     break
-                kept = again
-                model.fit(y[kept], sample_weight=None if w is None else w[kept])
-        _widen(model, consistency(y.shape[1], self.trim))
+                likely = again
+                model.fit(y[likely], sample_weight=None if w is None else w[likely])
+        factor = consistency(y.shape[1], self.trim)
+        model.covariances_ = model.covariances_ * factor
+        model.precisions_ = model.precisions_ / factor
+        model.precisions_cholesky_ = model.precisions_cholesky_ / math.sqrt(factor)
         return model
 
     def _score(self, block: np.ndarray) -> np.ndarray:
@@ -178,8 +249,41 @@ class MixtureDetector(Detector):
         return np.asarray(density)
 
 
-def _widen(model: Any, factor: float) -> None:
-    """Multiplies the covariances of a mixture."""
-    model.covariances_ = model.covariances_ * factor
-    model.precisions_ = model.precisions_ / factor
-    model.precisions_cholesky_ = model.precisions_cholesky_ / math.sqrt(factor)
+def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: int = 0) -> Tensor:
+    r"""Returns how unlikely each target is among what its own density predicts, (B,); larger is more unusual.
+
+        s = (-log p(t) - h) / d,    h and d the mean and standard deviation of -log p(T) for T ~ p,
+
+    Unlike -log p(t) it does not call every target of a wide density unusual, and it does not depend on the units of the target.
+    Of a `JointGaussian` in T dimensions it is (m^2 - T) / sqrt(2 T), with m the Mahalanobis distance. Otherwise h and d come from
+    samples of T, whose noise the pairs of a mixture share.
+
+    Args:
+        density: Distribution of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`.
+        target: (B, T).
+        n_samples: S in 2..100,000; the relative error of d is about 1 / sqrt(S).
+        random_state: Seed of the samples; the global state of torch is restored.
+
+    Example:
+        >>> normal = JointGaussian(torch.zeros(1, 8), 9 * torch.eye(8))
+        >>> surprise(normal, torch.tensor([[3.0] * 8])).abs().round(decimals=3).item()  # m^2 = T: as expected
+        0.0
+    """
+    require_count(2, MOST_SAMPLES, n_samples=n_samples)
+    require_count(0, random_state=random_state)
+    t = numeric("target", target)
+    if isinstance(density, JointGaussian):
+        h, d = density.entropy(), torch.as_tensor(t.shape[-1] / 2).to(density.loc).sqrt()
+    else:
+        d, h = torch.std_mean(_usual(density, n_samples, random_state), dim=0)
+    s: Tensor = (-density.log_prob(t) - h) / d.clamp(min=torch.finfo(d.dtype).eps)
+    return s
+
+
+def _usual(density: Any, n_samples: int, random_state: int) -> Tensor:
+    """Returns -log p(T), (S, B), of samples T, which share their noise over the batch where the density can do so."""
+    sample = density.common_samples if hasattr(density, "common_samples") else lambda n: density.sample(torch.Size((n,)))
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(random_state)
+        sizes = [len(part) for part in torch.arange(n_samples).split(SAMPLES)]  # whatever the batch: the noise depends on them
+        return torch.cat([-density.log_prob(sample(n)) for n in sizes])

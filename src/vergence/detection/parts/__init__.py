@@ -1,1 +1,0 @@
-"""What several files of the package share."""
