@@ -1,6 +1,6 @@
 """``vergence score``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from vergence.utils import terminal
 
 if TYPE_CHECKING:
     from vergence.detection.findings import Findings
-    from vergence.runs.score import Reference
+    from vergence.runs.run import Run
 
 __all__ = ["Score", "score"]
 
@@ -71,8 +71,22 @@ SUITS = {  # the references that an option suits
 
 def score(command: Score) -> None:
     """Runs ``vergence score``."""
+    from vergence.runs.run import load
+    from vergence.runs.score import read_names, require_apart
+
     _require_suitable(command)
-    findings = _by_itself(command) if command.images is None else _by_run(command, command.images)
+    confirmed = () if command.confirm is None else read_names(command.confirm)
+    if command.calibration is not None and command.images is not None:
+        expected = "calibration items that are not among the scored ones"
+        advice = "give ordinary items of another folder, or leave --calibration out"
+        require_apart(command.calibration, command.images, expected, advice)
+    fdr = FDR if command.fdr is None else command.fdr
+    from_run = command.images is not None or (Path(command.run) / "config.json").is_file()
+    run = load(Path(command.run), device=command.device, trust_code=command.trust_code) if from_run else None
+    if run is not None and command.images is not None:
+        findings = _by_run(command, run, command.images, confirmed, fdr)
+    else:
+        findings = _by_itself(command, run, confirmed, fdr)
     print_written(command.out, findings.rows, page=True)
     _show(findings)
 
@@ -94,53 +108,36 @@ def _require_suitable(command: Score) -> None:
         raise ValueError(f"expected RUN IMAGES with {option}, found {command.run} alone; name the items to score, too")
 
 
-def _by_run(command: Score, images: str) -> "Findings":
-    from vergence.runs.run import load
-    from vergence.runs.score import Calibration, Pairs, read_names, require_apart, score
+def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], fdr: float) -> "Findings":
+    from vergence.runs.score import Calibration, Pairs, score
 
-    confirmed = () if command.confirm is None else read_names(command.confirm)
-    if command.calibration is not None:
-        require_apart(command.calibration, images)
-    run = load(Path(command.run), device=command.device, trust_code=command.trust_code)
     items = run.items(images, root=command.data_root)
-    reference: Reference
     if command.pairs:
-        reference = Pairs(run, command.batch_size)
-    else:
-        reference = Calibration(
-            run,
-            fpr=command.fpr,
-            confidence=CONFIDENCE if command.confidence is None else command.confidence,
-            calibration=None if command.calibration is None else run.items(command.calibration, root=command.data_root),
-            confirmed=confirmed,
-            all_scores=command.all_scores,
-            batch_size=command.batch_size,
-        )
-    return score(items, reference, command.out, fdr=FDR if command.fdr is None else command.fdr)
+        return score(items, Pairs(run, command.batch_size), command.out, fdr=fdr)
+    reference = Calibration(
+        run,
+        fpr=command.fpr,
+        confidence=CONFIDENCE if command.confidence is None else command.confidence,
+        calibration=None if command.calibration is None else run.items(command.calibration, root=command.data_root),
+        confirmed=confirmed,
+        all_scores=command.all_scores,
+        batch_size=command.batch_size,
+    )
+    return score(items, reference, command.out, fdr=fdr)
 
 
-def _by_itself(command: Score) -> "Findings":
+def _by_itself(command: Score, run: "Run | None", confirmed: Sequence[str], fdr: float) -> "Findings":
     from vergence.data.sources import BUILT_IN
     from vergence.runs.folder import score_folder
-    from vergence.runs.run import load
-    from vergence.runs.score import read_names
 
-    run, source = None, command.run
-    if (Path(source) / "config.json").is_file():
-        run = load(Path(source), device=command.device, trust_code=command.trust_code)
+    source = command.run
+    if run is not None:
         data = run.folder.config.data
         if data.keep_classes is not None or data.limit is not None:
             terminal.note("every item of the run's data is judged, those that it was not trained on, too")
         source = f"{data.source}:train" if data.source in BUILT_IN else data.source
-    return score_folder(
-        source,
-        command.out,
-        run=run,
-        fdr=FDR if command.fdr is None else command.fdr,
-        confirmed=() if command.confirm is None else read_names(command.confirm),
-        leaks_from=command.leaks_from,
-        root=command.data_root,
-    )
+    others, root = command.leaks_from, command.data_root
+    return score_folder(source, command.out, run=run, fdr=fdr, confirmed=confirmed, leaks_from=others, root=root)
 
 
 def _show(findings: "Findings") -> None:

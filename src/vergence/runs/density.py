@@ -10,7 +10,7 @@ import numpy as np
 
 from vergence import mixtures
 from vergence.data.tables import Pairs
-from vergence.runs.rows import of_array, of_estimator, versions
+from vergence.runs.rows import of_array, of_estimator
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal
 from vergence.utils.checks import require_within
@@ -191,7 +191,7 @@ def _require_width(model: Any, contexts: np.ndarray) -> None:
 def _write(out: Path, job: dict[str, Any], total: int, rows: Callable[[slice], dict[str, np.ndarray]]) -> int:
     """Writes the rows of all blocks of the input; goes on behind the parts that an earlier call left."""
     with (
-        open_parts(out, {**job, **versions()}, every=PART) as kept,
+        open_parts(out, job, every=PART) as kept,
         terminal.bar(job["job"], total=total, unit="rows") as advance,
     ):
         advance(kept.done)

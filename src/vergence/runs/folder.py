@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,10 +59,9 @@ from vergence.runs.rows import (
     of_items,
     of_module,
     streamed,
-    versions,
 )
 from vergence.runs.run import Run
-from vergence.runs.score import overlap, score
+from vergence.runs.score import require_apart, score
 from vergence.training.calibration import FEWEST, MOST_COMPARED, digests
 from vergence.training.folder import write_skipped
 from vergence.utils import terminal
@@ -135,8 +135,8 @@ def score_folder(
         return open_whole(as_source(given), root=root) if run is None else run.items(given, root=root)
 
     path = None if isinstance(source, Items) else Path(source)
-    if not isinstance(source, Items) and isinstance(leaks_from, str | Path) and overlap(as_source(leaks_from), as_source(source)):
-        raise ValueError(f"expected other items than those of {source}, found {leaks_from}, which overlaps it; name others")
+    if not isinstance(source, Items) and isinstance(leaks_from, str | Path):
+        require_apart(as_source(leaks_from), as_source(source), f"other items than those of {source}", "name others")
     items = opened(source)
     where = {} if run is None else run.where()
     reference = Itself(
@@ -179,7 +179,7 @@ class Itself:
                 held = self._held(items, levels, of_levels, advance)
                 robust, each = _scored(held, self._confirmed(items, held), self.seed)
                 others = self._others(items, levels, held, robust, of_others, advance)
-            findings = _judged(items, held, robust, each, others, fdr)
+            findings = _Judged.of(items, held, robust, each, others).findings(fdr)
             if leaks is not None:
                 leak = [leaks.names.get(name, "") for name in findings.names]
                 notes = [*findings.notes, *leaks.notes]
@@ -199,7 +199,7 @@ class Itself:
         if out is None:
             yield None, None
             return
-        job = {"job": "folder", "model": of_module(levels), "seed": self.seed, **self.reading.job(), **versions()}
+        job = {"job": "folder", "model": of_module(levels), "seed": self.seed, **self.reading.job()}
         job["source"] = of_items(items)
         confirmed = {"confirmed": "\n".join(self.confirmed)}
         second = out.with_name(f"{out.name}.others")
@@ -285,55 +285,136 @@ class _Described:
         return {**self.levels.widths(), "thumbnail": 3 * THUMBNAIL**2}
 
 
-def _judged(items: Items, held: _Held, robust: RobustDetector, each: np.ndarray, others: Arrays, fdr: float) -> Findings:
-    """Returns what is unusual among items by the scores of their levels.
+@dataclass(frozen=True)
+class _Judged:
+    """All N items that could be read, in their order, with the scores of their levels.
 
-    Args:
-        items: The items.
+    Attributes:
         held: Those whose levels are held.
         robust: The fits.
-        each: Scores (n, L) of the items that are held.
-        others: ``index``, ``digest`` and ``each`` of all others; empty where there are none.
-        fdr: False-discovery rate of the flags.
+        names: Names of the items.
+        order: Place of each item among those that are held, which come first, and all others.
+        digests: Digests of the items' content.
+        each: Scores (N, L).
     """
-    index, marks = held.index, held.digests
-    if others:
-        index, marks = torch.cat([index, torch.from_numpy(others["index"])]), np.concatenate([marks, others["digest"]])
-        each = np.concatenate([each, others["each"]])
-    order = index.argsort().numpy()  # place of each item among those that are held, which come first, and all others
-    names, each = names_of(items, index[order]), each[order]
-    score, notes = each.max(1), list(held.notes)
-    if (n := len(held.index)) < len(order):
-        among = f"{n:,} of {len(order):,} items"
-        notes.append(f"odd groups are not looked for, and near-duplicates only among {among}: more are not held")
-    p = robust.p_values(score)
-    q, groups = q_values(p), _groups(held, order)
-    flag = at_most(q, fdr)
-    same, near = _first_of(marks[order], names), _near(held.alike, names, order)
-    columns = {
-        "name": names,
-        "score": score,
-        "p_value": p,
-        "q_value": q,
-        "flag": flag.astype(np.uint8),
-        "level": np.asarray(robust.levels_)[each.argmax(1)].tolist(),
-        "nearest": _nearest(held, names, score, order, p <= fdr),
-        "reason": _reasons(held, robust, each, order, p <= fdr),
-        "measured": _measured(held.measured, order),
-        "group": _memberships(groups, names),
-        "same_as": same,
-        "similar_to": ["" if equal else first for equal, first in zip(same, near, strict=True)],
-    }
-    why = "without a reference odd items cannot be told from the tail of the others; the order is still the one to look in"
-    return Findings(
-        columns=columns,
-        total=len(names),
-        flagged=int(flag.sum()),
-        fdr=fdr,
-        why_none=f"the smallest q-value is {q.min():.2g}; {why}",
-        groups=groups,
-        notes=notes,
-    )
+
+    held: _Held
+    robust: RobustDetector
+    names: list[str]
+    order: np.ndarray
+    digests: np.ndarray
+    each: np.ndarray
+
+    @classmethod
+    def of(cls, items: Items, held: _Held, robust: RobustDetector, each: np.ndarray, others: Arrays) -> "_Judged":
+        """Returns all items, by the scores (n, L) of those that are held, and ``index``, ``digest`` and ``each`` of others."""
+        index, marks = held.index, held.digests
+        if others:
+            index, marks = torch.cat([index, torch.from_numpy(others["index"])]), np.concatenate([marks, others["digest"]])
+            each = np.concatenate([each, others["each"]])
+        order = index.argsort().numpy()
+        return cls(held, robust, names_of(items, index[order]), order, marks[order], each[order])
+
+    def findings(self, fdr: float) -> Findings:
+        """Returns what is unusual at a false-discovery rate."""
+        score, notes = self.each.max(1), list(self.held.notes)
+        if (n := len(self.held.index)) < len(self.order):
+            among = f"{n:,} of {len(self.order):,} items"
+            notes.append(f"odd groups are not looked for, and near-duplicates only among {among}: more are not held")
+        p = self.robust.p_values(score)
+        q, groups = q_values(p), self._groups()
+        flag, same, near = at_most(q, fdr), _first_of(self.digests, self.names), self._near()
+        columns = {
+            "name": self.names,
+            "score": score,
+            "p_value": p,
+            "q_value": q,
+            "flag": flag.astype(np.uint8),
+            "level": np.asarray(self.robust.levels_)[self.each.argmax(1)].tolist(),
+            "nearest": self._nearest(score, p <= fdr),
+            "reason": self._reasons(p <= fdr),
+            "measured": self._measured(),
+            "group": self._memberships(groups),
+            "same_as": same,
+            "similar_to": ["" if equal else first for equal, first in zip(same, near, strict=True)],
+        }
+        why = "without a reference odd items cannot be told from the tail of the others; the order is still the one to look in"
+        why = f"the smallest q-value is {q.min():.2g}; {why}"
+        return Findings(columns, len(self.names), int(flag.sum()), fdr, why_none=why, groups=groups, notes=notes)
+
+    def _near(self) -> list[str]:
+        """Returns the name of the first item that is alike; empty for those without one, and for items that are not held."""
+        alike = self.held.alike
+        whole = np.concatenate([alike, alike.max() + 1 + np.arange(len(self.order) - len(alike))])
+        return _first_of(whole[self.order], self.names)
+
+    def _nearest(self, score: np.ndarray, unusual: np.ndarray) -> list[str]:
+        """Returns the names of the most similar typical items of each unusual one, separated by ``; ``."""
+        x = np.concatenate(list(self.held.levels.values()), 1, dtype=np.float32)
+        x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-6)
+        inside = np.flatnonzero(self.order < len(x))
+        typical = inside[score[inside] <= np.median(score)][:TYPICAL]
+        rows = inside[unusual[inside]]
+        if not len(rows) or not len(typical):
+            return [""] * len(self.names)
+        a, b = (nn.functional.normalize(torch.from_numpy(x[self.order[which]]), dim=1) for which in (rows, typical))
+        best = nearest_rows(b, a, min(NEAREST, len(typical)), directions=True).tolist()
+        return _placed(rows, ["; ".join(self.names[typical[j]] for j in similar) for similar in best], len(self.names))
+
+    def _reasons(self, unusual: np.ndarray) -> list[str]:
+        """Returns why each unusual item is so: levels, measurements of images, features of vectors; empty for the others."""
+        rows, held, order = np.flatnonzero(unusual), self.held, self.order
+        p = np.stack([self.robust.p_values(self.each[:, i], level=i)[rows] for i in range(self.each.shape[1])], 1)
+        words: dict[int, tuple[str, ...]] = {}
+        inside = rows[order[rows] < len(held.index)]
+        if len(inside) and held.measured is not None:
+            columns = (f.name for f in fields(Measured) if f.name not in ("height", "width"))  # `measured` names odd ones
+            typical = dict(zip(columns, held.measured.astype(np.float64).T, strict=False))
+            given = {name: values[order[inside]] for name, values in typical.items()}
+            words = dict(zip(inside.tolist(), extremes(given, typical), strict=True))
+        elif len(inside) and set(held.levels) == {"inputs"}:
+            x = held.levels["inputs"]
+            words = dict(zip(inside.tolist(), outlying_features(x[order[inside]], x), strict=True))
+        texts = explain(self.robust.levels_, p, len(self.each), [words.get(i, ()) for i in rows.tolist()])
+        return _placed(rows, texts, len(self.each))
+
+    def _groups(self) -> list[Group]:
+        """Returns the odd groups of images, by their thumbnails, or of vectors; none for few items, or more than are held.
+
+        Near-duplicates count as one item, so that they alone are no group, and are members of the same one.
+        """
+        held, order = self.held, self.order
+        vectors = _of_one_unit(held.usable["inputs"]) if "inputs" in held.usable else None
+        x = vectors if held.thumbnail is None else held.thumbnail
+        if x is None or len(x) < len(order):
+            return []
+        first, label = np.unique(held.alike[order], return_index=True, return_inverse=True)[1:]
+        chosen = np.sort(first)
+        if len(chosen) < FEWEST_GROUPED or not x.size or not np.ptp(x[order][chosen]):
+            return []
+        largest = min(0.5, LARGEST_GROUP * len(x) / len(chosen))  # of what is searched
+        groups: list[Group] = odd_groups(x[order][chosen], largest=largest)
+        return [replace(group, members=_with_copies(chosen[group.members], label)) for group in groups]
+
+    def _memberships(self, groups: list[Group]) -> list[str]:
+        members = {i: self.names[group.medoid] for group in groups for i in group.members.tolist()}
+        return [members.get(i, "") for i in range(len(self.names))]
+
+    def _measured(self) -> list[str]:
+        """Returns the names of the rare plain properties of each item, separated by ``, ``; only those that are held have any."""
+        if self.held.measured is None:
+            return [""] * len(self.names)
+        named = flags(Measured(*self.held.measured.astype(np.float64).T))
+        texts = [", ".join(name for name, has in named.items() if has[row]) for row in range(len(self.held.measured))]
+        return [texts[row] if row < len(texts) else "" for row in self.order.tolist()]
+
+
+def _placed(rows: np.ndarray, texts: Sequence[str], n: int) -> list[str]:
+    """Returns n texts, some in their rows and empty ones in all others."""
+    placed = [""] * n
+    for i, text in zip(rows.tolist(), texts, strict=True):
+        placed[i] = text
+    return placed
 
 
 def _alike(thumbnail: np.ndarray | None, marks: np.ndarray, shape: tuple[int, ...], size: int | None) -> np.ndarray:
@@ -346,12 +427,6 @@ def _alike(thumbnail: np.ndarray | None, marks: np.ndarray, shape: tuple[int, ..
     cropped = (shape[0], *(min(side, size or side) for side in shape[1:]))
     x = torch.from_numpy(thumbnail).reshape(-1, *thumbnail_shape(cropped))
     return np.asarray(near_groups((255 * x).round().clamp(0, 255).byte(), marks, turned=True))
-
-
-def _near(alike: np.ndarray, names: list[str], order: np.ndarray) -> list[str]:
-    """Returns the name of the first item that is alike; empty for those without one, and for items that are not held."""
-    whole = np.concatenate([alike, alike.max() + 1 + np.arange(len(order) - len(alike))])
-    return _first_of(whole[order], names)
 
 
 def _scored(held: _Held, confirmed: np.ndarray, seed: int) -> tuple[RobustDetector, np.ndarray]:
@@ -370,78 +445,6 @@ def _scored(held: _Held, confirmed: np.ndarray, seed: int) -> tuple[RobustDetect
     return robust, each
 
 
-def _nearest(held: _Held, names: list[str], score: np.ndarray, order: np.ndarray, unusual: np.ndarray) -> list[str]:
-    """Returns the names of the most similar typical items of each unusual one, separated by ``; ``.
-
-    Args:
-        held: Items whose levels are held.
-        names: Names of all items, in their order.
-        score: Scores of all items, in their order.
-        order: Place of each item among those that are held, which come first, and all others.
-        unusual: Which items to answer for.
-    """
-    x = np.concatenate(list(held.levels.values()), 1, dtype=np.float32)
-    x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-6)
-    inside = np.flatnonzero(order < len(x))
-    typical = inside[score[inside] <= np.median(score)][:TYPICAL]
-    near = [""] * len(names)
-    rows = inside[unusual[inside]]
-    if len(rows) and len(typical):
-        a, b = (nn.functional.normalize(torch.from_numpy(x[order[which]]), dim=1) for which in (rows, typical))
-        best = nearest_rows(b, a, min(NEAREST, len(typical)), directions=True)
-        for i, similar in zip(rows.tolist(), best.tolist(), strict=True):
-            near[i] = "; ".join(names[typical[j]] for j in similar)
-    return near
-
-
-def _reasons(held: _Held, robust: RobustDetector, each: np.ndarray, order: np.ndarray, unusual: np.ndarray) -> list[str]:
-    """Returns why each unusual item is so: levels, measurements of images, features of vectors; empty for the others.
-
-    Args:
-        held: Items whose levels are held.
-        robust: The fits.
-        each: Scores (N, L) of the levels, of all items in their order.
-        order: Place of each item among those that are held, which come first, and all others.
-        unusual: Which items to answer for, (N,) bool.
-    """
-    rows = np.flatnonzero(unusual)
-    p = np.stack([robust.p_values(each[:, i], level=i)[rows] for i in range(each.shape[1])], 1)
-    words: dict[int, tuple[str, ...]] = {}
-    inside = rows[order[rows] < len(held.index)]
-    if len(inside) and held.measured is not None:
-        table = held.measured.astype(np.float64)
-        columns = (f.name for f in fields(Measured) if f.name not in ("height", "width"))  # `measured` names odd ones
-        typical = dict(zip(columns, table.T, strict=False))
-        given = {name: values[order[inside]] for name, values in typical.items()}
-        words = dict(zip(inside.tolist(), extremes(given, typical), strict=True))
-    elif len(inside) and set(held.levels) == {"inputs"}:
-        x = held.levels["inputs"]
-        words = dict(zip(inside.tolist(), outlying_features(x[order[inside]], x), strict=True))
-    texts = explain(robust.levels_, p, len(each), [words.get(i, ()) for i in rows.tolist()])
-    reason = [""] * len(each)
-    for i, text in zip(rows.tolist(), texts, strict=True):
-        reason[i] = text
-    return reason
-
-
-def _groups(held: _Held, order: np.ndarray) -> list[Group]:
-    """Returns the odd groups of images, by their thumbnails, or of vectors; none for few items, or more than are held.
-
-    Near-duplicates count as one item, so that they alone are no group, and are members of the same one.
-    """
-    vectors = _of_one_unit(held.usable["inputs"]) if "inputs" in held.usable else None
-    x = vectors if held.thumbnail is None else held.thumbnail
-    if x is None or len(x) < len(order):
-        return []
-    first, label = np.unique(held.alike[order], return_index=True, return_inverse=True)[1:]
-    chosen = np.sort(first)
-    if len(chosen) < FEWEST_GROUPED or not x.size or not np.ptp(x[order][chosen]):
-        return []
-    largest = min(0.5, LARGEST_GROUP * len(x) / len(chosen))  # of what is searched
-    groups: list[Group] = odd_groups(x[order][chosen], largest=largest)
-    return [replace(group, members=_with_copies(chosen[group.members], label)) for group in groups]
-
-
 def _with_copies(members: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Returns items and all others that share a label with one of them, those of the first item first."""
     return np.concatenate([[i, *np.setdiff1d(np.flatnonzero(label == label[i]), [i])] for i in members.tolist()])
@@ -452,24 +455,6 @@ def _of_one_unit(x: np.ndarray) -> np.ndarray:
     varies = np.ptp(x, axis=0) > 0
     x = x[:, varies] - np.median(x[:, varies], 0)
     return np.asarray(x / deviation(x))
-
-
-def _memberships(groups: list[Group], names: list[str]) -> list[str]:
-    texts = [""] * len(names)
-    for group in groups:
-        for i in group.members.tolist():
-            texts[i] = names[group.medoid]
-    return texts
-
-
-def _measured(table: np.ndarray | None, order: np.ndarray) -> list[str]:
-    """Returns the names of the rare plain properties of each item, separated by ``, ``; those that are held alone have any."""
-    texts = [""] * len(order)
-    if table is not None:
-        named = flags(Measured(*table.astype(np.float64).T))
-        for i, row in enumerate(order.tolist()):
-            texts[i] = ", ".join(name for name, has in named.items() if row < len(table) and has[row])
-    return texts
 
 
 def _first_of(labels: np.ndarray, names: list[str]) -> list[str]:
@@ -575,22 +560,15 @@ def _unseen(sizes: np.ndarray | None, shape: tuple[int, ...]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Leaks:
-    """What two sources share.
-
-    Attributes:
-        names: Name in the other source, by the name of the item that equals it or nearly so.
-        scope: Which copies were looked for.
-        notes: What was not compared.
-    """
+class Leaks(NamedTuple):
+    """What two sources share: the name in the other source by that of the item, which copies were looked for, and notes."""
 
     names: dict[str, str]
     scope: str
-    notes: tuple[str, ...] = ()
+    notes: list[str]
 
 
-def leaked(items: Items, other: Items, workers: int = 0) -> _Leaks:
+def leaked(items: Items, other: Items, workers: int = 0) -> Leaks:
     """Returns the items of which another source has a copy or a near-duplicate.
 
     Images of the other source are brought to the shape of the items, both to gray where one is, and compared by thumbnails, as
@@ -610,59 +588,42 @@ def leaked(items: Items, other: Items, workers: int = 0) -> _Leaks:
         >>> leaked(ArrayItems(torch.eye(3)[1:]), ArrayItems(torch.eye(3)[:2])).names
         {'0': '1'}
     """
-    shape = _common_shape(items.shape, other.shape)
-    images = len(shape) == 3 and shape[0] in KINDS
+    shape = items.shape
+    images = len(shape) == len(other.shape) == 3 and shape[0] in KINDS and other.shape[0] in KINDS
+    if images:
+        shape = (min(shape[0], other.shape[0]), *shape[1:])
+    elif shape != other.shape:
+        raise ValueError(f"expected two sources of one kind, found items of shape {shape} and {other.shape}; name another")
     compared = images and min(shape[1:]) >= SMALLEST and max(len(items), len(other)) <= MOST_COMPARED
 
     def columns(x: Tensor) -> Columns:
         x = fitted(x, shape) if tuple(x.shape[1:]) != shape else x
-        small = {"thumbnail": thumbnails(x).cpu().numpy()} if compared else {}
-        return {"digest": digests(x), **small}
+        return {"digest": digests(x), **({"thumbnail": thumbnails(x).cpu().numpy()} if compared else {})}
 
     with terminal.late_bar("copies", len(items) + len(other)) as advance:
         reading = Reading(workers=workers)
         a, b = (streamed(columns, source, torch.arange(len(source)), reading, advance) for source in (other, items))
-    scope = NEAR if compared else EQUAL
-    notes = [f"{len(other.skipped):,} of {len(other):,} other items cannot be read, and were not compared"] * bool(other.skipped)
+    leaks = Leaks({}, NEAR if compared else EQUAL, [])
+    if other.skipped:
+        leaks.notes.append(f"{len(other.skipped):,} of {len(other):,} other items cannot be read, and were not compared")
     if not len(a.get("index", ())) or not len(b.get("index", ())):
-        return _Leaks({}, scope, tuple(notes))
-    pairs = _equal(a["digest"], b["digest"])
-    if compared:
-        near, note = _nearly_equal(a["thumbnail"], b["thumbnail"], np.setdiff1d(np.arange(len(b["index"])), pairs[:, 1]))
-        pairs, notes = np.concatenate([pairs, near]), [*notes, *note]
-    elif images:
-        notes.append(
+        return leaks
+    values, first = np.unique(a["digest"], return_index=True)
+    place = np.minimum(np.searchsorted(values, b["digest"]), len(values) - 1)
+    equal = values[place] == b["digest"]
+    pairs = np.stack([first[place[equal]], np.flatnonzero(equal)], 1)
+    rest = np.flatnonzero(~equal)
+    if compared and len(rest):
+        try:
+            near = thumbnail_leaks(torch.from_numpy(a["thumbnail"]), torch.from_numpy(b["thumbnail"][rest]), turned=True).pairs
+            pairs = np.concatenate([pairs, np.stack([near[:, 0], rest[near[:, 1]]], 1)])
+        except ValueError as error:  # they are too much alike
+            leaks.notes.append(f"near-duplicates in both sources were not looked for: {error}")
+    elif images and not compared:
+        leaks.notes.append(
             f"only equal images were looked for in both sources: images are below {SMALLEST} pixels a side, or one source has "
             f"more than {MOST_COMPARED:,}"
         )
-    names = {items.names[b["index"][j]]: other.names[a["index"][i]] for i, j in reversed(pairs.tolist())}  # the most similar one
-    return _Leaks(names, scope, tuple(notes))
-
-
-def _common_shape(mine: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape that items of two sources are compared in: the first one's, gray where one source is."""
-    if len(mine) == len(other) == 3 and mine[0] in KINDS and other[0] in KINDS:
-        return (min(mine[0], other[0]), *mine[1:])
-    if mine != other:
-        raise ValueError(f"expected two sources of one kind, found items of shape {mine} and {other}; name another")
-    return mine
-
-
-def _nearly_equal(a: np.ndarray, b: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Returns the pairs (P, 2) of near-duplicates between thumbnails a and those of b that ``rest`` names, and notes."""
-    none = np.zeros((0, 2), dtype=np.int64)
-    if not len(rest):
-        return none, []
-    try:
-        pairs = thumbnail_leaks(torch.from_numpy(a), torch.from_numpy(b[rest]), turned=True).pairs
-    except ValueError as error:
-        return none, [f"near-duplicates in both sources were not looked for: {error}"]
-    return np.stack([pairs[:, 0], rest[pairs[:, 1]]], 1), []
-
-
-def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns for each entry of b that is among those of a the pair of its first place there and its own, (P, 2)."""
-    values, first = np.unique(a, return_index=True)
-    place = np.minimum(np.searchsorted(values, b), len(values) - 1)
-    mine = np.flatnonzero(values[place] == b)
-    return np.stack([first[place[mine]], mine], 1)
+    for i, j in reversed(pairs.tolist()):  # the most similar one stays
+        leaks.names[items.names[b["index"][j]]] = other.names[a["index"][i]]
+    return leaks

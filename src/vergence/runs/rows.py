@@ -26,7 +26,6 @@ from vergence.training.calibration import digests
 from vergence.training.folder import write_skipped
 from vergence.utils.parts import Derived, Parts, open_parts, require_table
 from vergence.utils.terminal import bar
-from vergence.utils.version import __version__
 
 __all__ = [
     "Columns",
@@ -40,7 +39,6 @@ __all__ = [
     "parts",
     "sample",
     "stream",
-    "versions",
     "write_rows",
 ]
 
@@ -160,7 +158,7 @@ def write_rows(
         ValueError: No item could be read, the file cannot be written, or another process writes it.
     """
     require_table(out)  # before the items are read for their digest
-    with open_parts(out, {**job, **reading.job(), **versions(), "source": of_items(items)}, derived=derived) as kept:
+    with open_parts(out, {**job, **reading.job(), "source": of_items(items)}, derived=derived) as kept:
         repeated = [(skipped.name, skipped.reason) for skipped in items.skipped]
         with bar(out.name, len(items)) as advance:
             advance(kept.done)
@@ -274,11 +272,6 @@ def sample(n: int, most: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most]
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of the library and of torch."""
-    return {"vergence": __version__, "torch": torch.__version__}
-
-
 def of_module(module: nn.Module) -> str:
     """Returns a digest of a module's tensors and of its text form.
 
@@ -302,7 +295,7 @@ def of_items(items: Items) -> str:
     Of items of one's own, whose values are not known before they are read, it is a random number.
     """
     if isinstance(items, PairItems):
-        return of_items(items.context)
+        return _digest([of_items(items.context), of_items(items.target)])
     if isinstance(items, ArrayItems):
         rows = "" if items.rows is None else of_array(items.rows)
         return _digest([of_array(items.array), rows, str(items.shape), str(items.dtype)])

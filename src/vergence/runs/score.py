@@ -3,7 +3,6 @@
 Each reference is a small class that computes `Findings`; `score` checks what is given and writes the page.
 """
 
-import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +24,7 @@ from vergence.methods.core import Method
 from vergence.objectives.core import ConditionalObjective, DensityObjective
 from vergence.report.findings import write_page
 from vergence.runs.detector import RunDetector, opened, p_values
-from vergence.runs.rows import (
-    Collected,
-    Columns,
-    Leveled,
-    Reading,
-    by_parts,
-    collected,
-    of_array,
-    of_items,
-    of_module,
-    stream,
-    versions,
-    write_rows,
-)
+from vergence.runs.rows import Columns, Leveled, Reading, by_parts, collected, of_array, of_items, of_module, stream, write_rows
 from vergence.runs.run import Run
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
@@ -46,12 +32,13 @@ from vergence.utils.checks import EXACT, require_within
 from vergence.utils.names import counted, unknown
 from vergence.utils.parts import open_parts, original, require_table
 
-__all__ = ["Calibration", "Pairs", "Reference", "pair_scores", "read_names", "require_apart", "score", "scores_of"]
+__all__ = ["Calibration", "Pairs", "Reference", "read_names", "require_apart", "score"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
+SHOWN = 5  # calibration items that are named
 FEW, CHANGED, CERTAIN = 20, 0.2, 0.001  # items; least difference of distributions, and largest p-value, that are reported
 HELD = 48  # strangest items that are held for the page
-SHOWN = 5  # calibration items that are named
+COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
 SAMPLES = 64  # of each conditional density
 CONDITIONAL = "target given context"  # the level of pairs
 
@@ -122,38 +109,39 @@ class Calibration:
         """Returns what the run's detector finds; its table is written row by row."""
         assert out is not None
         run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
-        detector, refused = self._calibrated(reading)
+        levels = run.detector().of_batches(run.method, run.folder.metadata.shape)
+        detector, refused = self._calibrated(levels, reading)
         certificate = None if self.fpr is None else fpr_threshold(detector.calibration, self.fpr, self.confidence)
-        notes = [*_about_run(run, detector, items), *_about_calibration(detector.calibration)]
-        notes.append(f"note: {certificate or reportable(len(detector.calibration), len(items), fdr)}")
+        n = len(detector.calibration)
+        notes = _about_run(run, detector, items)
+        notes.append(f"note: {certificate or reportable(n, len(items), fdr)}")
         notes += _odd_ones(detector.calibration, detector.names)
-        for note in notes:
-            print(note, file=sys.stderr)
-        tally = Tally(len(detector.calibration), fdr, certificate)
+        print("\n".join(notes), file=sys.stderr)
+        tally = Tally(n, fdr, certificate)
         job: dict[str, Any] = {
             "job": "score",
             "model": of_module(run.method),
-            "detector": hashlib.sha256(detector.content()).hexdigest(),
+            "detector": of_array(np.frombuffer(detector.content(), np.uint8)),
         }
         job |= {"fdr": fdr, "fpr": self.fpr or 0.0, "confidence": self.confidence, "all": self.all_scores, **run.recorded()}
-        levels, limit = detector.of_batches(run.method, run.folder.metadata.shape), 1.0 if certificate else fdr
-        function = columns_of(run.method, levels, detector, limit, self.all_scores, refused)
+        function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
         write_rows(function, items, out, job, reading, derived=tally)
         advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
-        return replace(tally.findings(), notes=notes, advice=advice)
+        return tally.findings(notes, advice)
 
-    def _calibrated(self, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
+    def _calibrated(self, levels: Leveled, reading: Reading) -> tuple[RunDetector, dict[int, str]]:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
         detector, refused = self.run.detector(), {}
         if self.calibration is not None:
             _require_enough(len(self.calibration), self.fpr, self.confidence)
-            levels = detector.of_batches(self.run.method, self.run.folder.metadata.shape)
             given = collected(levels, self.calibration, reading)
             names = [self.calibration.names[i] for i in given.index.tolist()]
             refused = dict(zip(given.digests.tolist(), names, strict=True))
-            detector = _with_others(detector, given, names)
+            scores = -detector.score_samples(given.levels)
+            new = _unseen(given.digests, detector.seen)
+            detector = detector.with_calibration(scores[new], [names[i] for i in np.flatnonzero(new)])
         if self.confirmed:
-            detector = without_confirmed(detector, self.confirmed)
+            detector = _without_confirmed(detector, self.confirmed)
         require_calibration(detector.calibration)
         return detector, refused
 
@@ -185,8 +173,8 @@ class Pairs:
                 "which has none; train again with --objective gje, or with gmje where a context has several answers"
             )
         data = opened(run.folder)
-        n = 0 if data.calibration is None else len(data.calibration)
-        if data.calibration is None or n < FEWEST:
+        if data.calibration is None or len(data.calibration) < FEWEST:
+            n = 0 if data.calibration is None else len(data.calibration)
             raise ValueError(
                 f"expected a run with at least {FEWEST} calibration pairs, found {n}; train with --calibration-share"
             )
@@ -196,14 +184,16 @@ class Pairs:
         fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
         terminal.note(str(reportable(len(calibration), len(given), fdr)))
         job: dict[str, Any] = {"job": "score pairs", "model": of_module(run.method), "fdr": fdr, "batch_size": size}
-        job |= {"calibration": hashlib.sha256(calibration.tobytes()).hexdigest(), **versions(), **run.recorded()}
-        target = given.target
-        job["source"] = of_items(given) + (of_array(target.array) if hasattr(target, "array") else of_items(target))
+        job |= {"calibration": of_array(calibration), "source": of_items(given), **run.recorded()}
         with open_parts(out, job, derived=tally) as kept, terminal.bar(out.name, len(given)) as advance:
             advance(kept.done)
             for start in range(kept.done, len(given), size):
                 part = given.subset(torch.arange(start, min(start + size, len(given))))
-                kept.append(_pair_columns(run, part, size, calibration, fitted_to), len(part))
+                total = pair_scores(run, part, size)
+                columns: Columns = {"name": list(part.names), "score": total, "p_value": p_values(calibration, total)}
+                columns |= {"level": [CONDITIONAL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
+                columns["seen"] = np.isin(_digests_of_pairs(part), fitted_to).astype(np.uint8)
+                kept.append(columns, len(part))
                 advance(len(part))
         return tally.findings()
 
@@ -220,15 +210,15 @@ class Tally:
         certificate: Threshold with a bounded false-positive rate, by which items are flagged instead.
     """
 
-    needs: ClassVar[Sequence[str]] = ("name", "score", "p_value", "level", "nearest", "reason", "seen")
+    needs: ClassVar[Sequence[str]] = COLUMNS
     names: ClassVar[Sequence[str]] = ("q_value", "flag")
-    order: ClassVar[Sequence[str]] = ("name", "score", "p_value", "q_value", "flag", "level", "nearest", "reason", "seen")
+    order: ClassVar[Sequence[str]] = (*COLUMNS[:3], *names, *COLUMNS[3:])
 
     def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
         self.n, self.fdr, self.certificate = n, fdr, certificate
         self.flagged, self.unjudged = 0, 0
         self.counts = np.zeros(n + 2, dtype=np.int64)
-        self._strangest: list[dict[str, Any]] = []
+        self._strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
 
     @property
     def total(self) -> int:
@@ -237,35 +227,31 @@ class Tally:
 
     def see(self, columns: Mapping[str, np.ndarray]) -> None:
         """Counts the p-values of some rows, and holds the strangest items."""
-        self.unjudged += int(columns["seen"].sum())
         new = np.flatnonzero(columns["seen"] == 0)
-        columns = {name: columns[name][new] for name in self.needs}
+        self.unjudged += len(columns["seen"]) - len(new)
+        columns = {name: columns[name][new] for name in COLUMNS}
         self.counts += np.bincount(self._rank(columns["p_value"]), minlength=self.n + 2)
         if self.certificate is not None:
             self.flagged += int((columns["score"] > self.certificate.threshold).sum())
         else:
             self.flagged = int(self.counts[at_most(self._q_values(), self.fdr)].sum())
+        if len(self._strangest["score"]):
+            columns = {name: np.concatenate([self._strangest[name], columns[name]]) for name in COLUMNS}
         order = np.argsort(-columns["score"], kind="stable")[:HELD]
-        self._strangest += [{name: columns[name][i].item() for name in self.needs} for i in order]
-        self._strangest = sorted(self._strangest, key=lambda row: -row["score"])[:HELD]
+        self._strangest = {name: columns[name][order] for name in COLUMNS}
 
     def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the q-value and the flag of some rows, when all have been seen."""
         rank, new = self._rank(columns["p_value"]), np.asarray(columns["seen"]) == 0
         q = self._q_values()
-        if self.certificate is not None:
-            flag = np.asarray(columns["score"] > self.certificate.threshold)
-        else:
-            flag = np.asarray(at_most(q, self.fdr)[rank], dtype=bool)
-        return {"q_value": np.where(new, q[rank], 1.0), "flag": (flag & new).astype(np.uint8)}
+        flag = at_most(q, self.fdr)[rank] if self.certificate is None else columns["score"] > self.certificate.threshold
+        return {"q_value": np.where(new, q[rank], 1.0), "flag": (np.asarray(flag, dtype=bool) & new).astype(np.uint8)}
 
-    def findings(self) -> Findings:
+    def findings(self, notes: Sequence[str] = (), advice: str = "") -> Findings:
         """Returns what was found, when all rows have been seen."""
-        rows: dict[str, Any] = {name: [row[name] for row in self._strangest] for name in self.needs}
-        numbers = {name: np.array(rows[name], dtype=np.float64) for name in ("score", "p_value", "seen")}
-        rows |= self.columns(numbers)
+        rows = self._strangest | self.columns(self._strangest)
         return Findings(
-            columns={name: rows[name] for name in self.order if name != "seen"},
+            columns={name: rows[name].tolist() for name in self.order if name != "seen"},
             total=self.total,
             flagged=self.flagged,
             fdr=self.fdr,
@@ -274,6 +260,8 @@ class Tally:
             why_none=self._why_none() if self.total and not self.flagged else "",
             changed=self._changed(),
             unjudged=self.unjudged,
+            advice=advice,
+            notes=notes,
         )
 
     def _why_none(self) -> str:
@@ -323,8 +311,7 @@ def scores_of(run: Run, items: Items, how: str | None = None, batch_size: int = 
         levels = detector.of_batches(method, run.folder.metadata.shape)
         rows = stream(lambda x: {"score": -detector.score_samples(levels(x))}, items, reading)
         return torch.from_numpy(np.concatenate([part["score"] for _, part in rows]))
-    rows = stream(lambda x: objective_scores(method, method.encoder(x)), items, reading)
-    parts = [part for _, part in rows]
+    parts = [part for _, part in stream(lambda x: objective_scores(method, method.encoder(x)), items, reading)]
     if how not in parts[0]:
         raise unknown("score", str(how), [DETECTOR, *parts[0]])
     return torch.cat([part[how] for part in parts]).cpu()
@@ -385,22 +372,20 @@ def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, unusual: np.n
     return {"level": names[each.argmax(1)].tolist(), "nearest": nearest, "reason": reason}
 
 
-def _with_others(detector: RunDetector, given: Collected, names: list[str]) -> RunDetector:
-    """Returns the detector with other calibration items, by their features and names.
+def _unseen(given: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Returns which calibration items to use, by their digests: not those of the fit or the calibration, if enough others remain.
 
-    Items that the run was fitted to or calibrated on are left out where enough others remain: their scores say nothing about new
-    ones.
+    Scores of items of a fit say nothing about new ones.
     """
-    new = ~np.isin(given.digests, detector.seen)
+    new = ~np.isin(given, seen)
     if equal := int((~new).sum()):
-        words = f"{equal:,} of {len(names):,} calibration items equal ones that the run was fitted to or calibrated on"
+        words = f"{equal:,} of {len(given):,} calibration items equal ones that the run was fitted to or calibrated on"
         if int(new.sum()) >= FEWEST:
             print(f"warning: {words}; they are left out", file=sys.stderr)
         else:
             print(f"warning: {words}: scores of items of a fit say nothing about new ones; give others", file=sys.stderr)
             new = np.ones_like(new)
-    scores = -detector.score_samples(given.levels)
-    return detector.with_calibration(scores[new], [name for name, is_new in zip(names, new.tolist(), strict=True) if is_new])
+    return new
 
 
 def _require_enough(n: int, fpr: float | None = None, confidence: float = 0.95) -> None:
@@ -421,13 +406,10 @@ def require_calibration(scores: np.ndarray) -> None:
         )
 
 
-def without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
+def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
     """Returns the detector without the calibration items that a person confirmed to be odd (Label-Trim).
 
     The person looks at the strangest calibration items; the last one confirmed says how many.
-
-    Raises:
-        ValueError: A name is not that of a calibration item.
     """
     place = {name: i for i, name in enumerate(detector.names)}
     if others := [name for name in confirmed if name not in place]:
@@ -460,21 +442,48 @@ def read_names(file: Path) -> list[str]:
     return [original(line.strip()) for line in lines if line.strip()]
 
 
-def overlap(first: str, second: str) -> bool:
-    """Returns whether two sources are one, or one lies within the other."""
-    a, b = (Path(source).expanduser().resolve() for source in (first, second))
-    if (named := part_named(first)) is not None and named == part_named(second):
-        return True
-    return first == second or (a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents))
+def require_apart(reference: str, scored: str, what: str, advice: str) -> None:
+    """Raises a ValueError if two sources are one, or one lies within the other.
+
+    Args:
+        reference: Source that must be another one.
+        scored: Source of the items to score.
+        what: What is expected of the reference.
+        advice: What to do instead.
+    """
+    a, b = (Path(source).expanduser().resolve() for source in (reference, scored))
+    same_name = (named := part_named(reference)) is not None and named == part_named(scored)
+    nested = a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)
+    if same_name or reference == scored or nested:
+        raise ValueError(f"expected {what}, found {reference} to overlap {scored}; {advice}")
 
 
-def require_apart(calibration: str, scored: str) -> None:
-    """Raises a ValueError if two sources overlap."""
-    if overlap(calibration, scored):
-        raise ValueError(
-            f"expected calibration items that are not among the scored ones, found {calibration} to overlap {scored}; give "
-            f"ordinary items of another folder, or leave --calibration out"
+def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
+    """Returns what is to be known of the run and of how it reads the items."""
+    notes = [f"warning: {note}" for note in detector.notes]
+    if items.conversion is not None:
+        notes.append(f"note: images are changed from {items.conversion}, as the run reads them; what that hides is not judged")
+    about = run.folder.metadata
+    if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
+        share = about.shape[1] / about.read_shape[1]
+        notes.append(
+            f"note: the run sees the middle square of each image, {share:.0%} of the shorter side: the rest is not judged"
         )
+    if isinstance(items, PairItems) and about.kind == "pairs":
+        notes.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
+    if not detector.held_out:
+        gap = "" if detector.gap is None else f"; of test items {detector.gap:.1%} have p <= 0.05 instead of 5 %"
+        notes.append(
+            f"warning: {run.folder.path} kept no calibration part, so {len(detector.calibration)} of the items that its encoder "
+            f"was trained on calibrate{gap}: train with --calibration-share, or give --calibration DATA"
+        )
+    n_top = int((detector.calibration == detector.calibration.max()).sum())
+    if n_top > max(2, len(detector.calibration) / 100):
+        notes.append(
+            f"warning: {n_top:,} of {len(detector.calibration):,} calibration items share the largest score, so that few items "
+            "can be reported; give items that differ with --calibration DATA"
+        )
+    return notes
 
 
 def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
@@ -497,57 +506,16 @@ def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
     return [f"{hides} {first}: a file that names those that are odd, one a line, goes to --confirm"] if n else []
 
 
-def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
-    """Returns what is to be known of the run and of how it reads the items."""
-    lines = [f"warning: {note}" for note in detector.notes]
-    if items.conversion is not None:
-        lines.append(f"note: images are changed from {items.conversion}, as the run reads them; what that hides is not judged")
-    about = run.folder.metadata
-    if len(about.shape) == 3 and about.read_shape[1] > about.shape[1]:
-        share = about.shape[1] / about.read_shape[1]
-        lines.append(
-            f"note: the run sees the middle square of each image, {share:.0%} of the shorter side: the rest is not judged"
-        )
-    if isinstance(items, PairItems) and about.kind == "pairs":
-        lines.append("note: of these pairs the contexts alone are judged; --pairs judges each target given its context")
-    if not detector.held_out:
-        gap = "" if detector.gap is None else f"; of test items {detector.gap:.1%} have p <= 0.05 instead of 5 %"
-        lines.append(
-            f"warning: {run.folder.path} kept no calibration part, so {len(detector.calibration)} of the items that its encoder "
-            f"was trained on calibrate{gap}: train with --calibration-share, or give --calibration DATA"
-        )
-    return lines
-
-
-def _about_calibration(scores: np.ndarray) -> list[str]:
-    """Returns a line where many calibration items share the largest score."""
-    n_top = int((scores == scores.max()).sum())
-    if n_top <= max(2, len(scores) / 100):
-        return []
-    return [
-        f"warning: {n_top:,} of {len(scores):,} calibration items share the largest score, so that few items can be reported; "
-        "give items that differ with --calibration DATA"
-    ]
-
-
 def _as_pairs(run: Run, items: Items) -> PairItems:
     if run.folder.metadata.kind != "pairs" or not isinstance(items, PairItems):
         raise ValueError("expected a run that was trained on pairs, and pairs to score (arrays context and target); found others")
     return PairItems(items.context, with_shape(items.target, run.read_shape("target"), "the targets"))
 
 
-def _pair_columns(run: Run, pairs: PairItems, batch_size: int, calibration: np.ndarray, fitted_to: np.ndarray) -> Columns:
-    """Returns what is written of some pairs, but for what needs all of them."""
-    total = pair_scores(run, pairs, batch_size)
-    columns: Columns = {"name": list(pairs.names), "score": total, "p_value": p_values(calibration, total)}
-    columns |= {"level": [CONDITIONAL] * len(pairs), "nearest": [""] * len(pairs), "reason": [""] * len(pairs)}
-    return {**columns, "seen": np.isin(_digests_of_pairs(pairs), fitted_to).astype(np.uint8)}
-
-
 def _digests_of_pairs(pairs: Items) -> np.ndarray:
     """Returns a digest of each pair, (N,) uint64."""
-    stream = pairs.stream(batches(len(pairs), 1024))
-    parts = [digests(torch.cat([side.flatten(1).float() for side in sides], 1)) for _, sides in stream]
+    sides_of = (sides for _, sides in pairs.stream(batches(len(pairs), 1024)))
+    parts = [digests(torch.cat([side.flatten(1).float() for side in sides], 1)) for sides in sides_of]
     return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
 
 

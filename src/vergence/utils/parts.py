@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 
 from vergence.utils import terminal
 from vergence.utils.files import DAMAGE, exit_on_sigterm, explained, locked, remove_leftovers, replacing, require_parent
+from vergence.utils.version import __version__
 
 __all__ = ["Column", "Derived", "Parts", "keep_parts", "neutral", "open_parts", "original", "require_table", "write_table"]
 
 MANIFEST = "manifest.json"
+FORMAT = 1
+VERSIONS = {"vergence": __version__, "torch": torch.__version__}  # which can change the last bits of rows
 PART = re.compile(r"\d{6}\.npz")
 MAX_BYTES = 32 << 20  # of a part that is held in memory
 EVERY = 4096  # items of a part, rows of a block
@@ -241,7 +245,7 @@ def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
     with exit_on_sigterm():
         try:
             with locked(folder / "lock", str(out)):
-                parts = Parts(out, folder, dict(job), every, derived)
+                parts = Parts(out, folder, {"format": FORMAT, **VERSIONS, **job}, every, derived)
                 try:
                     yield parts
                     parts.clear()
