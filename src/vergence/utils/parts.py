@@ -245,7 +245,7 @@ def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
     with exit_on_sigterm():
         try:
             with locked(folder / "lock", str(out)):
-                parts = Parts(out, folder, {"format": FORMAT, **VERSIONS, **job}, every, derived)
+                parts = Parts(out, folder, {**job, "format": FORMAT, **VERSIONS}, every, derived)
                 try:
                     yield parts
                     parts.clear()
