@@ -8,10 +8,10 @@ from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
-from vergence.detection.moments import Tail
 
 from vergence.detection import CombinedDetector, GaussianDetector, NeighborDetector, cross_fit, default_detector
 from vergence.detection.combined import COMBINE
+from vergence.detection.moments import Tail
 
 
 def levels(n=600, seed=0, shared=0.7):

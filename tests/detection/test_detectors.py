@@ -11,7 +11,6 @@ from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.reference import detection as slow
-from vergence.detection.moments import _distances, _signs, consistency, trimmed, uniform
 
 from vergence import detection
 from vergence.densities.moments import standardized_moments
@@ -21,6 +20,7 @@ from vergence.detection import (
     MixtureDetector,
     NeighborDetector,
 )
+from vergence.detection.moments import _distances, _signs, consistency, trimmed, uniform
 
 ALL = [GaussianDetector(), MixtureDetector(), NeighborDetector(), CombinedDetector()]
 CENTERS = NeighborDetector(3, max_items=20, keep="centers")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from vergence.detection.moments import uniform
 
 from vergence.detection import (
     CombinedDetector,
@@ -17,6 +16,7 @@ from vergence.detection import (
     simultaneous_bounds,
     tail_p_values,
 )
+from vergence.detection.moments import uniform
 
 
 def normal(n, d=3, seed=0):
