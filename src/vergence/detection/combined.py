@@ -324,7 +324,8 @@ def _of_kind(kind: str) -> Detector:
     """Returns the unfitted detector of a kind of level."""
     parts = {name: find(detector)(**settings) for name, (detector, settings, _) in DEFAULTS[kind].items()}
     if len(parts) == 1:
-        return next(iter(parts.values()))
+        single: Detector = next(iter(parts.values()))
+        return single
     weights = {name: weight for name, (*_, weight) in DEFAULTS[kind].items() if weight != 1}
     share = 0.0 if kind == "table" else 0.2
     return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights=weights, calibration=share)

@@ -119,7 +119,7 @@ def require_matching(name: str, values: Any, other: str, n: int) -> None:
         Traceback (most recent call last):
         ValueError: expected one of folds for each of the 3 calibration items, found 2
     """
-    size = len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) else 0
+    size = len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) != 0 else 0
     if size != n:
         raise ValueError(f"expected one of {name} for each of the {n} {other} items, found {size}")
 
