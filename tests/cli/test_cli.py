@@ -100,7 +100,7 @@ def refused(*arguments, words, run=call):
 def run(tmp_path_factory):
     """A small trained run on the digits, shared by the tests that only read it."""
     out = tmp_path_factory.mktemp("cli") / "run"
-    found = call("train", "digits", "--out", out, *QUICK)
+    found = call("train", "digits", "--out", out, "--objective", "vje", *QUICK)
     assert found.returncode == 0, found.stderr
     return out
 
@@ -339,7 +339,9 @@ def test_resume_with_changed_settings_is_refused(run):
 def test_one_class_is_too_few_for_a_probe_and_the_rest_is_kept(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (60, 12, 12), dtype=np.uint8)
     np.savez(tmp_path / "one.npz", images=images, labels=np.zeros(60, dtype=np.int64))
-    found = call("train", tmp_path / "one.npz", "--out", tmp_path / "run", "--batch-size", "8", "--epochs", "1")
+    found = call(
+        "train", tmp_path / "one.npz", "--out", tmp_path / "run", "--objective", "vje", "--batch-size", "8", "--epochs", "1"
+    )
     assert found.returncode == 0, found.stderr
     refused("evaluate", tmp_path / "run", words="at least 2")
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["representations"]["z"]["probe"] is None
@@ -352,7 +354,12 @@ def test_flat_folders_need_no_labels(tmp_path):
         for file in sorted((folder / place).iterdir()):
             file.rename(folder / file.name)
         (folder / place).rmdir()
-    assert call("train", folder, "--out", tmp_path / "run", "--size", "16", "--batch-size", "8", "--epochs", "1").returncode == 0
+    assert (
+        call(
+            "train", folder, "--out", tmp_path / "run", "--size", "16", "--objective", "vje", "--batch-size", "8", "--epochs", "1"
+        ).returncode
+        == 0
+    )
     assert call("evaluate", tmp_path / "run").returncode == 0
     assert call("report", tmp_path / "run").returncode == 0
 

@@ -151,7 +151,8 @@ def test_neighbor_rows_say_what_differs(full):
 
 
 def test_names_are_data_not_markup(tmp_path):
-    config = fixtures.config(data={"source": HOSTILE, "keep_classes": None}, model={"encoder": HOSTILE, "objective": HOSTILE})
+    model = {"encoder": f"{HOSTILE}:f", "objective": HOSTILE}
+    config = fixtures.config(data={"source": HOSTILE, "keep_classes": None}, model=model)
     config["metadata"] |= {"classes": [HOSTILE] * 10, "note": HOSTILE, "device": HOSTILE}
     evaluation = fixtures.evaluation()
     evaluation["protocol"]["note"] = HOSTILE

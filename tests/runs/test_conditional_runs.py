@@ -72,7 +72,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def vje(tmp_path_factory):
     with torch.random.fork_rng():
-        return vergence.train("digits", out=tmp_path_factory.mktemp("vje") / "run", **QUICK)
+        return vergence.train("digits", out=tmp_path_factory.mktemp("vje") / "run", objective="vje", **QUICK)
 
 
 def images(n=5):

@@ -400,7 +400,7 @@ def test_what_lies_beside_the_middle_of_wide_images_is_said_not_to_be_seen(tmp_p
 def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
     x, odd = mixed(photographs(380), drawings(12))
     np.save(tmp_path / "x.npy", x)
-    settings = {"epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    settings = {"objective": "vje", "epochs": 1, "batch_size": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
     run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **settings)
     found = vergence.score_folder(tmp_path / "x.npy", run=run)
     assert roc_auc_score(odd, found.score) > 0.98

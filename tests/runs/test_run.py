@@ -18,7 +18,7 @@ QUICK = {"epochs": 1, "batch_size": 64, "limit": 256, "device": "cpu", "precisio
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     with torch.random.fork_rng():
-        return vergence.train("digits", out=tmp_path_factory.mktemp("api") / "run", **QUICK)
+        return vergence.train("digits", out=tmp_path_factory.mktemp("api") / "run", objective="vje", **QUICK)
 
 
 def images(n=5):
@@ -91,17 +91,20 @@ def test_training_leaves_the_global_random_state_alone(tmp_path):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    vergence.train("digits", out=tmp_path / "run", **QUICK)
+    vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
-    found = [vergence.train("digits", out=tmp_path / str(i), seed=s, **QUICK).encode(images()) for i, s in enumerate((1, 1, 2))]
+    found = [
+        vergence.train("digits", out=tmp_path / str(i), seed=s, objective="vje", **QUICK).encode(images())
+        for i, s in enumerate((1, 1, 2))
+    ]
     assert torch.equal(found[0], found[1]) and not torch.allclose(found[0], found[2])
 
 
 def test_a_gaussian_limit_trains_and_its_infinity_comes_back(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", options={"nu": float("inf")}, **QUICK)
+    run = vergence.train("digits", out=tmp_path / "run", options={"nu": float("inf")}, objective="vje", **QUICK)
     assert vergence.load(tmp_path / "run").method.objective.nu == float("inf")
     assert torch.isfinite(run.score(images())).all()
 
@@ -147,7 +150,7 @@ def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plai
 
 
 def test_projected_runs_embed_what_the_objective_saw(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", projector=(32, 16), **QUICK)
+    run = vergence.train("digits", out=tmp_path / "run", projector=(32, 16), objective="vje", **QUICK)
     assert run.embed(images()).mean.shape == (5, 16) and run.encode(images()).shape == (5, 256)
     assert vergence.load(tmp_path / "run").score(images()).shape == (5,)
 

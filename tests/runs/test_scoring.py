@@ -372,7 +372,7 @@ def test_confirmed_names_are_read_from_a_column_of_a_table_and_from_any_editor(t
 
 
 def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_path, capsys):
-    run = vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, **QUICK)
+    run = vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, objective="vje", **QUICK)
     found = run.detector()
     assert not found.held_out and len(found.calibration) == 1438 and 0 < found.gap < 0.2
     capsys.readouterr()
@@ -382,7 +382,7 @@ def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_pa
 
 
 def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    run = vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     with torch.no_grad():
         last = [m for m in run.method.encoder.modules() if isinstance(m, torch.nn.BatchNorm2d)][-1]
         last.weight.mul_(1e-3)

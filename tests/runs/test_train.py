@@ -29,7 +29,7 @@ def test_a_run_folder_that_holds_the_data_is_refused(tmp_path, out, monkeypatch)
     np.save(tmp_path / "data" / "x.npy", np.zeros((20, 3), dtype=np.float32))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="expected a run folder apart from the data") as caught:
-        vergence.train("data/x.npy", out=out, **QUICK)
+        vergence.train("data/x.npy", out=out, objective="vje", **QUICK)
     assert "\n" not in str(caught.value)
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["x.npy"]
 
@@ -40,7 +40,7 @@ def test_a_run_finds_its_own_data_from_any_folder(tmp_path, monkeypatch, capsys)
         (tmp_path / part).mkdir()
         np.save(tmp_path / part / "x.npy", values)
     monkeypatch.chdir(tmp_path / "a")
-    run = vergence.train("x.npy", out=tmp_path / "run", **QUICK)
+    run = vergence.train("x.npy", out=tmp_path / "run", objective="vje", **QUICK)
     assert run.folder.config.data.source == str(tmp_path / "a" / "x.npy")
     monkeypatch.chdir(tmp_path / "b")  # which has other data of this name
     assert vergence.evaluate(run, probes=False).protocol.note.count("changed") == 0
@@ -52,7 +52,7 @@ def test_a_run_finds_its_own_data_from_any_folder(tmp_path, monkeypatch, capsys)
 def test_a_run_whose_data_has_grown_is_evaluated_on_items_that_it_does_not_know(tmp_path, capsys):
     x = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", x[:300])
-    run = vergence.train(tmp_path / "x.npy", out=tmp_path / "run", **{**QUICK, "limit": None})
+    run = vergence.train(tmp_path / "x.npy", out=tmp_path / "run", objective="vje", **{**QUICK, "limit": None})
     np.save(tmp_path / "x.npy", x)
     record = vergence.evaluate(run, probes=False)
     printed = capsys.readouterr().err
@@ -67,23 +67,23 @@ def test_a_run_whose_data_has_grown_is_evaluated_on_items_that_it_does_not_know(
 def test_code_that_is_given_itself_is_refused_with_the_form_of_its_name(tmp_path):
     for name, value in {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "objective": nn.Linear}.items():
         with pytest.raises(ValueError, match=rf"^expected {name} to be a name, found .*'package\.module:[a-zA-Z]+'$"):
-            vergence.train("digits", out=tmp_path / "run", **{**QUICK, name: value})
+            vergence.train("digits", out=tmp_path / "run", objective="vje", **{**QUICK, name: value})
 
 
 def test_an_array_is_no_source_and_is_to_be_saved(tmp_path):
     for x in (np.zeros((300, 6)), torch.zeros(300, 6)):
         with pytest.raises(ValueError, match=r"^expected a path or a built-in name, found an array of shape \(300, 6\); save it"):
-            vergence.train(x, out=tmp_path / "run", **QUICK)
+            vergence.train(x, out=tmp_path / "run", objective="vje", **QUICK)
         with pytest.raises(ValueError, match=r"found an array of shape \(300, 6\); save it with numpy\.save$"):
             vergence.score_folder(x)
     with pytest.raises(ValueError, match=r"^expected a path or a built-in name, found \['digits'\]; give one as text$"):
-        vergence.train(["digits"], out=tmp_path / "run", **QUICK)
+        vergence.train(["digits"], out=tmp_path / "run", objective="vje", **QUICK)
 
 
 def test_no_data_is_named(tmp_path):
     for source in (None, ""):
         with pytest.raises(ValueError, match="expected data, found none"):
-            vergence.train(source, out=tmp_path / "run", **QUICK)
+            vergence.train(source, out=tmp_path / "run", objective="vje", **QUICK)
     for source in (" ", RunConfig(data=DataConfig(source=""))):
         with pytest.raises(ValueError, match="found an empty name; name the data"):
             vergence.train(source, out=tmp_path / "run")
@@ -101,25 +101,25 @@ def test_a_second_training_and_a_resume_beside_a_running_one_are_refused(tmp_pat
         with pytest.raises(ValueError, match=f"in use by process {process.pid} on "):
             vergence.train(out=run, resume=True)
         with pytest.raises(ValueError, match=f"in use by process {process.pid} on "):
-            vergence.train("digits", out=run, **QUICK)
+            vergence.train("digits", out=run, objective="vje", **QUICK)
     finally:
         process.kill()
         process.wait()
 
 
 def test_a_run_that_died_before_its_first_checkpoint_is_replaced(tmp_path):
-    vergence.train("digits", out=tmp_path / "run", **QUICK)
+    vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     (tmp_path / "run" / "model.safetensors").unlink()
-    run = vergence.train("digits", out=tmp_path / "run", seed=3, **QUICK)
+    run = vergence.train("digits", out=tmp_path / "run", seed=3, objective="vje", **QUICK)
     assert vergence.load(tmp_path / "run").folder.config.fit.seed == 3 == run.folder.config.fit.seed
     assert [row["step"] for row in run.folder.metrics()] == [3]
     with pytest.raises(ValueError, match="already holds a run"):
-        vergence.train("digits", out=tmp_path / "run", **QUICK)
+        vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
 
 
 def test_a_run_that_died_before_its_first_checkpoint_is_resumed_from_step_0(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    run = vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     before = run.folder.metrics()
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     (tmp_path / "run" / "model.safetensors").unlink()
@@ -131,7 +131,7 @@ def test_a_run_that_died_before_its_first_checkpoint_is_resumed_from_step_0(tmp_
 
 
 def test_a_finished_run_leaves_no_lock_and_no_temporary_files(tmp_path):
-    vergence.train("digits", out=tmp_path / "run", **QUICK)
+    vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     found = {p.name for p in (tmp_path / "run").iterdir()}
     files = {"config.json", "metrics.jsonl", "checkpoints", "model.safetensors", "detector.safetensors", "checksums.json"}
     assert found - {"log.txt"} == files  # the log is there if a training of three steps warns of its embedding
@@ -196,7 +196,7 @@ def far_ahead(state):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     with torch.random.fork_rng():
-        return vergence.train("digits", out=tmp_path_factory.mktemp("trained") / "run", **QUICK).folder
+        return vergence.train("digits", out=tmp_path_factory.mktemp("trained") / "run", objective="vje", **QUICK).folder
 
 
 DAMAGES = [other_weights, fewer_weights, numbers, nothing, another_kind, fewer_parameters]
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_optimizers_settings_is_trained_with_the_runs_ow
 @pytest.mark.float32
 def test_few_items_lower_the_batch_of_the_default_recipe_alone(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(20, 5)))
-    settings = {"epochs": 2, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    settings = {"objective": "vje", "epochs": 2, "device": "cpu", "precision": "fp32", "knn_every": 0}
     run = vergence.train(tmp_path / "x.npy", out=tmp_path / "run", **settings)
     assert run.folder.config.fit.batch_size == run.folder.metadata.n_train == 16
     assert "note: a batch of 16 instead of 64, since there are 16 training items" in capsys.readouterr().err

@@ -149,7 +149,7 @@ def test_the_split_of_groups_stays_below_its_share_and_takes_most_of_it():
 
 
 def test_a_run_records_its_part_and_resumes_with_it(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+    run = vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     assert run.folder.metadata.n_calibration == 287 and run.folder.metadata.n_train == 1151
     record = json.loads((tmp_path / "run" / "config.json").read_text())
     assert record["data"]["calibration_share"] == 0.2 and record["metadata"]["n_calibration"] == 287
@@ -160,7 +160,7 @@ def test_a_run_records_its_part_and_resumes_with_it(tmp_path):
 
 
 def test_a_run_from_before_has_no_part(tmp_path):
-    vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, **QUICK)
+    vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, objective="vje", **QUICK)
     file = tmp_path / "run" / "config.json"
     record = json.loads(file.read_text())
     del record["data"]["calibration_share"], record["metadata"]["n_calibration"]

@@ -21,7 +21,6 @@ from vergence.encoders.patch_maps import PatchEncoder
 from vergence.encoders.second_layer import SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
-from vergence.runs.description import note_closed_form
 from vergence.training import closed_form, loop, recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
@@ -237,24 +236,24 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypat
 
 @pytest.mark.float32
 def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
-    run = vergence.train("digits", out=tmp_path / "run", encoder=TINY, device="cpu", limit=300, epochs=3, lr=0.1)
+    run = vergence.train("digits", out=tmp_path / "run", encoder=TINY, device="cpu", limit=300, precision="fp32")
     assert run.folder.config.model.objective == "gje"
-    assert "note: without effect, since no steps are trained: epochs, lr" in capsys.readouterr().err
-    vergence.train("digits", out=tmp_path / "other", device="cpu", limit=200, precision="fp32")
-    assert "recipe vje_small, since precision is not for patches" in capsys.readouterr().err
-    vergence.train("digits", out=tmp_path / "third", device="cpu", limit=200, epochs=1, batch_size=64)
-    assert "note: a network, since batch_size, epochs are not for patches, the default for images" in capsys.readouterr().err
-    vergence.train("digits", out=tmp_path / "fourth", device="cpu", limit=200, epochs=1, batch_size=64, objective="gje")
-    assert "not for patches" not in capsys.readouterr().err
 
 
-def test_what_asks_for_a_network_is_named_as_it_was_typed(capsys):
-    model = recipes.get("vje_small").model
-    note_closed_form(model, {"options": {"nu": 1.0}}, "image", (1, 32, 32))
-    words = "a network, since nu is not for patches, the default for images, but a setting of networks: this trains vje_small"
-    assert f"note: {words}\n" in capsys.readouterr().err
-    note_closed_form(model, {"options": {"nu": 1.0}, "epochs": 3}, "image", (1, 32, 32))
-    assert "since epochs, nu are not for patches" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epochs": 3}, "--epochs applies to networks.*add --recipe vje_small, or leave --epochs out"),
+        ({"batch_size": 64, "lr": 0.1}, "--batch-size, --lr apply to networks"),
+        ({"options": {"nu": 1.0}}, "nu applies to networks"),
+        ({"recipe": "patches", "epochs": 3}, "--epochs applies to networks, and encoder 'patches' is a closed form"),
+        ({"encoder": TINY, "lr": 0.1}, "--lr applies to networks"),
+    ],
+)
+def test_settings_of_networks_are_refused_for_the_closed_form(tmp_path, settings, words):
+    with pytest.raises(ValueError, match=words):
+        vergence.train("digits", out=tmp_path / "run", device="cpu", limit=200, **settings)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.float32

@@ -121,7 +121,8 @@ def test_lars_is_the_formula_in_loops(eta, clip):
 
 
 def test_killed_runs_end_with_the_same_bits(tmp_path):
-    settings = ["--epochs", "6", "--batch-size", "128", "--set", "checkpoint_seconds=0", "--precision", "fp32"]
+    settings = ["--objective", "vje", "--epochs", "6", "--batch-size", "128", "--precision", "fp32"]
+    settings += ["--set", "checkpoint_seconds=0"]
     train(tmp_path / "whole", *settings)
     rng = random.Random(0)
     command = ["train", "digits", "--out", tmp_path / "killed", *OPTIONS, *settings]
@@ -157,6 +158,8 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
 
 def test_two_processes_are_one(tmp_path):
     settings = [
+        "--objective",
+        "vje",
         "--epochs",
         "2",
         "--batch-size",
@@ -283,7 +286,7 @@ def test_a_teacher_follows_the_student(tmp_path):
 
 
 def test_the_teacher_moves_after_the_optimizer(tmp_path):
-    settings = {"epochs": 1, "limit": 256, "batch_size": 128, "device": "cpu", "precision": "fp32", "knn_every": 0}
+    settings = {"objective": "vje", "epochs": 1, "limit": 256, "batch_size": 128, "device": "cpu", "precision": "fp32"}
     method = vergence.train("digits", out=tmp_path / "run", teacher=0.0, **settings).method
     teacher, student = method.teacher.state_dict(), method.branch("context").state_dict()
     assert all(torch.equal(teacher[name], student[name]) for name in student), "without a past it is the student"
@@ -306,7 +309,8 @@ def test_an_optimizer_knows_nothing_of_frozen_parameters(optimizer, known, tmp_p
 
 def test_the_norm_of_all_gradients_is_clipped(tmp_path):
     """One step of SGD is the rate times the gradient, so that two bounds differ by as much as the steps."""
-    settings = {"epochs": 1, "limit": 128, "batch_size": 128, "calibration_share": 0.0, "device": "cpu", "precision": "fp32"}
+    settings = {"objective": "vje", "epochs": 1, "limit": 128, "batch_size": 128, "calibration_share": 0.0, "device": "cpu"}
+    settings |= {"precision": "fp32"}
     settings |= {"optimizer": "sgd", "lr": 1.0, "encoder_lr": 1.0, "weight_decay": 0.0, "warmup_epochs": 0, "knn_every": 0}
     moved = []
     for clip in (0.05, 0.1):

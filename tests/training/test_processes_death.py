@@ -17,6 +17,7 @@ from vergence.training.processes import GRACE, together
 pytestmark = [pytest.mark.float32, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 SETTINGS = {
+    "objective": "vje",
     "epochs": 40, "limit": 128, "batch_size": 64, "device": "cpu", "precision": "fp64", "projector": (4,), "knn_every": 0,
     "checkpoint_seconds": 0, "optimizer": "sgd", "lr": 0.01, "calibration_share": 0.0,
 }  # fmt: skip

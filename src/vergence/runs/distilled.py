@@ -25,6 +25,7 @@ from vergence.runs.started import continued, created
 from vergence.training import build, recipes
 from vergence.training.config import RunConfig
 from vergence.training.folder import CLOSED_FORM, RunFolder, holds_run
+from vergence.training.recipes import Facts
 from vergence.training.records import Weights
 from vergence.utils import terminal
 from vergence.utils.files import explained
@@ -52,7 +53,8 @@ def _description(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> Run
     """Returns the description of the closed form that a run's encoder learns to predict, with all of its settings."""
     base = recipes.get("patches", config.data.source)
     views = dataclasses.replace(base.views, flip=min(base.views.flip, config.views.flip))
-    name, notes = completed(typing.cast(Patches, config.model.distill), shape, len(opened.train), views.flip > 0)
+    assert config.model.distill is not None, "of a run that is distilled"
+    name, notes = completed(config.model.distill, Facts("image", shape, len(opened.train)), views.flip > 0)
     for note in notes:
         terminal.note(f"closed form: {note}")
     model = dataclasses.replace(base.model, encoder=name)

@@ -1,30 +1,39 @@
 """Trains a run: opens the data, builds the method, fits it and writes the run folder."""
 
+import dataclasses
+import json
+import os
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vergence.data import sources
 from vergence.data.sources import Data
+from vergence.encoders.config import Encoder
 from vergence.methods.core import Method
-from vergence.runs.description import describe, fitted, note_closed_form, note_views, resumed, suited, with_batch
+from vergence.runs.description import describe, for_data, resumed
 from vergence.runs.detector import fit_and_save
 from vergence.runs.run import Run
 from vergence.runs.stages import fit_of
 from vergence.runs.started import continued, created
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
-from vergence.training.config import RunConfig
+from vergence.training.config import FitConfig, RunConfig
 from vergence.training.folder import RunFolder, require_new, run_lock
-from vergence.training.processes import together
+from vergence.training.processes import CALL, together
+from vergence.training.recipes import Facts
 from vergence.utils import terminal
 from vergence.utils.checks import shown
 from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
 from vergence.utils.resources import resources
 
-__all__ = ["describe", "train"]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["describe", "join", "train"]
 
 
 def train(
@@ -63,40 +72,81 @@ def train(
     Example:
         >>> import tempfile, torch
         >>> folder = tempfile.mkdtemp()
-        >>> run = train("digits", out=folder + "/run", epochs=1, limit=256, device="cpu", precision="fp32")
+        >>> run = train("digits", out=folder + "/run", recipe="vje_small", epochs=1, limit=256, device="cpu", precision="fp32")
         >>> run.score(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([2])
     """
     out = Path(out)
     settings = _plain(settings)
-    config = resumed(out, source, recipe, settings, trust_code) if resume else describe(source, recipe, settings, trust_code)
-    if not resume:
+    call = {"source": source, "out": out, "recipe": recipe, "resume": resume, "trust_code": trust_code, **settings}
+    if resume:
+        config = resumed(out, source, recipe, settings, trust_code)
+    else:
+        config = describe(source, recipe, settings, trust_code=trust_code)
         _require_apart(out, config.data.source)
         require_new(out)
         config = start.configured(config)
-    _require_usable(config)
-    _note_settings(config, settings)
+    _require_usable(config, {} if resume else settings)
     several = config.fit.devices * config.fit.nodes > 1
     if resume and not several:
         with run_lock(out):  # refused before the data is read; held again below
             pass
-    suit = None if resume or recipe or isinstance(source, RunConfig) else partial(suited, config, source, settings)
+    any_recipe = recipe is None and not isinstance(source, RunConfig)
+    for_facts = None if resume else partial(_for_data, config, source, any_recipe, settings)
     enough = enough_memory("lower --batch-size, --size or the network's widths")
     with together(out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
-        return _train(out, config, resume, trust_code, suit, settings)
+        fabric = loop.launch(config.fit, _as_json(call)) if several else None  # before the work
+        return _train(fabric, out, config, trust_code, for_facts)
 
 
-def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "Suit | None", settings: dict[str, Any]) -> "Run":
-    """Trains as `train` does; ``suit`` returns the description for the kind and shape of the data where no recipe is named."""
-    several = config.fit.devices * config.fit.nodes > 1
-    fabric = loop.launch(config.fit) if several else None  # the other processes run the command again: before the work
+def join() -> None:
+    """Makes the call that the first process of a training made; exits with 2 for an error, which that one has, too."""
+    call: dict[str, Any] = json.loads(os.environ[CALL])
+    if isinstance(call["source"], dict):
+        call["source"] = RunConfig.from_dict(call["source"])
+    try:
+        arguments: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in call.items()}
+        train(**arguments)
+    except loop.Interrupted as stop:
+        sys.exit(128 + stop.signum)
+    except (ValueError, OSError):
+        sys.exit(2)
+
+
+def _as_json(call: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call of `train` as JSON has them."""
+
+    def plain(value: Any) -> Any:
+        return value.to_dict() if isinstance(value, RunConfig | Encoder) else str(value) if isinstance(value, Path) else value
+
+    return {name: plain(value) for name, value in call.items()}
+
+
+def _for_data(
+    config: RunConfig, source: str | RunConfig | None, any_recipe: bool, settings: dict[str, Any], facts: Facts
+) -> RunConfig:
+    """Returns a new run's description for its data; ``any_recipe`` where no recipe is named."""
+    if any_recipe and recipes.suggested(settings, facts) != recipes.suggested(settings):
+        config = describe(source, None, settings, facts)
+    config, notes = for_data(config, settings, facts, any_recipe)
+    if "lr" in settings and "encoder_lr" not in settings and config.model.takes_steps and (ratio := config.fit.encoder_lr) != 1:
+        after = ", after distillation" if config.model.distill is not None else ""
+        rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
+        notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
+    for note in notes:
+        terminal.note(note)
+    return config
+
+
+def _train(
+    fabric: "Fabric | None", out: Path, config: RunConfig, trust_code: bool, for_facts: "Callable[[Facts], RunConfig] | None"
+) -> "Run":
+    """Trains as `train` does; ``for_facts`` returns a new run's description for its data, and is None for a resumed run."""
+    resume = for_facts is None
     opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers), config)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
-    if suit:
-        config = suit(opened.kind, shape)
-        config = config if "batch_size" in settings else with_batch(config, len(opened.train))
-    config = fitted(config, opened, shape)
+    config = config if for_facts is None else for_facts(Facts(opened.kind, shape, len(opened.train)))
     build.require_images(config.model, opened.kind)
     method = build.initial_method(config, shape, target_shape, mean, std)
     if not resume:
@@ -109,10 +159,6 @@ def _train(out: Path, config: RunConfig, resume: bool, trust_code: bool, suit: "
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
         folder = continued(out, config, metadata, method) if resume else created(fabric, out, config, metadata, opened, method)
-        if fabric.is_global_zero and not resume:
-            note_views(settings, opened.kind)
-        if suit and fabric.is_global_zero:
-            note_closed_form(config.model, settings, opened.kind, shape)
         fit_of(config.model)(fabric, method, opened, folder, views)
         _detect(fabric, method, opened, folder)
     return Run(folder, method, fabric.device)
@@ -141,18 +187,9 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 
 
-def _note_settings(config: RunConfig, settings: dict[str, Any]) -> None:
-    """Prints which settings have no effect, and where a learning rate that is given is not the encoder's."""
-    if without := recipes.unused(config, settings):
-        terminal.note(f"without effect, since no steps are trained: {', '.join(without)}")
-    elif "lr" in settings and "encoder_lr" not in settings and (ratio := config.fit.encoder_lr) != 1:
-        after = ", after distillation" if config.model.distill is not None else ""
-        rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
-        terminal.note(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
-
-
-def _require_usable(config: RunConfig) -> None:
+def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:
     """Raises a ValueError unless the settings of the fit suit the encoder and the objective."""
+    fit = {name: value for name, value in settings.items() if name in {field.name for field in dataclasses.fields(FitConfig)}}
     if config.model.method is not None:
         build.require_method(config.model)
     if config.model.freeze:
@@ -160,6 +197,7 @@ def _require_usable(config: RunConfig) -> None:
             raise ValueError("expected one device with --freeze, which trains nothing; leave --devices out")
     elif not config.model.takes_steps:
         closed_form.require_gje(config)
+        recipes.require_no_steps(fit, f"encoder '{config.model.encoder.kind}' is a closed form")
     else:
         if config.model.objective == "none" and config.model.method is None:
             raise ValueError("expected --freeze or --method with --objective none, found neither; add one, or name an objective")
@@ -176,5 +214,3 @@ def _require_apart(out: Path, source: str) -> None:
         if out == data or out in data.parents:
             raise ValueError(f"expected a run folder apart from the data, found --out {out} to hold {data}; choose another --out")
 
-
-Suit = Callable[[str, tuple[int, ...]], RunConfig]

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,8 +53,13 @@ class Interrupted(Exception):
         self.signum, self.step = signum, step
 
 
-def launch(config: FitConfig) -> "Fabric":
+def launch(config: FitConfig, call: Mapping[str, Any] | None = None) -> "Fabric":
     """Starts the processes and returns the engine; call it once, before anything is read or written.
+
+    Args:
+        config: Device, devices, nodes and precision.
+        call: Arguments of `vergence.train` that the other processes are to be called with; None where a launcher outside
+            starts them.
 
     Raises:
         ValueError: The device is not available, or several machines do not know of each other.
@@ -78,7 +83,7 @@ def launch(config: FitConfig) -> "Fabric":
     if config.nodes > 1:
         _require_address(fabric, config.nodes)
     if config.devices > 1:
-        start_others(fabric, config.devices, config.nodes)
+        start_others(fabric, config.devices, config.nodes, call or {})
     fabric.launch()
     return fabric
 

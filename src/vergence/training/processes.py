@@ -1,38 +1,45 @@
-"""The processes of a training on one machine: the first starts the others, and where one ends early, all end with one message."""
+"""The processes of a training on one machine: the first starts the others, and where one ends early, all end with one message.
+
+The others make the same call of `vergence.train` in an interpreter of their own: neither the command nor a user's script runs
+again.
+"""
 
 import contextlib
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["start_others", "together"]
+__all__ = ["CALL", "start_others", "together"]
 
-FIRST = "VERGENCE_FIRST_PROCESS"  # environment variable of the others: process number of the first
+FIRST, CALL = "VERGENCE_FIRST_PROCESS", "VERGENCE_TRAIN"  # environment variables of the others: the first's number, the call
 EVERY = 0.2  # seconds between two looks at the other processes
 NOTICED = 2.0  # seconds in which a process that has ended is noticed for certain
 GRACE = 10.0  # seconds in which a process reports the end of another by an exception, before it is ended
-ORDERLY = {
-    2,
-    128 + signal.SIGINT,
-    128 + signal.SIGTERM,
-}  # exit codes of errors and signals that every process notices
+STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes after signals, on which all agree
 
 _others: list[subprocess.Popen[bytes]] = []  # what this process has started, by rank from 1
 
 
-def start_others(fabric: "Fabric", devices: int, nodes: int) -> None:
-    """Runs this command again in ``devices - 1`` more processes, unless a launcher outside starts the processes.
+def start_others(fabric: "Fabric", devices: int, nodes: int, call: Mapping[str, Any]) -> None:
+    """Makes a call of `vergence.train` in ``devices - 1`` more processes, unless a launcher outside starts the processes.
 
     They get the environment variables of ``torch.distributed`` (MASTER_ADDR, MASTER_PORT, NODE_RANK, LOCAL_RANK, WORLD_SIZE).
+
+    Args:
+        fabric: The engine, before it is launched.
+        devices: Processes of this machine.
+        nodes: Machines.
+        call: Arguments of the call, as JSON has them.
     """
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
@@ -42,18 +49,11 @@ def start_others(fabric: "Fabric", devices: int, nodes: int) -> None:
     where = {"MASTER_ADDR": environment.main_address, "MASTER_PORT": environment.main_port}
     where |= {"NODE_RANK": environment.node_rank(), "LOCAL_RANK": 0, "WORLD_SIZE": devices * nodes}
     os.environ.update({name: str(value) for name, value in where.items()})
+    modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)  # where code of the user's may be
     for rank in range(1, devices):
-        also = {"LOCAL_RANK": str(rank), FIRST: str(os.getpid())}
-        _others.append(subprocess.Popen(_this_command(), env={**os.environ, **also}))
-
-
-def _this_command() -> list[str]:
-    """Returns the command that started this process."""
-    import __main__
-
-    if __main__.__spec__ is None:
-        return [sys.executable, str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
-    return [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
+        also = {"LOCAL_RANK": str(rank), FIRST: str(os.getpid()), CALL: json.dumps(call), "PYTHONPATH": modules}
+        command = [sys.executable, "-c", "from vergence.runs.train import join; join()"]
+        _others.append(subprocess.Popen(command, env={**os.environ, **also}, stdin=subprocess.DEVNULL))
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ class _Watch(threading.Thread):
             for rank, code in enumerate((other.poll() for other in _others), 1):
                 if code:
                     self._find(f"process {rank + 1} of {len(_others) + 1}{_how(code)}")
-                if code and code not in ORDERLY:
+                if code and code not in STOPPED:
                     _end_others()
                     if not self.done.wait(GRACE):
                         self._stop(True)

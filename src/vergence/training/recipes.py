@@ -12,7 +12,8 @@ single settings.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vergence.data.config import DataConfig, usual_flip
@@ -20,12 +21,13 @@ from vergence.encoders.config import as_encoder
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.utils.names import unknown
 
-__all__ = ["DISTILLED", "PUBLISHED", "default", "get", "names", "of_method", "of_networks", "override", "suggested", "unused"]
+__all__ = ["DISTILLED", "PUBLISHED", "Facts", "get", "names", "of_method", "override", "require_no_steps", "suggested"]
 
 DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
 PAIRED = "gmje_small"  # for pairs: it has p(target | context), with several answers
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 ALL = 'this lists all: python -c "from vergence.training import recipes; print(*recipes.names())"'
+NAMES_MODEL = ("encoder", "objective", "method", "distill", "freeze", "init", "weights", "pretrained")  # settings that do
 SMALLEST = 7  # pixels: a side of two cells of patches of six pixels
 
 ADAMW: dict[str, Any] = {"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4}
@@ -213,70 +215,84 @@ def _behind(name: str) -> dict[str, Any]:
     return {"objective": name, "options": {}, **{key: value for key, value in settings.items() if key in model}}
 
 
-def suggested(settings: Mapping[str, Any]) -> str:
-    """Returns the name of the recipe that settings suggest before the data is known.
+@dataclass(frozen=True)
+class Facts:
+    """What opened data says of itself: its kind, the shape of an item as the encoder sees it, the number of training items."""
+
+    kind: str
+    shape: tuple[int, ...]
+    n: int
+
+    @property
+    def roomy(self) -> bool:
+        """Whether the items are images that have room for pooled patches."""
+        return self.kind == "image" and min(self.shape[1:]) >= SMALLEST
+
+
+def suggested(settings: Mapping[str, Any], facts: Facts | None = None) -> str:
+    """Returns the name of the recipe that settings and data suggest where none is named.
 
     It is ``NAME_small`` for ``method="NAME"`` and for an objective of that name, ``patches`` for an encoder ``patches``,
-    ``patches_OBJECTIVE`` for ``patches-mlp`` (VJE by default), ``jepa_small`` for other objectives, whose settings are not
-    special to one, and ``vje_small`` otherwise. See `default` for what follows from the data.
+    ``patches_OBJECTIVE`` for ``patches-mlp`` (VJE by default), and ``jepa_small`` for other objectives, whose settings are not
+    special to one. Where the settings name no model, it is ``patches`` for images, ``gmje_small`` for pairs (people ask for
+    p(target | context)), and ``vje_small`` for other data, for images that are too small, and before the data is known.
+
+    Raises:
+        ValueError: Settings of networks are given for images, and no network.
 
     Example:
         >>> suggested({"encoder": "patches:atoms=64"}), suggested({"encoder": "patches-mlp", "objective": "gje"})
         ('patches', 'patches_gje')
         >>> suggested({"objective": "simsiam"}), suggested({"objective": "package.module:Mine"}), suggested({"epochs": 3})
         ('simsiam_small', 'jepa_small', 'vje_small')
+        >>> suggested({"seed": 3}, Facts("image", (3, 32, 32), 100)), suggested({"epochs": 3}, Facts("pairs", (5,), 100))
+        ('patches', 'gmje_small')
+        >>> suggested({"epochs": 3}, Facts("image", (3, 32, 32), 100))
+        Traceback (most recent call last):
+        ValueError: --epochs applies to networks, and the default for images is a closed form; add --recipe vje_small, or leave
+        --epochs out
     """
     encoder, objective = as_encoder(settings.get("encoder") or "small"), settings.get("objective") or "vje"
     if settings.get("method") is not None:
         return of_method(settings["method"])
     if settings.get("distill") is not None and f"distilled_{objective}" in names():
         return f"distilled_{objective}"
-    if not encoder.closed_form or settings.get("init") is not None:
+    if encoder.closed_form and settings.get("init") is None:
+        behind = f"patches_{objective}"
+        return "patches" if not encoder.takes_steps else behind if behind in names() else "patches_contrastive"
+    named = {name for name in NAMES_MODEL if settings.get(name)}
+    if facts is not None and facts.kind == "pairs" and not named & {"objective", "freeze", "init", "distill"}:
+        return PAIRED
+    if facts is None or named or not facts.roomy:
         return f"{objective}_small" if f"{objective}_small" in names() else NEUTRAL
-    behind = f"patches_{objective}"
-    return "patches" if not encoder.takes_steps else behind if behind in names() else "patches_contrastive"
+    require_no_steps(settings, "the default for images is a closed form", ["precision"])
+    return "patches"
 
 
-def default(kind: str, shape: Sequence[int], settings: Collection[str]) -> str:
-    """Returns the name of the recipe for data where none is named: ``patches`` for images, and ``gmje_small`` for pairs.
-
-    Other data have ``vje_small``. Of pairs people ask for p(target | context), which GMJE has and VJE has not.
+def require_no_steps(settings: Mapping[str, Any], why: str, also: Collection[str] = ("precision", "batch_size")) -> None:
+    """Raises a ValueError where settings of networks and optimizers are given, and there is none.
 
     Args:
-        kind: Kind of the data, ``image``, ``vector`` or ``pairs``.
-        shape: Shape of an item as the encoder sees it.
-        settings: Names of the settings that are given. With one that only networks and optimizers have, such as ``epochs``,
-            or ``encoder``, the recipe is ``vje_small``; so for images that are smaller than the pooled patches. What an
-            objective, a method or another run's weights ask for comes first (`suggested`).
-
-    Example:
-        >>> default("image", (3, 32, 32), ["seed"]), default("image", (3, 32, 32), ["epochs"]), default("vector", (5,), [])
-        ('patches', 'vje_small', 'vje_small')
-        >>> default("pairs", (5,), ["epochs"]), default("pairs", (5,), ["objective"])
-        ('gmje_small', 'vje_small')
+        settings: Settings that are given.
+        why: Why there is none, for the message.
+        also: Such settings that closed forms have, too.
     """
-    if kind == "pairs" and not {"objective", "method", "freeze", "init", "distill"} & set(settings):
-        return PAIRED
-    if kind != "image" or of_networks(settings) or min(shape[1:]) < SMALLEST:
-        return DEFAULT
-    return "patches"
+    asked = [name for name in of_networks(settings) if name not in also]
+    if not asked:
+        return
+    options = settings.get("options") or {}
+    words = [f"--{name.replace('_', '-')}" for name in asked if name != "options"] + sorted(options if "options" in asked else ())
+    one = len(words) == 1
+    given = ", ".join(words)
+    raise ValueError(
+        f"{given} {'applies' if one else 'apply'} to networks, and {why}; add --recipe vje_small, or leave {given} out"
+    )
 
 
 def of_networks(settings: Collection[str]) -> list[str]:
     """Returns the names of the settings that only networks and optimizers have, sorted."""
     network = {field.name for part in (ModelConfig, FitConfig) for field in dataclasses.fields(part)} - CLOSED_FORM
     return sorted(network & set(settings))
-
-
-def unused(config: RunConfig, settings: Collection[str]) -> list[str]:
-    """Returns the names of settings that have no effect on a run: those of steps, where an encoder is fitted in closed form.
-
-    Example:
-        >>> unused(get("patches"), ["lr", "seed"]), unused(get("vje_small"), ["lr"])
-        (['lr'], [])
-    """
-    fit = {field.name for field in dataclasses.fields(FitConfig)} - {"precision", "batch_size"}
-    return [name for name in of_networks(settings) if not config.model.takes_steps and name in fit]
 
 
 def of_method(name: str) -> str:
