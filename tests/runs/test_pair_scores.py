@@ -6,6 +6,7 @@ import torch
 
 import vergence
 from vergence.cli.score import Score, score
+from vergence.encoders.config import MLP
 from vergence.runs import score as scoring
 from vergence.runs.detector import opened
 from vergence.runs.score import Pairs, pair_scores
@@ -101,7 +102,7 @@ def test_pairs_have_a_conditional_density_by_default(tmp_path):
     source = saved(tmp_path / "pairs.npz", *drawn(300, 0))
     run = vergence.train(source, out=tmp_path / "run", epochs=1, device="cpu", precision="fp32", knn_every=0)
     model = run.folder.config.model
-    assert (model.objective, model.encoder, model.projector) == ("gmje", "mlp", (256, 32))
+    assert (model.objective, model.encoder, model.projector) == ("gmje", MLP(), (256, 32))
     assert scoring.score(run.items(saved(tmp_path / "p.npz", *drawn(40, 1))), Pairs(run), tmp_path / "s.csv").total == 40
     other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
     assert other.folder.config.model.objective == "vje" and not other.folder.config.model.projector

@@ -321,7 +321,7 @@ def test_a_damaged_dictionary_is_one_line(run, tmp_path, damage):
         ("dictionary.threshold", float("inf")),
         ("dictionary.side", 2),
         (
-            "settings.parameters.dict.detectors.dict.z.parameters.dict.columns.dict.cosine.slice.0",
+            "settings.settings.detectors.dict.z.settings.columns.dict.cosine.slice.0",
             {"array": "calibration_scores_"},
         ),
     ],

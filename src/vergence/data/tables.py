@@ -309,7 +309,7 @@ def read_csv(path: Path) -> dict[str, Array]:
             convert_options=types,
         )
     except pa.ArrowException as error:
-        raise ValueError(f"expected numbers in {path.name}, found another line: {shortened(error)}") from None
+        raise ValueError(f"expected numbers in {path.name}, found other lines: {shortened(error)}") from None
     columns = {name: table[name].to_numpy() for name in names}
     for name, values in columns.items():
         _require_finite(values, f"column {name} of {path.name}")

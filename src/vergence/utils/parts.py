@@ -14,11 +14,11 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import torch
 
 from vergence.utils import terminal
 from vergence.utils.files import DAMAGE, exit_on_sigterm, explained, locked, remove_leftovers, replacing, require_parent
@@ -28,7 +28,7 @@ __all__ = ["Column", "Derived", "Parts", "keep_parts", "neutral", "open_parts", 
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-VERSIONS = {"vergence": __version__, "torch": torch.__version__}  # which can change the last bits of rows
+VERSIONS = {"vergence": __version__, "torch": version("torch")}  # which can change the last bits of rows
 PART = re.compile(r"\d{6}\.npz")
 MAX_BYTES = 32 << 20  # of a part that is held in memory
 EVERY = 4096  # items of a part, rows of a block
