@@ -213,4 +213,3 @@ def _require_apart(out: Path, source: str) -> None:
         out, data = out.resolve(), data.resolve()
         if out == data or out in data.parents:
             raise ValueError(f"expected a run folder apart from the data, found --out {out} to hold {data}; choose another --out")
-
