@@ -1,4 +1,7 @@
-"""Checks at the borders: of settings, dataclasses and JSON; each error says what was expected, found, and what to do."""
+"""The validator of all rooms, used at the borders: settings, arrays, dataclasses and JSON. Inside, code asserts or trusts.
+
+Each error is a ValueError of one line that says what was expected, what was found, and what to do.
+"""
 
 import dataclasses
 import math
@@ -13,9 +16,11 @@ from vergence.utils.names import did_you_mean
 __all__ = [
     "Checked",
     "as_range",
+    "expect",
     "from_json",
     "is_count",
     "is_out_of_memory",
+    "require_array",
     "require_at_least",
     "require_choice",
     "require_count",
@@ -77,6 +82,56 @@ def shortened(error: BaseException) -> str:
     return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "..."
 
 
+def expect(condition: Any, expected: str, found: Any = None, advice: str = "") -> None:
+    """Raises a ValueError unless a condition holds.
+
+    Args:
+        condition: What has to be true.
+        expected: What was expected, in words; after "expected".
+        found: What there is instead: text as it is, another value as Python shows it; nothing where None.
+        advice: What to do.
+
+    Example:
+        >>> expect(2 > 1, "two items")
+        >>> expect(False, "two views of as many items", (3, 4), "pass both of one batch")
+        Traceback (most recent call last):
+        ValueError: expected two views of as many items, found (3, 4): pass both of one batch
+    """
+    if not condition:
+        text = "" if found is None else f", found {found if isinstance(found, str) else shown(found)}"
+        raise ValueError(f"expected {expected}{text}{advice and ': '}{advice}")
+
+
+def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> None:
+    """Raises a ValueError unless an array or tensor has a shape, and finite values.
+
+    Args:
+        name: What it is called in the message.
+        x: Array or tensor.
+        shape: Length of each axis; a letter stands for any length of at least 1, "..." in the first place for any axes.
+        finite: Whether NaN and infinity are errors; whole numbers have neither.
+
+    Example:
+        >>> import numpy as np
+        >>> require_array("contexts", np.ones((5, 3)), "N", 3)
+        >>> require_array("contexts", np.ones(5), "N", 3)
+        Traceback (most recent call last):
+        ValueError: expected contexts of shape (N, 3), found shape (5,)
+        >>> require_array("contexts", np.full((2, 1), np.nan), "N", "C")
+        Traceback (most recent call last):
+        ValueError: expected finite contexts, found NaN or infinity in 2 of 2 values: leave these items out
+    """
+    sizes = tuple(x.shape)
+    axes, last = (shape[1:], sizes[max(0, len(sizes) - len(shape) + 1) :]) if shape[0] == "..." else (shape, sizes)
+    fits = len(axes) == len(last) and all(
+        n >= 1 if isinstance(axis, str) else n == axis for axis, n in zip(axes, last, strict=True)
+    )
+    form = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+    expect(fits, f"{name} of shape {form}", f"shape {sizes}")
+    if finite and x.shape and (bad := int((x - x != 0).sum())):
+        expect(False, f"finite {name}", f"NaN or infinity in {bad:,} of {math.prod(sizes):,} values", "leave these items out")
+
+
 def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
     """Raises a ValueError unless every setting is a whole number of at least ``least``, and at most ``most``.
 
@@ -87,24 +142,20 @@ def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
         ValueError: expected n_components to be a whole number of at least 1, found 0
     """
     for name, value in settings.items():
-        if not is_count(value, least):
-            raise ValueError(f"expected {name} to be a whole number of at least {least}, found {shown(value)}")
-        if value > most:
-            raise ValueError(f"expected {name} of at most {most:,}, found {shown(value)}")
+        expect(is_count(value, least), f"{name} to be a whole number of at least {least}", shown(value))
+        expect(value <= most, f"{name} of at most {most:,}", shown(value))
 
 
 def require_positive(**settings: Any) -> None:
     """Raises a ValueError unless every setting is a finite number above 0.
 
     Example:
-        >>> require_positive(eta=0.5)
         >>> require_positive(eta=0)
         Traceback (most recent call last):
         ValueError: expected eta > 0, found 0
     """
     for name, value in settings.items():
-        if not (_is_number(name, value) and 0 < float(value) < math.inf):
-            raise ValueError(f"expected {name} > 0, found {shown(value)}")
+        expect(_is_number(name, value) and 0 < float(value) < math.inf, f"{name} > 0", shown(value))
 
 
 def require_at_least(least: float, **settings: Any) -> None:
@@ -116,8 +167,7 @@ def require_at_least(least: float, **settings: Any) -> None:
         ValueError: expected tol of at least 0, found -1.0
     """
     for name, value in settings.items():
-        if not (_is_number(name, value) and least <= float(value) < math.inf):
-            raise ValueError(f"expected {name} of at least {least:g}, found {shown(value)}")
+        expect(_is_number(name, value) and least <= float(value) < math.inf, f"{name} of at least {least:g}", shown(value))
 
 
 def require_within(interval: str, **settings: Any) -> None:
@@ -131,8 +181,7 @@ def require_within(interval: str, **settings: Any) -> None:
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in settings.items():
         inside = _is_number(name, value) and (low <= value if interval[0] == "[" else low < value)
-        if not (inside and (value <= high if interval[-1] == "]" else value < high)):
-            raise ValueError(f"expected {name} in {interval}, found {shown(value)}")
+        expect(inside and (value <= high if interval[-1] == "]" else value < high), f"{name} in {interval}", shown(value))
 
 
 def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
