@@ -10,8 +10,8 @@ from vergence.densities import em
 from vergence.densities.em.fit import structure
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.neural_gas import NeuralGas
+from vergence.densities.particles import stratified, systematic
 from vergence.densities.power_spherical import PowerSpherical, SphereUniform
-from vergence.densities.resampling import stratified, systematic
 
 EM = {"n_components": 2, "n_init": 1, "max_iter": 10, "tol": 1e-3, "reg_covar": 0.0, "precision": "double"}
 EYE, ASYMMETRIC = torch.eye(3), torch.eye(3) + torch.eye(3).roll(1, 0).triu() / 2

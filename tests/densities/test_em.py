@@ -9,8 +9,7 @@ from tests.reference import em as reference
 from vergence.densities import em
 from vergence.densities.em import structures
 from vergence.densities.em.fit import structure
-from vergence.densities.em.low_rank import LowRank
-from vergence.densities.em.structures import Diagonal, Full, Mixture, Spherical, Tied
+from vergence.densities.em.structures import Diagonal, Full, LowRank, Mixture, Spherical, Tied
 
 KINDS = ("full", "tied", "diag", "spherical")
 ALL = (*KINDS, "low_rank")

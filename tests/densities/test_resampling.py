@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from vergence.densities.resampling import effective_sample_size, stratified, systematic
+from vergence.densities.particles import effective_sample_size, stratified, systematic
 
 BOTH = pytest.mark.parametrize("resample", [systematic, stratified])
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.methods.paired import PairedMethod, momentum_at
+from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.objectives.vje import VJE
 
@@ -48,9 +48,6 @@ def test_teacher_is_an_exponential_moving_average_and_gets_no_gradient():
 
 
 def test_the_momentum_follows_the_share_of_the_training():
-    found = [momentum_at(0.9, "cosine", share) for share in (0.0, 0.25, 0.5, 1.0)]
-    assert found == pytest.approx([0.9, 0.9 + 0.05 * (1 - 0.5**0.5), 0.95, 1.0])
-    assert momentum_at(0.9, "constant", 0.7) == 0.9
     method = PairedMethod(nn.Linear(5, 8), VJE(8), teacher=0.9, schedule="cosine")
     before = method.teacher[0].weight.clone()
     with torch.no_grad():
@@ -188,7 +185,7 @@ class Own(Objective):
         ({}, "found an empty dictionary"),
         (lambda z: {"d": z.mean(1)}, r"found 'd', a tensor of shape \(6,\)"),
         (lambda z: {"d": (z > 0).sum()}, r"found 'd', a tensor of shape \(\) and type torch.int64"),
-        (lambda z: {3: z.mean()}, "found a key 3 that is no text"),
+        (lambda z: {3: z.mean()}, "found 3, a tensor"),
         (lambda z: {"d": z.detach().mean()}, "found terms without gradient"),
     ],
 )

@@ -135,11 +135,7 @@ class JointGaussian(Distribution):
         return probability
 
     def marginal_quantile(self, p: float) -> Tensor:
-        """Returns the marginal p-quantile of each feature, (..., D).
-
-        Raises:
-            ValueError: p is not in (0, 1).
-        """
+        """Returns the marginal p-quantile of each feature, (..., D)."""
         require_within("(0, 1)", p=p)
         z = torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(self.loc)  # in float32 p itself would round to 1
         quantile: Tensor = self.loc + z * self.S.variance().sqrt()
@@ -328,9 +324,6 @@ class GaussianMixture(Distribution):
         Args:
             p: Probability in (0, 1).
             steps: Halvings of the interval, which is bisected in float64.
-
-        Raises:
-            ValueError: p is not in (0, 1).
         """
         ends = self.component_distribution.marginal_quantile(p).double()
         low, high = ends.amin(-2), ends.amax(-2)

@@ -117,9 +117,6 @@ class MovingMoments(nn.Module):
         shrinkage: Shrinkage of the covariance in `density`, in [0, 1]; None estimates it from the effective number of items, so
             that it vanishes after many batches.
 
-    Raises:
-        ValueError: The momentum or the shrinkage is out of its range.
-
     Example:
         >>> moving = MovingMoments(2, momentum=0.9, shrinkage=0.0)
         >>> for start in (0, 10):

@@ -51,9 +51,6 @@ class NeuralGas:
         insertions: Number of units inserted after the first two.
         removals: Number of units removed; there are always 2 + insertions - removals units.
 
-    Raises:
-        ValueError: A parameter is out of its range.
-
     Example:
         >>> x = np.random.default_rng(0).uniform(size=(1000, 2))
         >>> x[:500] += 5  # two squares

@@ -9,6 +9,8 @@ w_m k_bm, for kernels k_bm of the particles at the pairs. One step (`step`) rewe
 w <- r is the EM step of the weights. Where the pool's effective sample size is low, the M that stay are resampled from it;
 otherwise the lightest B leave. A queue keeps weights equal, and the oldest leave.
 
+Resampling is R. Douc, O. Cappe, E. Moulines, "Comparison of resampling schemes for particle filtering", ISPA, 2005.
+
 Shapes: M particles, B pairs, C and T features.
 """
 
@@ -20,16 +22,86 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vergence.densities import resampling
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
 
-__all__ = ["MODES", "RESAMPLING", "Bank", "KernelMixture", "Rule", "log_kernel", "responsibilities", "step"]
+__all__ = [
+    "MODES",
+    "RESAMPLING",
+    "Bank",
+    "KernelMixture",
+    "Rule",
+    "effective_sample_size",
+    "log_kernel",
+    "responsibilities",
+    "step",
+    "systematic",
+]
 
 MODES = ("smc", "fifo")
-RESAMPLING = {"systematic": resampling.systematic, "stratified": resampling.stratified}
 DECIMALS = {torch.float64: 12, torch.float32: 5}  # of M w: weights that differ by rounding are equal
 LOG_2PI = math.log(2 * math.pi)
+
+
+def effective_sample_size(weights: Tensor) -> Tensor:
+    """Returns (sum_m w_m)^2 / sum_m w_m^2, from 1 (one particle has all the weight) to M (equal weights).
+
+    Args:
+        weights: (..., M), >= 0, not all zero, of any scale.
+
+    Example:
+        >>> effective_sample_size(torch.tensor([0.5, 0.5, 0.0])).item()
+        2.0
+    """
+    relative = weights / weights.amax(-1, keepdim=True)  # squares of tiny weights would underflow
+    return relative.sum(-1).square() / relative.square().sum(-1)
+
+
+def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """Returns n ascending indices by systematic resampling: inverse transform of (i + u) / n with one u ~ U[0, 1).
+
+    Particle m is selected floor(n w_m) or ceil(n w_m) times, n w_m on average; with n = M equal weights each is selected once.
+
+    Args:
+        weights: Weights (M,), >= 0, not all zero.
+        n: Number of samples, >= 1.
+        generator: Source of u, on the CPU; the global generator by default.
+
+    Raises:
+        ValueError: A weight is negative or not finite, or all are zero.
+
+    Example:
+        >>> systematic(torch.tensor([0.5, 0.25, 0.25]), 4).tolist()
+        [0, 0, 1, 2]
+    """
+    return _inverse_transform(weights, torch.rand(1, generator=generator, dtype=torch.float64).expand(n))
+
+
+def stratified(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """Returns n ascending indices by stratified resampling: as `systematic`, with an independent u for every i.
+
+    Example:
+        >>> stratified(torch.tensor([1.0, 0.0]), 3).tolist()
+        [0, 0, 0]
+    """
+    return _inverse_transform(weights, torch.rand(n, generator=generator, dtype=torch.float64))
+
+
+def _inverse_transform(weights: Tensor, u: Tensor) -> Tensor:
+    """Returns the indices at which the weights' distribution function passes (i + u_i) / n, (n,)."""
+    w = weights.detach().double()
+    if not bool((w.isfinite() & (w >= 0)).all()) or not bool(w.sum() > 0):
+        low, high = (float(x) for x in w.aminmax())
+        raise ValueError(f"expected finite weights >= 0 that are not all zero, found a range of {low:g} to {high:g}")
+    n = len(u)
+    below = (torch.arange(n, dtype=torch.float64) + u) / n
+    cumulative = (w / w.sum()).cumsum(0)
+    last = int(w.nonzero()[-1])  # the sum may round to less than 1: points beyond it select the last particle with weight
+    index: Tensor = torch.searchsorted(cumulative, below.to(w.device), right=True)
+    return index.clamp(max=last)
+
+
+RESAMPLING = {"systematic": systematic, "stratified": stratified}
 
 
 class Bank(NamedTuple):
@@ -186,7 +258,7 @@ def step(
         return newest(pool, rule.size), False
     pool = pooled(bank._replace(w=reweighted(bank.w, gamma(), rule.rho, rule.u)), c, t)
     least = rule.ess_threshold * len(pool.w)
-    if not resample or bool(resampling.effective_sample_size(pool.w) >= least):
+    if not resample or bool(effective_sample_size(pool.w) >= least):
         return without_lightest(pool, len(bank.w), rule.size, stale), False
     if stale is not None:
         pool = pool._replace(w=torch.cat([pool.w[: len(stale)].masked_fill(stale, 0), pool.w[len(stale) :]]))

@@ -112,9 +112,6 @@ class PolarStudentT(Distribution):
         var: Variances of the directions (..., D), > 0.
         nu: Degrees of freedom, > 0 or ``math.inf`` (paper: 3).
 
-    Raises:
-        ValueError: nu is not positive.
-
     Example:
         >>> p = PolarStudentT(torch.tensor([0.0, 2.0]), torch.ones(2))
         >>> round(float(p.log_prob(p.mode) - p.log_prob(-p.mode)), 3)

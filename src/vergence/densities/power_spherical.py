@@ -92,9 +92,6 @@ class PowerSpherical(Distribution):
         mu: Mean directions (..., D), D >= 2, unit vectors.
         kappa: Concentrations (...), >= 0; 0 is the uniform distribution.
 
-    Raises:
-        ValueError: D is below 2.
-
     Example:
         >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
         >>> round(p.log_prob(torch.tensor([1.0, 0.0])).exp().item() * 2 * math.pi, 4)
@@ -177,9 +174,6 @@ class SphereUniform(Distribution):
         dim: D, >= 2.
         dtype: Type of its samples; torch's default by default.
         device: Device of its samples.
-
-    Raises:
-        ValueError: D is below 2.
 
     Example:
         >>> p = SphereUniform(3)

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from vergence.data.views import ImageViews, Views
 from vergence.encoders.networks import width
 from vergence.methods.core import Gather, ImageMethod
-from vergence.methods.parts.crops import local_side, require_crops
 from vergence.methods.parts.heads import PrototypeHead
 from vergence.methods.parts.views import MultiView, SeveralViews
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
@@ -50,7 +49,7 @@ class Dino(ImageMethod):
             convolutional networks, are nearly alike before training; then heads without it can end at equal outputs for all.
             Crops of each size have their own statistics; the released code passes all crops through the head at once.
         local_crops: Number of small crops.
-        local_size: Their side in pixels; by default `vergence.methods.parts.crops.local_side`.
+        local_size: Their side in pixels; by default `local_side`.
         local_crop: Range of their area, as shares of the image; that of large crops is the run's ``crop``, (0.4, 1) in the paper.
         asymmetric: Whether the first large crop is always blurred, the second with probability 0.1 and solarized with 0.2, and
             small crops blurred with 0.5, as in the paper; otherwise all crops have the run's strengths.
@@ -181,3 +180,24 @@ def _loss(outputs: int, temperature: float, teacher_temperature: float, center_m
         return _Center(outputs)
     own = {"warmup_teacher_temp": teacher_temperature, "student_temp": temperature, "center_momentum": center_momentum}
     return DINOLoss(outputs, teacher_temp=teacher_temperature, **own)
+
+
+def local_side(size: int) -> int:
+    """Returns the side of small crops: 3/7 of the images' (the paper's 96 of 224 pixels), rounded to a multiple of 4.
+
+    Example:
+        >>> local_side(224), local_side(32), local_side(8)
+        (96, 12, 4)
+    """
+    return max(4, 4 * round(size * 3 / 28))
+
+
+def require_crops(encoder: nn.Module, shape: tuple[int, ...]) -> None:
+    """Raises a ValueError unless an encoder takes crops of ``shape`` (C, H, W)."""
+    try:
+        width(encoder, shape)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"expected an encoder that takes crops of {shape[1]} pixels, found one that does not ({str(error).splitlines()[0]}); "
+            "set local_size, local_crops=0, or of a transformer --encoder timm:NAME,dynamic_img_size=True"
+        ) from None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vergence.methods.core import Gather, Method
 from vergence.objectives.core import Objective
-from vergence.objectives.parts.notices import notices
+from vergence.objectives.parts.diagnostics import notices
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.utils.checks import require_choice, require_within
 from vergence.utils.linalg import upcast_half
@@ -34,7 +34,7 @@ class PairedMethod(Method):
             teacher. Each term is the mean over the pairs (student a, teacher b) and (student b, teacher a), and the
             objective is updated with the first pair. With a second encoder the teacher has copies of both, the second pair
             is (teacher a, student b), so that contexts stay contexts, and the update uses (teacher a, teacher b).
-        schedule: ``constant``, or ``cosine``: the momentum rises from m to 1 (`momentum_at`).
+        schedule: ``constant``, or ``cosine``: the momentum rises from m to 1 as in BYOL.
 
     Raises:
         ValueError: The momentum is out of its range, or there is a second projector without a second encoder.
@@ -135,7 +135,8 @@ class PairedMethod(Method):
         self.objective.update(*self._last)
         for teacher, student in self._teachers():
             assert self.momentum is not None, "a teacher has a momentum"
-            follow(teacher, student, momentum_at(self.momentum, self.schedule, self.done), buffers=True)
+            momentum = self.momentum if self.schedule == "constant" else cosine(self.momentum, 1.0, self.done)
+            follow(teacher, student, momentum, buffers=True)
 
     def _teachers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
         """Yields each teacher with the network that it follows."""
@@ -161,38 +162,22 @@ class PairedMethod(Method):
         return "" if self.objective is None else self.objective.advice
 
 
-def momentum_at(momentum: float, schedule: Schedule, done: float) -> float:
-    """Returns a teacher's momentum at a share of the training: 1 - (1 - m) (cos(pi done) + 1) / 2 for ``cosine``, as in BYOL.
-
-    Example:
-        >>> [round(momentum_at(0.99, "cosine", done), 4) for done in (0.0, 0.5, 1.0)]
-        [0.99, 0.995, 1.0]
-    """
-    return momentum if schedule == "constant" else cosine(momentum, 1.0, done)
-
-
 def _require_terms(name: str, terms: object, trained: bool) -> None:
     """Raises a ValueError unless an objective's ``forward`` returned what its contract says."""
-    wrong = ""
-    if not isinstance(terms, dict):
-        wrong = f"a tensor of shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else type(terms).__name__
-    elif not terms:
-        wrong = "an empty dictionary"
-    else:
-        wrong = next(filter(None, map(_wrong_term, terms, terms.values())), "")
-        if not wrong and trained and torch.is_grad_enabled() and not any(term.requires_grad for term in terms.values()):
-            wrong = "terms without gradient, detached from the embeddings"
-    if wrong:
+    learned = not (trained and torch.is_grad_enabled())
+    found = "" if isinstance(terms, dict) and terms else _described(terms)
+    for key, term in terms.items() if isinstance(terms, dict) else ():
+        scalar = isinstance(term, Tensor) and not term.ndim and term.is_floating_point()
+        if not isinstance(key, str) or not scalar:
+            found = f"{key!r}, {_described(term)}"
+        learned = learned or (scalar and term.requires_grad)
+    if found or not learned:
         expected = "a dictionary of scalar terms by name, such as {'distance': tensor(0.5)}"
-        raise ValueError(f"expected {name}.forward to return {expected}, found {wrong}; reduce each to a mean over the pairs")
+        found = found or "terms without gradient, detached from the embeddings"
+        raise ValueError(f"expected {name}.forward to return {expected}, found {found}; reduce each to a mean over the pairs")
 
 
-def _wrong_term(key: object, term: object) -> str:
-    """Returns what is wrong with one term, in words; empty for nothing."""
-    if not isinstance(key, str):
-        return f"a key {key!r} that is no text"
-    if not isinstance(term, Tensor):
-        return f"{key!r} of type {type(term).__name__}"
-    if term.ndim or not term.is_floating_point():
-        return f"{key!r}, a tensor of shape {tuple(term.shape)} and type {term.dtype}"
-    return ""
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
+    return "an empty dictionary" if value == {} else f"a value of type {type(value).__name__}"

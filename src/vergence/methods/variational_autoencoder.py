@@ -53,9 +53,6 @@ class VariationalAutoencoder(ImageMethod):
         beta: Weight of the divergence, >= 0.
         deviation: Standard deviation s of a pixel given the latent features, > 0.
 
-    Raises:
-        ValueError: A number is out of its range.
-
     Example:
         >>> from vergence.encoders.networks import encoder
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))

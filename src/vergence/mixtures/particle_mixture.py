@@ -25,10 +25,18 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from vergence.densities import resampling
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
-from vergence.densities.particles import RESAMPLING, Bank, Rule, log_kernel, responsibilities, step
+from vergence.densities.particles import (
+    RESAMPLING,
+    Bank,
+    Rule,
+    effective_sample_size,
+    log_kernel,
+    responsibilities,
+    step,
+    systematic,
+)
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
 from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
 from vergence.utils.devices import as_device
@@ -221,7 +229,7 @@ class ParticleMixture(Conditional):
         N, g = len(c), self._generator()
         if self.mode == "fifo" or self.n_particles >= N:
             return c, t  # a queue takes the items in their own order
-        first = resampling.systematic(torch.ones(N), self.n_particles, g)
+        first = systematic(torch.ones(N), self.n_particles, g)
         others = torch.ones(N).index_fill(0, first, 0).nonzero()[:, 0]
         order = torch.cat([first, others[torch.randperm(len(others), generator=g)]]).to(c.device)
         return c[order], t[order]
@@ -286,7 +294,7 @@ class ParticleMixture(Conditional):
 
     def _keep(self, bank: Bank) -> None:
         self.context_particles_, self.target_particles_, self.weights_, self.ages_ = (v.cpu().numpy() for v in bank)
-        self.ess_ = float(resampling.effective_sample_size(bank.w))
+        self.ess_ = float(effective_sample_size(bank.w))
 
     def _predictive(self) -> Predictive:
         (of_c, of_t), bank, (h_c, h_t) = self._scales(), self._bank(), self.bandwidths_

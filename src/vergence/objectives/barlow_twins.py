@@ -30,9 +30,6 @@ class BarlowTwins(Objective):
         redundancy: Weight lambda >= 0 of the correlations of different features.
         scale: Factor s > 0 of the loss, which matters to an optimizer that does not remove it, such as SGD.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> import torch
         >>> z = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
@@ -50,11 +47,7 @@ class BarlowTwins(Objective):
         self.dim, self.redundancy, self.scale = dim, redundancy, scale
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``correlation``, >= 0.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
-        """
+        """Returns the only term, ``correlation``, >= 0."""
         za, zb = require_batch(za, zb, self.dim)
         require_several(za)
         loss = lightly_module("barlow_twins", "barlow_twins_loss").BarlowTwinsLoss(self.redundancy)

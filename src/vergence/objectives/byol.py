@@ -33,9 +33,6 @@ class BYOL(Objective):
         dim: Features D of the embeddings.
         hidden: Width of the predictor's hidden layer, >= 1.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> import torch
         >>> terms = BYOL(4, hidden=8)(torch.randn(16, 4), torch.randn(16, 4))
@@ -60,11 +57,7 @@ class BYOL(Objective):
         self.predictor = projector(dim, (hidden, dim), "batch")
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``cosine``, in [0, 8]: twice the mean over the `directions` of 2 - 2 cos(q(z), z').
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
-        """
+        """Returns the only term, ``cosine``, in [0, 8]: twice the mean over the `directions` of 2 - 2 cos(q(z), z')."""
         require_batch(za, zb, self.dim)
         require_several(za)
         return {"cosine": 4 + 4 * negative_cosine("byol", self.predictor, za, zb)}

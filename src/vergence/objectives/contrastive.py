@@ -96,9 +96,6 @@ class Contrastive(ConditionalObjective):
         normalize: Whether queries and keys are projected to the unit sphere.
         momentum: Weight m of the past in the moving averages that define the density after training, in [0, 1).
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> terms = Contrastive(4)(torch.ones(8, 4), torch.ones(8, 4))     # 15 equal keys
         >>> sorted(terms), round(terms["infonce"].exp().item(), 3)
@@ -132,11 +129,7 @@ class Contrastive(ConditionalObjective):
         self.rho = nn.Parameter(torch.full((dim,), _softplus_inverse(temperature - FLOOR))) if least else None
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``infonce``: the mean of -log gamma_+, >= 0; 0 for a single pair, which has no negatives.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim).
-        """
+        """Returns the only term, ``infonce``: the mean of -log gamma_+, >= 0; 0 for a single pair, which has no negatives."""
         losses = [F.cross_entropy(scores, own) for scores, own in self.classifications(za, zb)]
         return {"infonce": torch.stack(losses).mean()}
 

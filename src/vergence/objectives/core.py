@@ -50,7 +50,8 @@ class Objective(nn.Module, abc.ABC):
     Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nats.
 
     A concrete class is final, is built by ``Cls(dim, *, ...)`` with its paper's values as defaults, and keeps all of its
-    state in parameters and buffers. It never sees images, labels, optimizers, devices or process groups.
+    state in parameters and buffers. An argument out of its range is a ValueError. It never sees images, labels, optimizers,
+    devices or process groups.
 
     Attributes:
         teacher: Momentum of the teacher network in training where a run does not set one; None for no teacher. With a
@@ -103,7 +104,12 @@ class Objective(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns named scalar terms for embeddings of shape (B, D); the loss is their sum."""
+        """Returns named scalar terms for embeddings of shape (B, D); the loss is their sum.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are one or all equal where the
+                loss has the determinant of their covariance; or the package of the loss is missing.
+        """
 
     def frozen(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the optimizer leaves out in this step; none by default."""
@@ -191,11 +197,7 @@ class ConditionalObjective(Objective):
 
     @final
     def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:
-        """Returns log p(z_b | z_a) in nats, (B,), for embeddings (B, D).
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim).
-        """
+        """Returns log p(z_b | z_a) in nats, (B,), for embeddings (B, D)."""
         require_pairs(za, zb, self.dim)
         return self.conditional(za).log_prob(zb)
 

@@ -56,9 +56,6 @@ class GJE(ConditionalObjective):
         shrinkage: Shrinkage of batch covariances toward a multiple of I, in [0, 1]; None estimates it, more for small batches.
         momentum: Weight m of the past in the moving averages that define the density after training, in [0, 1).
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> gje = GJE(4)
         >>> sorted(gje(torch.randn(64, 4), torch.randn(64, 4))), gje.conditional(torch.randn(3, 4)).event_shape
@@ -93,11 +90,7 @@ class GJE(ConditionalObjective):
         self.prototype = Prototypes.single(2 * dim, rank=r, floor=FLOOR) if likelihood == "learned" else None
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
-        """
+        """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``."""
         za, zb = require_batch(za, zb, self.dim)
         if self.loss != "naive" or self.likelihood == "batch":
             information.require_spread(za, zb)

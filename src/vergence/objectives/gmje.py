@@ -59,9 +59,6 @@ class GMJE(ConditionalObjective):
         momentum: Weight m of the past in the statistics of ``em``, in [0, 1).
         shrinkage: Shrinkage of the batch's covariances, in [0, 1]; None estimates it.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> gmje = GMJE(4, components=3)
         >>> sorted(gmje(torch.randn(64, 4), torch.randn(64, 4)))
@@ -102,11 +99,7 @@ class GMJE(ConditionalObjective):
         )
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of another `PairLoss`.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
-        """
+        """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of another `PairLoss`."""
         za, zb = require_batch(za, zb, self.dim)
         p = self.joint()
         if self.loss.kind != "mi_kl" or isinstance(self.prototypes, OnlineMixture):  # whose density has no gradient

@@ -50,9 +50,6 @@ class GMJEEM(ConditionalObjective):
         steps: EM steps per fit, >= 1; a fit follows every M pairs, and more often at first.
         shrinkage: Shrinkage of the batch's covariances, in [0, 1]; None estimates it.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> gmje = GMJEEM(4, components=2)
         >>> za, zb = torch.randn(2, 64, 4)
@@ -89,11 +86,7 @@ class GMJEEM(ConditionalObjective):
         self.components = components
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
-        """
+        """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`."""
         za, zb = require_batch(za, zb, self.dim)
         return self.loss(self.joint(), za, zb)
 

@@ -53,9 +53,6 @@ class GMJEGNG(ConditionalObjective):
         steps: EM steps after growth, >= 0.
         shrinkage: Shrinkage of the batch's covariances, in [0, 1]; None estimates it.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> gmje = GMJEGNG(4, max_nodes=5)
         >>> za, zb = torch.randn(2, 64, 4)
@@ -98,11 +95,7 @@ class GMJEGNG(ConditionalObjective):
         self.register_buffer("islands", torch.ones((), dtype=torch.long))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
-        """
+        """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`."""
         za, zb = require_batch(za, zb, self.dim)
         return self.loss(self.joint(), za, zb)
 

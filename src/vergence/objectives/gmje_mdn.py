@@ -82,9 +82,6 @@ class GMJEMDN(ConditionalObjective):
         tied: Whether one network serves both directions; with two, for views of unlike kinds, the density is that of a -> b.
         momentum: Weight m of the past in the moving averages that define p(z_a), in [0, 1); ``nll`` has its learned mixture.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> mdn = GMJEMDN(4, components=3)
         >>> terms = mdn(torch.randn(64, 4), torch.randn(64, 4))
@@ -124,11 +121,7 @@ class GMJEMDN(ConditionalObjective):
         self.moving = MovingMoments(dim, momentum=momentum)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns ``nll`` and, under its name, the marginal term: ``kl``, ``entropy`` or ``marginal_nll``.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are all equal.
-        """
+        """Returns ``nll`` and, under its name, the marginal term: ``kl``, ``entropy`` or ``marginal_nll``."""
         za, zb = require_batch(za, zb, self.dim)
         if self.marginal_kind in ("kl", "entropy"):
             information.require_spread(za, zb)

@@ -40,8 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.densities import particles
-from vergence.densities.particles import Bank, KernelMixture, log_kernel
-from vergence.densities.resampling import effective_sample_size
+from vergence.densities.particles import Bank, KernelMixture, effective_sample_size, log_kernel
 from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts import diagnostics
 from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
@@ -85,9 +84,6 @@ class GMJESMC(ConditionalObjective):
         resampling: ``systematic`` or ``stratified``.
         max_age: Batches after which pairs leave before others, as many as a batch replaces; None for no bound.
         normalize: Whether loss and responsibilities use unit vectors; otherwise the loss also favors long embeddings.
-
-    Raises:
-        ValueError: An argument is out of its range.
 
     Example:
         >>> smc = GMJESMC(4, bank=32)
@@ -143,11 +139,7 @@ class GMJESMC(ConditionalObjective):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.long))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``nce``, the mean of both directions.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or are too large.
-        """
+        """Returns the only term, ``nce``, the mean of both directions."""
         za, zb = require_batch(za, zb, self.dim)
         qa, qb = self._scaled(za), self._scaled(zb)
         ka, kb, w = self._scaled(self.bank_a.to(qa)), self._scaled(self.bank_b.to(qb)), self.weights.to(qa)

@@ -57,9 +57,6 @@ class JEPA(ConditionalObjective):
         tied: Whether one network serves both directions; with two, for views of unlike kinds, the density is that of a -> b.
         momentum: Weight m of the past in the moving averages that define the density after training, in [0, 1).
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> jepa = JEPA(4)
         >>> terms = jepa(torch.randn(64, 4), torch.randn(64, 4))
@@ -85,11 +82,7 @@ class JEPA(ConditionalObjective):
         return upcast_half(f)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``squared``, the mean of both directions; where z_b is a teacher's, b -> a trains f alone.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or are too large.
-        """
+        """Returns the only term, ``squared``, the mean of both directions; where z_b is a teacher's, b -> a trains f alone."""
         za, zb = require_batch(za, zb, self.dim)
         ab = squared_error(self.predict(za), zb)
         ba = squared_error(self.predict(zb, backward=True), za)

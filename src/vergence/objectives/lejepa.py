@@ -35,9 +35,6 @@ class LeJEPA(Objective):
         knots: Knots of the integral, >= 2.
         t_max: Upper bound of the integral, > 0.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> terms = LeJEPA(4, slices=16)(torch.randn(64, 4), torch.randn(64, 4))
         >>> sorted(terms)
@@ -61,11 +58,7 @@ class LeJEPA(Objective):
         self.dim, self.weight, self.slices, self.knots, self.t_max = dim, weight, slices, knots, t_max
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the weighted terms ``sigreg`` and ``invariance``, both >= 0; samples directions from the global generator.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or are too large; or lightly is missing.
-        """
+        """Returns the weighted terms ``sigreg`` and ``invariance``, both >= 0; samples directions from the global generator."""
         za, zb = require_batch(za, zb, self.dim)
         views, loss = torch.stack([za, zb]), lightly_module("lejepa", "lejepa_loss")
         statistic = loss.SIGReg(knots=self.knots, t_max=self.t_max, num_vectors=self.slices).to(views.device)

@@ -50,9 +50,6 @@ class MoCo(Objective):
         temperature: Temperature tau > 0.
         last_norm: Whether the predictor ends with batch normalization, as in the paper.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> moco = MoCo(4, hidden=8)
         >>> moco(torch.randn(16, 4), torch.randn(16, 4)).keys()
@@ -78,11 +75,7 @@ class MoCo(Objective):
         self.predictor = projector(dim, (hidden, dim), "batch_last" if last_norm else "batch")
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``infonce``, >= 0: twice the mean over the `directions` of ctr(q(z), z').
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or only one.
-        """
+        """Returns the only term, ``infonce``, >= 0: twice the mean over the `directions` of ctr(q(z), z')."""
         za, zb = require_batch(za, zb, self.dim)
         require_several(za)
         pairs = directions(za, zb)

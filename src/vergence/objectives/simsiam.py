@@ -31,9 +31,6 @@ class SimSiam(Objective):
         dim: Features D of the embeddings.
         hidden: Width of the predictor's hidden layer, >= 1; D / 4 by default.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> import torch
         >>> terms = SimSiam(4)(torch.randn(16, 4), torch.randn(16, 4))
@@ -57,11 +54,7 @@ class SimSiam(Objective):
         self.predictor = projector(dim, (hidden, dim), "batch")
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``cosine``, in [-1, 1]: the mean over the `directions` of -cos(h(z), z').
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
-        """
+        """Returns the only term, ``cosine``, in [-1, 1]: the mean over the `directions` of -cos(h(z), z')."""
         require_batch(za, zb, self.dim)
         require_several(za)
         return {"cosine": negative_cosine("simsiam", self.predictor, za, zb)}

@@ -40,9 +40,6 @@ class SwAV(Objective):
         iterations: Iterations of Sinkhorn's algorithm, >= 1.
         frozen_steps: Steps in which the prototypes stay as they are, >= 0.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> swav = SwAV(4, prototypes=16)
         >>> terms = swav(torch.randn(64, 4), torch.randn(64, 4))
@@ -80,11 +77,7 @@ class SwAV(Objective):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the only term, ``swapped``, >= 0: at most about log K if the embeddings carry no information.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or are too large; or lightly is missing.
-        """
+        """Returns the only term, ``swapped``, >= 0: at most about log K if the embeddings carry no information."""
         require_batch(za, zb, self.dim)
         loss = lightly_module("swav", "swav_loss").SwaVLoss(self.temperature, self.iterations, self.epsilon)
         return {"swapped": loss([self.similarities(za), self.similarities(zb)], []).squeeze()}

@@ -47,9 +47,6 @@ class VISimSiam(Objective):
         beta: Weight of the KL to the uniform distribution, averaged over the two views, >= 0.
         hidden: Width of the predictor's hidden layer, >= 2; D / 4 by default, as SimSiam's, but at least 16.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> objective = VISimSiam(8)
         >>> terms = objective(torch.randn(4, 8), torch.randn(4, 8))
@@ -79,11 +76,7 @@ class VISimSiam(Objective):
         return self.posterior(z)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns ``alignment``, the mean of both directions, and ``kl``, the mean of both views.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or are too large.
-        """
+        """Returns ``alignment``, the mean of both directions, and ``kl``, the mean of both views."""
         require_batch(za, zb, self.dim)
         q = self.posterior(torch.cat([za, zb]))
         target = direction(torch.cat([zb, za]).detach())
@@ -93,11 +86,7 @@ class VISimSiam(Objective):
         }
 
     def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:
-        """Returns log p(z_b/|z_b| | z_a) in nats with respect to the sphere's area, (B,), for embeddings (B, D).
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim).
-        """
+        """Returns log p(z_b/|z_b| | z_a) in nats with respect to the sphere's area, (B,), for embeddings (B, D)."""
         require_pairs(za, zb, self.dim)
         return self.posterior(za).log_prob(direction(zb))
 
@@ -108,9 +97,6 @@ class VISimSiam(Objective):
             z: Embeddings, (B, D).
             how: ``alignment``, -log p(z/|z| | z) in nats; ``concentration``, -kappa, the paper's uncertainty; or ``entropy``
                 of the posterior, in nats.
-
-        Raises:
-            ValueError: ``how`` is none of the three.
         """
         scores = self.scores(z)
         require_choice("how", how, scores)

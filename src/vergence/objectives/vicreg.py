@@ -34,9 +34,6 @@ class VICReg(Objective):
         variance: Weight mu >= 0 of the hinge on the standard deviations.
         decorrelation: Weight nu >= 0 of the squared covariances.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> import torch
         >>> z = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])     # variances 4/3, without correlation
@@ -53,11 +50,7 @@ class VICReg(Objective):
         self.dim, self.invariance, self.variance, self.decorrelation = dim, invariance, variance, decorrelation
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the weighted terms ``invariance``, ``hinge`` (of the variances) and ``covariance``.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or only one; or lightly is missing.
-        """
+        """Returns the weighted terms ``invariance``, ``hinge`` (of the variances) and ``covariance``."""
         za, zb = require_batch(za, zb, self.dim)
         require_several(za)
         loss = lightly_module("vicreg", "vicreg_loss")

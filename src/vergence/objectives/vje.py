@@ -69,9 +69,6 @@ class VJE(Objective):
             because layer normalization of one or two features is nearly constant.
         terms: Terms of the loss (the paper's tables 6 and 7 switch them off one by one).
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> vje = VJE(8)
         >>> terms = vje(torch.randn(4, 8), torch.randn(4, 8))
@@ -130,11 +127,7 @@ class VJE(Objective):
         return log_constant(self.nu, self.dim) + log_constant(self.nu, 1)
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed.
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or are too large.
-        """
+        """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed."""
         require_batch(za, zb, self.dim)
         noise = torch.cat([torch.randn_like(za), torch.randn_like(zb)])
         zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once; their mean is the 1/2 sum

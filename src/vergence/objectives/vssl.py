@@ -97,9 +97,6 @@ class VSSL(ConditionalObjective):
         momentum: Weight of the past in [0, 1) in the teacher's variance and in the averages that define the density; that of
             the teacher's encoder is the run's ``teacher``, 0.99 by default.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Example:
         >>> vssl = VSSL(4)
         >>> terms = vssl(torch.randn(64, 4), torch.randn(64, 4))
@@ -154,9 +151,6 @@ class VSSL(ConditionalObjective):
         """Returns ``likelihood`` and ``kl``, the mean of the directions a -> b and b -> a.
 
         An embedding without gradient is a teacher's, and only a target (`vergence.objectives.parts.directions.directions`).
-
-        Raises:
-            ValueError: The embeddings are not two (B, dim), or are too large.
         """
         require_batch(za, zb, self.dim)
         queries, targets = zip(*directions(za, zb), strict=True)

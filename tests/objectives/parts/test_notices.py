@@ -2,7 +2,7 @@
 
 import pytest
 
-from vergence.objectives.parts.notices import notices as judged
+from vergence.objectives.parts.diagnostics import notices as judged
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ M step   N_k = sum_n r_nk,  pi_k = N_k / N,  mu_k = sum_n r_nk x_n / N_k,
 
 A block is read once for both steps: responsibilities are computed, and moments around fixed centers are summed in float64.
 ``mixed`` precision computes products in float32 until the likelihood converges, and then in float64 until it converges again.
-The structures of covariances are in `vergence.densities.em.structures` and `vergence.densities.em.low_rank`.
+The structures of covariances are in `vergence.densities.em.structures`.
 
 Shapes: N items, D features, R initializations of K components each, F = R K, B items in a block.
 """
@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.densities.em.low_rank import LowRank
 from vergence.densities.em.structures import (
     CELLS,
     ROUNDING,
     Diagonal,
     Full,
+    LowRank,
     Mixture,
     Spherical,
     Structure,

@@ -31,9 +31,6 @@ def negative_cosine(kind: str, predictor: nn.Module, za: Tensor, zb: Tensor) -> 
         za: Embeddings (B, D).
         zb: Embeddings of the other view (B, D).
 
-    Raises:
-        ValueError: lightly is not installed, or too old.
-
     Example:
         >>> round(negative_cosine("byol", nn.Identity(), torch.eye(2), torch.eye(2)).item(), 4)
         -1.0

@@ -118,9 +118,6 @@ class PairLoss:
         beta: Weight of the KL in ``joint_kl``, > 0.
         shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
 
-    Raises:
-        ValueError: A setting is out of its range.
-
     Example:
         >>> p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.eye(2)[None], context=1)    # independent views
         >>> terms = PairLoss("mi_kl")(p, torch.randn(8, 1), torch.randn(8, 1))
@@ -137,11 +134,7 @@ class PairLoss:
         require_settings(self.kind, get_args(MixtureLoss), eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
 
     def __call__(self, p: GaussianMixture, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
-        """Returns the terms for two views (B, D); of ``mi_kl`` p is meant without a gradient of its own.
-
-        Raises:
-            ValueError: The embeddings of a view are all equal (`require_spread`).
-        """
+        """Returns the terms for two views (B, D); of ``mi_kl`` p is meant without a gradient of its own."""
         if self.kind == "naive":
             return {"nll": -p.log_prob(torch.cat([za, zb], 1)).mean()}
         a, b = view_moments(za, zb, self.shrinkage)

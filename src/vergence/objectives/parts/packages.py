@@ -20,11 +20,7 @@ def require_package(kind: str, package: str | None, *, what: str = "objective") 
 
 
 def lightly_module(kind: str, name: str) -> Any:
-    """Returns the module ``lightly.loss.NAME``; importing it takes some seconds, so only losses that are computed do.
-
-    Raises:
-        ValueError: lightly is not installed, or too old.
-    """
+    """Returns the module ``lightly.loss.NAME``; importing it takes some seconds, so only losses that are computed do."""
     require_package(kind, "lightly")
     try:
         return importlib.import_module(f"lightly.loss.{name}")

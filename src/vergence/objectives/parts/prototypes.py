@@ -62,9 +62,6 @@ class Prototypes(nn.Module):
         rank: Rank r of low-rank covariances; None for full ones.
         floor: Least standard deviation s, in (0, 1).
 
-    Raises:
-        ValueError: A setting is out of its range.
-
     Example:
         >>> prototypes = Prototypes(4, components=3, rank=None, floor=0.3)
         >>> mixture = prototypes.density(context=2)
@@ -127,9 +124,6 @@ class OnlineMixture(nn.Module):
         floor: Standard deviation s that is added in every direction, > 0.
         momentum: Weight m of the past, in [0, 1).
 
-    Raises:
-        ValueError: A setting is out of its range.
-
     Example:
         >>> moving = OnlineMixture(2, components=3, floor=0.1, momentum=0.9)
         >>> moving.update(torch.randn(50, 2))
@@ -190,9 +184,6 @@ class MixtureBank(nn.Module):
         rank: Rank r of low-rank covariances; None for full ones.
         floor: Standard deviation s > 0: an M step adds s^2 to the variances of full covariances; no d of low-rank ones falls
             below s^2.
-
-    Raises:
-        ValueError: A setting is out of its range.
 
     Example:
         >>> bank = MixtureBank(2, size=100, components=2, rank=None, floor=0.1)
