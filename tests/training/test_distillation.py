@@ -13,7 +13,8 @@ from tests import forked
 import vergence
 from vergence.data.items import ArrayItems
 from vergence.encoders import networks
-from vergence.runs import distilled
+from vergence.encoders.config import as_encoder
+from vergence.runs import stages
 from vergence.runs.evaluate import closed_form_encoder
 from vergence.runs.train import describe
 from vergence.training import closed_form, distillation, loop, recipes
@@ -92,7 +93,7 @@ def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
 @pytest.mark.parametrize("stage", ["views", "embedding", "distillation", "steps"])
 def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage):
     whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
-    owner, name = {"views": (closed_form._Fit, "_stop"), "embedding": (distilled, "_fill")}.get(stage, (loop, "_agreed"))
+    owner, name = {"views": (closed_form._Fit, "_stop"), "embedding": (stages, "_embed_into")}.get(stage, (loop, "_agreed"))
     at, calls, original = {"views": 8, "embedding": 1, "distillation": 11, "steps": 22}[stage], [], getattr(owner, name)
 
     def stop_once(*arguments):
@@ -157,7 +158,7 @@ def stopped(monkeypatch, out, owner, name, **settings):
 @pytest.mark.parametrize("change", ["cut", "empty", "short", "left"])
 def test_embeddings_that_are_not_whole_are_computed_again_and_none_stay(tmp_path, monkeypatch, change):
     whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
-    at = (distilled, "forget") if change == "left" else (distillation, "fit")
+    at = (stages, "_forget") if change == "left" else (distillation, "fit")
     stopped(monkeypatch, tmp_path / "run", *at)
     file = tmp_path / "run/closed_form/embedding.npy"
     rows, content = np.load(file), file.read_bytes()
@@ -192,7 +193,7 @@ def test_a_closed_form_that_failed_can_be_repeated_with_other_settings(tmp_path)
     for distill in (TINY, TINY.replace("atoms=16", "atoms=8")):
         with pytest.raises(ValueError, match="distinct patches"):
             vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **{**settings, "distill": distill})
-        assert vergence.training.folder.RunFolder.open(tmp_path / "run").config.model.distill == distill
+        assert vergence.training.folder.RunFolder.open(tmp_path / "run").config.model.distill == as_encoder(distill)
 
 
 @pytest.mark.float32

@@ -18,12 +18,12 @@ from vergence.data.sources import Data, open_data
 from vergence.encoders.networks import standardization
 from vergence.encoders.patch_maps import RefinedEncoder
 from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
-from vergence.runs import distilled
 from vergence.runs.rows import parts
-from vergence.runs.run import Run
+from vergence.runs.run import Run, load
 from vergence.runs.uncertainty import measure
 from vergence.training import build
 from vergence.training.calibration import digests
+from vergence.training.folder import CLOSED_FORM
 from vergence.training.records import (
     Accuracy,
     Anomaly,
@@ -339,7 +339,12 @@ def closed_form_encoder(run: Run) -> nn.Module | None:
     """Returns the closed form that a run's encoder refines or learned to predict, on its input statistics; None for none."""
     refined = next((m for m in run.method.encoder.modules() if isinstance(m, RefinedEncoder)), None)
     standardize = standardization(run.method.encoder)
-    return distilled.encoder_of(run.folder, run.device) if refined is None else nn.Sequential(standardize, refined.closed_form)
+    if refined is not None:
+        return nn.Sequential(standardize, refined.closed_form)
+    path = run.folder.path / CLOSED_FORM
+    if run.folder.config.model.distill is None or not (path / "model.safetensors").exists():
+        return None
+    return load(path, device="cpu").method.encoder.to(run.device)
 
 
 def untrained_encoder(run: Run) -> nn.Module:

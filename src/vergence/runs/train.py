@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.data import sources
-from vergence.data.sources import Data
 from vergence.encoders.config import Encoder
-from vergence.methods.core import Method
 from vergence.runs.description import describe, for_data, resumed
-from vergence.runs.detector import fit_and_save
 from vergence.runs.run import Run
-from vergence.runs.stages import fit_of
-from vergence.runs.started import continued, created
+from vergence.runs.stages import State, stages_of
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
 from vergence.training.config import FitConfig, RunConfig
-from vergence.training.folder import RunFolder, require_new, run_lock
+from vergence.training.folder import require_new, run_lock
 from vergence.training.processes import CALL, together
 from vergence.training.recipes import Facts
 from vergence.utils import terminal
@@ -158,24 +154,15 @@ def _train(
     fabric = fabric or loop.launch(config.fit)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(out) if fabric.is_global_zero else nullcontext():
-        folder = continued(out, config, metadata, method) if resume else created(fabric, out, config, metadata, opened, method)
-        fit_of(config.model)(fabric, method, opened, folder, views)
-        _detect(fabric, method, opened, folder)
+        folder = (
+            start.continued(out, config, metadata, method)
+            if resume
+            else start.created(fabric, out, config, metadata, opened, method)
+        )
+        state = State(fabric, method, opened, folder, views)
+        for stage in stages_of(config.model):
+            state = stage.fit(state)
     return Run(folder, method, fabric.device)
-
-
-def _detect(fabric: Any, method: Method, opened: Data, folder: RunFolder) -> None:
-    """Fits the run's detector in the first process; where that is impossible, one line says so, and the run is kept."""
-    if fabric.is_global_zero:
-        try:
-            found = fit_and_save(folder, method, opened, fabric.device)
-        except ValueError as error:
-            found = None
-            folder.log(f"no detector: {error}")
-            terminal.note(f"no detector: {error}")
-        for note in found.notes if found is not None else ():
-            folder.log(f"detector: {note}")
-    fabric.barrier()
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from vergence.methods.paired import PairedMethod
 from vergence.objectives.core import Objective
 from vergence.objectives.parts.packages import require_package
 from vergence.training import loop
+from vergence.training.calibration import content_of
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
@@ -278,6 +279,7 @@ def describe(
         parameters=sum(p.numel() for p in method.parameters()),
         weights=weights,
         columns=opened.columns,
+        content=content_of(opened.train),
         device=describe_device(fabric.device),
         processes=fabric.world_size,
         precision=loop.precision(config.fit, fabric.device.type),

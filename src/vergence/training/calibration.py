@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.data.images import ImageFiles, file_name
-from vergence.data.items import Items, PairItems, batches
+from vergence.data.items import Items, PairItems, batches, spaced
 from vergence.data.sources import Data
 from vergence.detection import near_groups, thumbnails
 from vergence.detection.duplicates import thumbnail_shape
@@ -20,10 +20,11 @@ from vergence.training.config import RunConfig
 from vergence.utils import terminal
 from vergence.utils.checks import require_within
 
-__all__ = ["FEWEST", "content_digests", "content_groups", "digests", "split", "split_groups"]
+__all__ = ["FEWEST", "content_digests", "content_groups", "content_of", "digests", "split", "split_groups"]
 
 FEWEST = 20  # items of a calibration part: with fewer, not even one item among one can be reported at 0.05
 BLOCK = 512  # items that are read at a time
+MOST_DIGESTED = 10_000  # items whose content a run remembers
 MOST_COMPARED = 100_000  # images among which near-duplicates are looked for
 
 
@@ -126,6 +127,20 @@ def content_digests(items: Items) -> list[bytes]:
         sides = [_bytes(side) for side in (x if isinstance(x, tuple | list) else (x,))]
         found += [_digest(*row) for row in zip(*sides, strict=True)]
     return found
+
+
+def content_of(items: Items) -> str:
+    """Returns a digest of items: of image files by their names and sizes, of others by at most 10,000 of them, evenly spaced."""
+    digest = hashlib.blake2b(digest_size=8)
+    if isinstance(items, ImageFiles):
+        for name in items.names:
+            path = items.folder / file_name(name)
+            digest.update(f"{name} {path.stat().st_size if path.is_file() else -1}".encode())
+        return digest.hexdigest()
+    for _, x in items.stream(iter(spaced(len(items), MOST_DIGESTED).split(BLOCK))):
+        for side in x if isinstance(x, tuple | list) else (x,):
+            digest.update(np.ascontiguousarray(side.cpu().numpy()).data)
+    return digest.hexdigest()
 
 
 def _of_files(items: ImageFiles) -> list[bytes]:

@@ -115,6 +115,7 @@ class RunMetadata(Record):
         parameters: Number of parameters of the whole method, a teacher's included.
         device: Device that trained, in words.
         weights: Weights that the run started from.
+        content: Digest of the training items (`vergence.training.calibration.content_of`), which a resumed run compares.
         columns: Names of the features of a table; empty for other data.
         processes: Number of processes that trained.
         precision: Lightning Fabric's name of the arithmetic.
@@ -140,6 +141,7 @@ class RunMetadata(Record):
     parameters: int = 0
     weights: Weights | None = None
     columns: tuple[str, ...] = ()
+    content: str = ""
     device: str = ""
     processes: int = 1
     precision: str = ""

@@ -1,23 +1,25 @@
-"""The weights that a run starts from: random ones, timm's of a name, a file's, another run's, or those that a factory sets."""
+"""How a run starts: from which weights (random ones, timm's, a file's, another run's, a factory's), in which folder."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from vergence.encoders.config import Encoder, Identity, Input, Timm
+from vergence.data.sources import Data
+from vergence.encoders.config import Identity, Input, Timm
 from vergence.encoders.networks import timm_model
 from vergence.encoders.patch_maps import RefinedEncoder
 from vergence.encoders.pretrained import load_weights, read_weights, timm_file, timm_tag
 from vergence.methods.core import Method
 from vergence.training.config import ModelConfig, RunConfig
-from vergence.training.folder import RunFolder
-from vergence.training.records import Weights
+from vergence.training.folder import RunFolder, write_skipped
+from vergence.training.records import RunMetadata, Weights
 from vergence.utils.files import as_path, sha256
 from vergence.utils.names import quoted
 
-__all__ = ["configured", "from_run", "hint", "load_start"]
+__all__ = ["configured", "continued", "created", "from_run", "load_start"]
 
 MODEL = "model.safetensors"
 
@@ -154,8 +156,48 @@ def _of_model(model: ModelConfig) -> ModelConfig:
     return dataclasses.replace(model, pretrained=False, weights=None, init=None, distill=None)
 
 
-def hint(encoder: Encoder, weights: Weights) -> str:
-    """Returns what to add to the words about weights where an encoder's name suggests others; empty for nothing."""
-    tag = encoder.name.partition(".")[2] if isinstance(encoder, Timm) else ""
-    named = weights.source == "random" and tag
-    return f"; the tag '{tag}' chooses none: --pretrained loads timm's" if named else ""
+def created(fabric: Any, out: Path, config: RunConfig, metadata: RunMetadata, opened: Data, method: Method) -> RunFolder:
+    """Returns a new run folder, which the first process writes, and says which weights the run starts from."""
+    folder = RunFolder(out, config, metadata)
+    if fabric.is_global_zero:
+        folder = RunFolder.create(out, config, metadata)
+        write_skipped(out / "skipped.csv", opened.skipped)
+        assert metadata.weights is not None, "of a new run"
+        _say_weights(folder, metadata.weights)
+        if metadata.weights.source not in ("random", "none") and not config.model.freeze:
+            folder.save_initial(method.state_dict())
+    fabric.barrier()
+    return folder
+
+
+def continued(out: Path, config: RunConfig, now: RunMetadata, method: Method) -> RunFolder:
+    """Returns the folder of a run that is resumed; sets the weights that the run started from.
+
+    Raises:
+        ValueError: The data has changed since the run started, or the run did not come to keep the weights that it started from.
+    """
+    folder = RunFolder.open(out, trust_code=True)  # the caller has asked
+    for name in ("n_train", "n_calibration", "shape", "target_shape", "content"):
+        before, after = getattr(folder.metadata, name), getattr(now, name)
+        if before != after:
+            words = "other items of the same number" if name == "content" else f"{name} {after} instead of {before}"
+            raise ValueError(f"expected the data that the run started with, found {words}; restore it")
+    folder.config = config
+    weights = folder.metadata.weights
+    if weights is not None and weights.source not in ("random", "none") and not config.model.freeze:
+        state = folder.load_initial()
+        if state is None:
+            raise ValueError(f"{out} was stopped before it kept the weights that it starts from; start it again without --resume")
+        method.load_state_dict(state)
+    return folder
+
+
+def _say_weights(folder: RunFolder, weights: Weights) -> None:
+    """Prints and logs which weights a run starts from, unless they are random ones and its encoder's name suggests no others."""
+    encoder = folder.config.model.encoder
+    tag = encoder.name.partition(".")[2] if isinstance(encoder, Timm) and weights.source == "random" else ""
+    if weights.source != "random" or tag:
+        hint = f"; the tag '{tag}' chooses none: --pretrained loads timm's" if tag else ""
+        words = f"weights: {weights.in_words()}{hint}"
+        print(words, file=sys.stderr)
+        folder.log(words)
