@@ -128,7 +128,7 @@ def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> 
     )
     form = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
     expect(fits, f"{name} of shape {form}", f"shape {sizes}")
-    if finite and x.shape and (bad := int((x - x != 0).sum())):
+    if finite and (bad := int(((x != x) | (x == math.inf) | (x == -math.inf)).sum())):
         expect(False, f"finite {name}", f"NaN or infinity in {bad:,} of {math.prod(sizes):,} values", "leave these items out")
 
 
