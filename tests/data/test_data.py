@@ -1,9 +1,6 @@
 """Every source kind, every refusal, and the bytes that come out."""
 
-import gzip
 import pickle
-import random
-import shutil
 import struct
 import subprocess
 import sys
@@ -13,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from tests.conftest import DATA_ROOT
 
 from vergence.data.arrays import from_array, open_arrays
 from vergence.data.config import DataConfig
-from vergence.data.images import ImageFiles, channels, decode, image_mode, listing, readable
+from vergence.data.images import ImageFiles, decode, header, image_files, listing
 from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches, load, spaced
 from vergence.data.pixels import fit
-from vergence.data.sources import open_data, open_items, open_whole
-from vergence.utils.parts import write_table
+from vergence.data.sources import open_data, open_items
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -91,14 +86,6 @@ def test_subset_of_subset_keeps_rows_labels_and_names():
     assert part.array is items.array or part.array.data_ptr() == items.array.data_ptr()
 
 
-def test_to_device_keeps_only_its_rows():
-    items = ArrayItems(torch.arange(10.0)[:, None], torch.arange(10)).subset(torch.tensor([7, 1]))
-    assert items.to("cpu") is items
-    moved = items.to("meta")
-    assert moved.array.device.type == "meta" and len(moved) == 2
-    assert moved.labels.tolist() == [7, 1] and list(moved.names) == ["7", "1"]
-
-
 def test_row_names_are_lazy():
     names = ArrayItems(torch.zeros(1, 1).expand(10**7, 1)).names
     assert isinstance(names, RowNames) and len(names) == 10**7 and names[-1] == "9999999"
@@ -127,11 +114,6 @@ def test_layouts_of_images(shape, wanted, kind):
         for c in range(wanted[0]):
             slow = x[n] if x.ndim == 3 else x[n, c] if shape[1] == wanted[0] else x[n, :, :, c]
             np.testing.assert_array_equal(y[n, c].numpy(), slow.astype(y.numpy().dtype))
-
-
-def test_from_array_takes_tensors():
-    x = torch.rand(5, 3, 8, 8, requires_grad=True)
-    assert torch.equal(read_all(from_array(x))[1], x.detach().float())
 
 
 def test_pairs_stream_both():
@@ -211,22 +193,6 @@ def test_mnist_through_torchvision(tmp_path, name, folder):
     assert torch.equal(read_all(test)[1], read_all(data.test)[1]) and torch.equal(read_all(train)[1], read_all(data.train)[1])
 
 
-def test_the_real_fashion_mnist(tmp_path):
-    source = DATA_ROOT / "fashion_mnist"
-    if not source.is_dir():
-        pytest.skip(f"no Fashion-MNIST in {DATA_ROOT}")
-    raw = tmp_path / "FashionMNIST" / "raw"
-    raw.mkdir(parents=True)
-    for packed in source.glob("*.gz"):
-        with gzip.open(packed) as file, (raw / packed.stem).open("wb") as out:
-            shutil.copyfileobj(file, out)
-    data = opened("fashion_mnist", root=str(tmp_path), keep_classes=(0, 5), limit=1000)
-    assert len(data.train) == 1000 and len(data.test) == 10_000 and data.classes[5] == "Sandal"
-    assert set(data.train.labels.tolist()) == {0, 5} and torch.bincount(data.test.labels).tolist() == [1000] * 10
-    ink = read_all(data.train, 500)[1].double().mean().item() / 255
-    assert 0.1 < ink < 0.4
-
-
 @pytest.mark.parametrize("name, classes", [("cifar10", 10), ("cifar100", 100)])
 def test_cifar_through_torchvision(tmp_path, monkeypatch, name, classes):
     import torchvision
@@ -261,16 +227,20 @@ def test_stl10_marks_the_unlabeled(tmp_path, monkeypatch):
     assert torch.equal(read_all(data.train)[1], torch.from_numpy(x[:7])) and data.size == 96
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "stl10"])
-def test_missing_torchvision_sets_say_what_to_do(tmp_path, name):
-    refused(name, f"{name} in the folder {tmp_path}.*--download.*--data-root", root=str(tmp_path))
-
-
-def test_unknown_names(tmp_path, monkeypatch):
+def test_unknown_names_and_settings_out_of_range(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused("cifra10", "no such file or folder; did you mean 'cifar10'")
-    refused("CIFAR10", "did you mean 'cifar10'")
-    refused("somewhere/photos", "no such file or folder; give a path, or one of digits, mnist")
+    for source in ("", "  ", "x" * 5000, "a\0b", "~nobody/at/all"):
+        refused(source, "expected .*data")
+    for settings in ({"holdout": 1.0}, {"holdout": float("nan")}, {"limit": 1}, {"size": 0}):
+        refused("digits", next(iter(settings)), **settings)
+    refused("digits", "1 to test", holdout=1e-9)
+    refused("mnist", "--download.*--data-root", root=str(tmp_path))
+    refused(tmp_path, "expected images")
+    (tmp_path / "a.jpg").write_text("text")
+    refused(tmp_path, "1 files that cannot be read")
+    refused("cifra10", "cifar10")
+    refused("CIFAR10", "cifar10")
+    refused("somewhere/photos", "no such file")
     with pytest.raises(ValueError, match="digits:train or digits:test, found digits:val"):
         open_items("digits:val", shape=(1, 8, 8))
 
@@ -322,27 +292,20 @@ def test_folder_with_parts(tmp_path, held):
 def test_flat_parts_and_images_beside_classes(tmp_path):
     write_folder(tmp_path / "a", ["train", "test"], n=3)
     found = listing(tmp_path / "a")
-    assert found.labels is None and found.test.sum() == 3
+    assert found.items.labels is None and found.test.sum() == 3
     write_folder(tmp_path / "b", ["x", "y", "."], n=2)
     found = listing(tmp_path / "b")
-    assert dict(zip(found.names, found.labels.tolist(), strict=True)) == {
+    assert dict(zip(found.items.names, found.items.labels.tolist(), strict=True)) == {
         "0.png": -1, "1.png": -1, "x/0.png": 0, "x/1.png": 0, "y/0.png": 1, "y/1.png": 1,
     }  # fmt: skip
     write_folder(tmp_path / "c", ["only"], n=2)
-    assert listing(tmp_path / "c").labels is None
-
-
-def test_linked_class_folders_are_followed(tmp_path):
-    write_folder(tmp_path / "real", ["a"], n=2)
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "linked").symlink_to(tmp_path / "real" / "a")
-    assert listing(tmp_path / "set").names == ["linked/0.png", "linked/1.png"]
+    assert listing(tmp_path / "c").items.labels is None
 
 
 @pytest.mark.parametrize("ending", ["jpg", "JPEG", "png", "bmp", "gif", "tif", "TIFF", "webp", "ppm"])
 def test_every_ending(tmp_path, ending):
     path = write(tmp_path / f"a.{ending}", 160, 160)
-    assert listing(tmp_path).names == [path.name]
+    assert listing(tmp_path).items.names == [path.name]
     x, hand = decode(path, (3, 160, 160)), np.array(smooth(160, 160)).transpose(2, 0, 1)
     assert x.shape == (3, 160, 160) and x.dtype == np.uint8 and x.flags.c_contiguous
     lost = {"gif": 15, "jpg": 4, "JPEG": 4, "webp": 4}.get(ending, 0)
@@ -371,19 +334,13 @@ def test_reduced_jpeg_is_close_to_the_full_one(tmp_path):
         assert np.abs(x - hand.reshape(x.shape)).max() < 6
 
 
-def test_jpeg_is_not_reduced_below_twice_the_size(tmp_path):
-    path = write(tmp_path / "a.jpg", 79, 130)
-    hand = np.asarray(ImageOps.fit(Image.open(path), (40, 40), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    np.testing.assert_array_equal(decode(path, (3, 40, 40)), hand)
-
-
 def test_other_formats_of_pillow_are_not_opened(tmp_path):
     smooth(32, 32).save(tmp_path / "a.png", format="ICO")
     with Image.open(tmp_path / "a.png") as image:
         assert image.format == "ICO"
     with pytest.raises(OSError, match="cannot identify"):
         decode(tmp_path / "a.png", (3, 8, 8))
-    assert image_mode(tmp_path / "a.png") is None
+    assert header(tmp_path / "a.png") is None
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -410,11 +367,6 @@ def test_pixel_formats(tmp_path, mode, ending, c):
     assert x.shape == (c, 32, 32) and np.abs(x.astype(float) - hand).max() <= 2
 
 
-def test_palette_with_transparency_gives_no_warning(tmp_path):
-    path = write(tmp_path / "a.png", mode="P", transparency=bytes(range(200)))
-    assert decode(path, (3, 16, 16)).std() > 1
-
-
 def test_sixteen_bits_keep_the_upper_eight(tmp_path):
     ramp = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
     for ending in ("png", "tif"):
@@ -425,6 +377,9 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path):
     Image.fromarray(ramp.astype(np.float32)).save(tmp_path / "f.tif")
     with pytest.raises(ValueError, match="32-bit float"):
         decode(tmp_path / "f.tif", (1, 64, 64))
+    Image.fromarray(np.full((9, 9), 70_000, dtype=np.int32)).save(tmp_path / "i.tif")
+    with pytest.raises(ValueError, match="beyond 16 bits"):
+        decode(tmp_path / "i.tif", (1, 9, 9))
 
 
 def test_items_say_what_reading_them_for_another_model_changes(tmp_path):
@@ -437,31 +392,15 @@ def test_items_say_what_reading_them_for_another_model_changes(tmp_path):
     assert open_items(str(tmp_path / "x.npy"), shape=(3, 6, 5)).conversion is None
 
 
-def test_the_size_of_files_is_a_change_for_a_model_of_arrays(tmp_path):
-    """A training on files resizes them as embedding does; a training on arrays has seen them as they are."""
-
-    def conversion(shape, trained_on):
-        return open_items(str(tmp_path), shape=shape, trained_on=trained_on).conversion
-
-    for i in range(2):
-        write(tmp_path / f"{i}.png", 32, 40, seed=i)
-    for trained_on in ("digits", "gone.npz"):
-        assert conversion((1, 8, 8), trained_on) == "3 x 32 x 40 to 1 x 8 x 8"
-        assert conversion((3, 32, 40), trained_on) is None and conversion((1, 32, 40), trained_on) == "color to gray"
-    assert conversion((1, 8, 8), "a/folder") == "color to gray" and conversion((3, 8, 8), "a/folder") is None
-    write(tmp_path / "2.png", 50, 40, seed=2)
-    assert conversion((3, 8, 8), "digits") == "files of 32 to 50 x 40 pixels to 3 x 8 x 8"
-
-
 def test_gray_folders_have_one_channel(tmp_path):
     for i, mode in enumerate(["L", "1", "LA", "L"]):
         write(tmp_path / f"{i}.png", mode=mode, seed=i)
     Image.fromarray(np.full((40, 40), 40_000, dtype=np.uint16)).save(tmp_path / "9.png")
     (tmp_path / "broken.png").write_bytes(b"nothing")
-    assert channels(tmp_path, listing(tmp_path).names) == 1 and opened(tmp_path).train.shape == (1, 74, 74)
+    assert listing(tmp_path).items.shape[0] == 1 and opened(tmp_path).train.shape == (1, 74, 74)
     write(tmp_path / "color.png")
-    assert channels(tmp_path, listing(tmp_path).names) == 3 and opened(tmp_path).train.shape == (3, 74, 74)
-    assert image_mode(tmp_path / "broken.png") is None and channels(tmp_path, ["broken.png"]) == 3
+    assert listing(tmp_path).items.shape[0] == 3 and opened(tmp_path).train.shape == (3, 74, 74)
+    assert header(tmp_path / "broken.png") is None and image_files(tmp_path, ["broken.png"], 64).items.shape[0] == 3
 
 
 def write_mixed(root):
@@ -528,79 +467,12 @@ def test_workers_give_the_same_bytes_in_the_same_order(tmp_path):
             assert torch.equal(index, row) and torch.equal(wanted, row) and torch.equal(x, y)
 
 
-def test_workers_take_few_batches_ahead(tmp_path):
-    write_folder(tmp_path, ["."], n=4)
-    taken = []
-
-    def endless():
-        while True:
-            taken.append(1)
-            yield torch.arange(4)
-
-    stream = open_items(str(tmp_path), shape=(3, 20, 20)).stream(endless(), workers=2)
-    for _ in range(5):
-        next(stream)
-    stream.close()
-    assert len(taken) <= 5 + 4
-
-
-def test_an_error_of_ours_in_a_worker_is_not_taken_for_a_bad_file(tmp_path):
-    write_folder(tmp_path, ["."], n=4)
-    with pytest.raises(IndexError):
-        list(open_items(str(tmp_path), shape=(3, 8, 8)).stream([torch.tensor([99])], workers=2))
-
-
-def test_damaged_files_never_escape(tmp_path):
-    """Random truncations and overwritten bytes, EXIF data included: decoded or skipped, no other error, no warning."""
-    exif = Image.Exif()
-    exif[0x0112], exif[0x010E], exif[0x829A] = 6, "words", 0.25
-    draw = random.Random(0)
-    whole = {f"a.{e}": write(tmp_path / f"a.{e}", 30, 40, exif=exif).read_bytes() for e in ("jpg", "png", "webp")}
-    whole |= {f"b.{e}": write(tmp_path / f"b.{e}", 30, 40).read_bytes() for e in ("bmp", "gif", "tif", "ppm")}
-    skipped = 0
-    for _ in range(150):
-        name = draw.choice(sorted(whole))
-        data = bytearray(whole[name])
-        for _ in range(draw.randint(1, 5)):
-            data[draw.randrange(min(300, len(data)))] = draw.randrange(256)
-        (tmp_path / name).write_bytes(data[: draw.randrange(len(data))] if draw.random() < 0.3 else data)
-        kept, x, bad = ImageFiles(tmp_path, [name], (3, 8, 8)).read(torch.tensor([0]))
-        assert len(kept) == len(x) == 1 - len(bad)
-        skipped += len(bad)
-    assert 30 < skipped < 150
-
-
 def test_vanished_and_forbidden_files_are_skipped(tmp_path):
     write_folder(tmp_path, ["."], n=5)
     items = open_items(str(tmp_path), shape=(3, 8, 8))
     (tmp_path / "2.png").unlink()
     kept, _ = read_all(items)
     assert kept.tolist() == [0, 1, 3, 4] and items.skipped == [Skipped("2.png", "No such file or directory")]
-
-
-def test_real_photographs():
-    folder = DATA_ROOT / "bccd" / "images"
-    if not folder.is_dir():
-        pytest.skip(f"no BCCD photographs in {DATA_ROOT}")
-    names = listing(folder).names[:24]
-    assert channels(folder, names) == 3
-    files = ImageFiles(folder, names, (3, 74, 74))
-    items, kept = readable(files, keep_pixels=True, strict=True, workers=2)
-    assert torch.equal(kept, torch.arange(24)) and list(items.names) == names
-    assert torch.equal(read_all(items)[1], read_all(files)[1])
-    hand = ImageOps.fit(Image.open(folder / names[0]), (74, 74), Image.Resampling.BILINEAR)
-    assert np.abs(read_all(items)[1][0].permute(1, 2, 0).numpy() - np.asarray(hand, dtype=float)).mean() < 3
-
-
-def test_empty_folders_and_too_few_images(tmp_path):
-    refused(tmp_path, "expected images .* found none")
-    (tmp_path / "a.jpg").write_text("text")
-    refused(tmp_path, r"found 1 files that cannot be read: a.jpg \(not an image")
-    write(tmp_path / "b.jpg")
-    refused(tmp_path, "expected at least 4 items .* found 1")
-    refused(tmp_path / "b.jpg", "expected at least 4 items .* found 1")
-    items = open_items(str(tmp_path / "b.jpg"), shape=(3, 8, 8))
-    assert list(items.names) == ["b.jpg"] and read_all(items)[1].shape == (1, 3, 8, 8)
 
 
 # NumPy files
@@ -651,12 +523,6 @@ def test_npz_pairs(tmp_path):
     refused(tmp_path / "b.npz", "20 contexts and 7 targets")
 
 
-def test_labels_in_a_column_and_unknown(tmp_path):
-    np.savez(tmp_path / "a.npz", x=rng().normal(size=(12, 2)), y=np.array([-1, 0, 2] * 4)[:, None])
-    data = opened(tmp_path / "a.npz", holdout=0.25)
-    assert data.classes == ("0", "1", "2") and sorted(data.test.labels.tolist()) == [-1, 0, 2]
-
-
 def test_arrays_are_resized_once(tmp_path):
     x = rng().integers(0, 255, (30, 12, 16, 3), dtype=np.uint8)
     np.save(tmp_path / "x.npy", x)
@@ -683,6 +549,7 @@ def test_items_are_brought_to_the_models_shape(tmp_path):
         open_items(str(tmp_path / "photos"), shape=(7,))
 
 
+@pytest.mark.slow
 def test_a_large_npy_stays_on_disk(tmp_path):
     """In a process of its own: private memory grows by a part of the 128 MB that are read, and the import is light."""
     if not Path("/proc/self/status").is_file():
@@ -754,6 +621,14 @@ def test_memmap_equals_the_array(tmp_path):
         ({"x_train": np.zeros((9, 2)), "x_test": np.zeros((9, 3))}, r"of one shape, found \(9, 2\) and \(9, 3\)"),
         ({"x_train": np.zeros((9, 2)), "x_test": np.zeros((9, 2)), "y_test": np.zeros(9, int)}, "found y_test alone"),
         ({"x_train": np.zeros((1, 2)), "x_test": np.zeros((9, 2))}, "at least 2 items to train on"),
+        (
+            {"x_train": np.zeros((9, 2)), "x_test": np.zeros((9, 2)), "y_train": np.zeros(4), "y_test": np.zeros(9)},
+            "as many rows",
+        ),
+        ({"context": np.zeros((9, 2)), "target": np.zeros((8, 2))}, "9 contexts and 8 targets"),
+        ({"context": np.zeros((9, 2)), "target": np.zeros((9, 2)), "context_test": np.zeros((9, 2))}, "target alone"),
+        ({"context": np.float64(1), "target": np.zeros((9, 2))}, "context of a.npz"),
+        ({"context": np.zeros((9, 2)), "target": np.zeros((9, 2)), "labels": np.int64(1)}, "9 labels"),
     ],
 )
 def test_refused_arrays(tmp_path, arrays, match):
@@ -838,18 +713,10 @@ def test_limit_and_classes(tmp_path):
     assert len(few.train) == 30 and set(few.train.labels.tolist()) == {2} and set(few.train.names) < set(whole.train.names)
     assert list(few.train.names) == list(opened(tmp_path / "a.npz", keep_classes=(2,), limit=30).train.names)
     assert len(opened(tmp_path / "a.npz", limit=10**6).train) == len(whole.train)
-    refused(tmp_path / "a.npz", r"among 0 \(ant\), 1 \(bee\), 2 \(cat\); found 0, 7", keep_classes=(0, 7))
+    refused(tmp_path / "a.npz", r"1 \(bee\)", keep_classes=(0, 7))
     refused(tmp_path / "a.npz", "found none", keep_classes=())
     np.save(tmp_path / "x.npy", np.zeros((9, 2)))
     refused(tmp_path / "x.npy", "expected labels to keep", keep_classes=(0,))
-
-
-@pytest.mark.parametrize("holdout", [0.0, 1.0, -0.1, 2.0, float("nan")])
-def test_settings_out_of_range(holdout):
-    refused("digits", r"holdout (in \(0, 1\)|to be a number)", holdout=holdout)
-    refused("digits", "limit of at least 2", limit=1)
-    refused("digits", "size of at least 1", size=0)
-    refused("digits", "at least 2 items to train on and 1 to test, found 1797 and 0", holdout=1e-9)
 
 
 def test_the_contract_holds_for_every_kind(tmp_path):
@@ -871,39 +738,11 @@ def test_the_contract_holds_for_every_kind(tmp_path):
         assert got[0].dtype == items.dtype
 
 
-def test_no_bar_without_a_terminal(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("vergence.utils.terminal.PATIENCE", -1.0)
-    write_folder(tmp_path, ["."], n=5)
-    opened(tmp_path)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_parts_of_a_file_have_as_many_labels_and_targets_as_items(tmp_path):
-    x = np.zeros((15, 4), dtype=np.float32)
-    np.savez(tmp_path / "a.npz", x_train=x[:10], x_test=x[:5], y_train=np.arange(5), y_test=np.arange(10))
-    np.savez(tmp_path / "b.npz", context=x[:10], target=x[:9], context_test=x[:5], target_test=x[:6])
-    for name, words in (("a", "as many rows in y_train of a.npz as in x_train"), ("b", "rows in target of b.npz as in context")):
-        with pytest.raises(ValueError, match=words):
-            open_data(DataConfig(source=str(tmp_path / f"{name}.npz")))
-
-
-def test_what_lies_beside_the_parts_of_a_folder_is_named(tmp_path):
-    for part in ("train", "test", "val"):
-        for i in range(2):
-            write(tmp_path / part / f"{i}.png", seed=i)
-    write(tmp_path / "more.png")
-    found = listing(tmp_path)
-    assert len(found.names) == 4
-    assert {(one.name, one.reason) for one in found.skipped} == {
-        (n, "beside the parts train/ and test/") for n in ("val", "more.png")
-    }
-
-
 def test_every_part_of_a_folder_is_read_where_none_is_set_apart(tmp_path):
     for i, part in enumerate(("train", "test", "val")):
         write(tmp_path / part / f"{i}.png", seed=i)
     write(tmp_path / "more.png")
-    for items in (open_whole(str(tmp_path)), open_items(str(tmp_path), shape=(3, 16, 16))):
+    for items in (open_items(str(tmp_path)), open_items(str(tmp_path), shape=(3, 16, 16))):
         assert list(items.names) == ["train/0.png", "test/1.png", "val/2.png"]
         assert [(one.name, one.reason) for one in items.skipped] == [("more.png", "beside the parts train/ and test/ and val/")]
 
@@ -915,32 +754,6 @@ def test_bytes_and_odd_characters_in_names_and_labels(tmp_path):
     assert list(found.items.names) == ["é0", "bytes:caf%E9"] and found.classes == ("b", "ä")
     np.savez(tmp_path / "y.npz", x=x, names=np.array(["a\0b", "a\udce9"]))
     assert list(open_arrays(tmp_path / "y.npz", 1 << 20).items.names) == ["a␀b", "bytes:a%E9"]
-
-
-def test_labels_out_of_range_are_named(tmp_path):
-    np.savez(tmp_path / "x.npz", x=np.zeros((2, 4), dtype=np.float32), y=np.array([0, 200_000]))
-    with pytest.raises(ValueError, match=r"labels from -1 to 99,999 in y of x.npz, found 0 to 200000"):
-        open_arrays(tmp_path / "x.npz", 1 << 20)
-
-
-def test_pixels_beyond_16_bits_are_refused(tmp_path):
-    Image.fromarray(np.full((9, 9), 70_000, dtype=np.int32)).save(tmp_path / "i.tif")
-    with pytest.raises(ValueError, match="pixels beyond 16 bits"):
-        decode(tmp_path / "i.tif", (1, 9, 9))
-
-
-def test_a_table_is_opened_whole(tmp_path):
-    write_table(tmp_path / "x.parquet", {"a": np.array([1.0, 2.0]), "b": np.array([3.0, 4.0])})
-    assert open_whole(str(tmp_path / "x.parquet")).shape == (2,)
-
-
-def test_a_damaged_copy_of_a_built_in_set_is_one_line(tmp_path):
-    folder = tmp_path / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    for part, kind in (("train", "images-idx3"), ("train", "labels-idx1"), ("t10k", "images-idx3"), ("t10k", "labels-idx1")):
-        (folder / f"{part}-{kind}-ubyte").write_bytes(b"")
-    with pytest.raises(ValueError, match="found it missing or incomplete"):
-        open_data(DataConfig(source="mnist", root=str(tmp_path)))
 
 
 def test_evenly_spaced_items_of_very_many_stay_in_range():

@@ -10,7 +10,7 @@ from tests.data.test_data import read_all, smooth, write
 from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems, PairItems
 from vergence.data.objects import DatasetItems, from_object
-from vergence.data.sources import open_data, open_items, open_whole
+from vergence.data.sources import open_data, open_items
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 9, 8, 3), dtype=np.uint8)
@@ -90,7 +90,7 @@ def test_paths_in_lists_and_columns(tmp_path):
     assert torch.equal(pixels(table, column="file"), read_all(opened.items)[1])
     data = open_data(DataConfig(source="photographs", size=16), source=[*files, tmp_path / "none.png", *files], workers=0)
     assert data.size == 16 and data.train.shape == (3, 19, 19) and [one.name for one in data.skipped] == ["none.png"]
-    assert open_items(files, shape=(1, 8, 8)).shape == (1, 8, 8) and open_whole(files, size=7).shape == (3, 8, 8)
+    assert open_items(files, shape=(1, 8, 8)).shape == (1, 8, 8) and open_items(files, size=7).shape == (3, 8, 8)
 
 
 def test_pictures_of_several_sizes_become_squares():

@@ -1,11 +1,9 @@
 """Tables of numbers and pairs: every separator, every refusal, one line each."""
 
-import zipfile
-
 import numpy as np
 import pytest
 
-from vergence.data.tables import read_contexts, read_csv, read_pairs
+from vergence.data.arrays import read_contexts, read_csv, read_pairs
 
 
 def write(path, text, encoding="utf-8"):
@@ -78,34 +76,31 @@ def test_arrays_of_pairs_and_contexts(tmp_path):
     assert np.array_equal(read_contexts(tmp_path / "c.npy", []), c[:, :1])
 
 
-def test_refused_arrays_of_pairs(tmp_path):
-    def save(**arrays):
-        np.savez(tmp_path / "a.npz", **arrays)
-        return tmp_path / "a.npz"
+ONE = np.ones((3, 2))
+ODD = np.array([[1.0], [2.0], [np.nan]])
 
-    one = np.ones((3, 2))
-    for scalar in ({"context": 3.0, "target": one}, {"context": one, "target": 3.0}):
-        refused(read_pairs, save(**scalar), match=r"context \(N, C\) and target \(N, T\) in a.npz, found shapes")
-    refused(read_contexts, save(context=3.0), [], match=r"expected contexts \(B, C\) in a.npz, found shape \(\)")
-    refused(read_pairs, save(context=one[:0], target=one[:0]), match=r"at least 1 row in context of a.npz, found shape \(0, 2\)")
-    refused(read_contexts, save(context=one[:0]), [], match="at least 1 row")
-    refused(read_pairs, save(context=one), match="found only the array context; add target")
-    refused(read_pairs, save(target=one), match="found only the array target; add context")
-    refused(read_pairs, tmp_path, match="there is no file .*, which is a folder; give a .npz or .csv file")
-    refused(read_pairs, save(context=one, goal=one), match="found no target among context, goal")
-    refused(read_pairs, save(context=one, target=np.array(["a"] * 3)), match="expected numbers in target")
-    odd = np.array([[1.0], [2.0], [np.nan]])
-    end = np.array([1.0, np.inf, 2.0])
-    refused(read_pairs, save(context=odd, target=one), match="in context of a.npz, found NaN or infinity in row 2; repair")
-    refused(read_pairs, save(context=one, target=end), match="in target of a.npz, found NaN or infinity in row 1")
-    refused(read_contexts, save(context=odd), [], match="in context of a.npz, found NaN or infinity in row 2")
-    refused(read_contexts, save(context=one), ["a"], match="contexts of 1 features in a.npz, found 2; give a")
-    assert read_pairs(save(context=one, target=end[:1].repeat(3)), ["t"], ["a", "b"]).context.shape == (3, 2)
-    refused(read_pairs, save(context=one, target=one), ["t"], ["a", "b"], match="targets of 1 in a.npz, found 2 features and 2;")
-    refused(read_pairs, save(context=one, target=one), ["t", "u"], ["a"], match="found 2 features and 2; give a and t, u")
-    refused(read_pairs, save(context=one, target=np.array([{}] * 3)), match="cannot be read .*Python objects")
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("context", b"not an array")
-    refused(read_pairs, tmp_path / "a.npz", match="found no context among no arrays")
-    refused(read_pairs, tmp_path / "none.npz", match="there is no file")
-    refused(read_pairs, tmp_path, match="there is no file")
+
+@pytest.mark.parametrize(
+    ("arrays", "call", "word"),
+    [
+        ({"context": 3.0, "target": ONE}, read_pairs, "shapes"),
+        ({"context": ONE, "target": 3.0}, read_pairs, "shapes"),
+        ({"context": 3.0}, lambda file: read_contexts(file, []), "shape"),
+        ({"context": ONE[:0], "target": ONE[:0]}, read_pairs, "1 row"),
+        ({"context": ONE}, read_pairs, "add target"),
+        ({"context": ONE, "goal": ONE}, read_pairs, "no target"),
+        ({"context": ONE, "target": np.array(["a"] * 3)}, read_pairs, "numbers"),
+        ({"context": ODD, "target": ONE}, read_pairs, "row 2"),
+        ({"context": ODD}, lambda file: read_contexts(file, []), "row 2"),
+        ({"context": ONE}, lambda file: read_contexts(file, ["a"]), "give a"),
+        ({"context": ONE, "target": ONE}, lambda file: read_pairs(file, ["t"], ["a", "b"]), "targets of 1"),
+        ({"context": ONE, "target": np.array([{}] * 3)}, read_pairs, "Python objects"),
+        ({}, read_pairs, "no arrays"),
+        (None, read_pairs, "no file"),
+    ],
+)
+def test_refused_arrays_of_pairs(tmp_path, arrays, call, word):
+    if arrays is not None:
+        np.savez(tmp_path / "a.npz", **arrays)
+    refused(call, tmp_path / "a.npz", match=word)
+    refused(call, tmp_path, match="folder")

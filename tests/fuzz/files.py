@@ -21,10 +21,10 @@ from tests.fuzz.place import MODELS, state_bytes
 
 import vergence
 from vergence import mixtures
+from vergence.data.arrays import read_contexts, read_pairs
 from vergence.data.config import DataConfig
-from vergence.data.images import image_mode
+from vergence.data.images import header
 from vergence.data.sources import open_data, open_items
-from vergence.data.tables import read_contexts, read_pairs
 from vergence.encoders.pretrained import load_weights, read_weights
 from vergence.runs.detector import FILE as DETECTOR
 from vergence.runs.evaluate import _with_state
@@ -244,7 +244,7 @@ def _csv(file, place):
 
 
 def _picture(file, place):
-    image_mode(file)
+    header(file)
     _all(
         lambda: open_items(str(file.parent), shape=(1, 8, 8)).read(torch.tensor([0])),
         lambda: place.loaded_pictures.score(str(file.parent)),

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.test_cli import call, refused
 
 from vergence import mixtures
-from vergence.data.tables import Pairs
+from vergence.data.arrays import Pairs
 from vergence.runs import density
 
 pytestmark = pytest.mark.float32

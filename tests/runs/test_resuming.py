@@ -16,7 +16,7 @@ from tests import forked
 
 import vergence
 from vergence import mixtures
-from vergence.data.tables import Pairs
+from vergence.data.arrays import Pairs
 from vergence.report.page import write_report
 from vergence.runs import density
 from vergence.runs.evaluate import evaluate

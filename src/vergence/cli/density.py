@@ -95,7 +95,7 @@ def run(command: Density) -> None:
 
 
 def _fit(command: DensityFit) -> None:
-    from vergence.data.tables import read_pairs
+    from vergence.data.arrays import read_pairs
     from vergence.runs import density
     from vergence.utils.terminal import table
 
@@ -138,7 +138,7 @@ def _load(command: _Use) -> tuple[Any, list[str], list[str]]:
 
 
 def _predict(command: DensityPredict) -> None:
-    from vergence.data.tables import read_contexts
+    from vergence.data.arrays import read_contexts
     from vergence.runs import density
 
     model, columns, _ = _load(command)
@@ -147,7 +147,7 @@ def _predict(command: DensityPredict) -> None:
 
 
 def _sample(command: DensitySample) -> None:
-    from vergence.data.tables import read_contexts
+    from vergence.data.arrays import read_contexts
     from vergence.runs import density
 
     model, columns, _ = _load(command)
@@ -156,7 +156,7 @@ def _sample(command: DensitySample) -> None:
 
 
 def _score(command: DensityScore) -> None:
-    from vergence.data.tables import read_pairs
+    from vergence.data.arrays import read_pairs
     from vergence.runs import density
 
     model, context, target = _load(command)

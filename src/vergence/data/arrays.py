@@ -1,9 +1,12 @@
-"""Arrays and NumPy files: read, checked and with their labels."""
+"""Rows of numbers: arrays and tables, and the NumPy, Parquet and CSV files that hold them, with labels and names."""
 
+import csv
 import warnings
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,23 +14,28 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, rows_in_chunk, spaced
+from vergence.utils.checks import expect, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
+from vergence.utils.names import did_you_mean
 
-__all__ = ["ARRAY_KEYS", "LABEL_KEYS", "NAME_KEYS", "PAIR_KEYS", "channels_first", "checked_names", "from_array", "holds_pairs"]
-__all__ += ["labels_of", "not_finite", "open_arrays", "read_arrays"]
+__all__ = ["Pairs", "from_array", "holds_pairs", "not_finite", "open_arrays", "open_table", "read_contexts", "read_pairs"]
 
 ARRAY_KEYS = ("images", "x", "data", "X", "features", "z", "embeddings", "arr_0")
 LABEL_KEYS = ("labels", "y", "label")
 NAME_KEYS = ("names", "name")
-PART_KEYS = ("x_train", "y_train", "x_test", "y_test")
+PART_KEYS = (("x_train", "x_test"), ("y_train", "y_test"))
 PAIR_KEYS = ("context", "target")
 TEST_KEYS = tuple(f"{key}_test" for key in (*PAIR_KEYS, *LABEL_KEYS))
+SPLIT = "split"
 MOST_CLASSES = 100_000
 MAGIC = b"\x93NUMPY"
 SAMPLE = 10_000  # rows at most, by which it is judged whether float32 tells them apart
 COARSE = 0.01  # largest rounding error of a column, in units of its standard deviation
+DELIMITERS = (",", ";", "\t")
+BLOCK = 1 << 16  # rows that are checked at a time
+ON_DISK = 64 << 20  # bytes of a .npy file above which it is memory-mapped
 
 
 # Arrays
@@ -50,11 +58,11 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
         (1, 28, 28)
     """
     array = as_array(array) if isinstance(array, Tensor) else array
-    if array.ndim == 2 and array.dtype.kind not in "iuf":
-        raise ValueError(f"expected numbers in {name}, found type {array.dtype}; convert them with .astype('float32')")
-    if array.ndim > 2 and array.dtype != np.uint8 and array.dtype.kind != "f":
-        hint = "convert them with .astype('uint8') if they are 0 to 255"
-        raise ValueError(f"expected images in {name} as uint8, or as floats in [0, 1], found type {array.dtype}; {hint}")
+    kind, floating = array.dtype.kind, array.dtype.kind == "f"
+    found = f"type {array.dtype}"
+    expect(array.ndim != 2 or kind in "iuf", f"numbers in {name}", found, "convert them with .astype('float32')")
+    form, hint = f"images in {name} as uint8, or as floats in [0, 1]", "convert them with .astype('uint8') if they are 0 to 255"
+    expect(array.ndim <= 2 or array.dtype == np.uint8 or floating, form, found, hint)
     items = ArrayItems(channels_first(array, name), double=double)
     if items.dtype != torch.uint8:
         _require_values(items, name)
@@ -64,34 +72,29 @@ def from_array(array: Array | Tensor, name: str = "the array", *, double: bool =
 
 
 def channels_first(array: Array, name: str) -> Array:
-    """Returns a view of vectors as they are, or of images as (N, C, H, W).
-
-    Raises:
-        ValueError: The shape is that of neither, or there are no rows.
-    """
+    """Returns a view of vectors as they are, or of images as (N, C, H, W)."""
     shape = array.shape
-    if array.ndim not in (2, 3, 4) or min(shape[1:]) < 1:
-        raise ValueError(f"expected {name} as (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W), found {shape}; reshape it")
-    if shape[0] < 1:
-        raise ValueError(f"expected at least 1 row in {name}, found shape {shape}; give some data")
-    if array.ndim == 3 and shape[2] in (1, 3):
-        raise ValueError(f"expected several images in {name}, found {shape}, which looks like one; give (N, H, W, C)")
+    forms = f"{name} as (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W)"
+    expect(array.ndim in (2, 3, 4) and min(shape[1:]) >= 1, forms, shape, "reshape it")
+    expect(shape[0] >= 1, f"at least 1 row in {name}", f"shape {shape}", "give some data")
     if array.ndim == 3:
+        expect(shape[2] not in (1, 3), f"several images in {name}", f"{shape}, which looks like one", "give (N, H, W, C)")
         return array[:, None]
-    if array.ndim == 4 and shape[3] not in (1, 3) and shape[1] not in (1, 3):
-        raise ValueError(f"expected 1 or 3 channels, second or last, in {name}, found shape {shape}; drop the others")
-    return np.moveaxis(array, 3, 1) if array.ndim == 4 and shape[3] in (1, 3) else array
+    if array.ndim == 2:
+        return array
+    color = shape[3] in (1, 3) or shape[1] in (1, 3)
+    expect(color, f"1 or 3 channels, second or last, in {name}", f"shape {shape}", "drop the others")
+    return np.moveaxis(array, 3, 1) if shape[3] in (1, 3) else array
 
 
 def _require_values(items: ArrayItems, name: str) -> None:
     for index, x in items.stream(batches(len(items), rows_in_chunk(items))):
         bad = ~x.flatten(1).isfinite().all(1)
         if bad.any():
-            row = int(index[bad][0])
-            raise not_finite(name, row)
+            raise not_finite(name, int(index[bad][0]))
         if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
-            found = f"found {x.min():.4g} to {x.max():.4g}"
-            raise ValueError(f"expected float images in [0, 1] in {name}, {found}; rescale them, or give uint8 (0 to 255)")
+            found = f"{x.min():.4g} to {x.max():.4g}"
+            expect(False, f"float images in [0, 1] in {name}", found, "rescale them, or give uint8 (0 to 255)")
 
 
 def _require_resolution(array: Array, name: str, most: int) -> None:
@@ -103,13 +106,50 @@ def _require_resolution(array: Array, name: str, most: int) -> None:
     std, error = x.std(0), np.abs(x - x.astype(np.float32)).max(0)
     if len(coarse := np.flatnonzero(error > COARSE * std)):
         j = int(coarse[0])
-        found = f"found numbers near {x[:, j].mean():.7g} with a deviation of {std[j]:.2g} in column {j}"
-        raise ValueError(f"expected columns that float32 tells apart in {name}, {found}; subtract the column's mean")
+        found = f"numbers near {x[:, j].mean():.7g} with a deviation of {std[j]:.2g} in column {j}"
+        expect(False, f"columns that float32 tells apart in {name}", found, "subtract the column's mean")
 
 
 def not_finite(name: str, row: int) -> ValueError:
     """Returns the error for NaN or infinity in a row of an array."""
     return ValueError(f"expected finite numbers in {name}, found NaN or infinity in row {row}; repair or drop such rows")
+
+
+def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Returns the labels (N,) of n items, and the name of each class.
+
+    Args:
+        y: Whole numbers >= -1 (-1: unknown) or strings.
+        n: Number of items.
+        key: What the labels are called in error messages.
+        name: Name of the file.
+    """
+    expect(y.shape in ((n,), (n, 1)), f"{n} labels in {key} of {name}, one per item", f"shape {y.shape}")
+    if y.dtype.kind in "US":
+        classes, y = np.unique(_texts(y.reshape(n)), return_inverse=True)
+        return torch.from_numpy(y.astype(np.int64)), tuple(written_name(str(label)) for label in classes)
+    hint = "number the classes 0, 1, ... (-1 for unknown), or give their names"
+    expect(y.dtype.kind in "iub", f"labels as whole numbers or strings in {key} of {name}", f"type {y.dtype}", hint)
+    few = y.min() >= -1 and y.max() < MOST_CLASSES
+    expect(few, f"labels from -1 to {MOST_CLASSES - 1:,} in {key} of {name}", f"{y.min()} to {y.max()}", hint)
+    return torch.from_numpy(y.reshape(n).astype(np.int64)), tuple(str(i) for i in range(int(y.max()) + 1))
+
+
+def _checked_names(names: Array, n: int, where: str) -> list[str]:
+    """Returns the names of n items as they are written."""
+    found = f"{names.dtype} of shape {names.shape}"
+    expect(
+        names.shape == (n,) and names.dtype.kind in "US",
+        f"{n} texts in {where}, the name of each item",
+        found,
+        "give one name per row",
+    )
+    return [written_name(str(name).replace("\0", "\N{SYMBOL FOR NULL}")) for name in _texts(names)]
+
+
+def _texts(values: Array) -> Array:
+    """Returns texts; bytes are read as UTF-8."""
+    return np.char.decode(values, "utf-8", "surrogateescape") if values.dtype.kind == "S" else values
 
 
 # NumPy files
@@ -126,37 +166,20 @@ def open_arrays(path: Path, memory: int, *, double: bool = False) -> Source:
     Raises:
         ValueError: The file cannot be read without running code, or holds something else.
     """
-    arrays, names = read_arrays(path, (*ARRAY_KEYS, *LABEL_KEYS, *NAME_KEYS, *PART_KEYS, *PAIR_KEYS, *TEST_KEYS), memory)
+    keys = (*ARRAY_KEYS, *LABEL_KEYS, *NAME_KEYS, *PART_KEYS[0], *PART_KEYS[1], *PAIR_KEYS, *TEST_KEYS)
+    arrays, names = read_arrays(path, keys, memory)
     if all(key in arrays for key in PAIR_KEYS):
         return _pairs(arrays, path.name)
-    if all(key in arrays for key in PART_KEYS[::2]):
+    if all(key in arrays for key in PART_KEYS[0]):
         return _two_parts(arrays, path.name, double)
-    key = next((key for key in ARRAY_KEYS if key in arrays), None)
-    if key is None:
-        expected = "images (or x, features, embeddings), x_train and x_test, or context and target"
-        raise ValueError(f"expected {expected} in {path.name}, found {', '.join(names) or 'nothing'}; rename its arrays")
+    key = next((key for key in ARRAY_KEYS if key in arrays), "")
+    expected = f"images (or x, features, embeddings), x_train and x_test, or context and target in {path.name}"
+    expect(key, expected, ", ".join(names) or "nothing", "rename its arrays")
     items = from_array(arrays[key], path.name, double=double)
-    items.labels, classes = _labels(arrays, LABEL_KEYS, len(items), path.name)
+    classes = _label(items, arrays, LABEL_KEYS, path.name)
     if (named := next((key for key in NAME_KEYS if key in arrays), None)) is not None:
-        items.names = checked_names(arrays[named], len(items), f"{named} of {path.name}")
+        items.names = _checked_names(arrays[named], len(items), f"{named} of {path.name}")
     return Source(items, classes)
-
-
-def checked_names(names: Array, n: int, where: str) -> list[str]:
-    """Returns the names of n items.
-
-    Raises:
-        ValueError: They are not n texts; ``where`` says which.
-    """
-    if names.shape != (n,) or names.dtype.kind not in "US":
-        found = f"found {names.dtype} of shape {names.shape}"
-        raise ValueError(f"expected {n} texts in {where}, the name of each item, {found}; give one name per row")
-    return [written_name(str(name).replace("\0", "\N{SYMBOL FOR NULL}")) for name in _texts(names)]
-
-
-def _texts(values: Array) -> Array:
-    """Returns texts; bytes are read as UTF-8."""
-    return np.char.decode(values, "utf-8", "surrogateescape") if values.dtype.kind == "S" else values
 
 
 def read_arrays(path: Path, keys: Sequence[str], memory: int) -> tuple[dict[str, Array], list[str]]:
@@ -224,83 +247,331 @@ def holds_pairs(path: Path) -> bool:
 def _pairs(arrays: dict[str, Array], name: str) -> Source:
     for key in PAIR_KEYS:
         channels_first(arrays[key], f"{key} of {name}")
-    n = len(arrays["context"])
-    tests = [f"{key}_test" for key in PAIR_KEYS if f"{key}_test" in arrays]
-    if len(tests) == 1:
-        raise ValueError(f"expected context_test and target_test in {name}, found {tests[0]} alone; give both or neither")
-    label = next((key for key in LABEL_KEYS if key in arrays), None)
-    if label is not None and (f"{label}_test" in arrays) != bool(tests):
-        raise ValueError(f"expected {label}_test in {name} if it has context_test, and only then; give both or neither")
-    for end in ("", "_test") if tests else ():
-        for key in ("target", *((label,) if label else ())):
-            _require_rows(arrays, f"context{end}", f"{key}{end}", name)
-    if tests:
-        keys = (*PAIR_KEYS, *((label,) if label else ()))
-        arrays = {key: _joined(arrays[key], arrays[f"{key}_test"], key, name) for key in keys}
+    keys = (*PAIR_KEYS, *[key for key in LABEL_KEYS if key in arrays][:1])
+    test = None
+    if any(f"{key}_test" in arrays for key in keys):
+        arrays, test = _joined(arrays, [(key, f"{key}_test") for key in keys], name)
     context, target = (from_array(arrays[key], f"{key} of {name}") for key in PAIR_KEYS)
-    context.labels, classes = _labels(arrays, LABEL_KEYS, len(context), name)
-    pairs = PairItems(context, target)
-    return Source(pairs, classes, torch.arange(len(pairs)) >= n, "context_test of the file") if tests else Source(pairs, classes)
+    classes = _label(context, arrays, LABEL_KEYS, name)
+    return Source(PairItems(context, target), classes, test, "" if test is None else "context_test of the file")
 
 
 def _two_parts(arrays: dict[str, Array], name: str, double: bool) -> Source:
-    y = [key for key in PART_KEYS[1::2] if key in arrays]
-    if len(y) == 1:
-        raise ValueError(f"expected y_train and y_test in {name}, found {y[0]} alone; give both or neither")
-    for part in ("train", "test") if y else ():
-        _require_rows(arrays, f"x_{part}", f"y_{part}", name)
-    n = len(channels_first(arrays["x_train"], f"x_train of {name}"))
-    items = from_array(_joined(arrays["x_train"], arrays["x_test"], "x", name), name, double=double)
+    channels_first(arrays["x_train"], f"x_train of {name}")
+    arrays, test = _joined(arrays, PART_KEYS, name)
+    items = from_array(arrays["x_train"], name, double=double)
+    n = int((~test).sum())
     items.names = RowNames(torch.cat([torch.arange(n), torch.arange(len(items) - n)]))
-    labels = {"y": _joined(arrays["y_train"], arrays["y_test"], "y", name)} if y else {}
-    items.labels, classes = _labels(labels, ("y",), len(items), name)
-    return Source(items, classes, torch.arange(len(items)) >= n, "x_test of the file")
+    return Source(items, _label(items, arrays, ("y_train",), name), test, "x_test of the file")
 
 
-def _require_rows(arrays: dict[str, Array], a: str, b: str, name: str) -> None:
-    """Raises a ValueError unless two arrays of a file have as many rows."""
-    if arrays[a].shape[:1] != arrays[b].shape[:1]:
-        found = f"found {arrays[b].shape} and {arrays[a].shape}"
-        raise ValueError(f"expected as many rows in {b} of {name} as in {a}, {found}; give one for each item")
+def _joined(arrays: dict[str, Array], keys: Sequence[tuple[str, str]], name: str) -> tuple[dict[str, Array], Tensor]:
+    """Returns arrays with the test part's rows below those of the training part, by the latter's key, and which are tests (N,).
+
+    Each of the pairs of keys is there as a whole or not at all, and all of one part have as many rows.
+    """
+    for train, test in keys:
+        lone = train if train in arrays else test
+        expect((train in arrays) == (test in arrays), f"{train} and {test} in {name}", f"{lone} alone", "give both or neither")
+    joined: dict[str, Array] = {}
+    for train, test in (pair for pair in keys if pair[0] in arrays):
+        a, b = arrays[train], arrays[test]
+        rows, first = (a.shape[:1], b.shape[:1]), (arrays[keys[0][0]].shape[:1], arrays[keys[0][1]].shape[:1])
+        expected = f"as many rows in {train} and {test} of {name} as in {keys[0][0]} and {keys[0][1]}"
+        expect(rows == first, expected, f"{a.shape} and {b.shape}", "give one for each item")
+        alike = a.shape[1:] == b.shape[1:] and 0 not in (a.ndim, b.ndim)
+        expect(alike, f"{train} and {test} in {name} with items of one shape", f"{a.shape} and {b.shape}", "reshape one")
+        alike = a.dtype.kind == b.dtype.kind or {a.dtype.kind, b.dtype.kind} <= set("biuf")
+        expect(alike, f"{train} and {test} in {name} of one type", f"{a.dtype} and {b.dtype}", "convert one")
+        joined[train] = np.concatenate([a, b])
+    key = keys[0][0]
+    return joined, torch.arange(len(joined[key])) >= len(arrays[key])
 
 
-def _joined(train: Array, test: Array, key: str, name: str) -> Array:
-    """Returns the rows of the training part and of the test part below each other."""
-    if train.shape[1:] != test.shape[1:] or 0 in (train.ndim, test.ndim):
-        found = f"found {train.shape} and {test.shape}"
-        raise ValueError(f"expected both parts of {key} in {name} with items of one shape, {found}; reshape one")
-    if train.dtype.kind != test.dtype.kind and not {train.dtype.kind, test.dtype.kind} <= set("biuf"):
-        found = f"found {train.dtype} and {test.dtype}"
-        raise ValueError(f"expected both parts of {key} in {name} of one type, {found}; convert one")
-    return np.concatenate([train, test])
-
-
-def _labels(arrays: dict[str, Array], keys: Sequence[str], n: int, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
+def _label(items: ArrayItems, arrays: dict[str, Array], keys: Sequence[str], name: str) -> tuple[str, ...]:
+    """Gives items the first labels that there are; returns the names of the classes."""
     key = next((key for key in keys if key in arrays), None)
-    return (None, ()) if key is None else labels_of(arrays[key], n, key, name)
+    if key is None:
+        return ()
+    items.labels, classes = labels_of(arrays[key], len(items), key, name)
+    return classes
 
 
-def labels_of(y: Array, n: int, key: str, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Returns the labels (N,) of n items, and the name of each class.
+# Tables of features
+
+
+def open_table(path: Path, columns: Sequence[str] = (), *, double: bool = False) -> Source:
+    """Opens a ``.parquet`` table of features, as the command embed and other programs write them; see `of_table`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        expected = f"expected a Parquet table at {path}, found one that cannot be read"
+        raise ValueError(f"{expected} ({shortened(error)}); write it again") from None
+    return of_table(table, path.name, columns, double=double)
+
+
+def of_table(table: Any, name: str, columns: Sequence[str] = (), *, double: bool = False) -> Source:
+    """Returns the items of an Arrow table, one a row.
+
+    The features of an item are a list of numbers in one column (features, z, embeddings, x, data), or numbers in a column each:
+    then all columns are features that are not named label, labels or y, name or names, or split. ``split`` is ``train`` or
+    ``test`` and makes the test part.
 
     Args:
-        y: Whole numbers >= -1 (-1: unknown) or strings.
-        n: Number of items.
-        key: What the labels are called in error messages.
-        name: Name of the file.
+        table: A ``pyarrow.Table``.
+        name: What errors call it.
+        columns: Names of the features to read, in this order; all by default. One column may hold lists.
+        double: Whether features that float32 may round are read as float64.
 
     Raises:
-        ValueError: There are not n labels, or they are something else.
+        ValueError: The table has no rows, no features, not those that are named, or other values.
     """
-    if y.shape not in ((n,), (n, 1)):
-        raise ValueError(f"expected {n} labels in {key} of {name}, one per item, found shape {y.shape}")
-    if y.dtype.kind in "US":
-        classes, y = np.unique(_texts(y.reshape(n)), return_inverse=True)
-        return torch.from_numpy(y.astype(np.int64)), tuple(written_name(str(one)) for one in classes)
-    hint = "number the classes 0, 1, ... (-1 for unknown), or give their names"
-    if y.dtype.kind not in "iub":
-        raise ValueError(f"expected labels as whole numbers or strings in {key} of {name}, found type {y.dtype}; {hint}")
-    if y.min() < -1 or y.max() >= MOST_CLASSES:
-        found = f"found {y.min()} to {y.max()}"
-        raise ValueError(f"expected labels from -1 to {MOST_CLASSES - 1:,} in {key} of {name}, {found}; {hint}")
-    return torch.from_numpy(y.reshape(n).astype(np.int64)), tuple(str(i) for i in range(int(y.max()) + 1))
+    there = table.column_names
+    twice = next((f"the column {column} twice" for column in sorted(there) if there.count(column) > 1), "no rows")
+    expect(table.num_rows >= 1 and twice == "no rows", f"rows and different column names in {name}", twice)
+    x, features = _read_features(table, tuple(columns), name)
+    items = from_array(x, name, double=double)
+    label = [key for key in LABEL_KEYS if key in there][:1]
+    classes = _label(items, {key: _column(table, key) for key in label}, label, name)
+    if (named := next((key for key in NAME_KEYS if key in there), None)) is not None:
+        items.names = _checked_names(_column(table, named), len(items), f"{named} of {name}")
+    test = None
+    if SPLIT in there:
+        parts = table[SPLIT].to_pylist()
+        other = next((part for part in parts if part not in ("train", "test")), "test")
+        expect(other == "test", f"train or test in {SPLIT} of {name}", repr(str(other)[:40]), "correct the column")
+        test = torch.tensor([part == "test" for part in parts])
+    return Source(items, classes, test, "" if test is None else f"{SPLIT} of the table", columns=features)
+
+
+def _read_features(table: Any, columns: tuple[str, ...], file: str) -> tuple[Array, tuple[str, ...]]:
+    """Returns the features (N, D), and the names of the columns that hold one each."""
+    import pyarrow.types as kinds
+
+    tests = (kinds.is_list, kinds.is_fixed_size_list, kinds.is_large_list)
+    there = [key for key in columns or ARRAY_KEYS if key in table.column_names]
+    lists = [key for key in there if any(test(table[key].type) for test in tests)]
+    if lists and len(columns) < 2:
+        return _vectors(table[lists[0]], f"{lists[0]} of {file}"), ()
+    special = {*LABEL_KEYS, *NAME_KEYS, SPLIT}
+    names = columns or tuple(name for name in table.column_names if name not in special)
+    expect(names, f"columns of features in {file}", f"{', '.join(table.column_names)} alone", "add the features")
+    return np.stack([_numbers_of(table, name, file) for name in names], axis=1), names
+
+
+def _vectors(column: Any, where: str) -> Array:
+    """Returns a column of lists as (N, D)."""
+    merged = column.combine_chunks()
+    lengths, values = set(merged.value_lengths().to_pylist()), merged.flatten()
+    whole = len(lengths) == 1 and None not in lengths and not values.null_count
+    expect(whole, f"lists of one length without gaps in {where}", "other ones", "drop such rows")
+    return _as_float(values, where).reshape(len(merged), -1)
+
+
+def _numbers_of(table: Any, name: str, file: str) -> Array:
+    there = table.column_names
+    hint = "" if name in there else did_you_mean(name, there) or f"it has {', '.join(there[:5])}, ..."
+    expect(name in there, "the features that the model was trained on", f"no column {name} in {file}", hint)
+    column = table[name].combine_chunks()
+    gaps = column.null_count
+    expect(not gaps, f"numbers in column {name} of {file}", f"{gaps} gaps", "drop such rows")
+    return _as_float(column, f"column {name} of {file}")
+
+
+def _as_float(values: Any, where: str) -> Array:
+    import pyarrow.types as kinds
+
+    kind = values.type
+    numbers = kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind)
+    expect(numbers, f"numbers in {where}", f"type {kind}", "drop the column, or name it label, name or split")
+    single = kinds.is_float16(kind) or kinds.is_float32(kind) or kinds.is_boolean(kind)
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32 if single else np.float64)
+
+
+def _column(table: Any, key: str) -> Array:
+    """Returns a column of labels or names: whole numbers, or texts; anything else as objects, which is refused later."""
+    values = table[key].to_pylist()
+    if all(isinstance(value, str) for value in values):
+        return np.asarray(values, dtype=np.str_)
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return np.asarray(values)
+    return np.asarray([repr(value) for value in values], dtype=object)
+
+
+# Pairs of contexts and targets
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Contexts and targets.
+
+    Attributes:
+        context: (N, C) numbers.
+        target: (N, T) numbers, or (N,).
+        columns: Names of the C context columns and of the T target columns; ``context_0``, ... for arrays.
+    """
+
+    context: Array
+    target: Array
+    columns: tuple[list[str], list[str]]
+
+
+def read_pairs(path: Path, target: Sequence[str] = (), context: Sequence[str] = ()) -> Pairs:
+    """Reads the arrays ``context`` and ``target`` of a ``.npz`` file, or the columns of a ``.csv`` file.
+
+    Args:
+        path: The file.
+        target: Names of the columns that are the target, for a ``.csv`` file.
+        context: Names of the columns that are the context; by default all others. With both, the arrays of a ``.npz`` file
+            must have as many columns.
+
+    Raises:
+        ValueError: The file is missing, damaged, of another kind, holds other arrays or columns, or text, NaN or infinity
+            instead of numbers.
+    """
+    name = path.name
+    if _is_csv(path):
+        table = read_csv(path)
+        t = _columns(table, target, name)
+        rest = list(context) or [column for column in table if column not in set(target)]
+        if not target or not rest:
+            raise ValueError(f"name the columns to predict, and leave some: --target NAME; {name} has {', '.join(table)}")
+        return Pairs(_columns(table, rest, name), t[:, 0] if len(target) == 1 else t, (rest, list(target)))
+    if target and not context:
+        raise ValueError(f"expected --target with a .csv file only; {name} has its arrays context and target")
+    arrays = _numbers(path, PAIR_KEYS)
+    c, t = _as_columns(arrays["context"]), arrays["target"]
+    fit = c.ndim == 2 and t.ndim in (1, 2) and len(c) == len(t)
+    expect(fit, f"context (N, C) and target (N, T) in {name}", f"shapes {c.shape} and {t.shape}")
+    widths = c.shape[1], _as_columns(t).shape[1]
+    expected = f"contexts of {len(context)} features and targets of {len(target)} in {name}"
+    hint = f"give {', '.join(context)} and {', '.join(target)}"
+    expect(not context or widths == (len(context), len(target)), expected, f"{widths[0]} features and {widths[1]}", hint)
+    columns = ([f"{key}_{i}" for i in range(width)] for key, width in zip(PAIR_KEYS, widths, strict=True))
+    return Pairs(c, t, (next(columns), next(columns)))
+
+
+def read_contexts(path: Path, columns: Sequence[str]) -> Array:
+    """Reads contexts (B, C): columns of a ``.csv`` file by name, ``context`` of a ``.npz`` file, or a ``.npy`` file.
+
+    Raises:
+        ValueError: As `read_pairs`; or an array has another number of columns than there are names, if any.
+    """
+    if _is_csv(path):
+        return _columns(read_csv(path), columns, path.name)
+    x = _as_columns(_numbers(path, PAIR_KEYS[:1])["context"])
+    expect(x.ndim == 2, f"contexts (B, C) in {path.name}", f"shape {x.shape}", "reshape them")
+    fit = not columns or x.shape[1] == len(columns)
+    expect(fit, f"contexts of {len(columns)} features in {path.name}", f"{x.shape[1]}", f"give {', '.join(columns)}")
+    return x
+
+
+def _is_csv(path: Path) -> bool:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}{', which is a folder; give a .npz or .csv file' if path.is_dir() else ''}")
+    return path.suffix.lower() == ".csv"
+
+
+def _columns(table: dict[str, Array], names: Sequence[str], file: str) -> Array:
+    """Returns the columns of some names, (N, len(names))."""
+    for name in names:
+        if name not in table:
+            hint = did_you_mean(name, table) or f"it has {', '.join(table)}"
+            raise ValueError(f"{file} has no column {name}; {hint}")
+    return np.stack([table[name] for name in names], axis=1) if names else np.empty((0, 0))
+
+
+def _as_columns(values: Array) -> Array:
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _numbers(path: Path, keys: Sequence[str]) -> dict[str, Array]:
+    """Reads arrays of numbers with at least one row; the array of a ``.npy`` file is the first of the keys."""
+    if path.suffix.lower() not in (".npz", ".npy"):
+        raise ValueError(f"cannot read '{path.name}': expected a .npz, .npy or .csv file")
+    arrays, names = read_arrays(path, (*keys, "arr_0"), ON_DISK)
+    if names == ["arr_0"]:
+        arrays = {keys[0]: arrays["arr_0"]}
+    for key in keys:
+        where = f"{key} of {path.name}"
+        alone = f"only the array {names[0]}; add {key}" if len(names) == 1 and names[0] in keys else ""
+        found = alone or f"no {key} among {', '.join(names) or 'no arrays'}; rename its arrays"
+        expect(key in arrays, f"the arrays {' and '.join(keys)} in {path.name}", found)
+        x = arrays[key]
+        expect(x.dtype.kind in "fiub", f"numbers in {where}", str(x.dtype), "convert them")
+        expect(x.size, f"at least 1 {'column' if x.shape[:1] != (0,) else 'row'} in {where}", f"shape {x.shape}")
+        _require_finite(x, where)
+    return {key: arrays[key] for key in keys}
+
+
+def _require_finite(values: Array, name: str) -> None:
+    rows = np.atleast_1d(values)
+    for start in range(0, len(rows), BLOCK):  # a file may be on the disk
+        bad = ~np.isfinite(rows[start : start + BLOCK]).reshape(len(rows[start : start + BLOCK]), -1).all(1)
+        if bad.any():
+            raise not_finite(name, start + int(bad.argmax()))
+
+
+def read_csv(path: Path) -> dict[str, Array]:
+    """Reads a ``.csv`` file of numbers below one line of column names; returns float64 columns (N,) by name.
+
+    Columns are separated by commas, semicolons or tabs, whichever the first two lines agree on. Between semicolons and tabs
+    numbers may have decimal commas, but not in the same file as decimal points.
+
+    Raises:
+        ValueError: The file is not text in UTF-8, or its lines are not different names and as many finite numbers each.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    text = _text(path)
+    head = [line for line in text.split("\n", 100) if line.strip()][:2]
+    mark = _delimiter(head)
+    names = _fields(head[0], mark) if head else []
+    found = "the names alone" if head else "0 lines"
+    expect(len(head) == 2, f"a line of column names and lines of numbers in {path.name}", found)
+    expect(len(set(names)) == len(names), f"different column names in {path.name}", ", ".join(names), "rename some")
+    point = "," if mark != "," and "," in text.partition("\n")[2] else "."
+    try:
+        table = arrow.read_csv(
+            pa.BufferReader(text.encode()),
+            read_options=arrow.ReadOptions(use_threads=False),  # errors then say the row
+            parse_options=arrow.ParseOptions(delimiter=mark),
+            convert_options=arrow.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.float64()), null_values=[], decimal_point=point
+            ),
+        )
+    except pa.ArrowException as error:
+        raise ValueError(f"expected numbers in {path.name}, found other lines: {shortened(error)}") from None
+    columns = {name: table[name].to_numpy() for name in names}
+    for name, values in columns.items():
+        _require_finite(values, f"column {name} of {path.name}")
+    return columns
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"expected UTF-8 text in {path.name}, found other bytes; save it as UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _delimiter(head: list[str]) -> str:
+    """Returns the delimiter that gives the first two lines the same number of columns, at least two; else a comma."""
+    for mark in DELIMITERS:
+        widths = {len(_fields(line, mark)) for line in head}
+        if len(widths) == 1 and min(widths) > 1:
+            return mark
+    return ","
+
+
+def _fields(line: str, mark: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=mark))
+    except csv.Error as error:
+        raise ValueError(f"expected column names and numbers, found a line that is not CSV: {error}") from None

@@ -5,7 +5,7 @@ as ``bytes:`` and its bytes in percent form (``bytes:caf%E9.png``), so that tabl
 none is lost; `file_name` returns the path itself.
 
 Symbolic links are followed, and each real file is listed once: under its own path if that lies in the folder, otherwise
-under the first link to it. The other links are in `Listing.skipped`.
+under the first link to it. The other links are skipped items.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from vergence.data.items import Array, Items, Skipped, at, load, pick, watched
+from vergence.data.items import Array, Items, Skipped, Source, at, load, pick, watched
+from vergence.utils.checks import expect
 
-__all__ = ["ENDINGS", "ImageFiles", "channels", "decode", "file_name", "folder_of", "image_mode", "listing", "readable"]
-__all__ += ["written_name"]
+__all__ = ["ImageFiles", "file_name"]
 
 # Only these decoders run: other formats of Pillow start outside programs or read files that are not images.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
@@ -98,13 +98,8 @@ class ImageFiles(Items):
         *,
         sized: bool = False,
     ) -> None:
-        self.folder = folder
-        self.names = names
-        self.shape = shape
-        self.dtype = torch.uint8
-        self.labels = labels
-        self.skipped = list(skipped)
-        self.sized = sized
+        self.folder, self.names, self.shape, self.dtype = folder, names, shape, torch.uint8
+        self.labels, self.skipped, self.sized = labels, list(skipped), sized
 
     def __len__(self) -> int:
         return len(self.names)
@@ -118,11 +113,13 @@ class ImageFiles(Items):
     def conversion(self) -> str | None:
         """Color that is lost and, where ``sized``, sizes; a training on files resizes them as well. See `Items.conversion`."""
         headers = _headers(self.folder, self.names)
-        color, sizes = _channels(headers), sorted({size for _, size in headers}) if self.sized else []
+        color, sizes = channels(mode for mode, _ in headers), sorted({size for _, size in headers}) if self.sized else []
         if not sizes or sizes == [self.shape[1:]]:
             return "color to gray" if self.shape[0] == 1 and color == 3 else None
-        found = f"{color} x {sizes[0][0]} x {sizes[0][1]}" if len(sizes) == 1 else f"files of {_range(sizes)} pixels"
-        return f"{found} to {' x '.join(map(str, self.shape))}"
+        ends = [sorted({min(side), max(side)}) for side in zip(*sizes, strict=True)]
+        words = " x ".join(" to ".join(map(str, end)) for end in ends)
+        before = f"{color} x {words}" if len(sizes) == 1 else f"files of {words} pixels"
+        return f"{before} to {' x '.join(map(str, self.shape))}"
 
     def read(self, index: Tensor | Array) -> "Batch":
         """Returns (index, images) of the files that could be decoded, and the others with the reason."""
@@ -142,7 +139,7 @@ class ImageFiles(Items):
         """Yields (index, images) for each index tensor; each batch is decoded by one worker. See `Items.stream`."""
         known = set(self.skipped)
         for kept, images, skipped in map(self.read, batches) if workers == 0 else parallel(self.read, batches, workers):
-            self.skipped += [one for one in dict.fromkeys(skipped) if one not in known]
+            self.skipped += [file for file in dict.fromkeys(skipped) if file not in known]
             known.update(skipped)
             yield torch.from_numpy(kept), torch.from_numpy(images)
 
@@ -198,13 +195,9 @@ def decode(path: Path, shape: tuple[int, ...]) -> Array:
     EXIF's orientation is applied, 16-bit grays are reduced to their upper 8 bits, transparency is dropped, and only the
     first of several frames is read. JPEG files are decoded at a reduced scale, at least twice the size of the result.
 
-    Args:
-        path: A JPEG, PNG, BMP, GIF, TIFF, WebP or PPM file of at most `MAX_PIXELS` pixels.
-        shape: (C, H, W) with C = 1 (gray) or 3 (RGB).
-
     Raises:
-        OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image, is too
-            large, or takes longer than `DECODE_SECONDS`.
+        OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError: The file cannot be read as an image, has more than
+            `MAX_PIXELS` pixels, or takes longer than `DECODE_SECONDS`.
     """
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
@@ -216,11 +209,7 @@ def decode(path: Path, shape: tuple[int, ...]) -> Array:
 
 
 def image_pixels(image: Any, shape: tuple[int, ...]) -> Array:
-    """Returns a PIL image as uint8 (C, H, W), fitted to ``shape`` as `decode` does.
-
-    Raises:
-        OSError, ValueError: It cannot be loaded, or its pixels have more than 16 bits.
-    """
+    """Returns a PIL image as uint8 (C, H, W), fitted to ``shape`` as `decode` does."""
     from PIL import Image, ImageOps
 
     channels, height, width = shape
@@ -307,14 +296,8 @@ def _upright(image: Any, orientation: Any) -> Any:
     return image.transpose(rotations[orientation]) if orientation in rotations else image
 
 
-def image_mode(path: Path) -> str | None:
-    """Returns Pillow's name of an image file's pixel format from its header (``L``, ``RGB``, ...), or None if unreadable."""
-    found = _header(path)
-    return None if found is None else found[0]
-
-
-def _header(path: Path) -> tuple[str, tuple[int, int]] | None:
-    """Returns the pixel format, and height and width, of an image file from its header; None if unreadable."""
+def header(path: Path) -> tuple[str, tuple[int, int]] | None:
+    """Returns Pillow's name of the pixel format, and height and width, of an image file from its header; None if unreadable."""
     from PIL import Image
 
     try:
@@ -324,31 +307,17 @@ def _header(path: Path) -> tuple[str, tuple[int, int]] | None:
         return None
 
 
-def channels(folder: Path, names: Sequence[str]) -> int:
-    """Returns 1 if all of up to 256 evenly spaced images are gray by their headers, else 3."""
-    return _channels(_headers(folder, names))
-
-
 def _headers(folder: Path, names: Sequence[str]) -> list[tuple[str, tuple[int, int]]]:
     """Returns the headers of those of up to 256 evenly spaced images that can be read."""
     spaced = names[:: max(1, math.ceil(len(names) / 256))]
-    return [found for name in spaced if (found := _header(folder / file_name(name))) is not None]
+    headers = (header(folder / file_name(name)) for name in spaced)
+    return [info for info in headers if info is not None]
 
 
-def _channels(headers: Sequence[tuple[str, tuple[int, int]]]) -> int:
-    gray = all(mode in ("1", "L", "LA", "La", "F") or mode.startswith("I") for mode, _ in headers)
-    return 1 if headers and gray else 3
-
-
-def _range(sizes: Sequence[tuple[int, int]]) -> str:
-    """Returns heights and widths in words.
-
-    Example:
-        >>> _range([(20, 64), (30, 64)])
-        '20 to 30 x 64'
-    """
-    ends = [sorted({min(side), max(side)}) for side in zip(*sizes, strict=True)]
-    return " x ".join(" to ".join(map(str, end)) for end in ends)
+def channels(modes: Iterable[str]) -> int:
+    """Returns 1 if all of some pixel formats, by Pillow's names, are gray; else, or of none, 3."""
+    gray = [mode in ("1", "L", "LA", "La", "F") or mode.startswith("I") for mode in modes]
+    return 1 if gray and all(gray) else 3
 
 
 def _reason(error: Exception) -> str:
@@ -369,47 +338,31 @@ def _too_large() -> str:
 # Folders
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The image files of a folder.
-
-    Attributes:
-        names: Relative paths, as `written_name` writes them, sorted within each part.
-        labels: (N,) int64, -1 for images beside the class folders; None for fewer than two classes.
-        classes: Name of each label.
-        test: (N,) bool, the folder's own test part; None if it has none.
-        note: Description of that part.
-        skipped: Links to files and folders that are listed already.
-    """
-
-    names: list[str]
-    labels: Tensor | None
-    classes: tuple[str, ...]
-    test: Tensor | None
-    note: str
-    skipped: list[Skipped]
-
-
 def canvas(size: int | None, channels: int) -> tuple[int, tuple[int, int, int]]:
     """Returns the side that an encoder sees of image files, 64 by default, and the shape in which they are read to be cropped."""
     side = size or FOLDER_SIZE
     return side, (channels, math.ceil(side * 8 / 7), math.ceil(side * 8 / 7))
 
 
-def folder_of(path: Path) -> Path:
-    """Returns the folder that names are relative to: the path itself, or the folder of a single file."""
-    return path if path.is_dir() else path.parent
+def image_files(folder: Path, names: Sequence[str], size: int | None, shape: tuple[int, ...] | None = None) -> Source:
+    """Returns files as items: read as ``shape``, or to be cropped to squares of ``size``, gray if all are by header."""
+    if shape is not None:
+        return Source(ImageFiles(folder, names, shape))
+    side, shape = canvas(size, channels(mode for mode, _ in _headers(folder, names)))
+    return Source(ImageFiles(folder, names, shape), size=side)
 
 
-def listing(path: Path, *, whole: bool = False) -> Listing:
+def listing(path: Path, *, size: int | None = None, shape: tuple[int, ...] | None = None, whole: bool = False) -> Source:
     """Lists the images of a folder, or a single one; hidden files and folders are left out.
 
     Sub-folders ``train`` and ``test`` (or ``val``) are its parts; what lies beside them is not read, and is listed as skipped.
     The first folder below (a part of) it is an image's class; images beside such folders have the label -1. With fewer than two
-    classes there are no labels.
+    classes there are no labels. Names are sorted within each part.
 
     Args:
         path: The folder, or an image.
+        size: As for `image_files`.
+        shape: As for `image_files`.
         whole: Whether ``val`` is read beside ``test``, too: where every image is wanted and no part is set apart.
 
     Raises:
@@ -421,21 +374,18 @@ def listing(path: Path, *, whole: bool = False) -> Listing:
     for entry in _entries(path) if parts else ():
         if entry.name not in ("train", *parts) and (entry.is_dir() or _is_image(entry.name)):
             skipped.append(Skipped(written_name(entry.name), f"beside the parts train/ and {'/ and '.join(parts)}/"))
-    if not names:
-        raise ValueError(f"expected images ({' '.join(ENDINGS)}) in {path}, found none")
+    expect(names, f"images ({' '.join(ENDINGS)}) in {path}", "none")
     inner = [name.split("/", 1)[1] for name in names] if parts else names
     folders = [name.split("/", 1)[0] if "/" in name else "" for name in inner]
     classes = sorted(set(folders) - {""})
-    number = {"": -1} | {name: i for i, name in enumerate(classes)}
-    labeled = len(classes) >= 2
-    return Listing(
-        names=[written_name(name) for name in names],
-        labels=torch.tensor([number[name] for name in folders]) if labeled else None,
-        classes=tuple(map(written_name, classes)) if labeled else (),
-        test=torch.tensor([not name.startswith("train/") for name in names]) if parts else None,
-        note=f"the folder {'/ and '.join(parts)}/" if parts else "",
-        skipped=skipped,
-    )
+    opened = image_files(path if path.is_dir() else path.parent, list(map(written_name, names)), size, shape)
+    opened.items.skipped = skipped
+    if len(classes) >= 2:
+        number = {"": -1} | {name: i for i, name in enumerate(classes)}
+        opened.items.labels = torch.tensor([number[name] for name in folders])
+    test = torch.tensor([not name.startswith("train/") for name in names]) if parts else None
+    written = tuple(map(written_name, classes)) if len(classes) >= 2 else ()
+    return Source(opened.items, written, test, f"the folder {'/ and '.join(parts)}/" if parts else "", opened.size)
 
 
 def _images_below(path: Path, parts: Sequence[str]) -> tuple[list[str], list[Skipped]]:
@@ -494,11 +444,11 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Yields the entries of a folder that are not hidden, sorted by name."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            listed = sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         text = f"expected a folder that can be listed, found {folder}: {error.strerror}; check its permissions"
         raise ValueError(text) from None
-    yield from (entry for entry in found if not entry.name.startswith("."))
+    yield from (entry for entry in listed if not entry.name.startswith("."))
 
 
 def readable(files: ImageFiles, *, keep_pixels: bool, strict: bool, workers: int) -> tuple[Items, Tensor]:
@@ -508,17 +458,16 @@ def readable(files: ImageFiles, *, keep_pixels: bool, strict: bool, workers: int
         ValueError: No file can be read; or, with ``strict``, one cannot.
     """
     repeated = len(files.skipped)
-    items, kept = load(files, workers) if keep_pixels else _check(files, workers)
+    items: Items
+    if keep_pixels:
+        items, index = load(files, workers)
+    else:
+        index = torch.cat([index for index, _ in watched(files, workers)])
+        items = files.subset(index)
     bad = files.skipped[repeated:]
-    examples = ", ".join(f"{one.name} ({one.reason})" for one in bad[:3])
-    if len(kept) == 0:
-        raise ValueError(f"expected images in {files.folder}, found {len(bad)} files that cannot be read: {examples}")
+    examples = ", ".join(f"{file.name} ({file.reason})" for file in bad[:3])
+    expect(len(index), f"images in {files.folder}", f"{len(bad)} files that cannot be read: {examples}")
     if strict and bad:
         raise ValueError(f"{len(bad)} of {len(files)} images cannot be read: {examples}; remove them, or leave out --strict")
     items.skipped = list(files.skipped)
-    return items, kept
-
-
-def _check(files: ImageFiles, workers: int) -> tuple[Items, Tensor]:
-    index = torch.cat([index for index, _ in watched(files, workers)])
-    return files.subset(index), index
+    return items, index

@@ -13,26 +13,11 @@ import torch
 from torch import Tensor
 
 from vergence.data.pixels import fit
-from vergence.utils.checks import require_count
+from vergence.utils.checks import expect, require_count
 from vergence.utils.terminal import late_bar
 
-__all__ = [
-    "Array",
-    "ArrayItems",
-    "Items",
-    "PairItems",
-    "RowNames",
-    "Skipped",
-    "Source",
-    "at",
-    "batches",
-    "contexts",
-    "load",
-    "pick",
-    "release_pages",
-    "rows_in_chunk",
-    "watched",
-]
+__all__ = ["Array", "ArrayItems", "Items", "PairItems", "RowNames", "Skipped", "Source", "batches", "contexts", "release_pages"]
+__all__ += ["spaced"]
 
 Array = npt.NDArray[Any]
 
@@ -159,10 +144,8 @@ class ArrayItems(Items):
         self.in_memory = isinstance(self.array, Tensor)
         self.unreleased = 0  # bytes
         self.shape = tuple(array.shape[1:]) if shape is None else shape
-        self.rows = rows
-        self.labels = labels
+        self.rows, self.labels, self.skipped = rows, labels, []
         self.names = RowNames(range(len(array)) if rows is None else rows) if names is None else names
-        self.skipped = []
 
     def __len__(self) -> int:
         return len(self.array) if self.rows is None else len(self.rows)
@@ -228,8 +211,8 @@ class PairItems(Items):
     """
 
     def __init__(self, context: ArrayItems, target: ArrayItems) -> None:
-        if len(context) != len(target):
-            raise ValueError(f"expected pairs, found {len(context)} contexts and {len(target)} targets; give as many of both")
+        found = f"{len(context)} contexts and {len(target)} targets"
+        expect(len(context) == len(target), "pairs", found, "give as many of both")
         self.context, self.target = context, target
         self.shape, self.target_shape = context.shape, target.shape
         self.dtype, self.labels, self.names = context.dtype, context.labels, context.names
@@ -276,8 +259,8 @@ class Source:
 
 def contexts(batch: Any) -> Tensor:
     """Returns what the first encoder sees of a batch: of pairs the contexts, of items with targets the items."""
-    found: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
-    return found
+    context: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
+    return context
 
 
 def batches(n: int, size: int) -> Iterator[Tensor]:
@@ -295,12 +278,12 @@ def batches(n: int, size: int) -> Iterator[Tensor]:
 def load(items: Items, workers: int = 0) -> tuple[ArrayItems, Tensor]:
     """Reads items (not pairs) into one tensor; returns them, and the int64 index of those that could be read."""
     x = torch.empty((len(items), *items.shape), dtype=items.dtype)
-    kept, n = [], 0
+    read, n = [], 0
     for index, part in watched(items, workers):
         x[n : n + len(index)] = part
         n += len(index)
-        kept.append(index)
-    index = torch.cat(kept)
+        read.append(index)
+    index = torch.cat(read)
     part = items.subset(index)
     return ArrayItems(x[:n], part.labels, names=part.names), index
 

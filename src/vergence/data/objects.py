@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.arrays import from_array, labels_of
-from vergence.data.images import DECODE_BATCH, ImageFiles, canvas, channels, image_pixels, parallel, written_name
+from vergence.data.arrays import from_array, labels_of, of_table
+from vergence.data.images import DECODE_BATCH, canvas, channels, image_files, image_pixels, parallel, written_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at
-from vergence.data.tables import of_table
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, shown
 from vergence.utils.linalg import as_array
 from vergence.utils.names import unknown
 
-__all__ = ["DatasetItems", "from_object", "is_object"]
+__all__ = ["is_object"]
 
-MIXED = "expected a list of paths, of PIL images, of tensors or of rows of numbers"
+MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
 
 
 def is_object(source: Any) -> bool:
@@ -49,7 +48,7 @@ def from_object(
     list of PIL images                       images; of several sizes they become squares, as those of a folder
     list of tensors, or of rows              one array
     tuple (context, target)                  pairs; each of them any of the above that is an array, or a table
-    pandas, polars or Arrow table            features: see `vergence.data.tables.of_table`; or paths in a column
+    pandas, polars or Arrow table            features: see `vergence.data.arrays.of_table`; or paths in a column
     `torch.utils.data.Dataset`               what it holds, or the first of each tuple; whole numbers that follow are labels
     `Items`                                  the items
     ======================================== ==========================================================================
@@ -89,8 +88,9 @@ def _opened(source: Any, columns: tuple[str, ...], size: int | None, memory: int
         return Source(source)
     if isinstance(source, tuple) and len(source) == 2:
         context, target = (_opened(part, (), size, memory, double).items for part in source)
-        if not (isinstance(context, ArrayItems) and isinstance(target, ArrayItems)):
-            raise ValueError(f"expected arrays or tables as context and target, found {_kind(source[0])} and {_kind(source[1])}")
+        both, found = isinstance(context, ArrayItems) and isinstance(target, ArrayItems), " and ".join(map(_kind, source))
+        expect(both, "arrays or tables as context and target", found)
+        assert isinstance(context, ArrayItems) and isinstance(target, ArrayItems)
         return Source(PairItems(context, target))
     if (table := _as_table(source)) is not None:
         return _of_table(table, columns, size, double)
@@ -147,8 +147,7 @@ def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bo
 def _of_list(values: Sequence[Any], size: int | None, double: bool) -> Source:
     from PIL import Image
 
-    if not values:
-        raise ValueError(f"{MIXED}, found an empty list")
+    expect(values, MIXED, "an empty list")
     if all(isinstance(value, str | os.PathLike) for value in values):
         return _of_files(values, size)
     if all(isinstance(value, Image.Image) for value in values):
@@ -156,9 +155,8 @@ def _of_list(values: Sequence[Any], size: int | None, double: bool) -> Source:
     try:
         rows = torch.stack(list(values)) if all(isinstance(v, Tensor) for v in values) else np.asarray(values)
     except (ValueError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{MIXED} of one shape, found other ones: {error}") from None
-    if isinstance(rows, np.ndarray) and rows.dtype.kind not in "iufb":
-        raise ValueError(f"{MIXED}, found {_kind(values[0])}")
+        raise ValueError(f"expected {MIXED} of one shape, found other ones: {error}") from None
+    expect(isinstance(rows, Tensor) or rows.dtype.kind in "iufb", MIXED, _kind(values[0]))
     return Source(from_array(rows, "the list", double=double))
 
 
@@ -166,19 +164,16 @@ def _of_files(paths: Sequence[Any], size: int | None) -> Source:
     """Opens image files anywhere; their names are relative to the folder that all of them have in common."""
     absolute = [str(Path(path).expanduser().absolute()) for path in paths]
     folder = Path(os.path.commonpath([str(Path(path).parent) for path in absolute]))
-    names = [written_name(str(Path(path).relative_to(folder))) for path in absolute]
-    side, shape = canvas(size, channels(folder, names))
-    return Source(ImageFiles(folder, names, shape), size=side)
+    return image_files(folder, [written_name(str(Path(path).relative_to(folder))) for path in absolute], size)
 
 
 def _of_pictures(images: Sequence[Any], size: int | None) -> Source:
     """Opens PIL images: in their size if all have one, else as squares."""
-    gray = all(image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I") for image in images)
     sizes = {(image.height, image.width) for image in images}
-    side, shape = canvas(size, 1 if gray else 3)
-    if len(sizes) == 1:
-        return Source(ArrayItems(np.stack([image_pixels(image, (shape[0], *sizes.copy().pop())) for image in images])))
-    return Source(ArrayItems(np.stack([image_pixels(image, shape) for image in images])), size=side)
+    side, shape = canvas(size, channels(image.mode for image in images))
+    shape = (shape[0], *sizes.pop()) if len(sizes) == 1 else shape
+    items = ArrayItems(np.stack([image_pixels(image, shape) for image in images]))
+    return Source(items, size=side if sizes else None)
 
 
 # Data sets
@@ -216,18 +211,19 @@ class DatasetItems(Items):
         """Number of items that are read at a time; see `Items.chunk`."""
         return DECODE_BATCH
 
-    def _one(self, row: int) -> Array:
-        return _item(_chosen(self.dataset[row], self.key))
+    def _one(self, row: int, value: Any = None) -> Array:
+        """Returns an item, which is what the data set gives for a row unless that is given."""
+        return _item(_chosen(self.dataset[row] if value is None else value, self.key))
+
+    def checked(self, row: int, value: Any = None) -> Array:
+        """Returns an item as `_one`, of the first item's shape."""
+        item = self._one(row, value)
+        expect(item.shape == self.shape, f"items of shape {self.shape}", f"{item.shape} at {row}", "resize the data set's items")
+        return item
 
     def read(self, index: Tensor | Array) -> tuple[Array, Array, list[Skipped]]:
         """Returns (index, items (B, *shape), nothing); see `vergence.data.images.ImageFiles.read`."""
-        rows = self.rows[torch.as_tensor(index)].tolist()
-        items = [self._one(row) for row in rows]
-        for row, item in zip(rows, items, strict=True):
-            if item.shape != self.shape:
-                raise ValueError(
-                    f"expected items of shape {self.shape}, found {item.shape} at {row}; resize them in the data set"
-                )
+        items = [self.checked(row) for row in self.rows[torch.as_tensor(index)].tolist()]
         return np.asarray(index), np.stack(items) if items else np.empty((0, *self.shape), np.float32), []
 
     def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
@@ -254,12 +250,12 @@ def _item(value: Any) -> Array:
     from PIL import Image
 
     if isinstance(value, Image.Image):
-        return image_pixels(value, (3 if value.mode not in ("1", "L", "LA", "La") else 1, value.height, value.width))
+        return image_pixels(value, (channels([value.mode]), value.height, value.width))
     if isinstance(value, Tensor):
         value = as_array(value)
     x = np.asarray(value)
-    if x.dtype.kind not in "iuf" or x.ndim not in (1, 2, 3) or x.size == 0:
-        raise ValueError(f"expected images or vectors in the data set, found {_kind(value)}; return one of them, or a tuple")
+    usable = x.dtype.kind in "iuf" and x.ndim in (1, 2, 3) and x.size
+    expect(usable, "images or vectors in the data set", _kind(value), "return one of them, or a tuple")
     if x.ndim == 1:
         return x.astype(np.float32)
     x = x[None] if x.ndim == 2 else np.moveaxis(x, 2, 0) if x.shape[2] in (1, 3) and x.shape[0] not in (1, 3) else x
@@ -267,8 +263,7 @@ def _item(value: Any) -> Array:
 
 
 def _of_dataset(dataset: Any, key: str | None, memory: int) -> Source:
-    if len(dataset) == 0:
-        raise ValueError(f"expected at least 1 item in the data set, found {_kind(dataset)}")
+    expect(len(dataset), "at least 1 item in the data set", _kind(dataset))
     items = DatasetItems(dataset, key)
     values = getattr(dataset, "targets", getattr(dataset, "labels", None))
     if len(items) * int(np.prod(items.shape)) * items.dtype.itemsize <= memory:
@@ -290,10 +285,7 @@ def _read(dataset: Any, items: DatasetItems) -> tuple[Array, list[Any] | None]:
     beside: list[Any] = []
     for i in range(len(items)):
         value = dataset[i]
-        item = _item(_chosen(value, items.key))
-        if item.shape != items.shape:
-            raise ValueError(f"expected items of shape {items.shape}, found {item.shape} at {i}; resize the data set's items")
-        x[i] = item
+        x[i] = items.checked(i, value)
         beside += value[1:2] if isinstance(value, tuple | list) else ()
     return x, beside or None
 

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.utils.checks import expect
+
 __all__ = ["center_crop", "fit", "luma", "resize", "to_bytes", "to_unit"]
 
 LUMA = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B, which are ITU-R BT.601's to three digits
@@ -15,15 +17,11 @@ LUMA = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B, which are 
 def to_unit(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Returns bytes (0 to 255) as floats in [0, 1]; floats keep their values.
 
-    Args:
-        x: uint8 or floats, of any shape.
-        dtype: Type of the result; by default float32 for bytes, and the type of ``x`` for floats.
+    The type of the result is by default float32 for bytes, and that of ``x`` for floats.
 
     Example:
         >>> to_unit(torch.tensor([0, 51, 255], dtype=torch.uint8))
         tensor([0.0000, 0.2000, 1.0000])
-        >>> to_unit(torch.tensor([0.5], dtype=torch.float64), torch.float32).dtype
-        torch.float32
     """
     if x.dtype == torch.uint8:
         return x.to(dtype or torch.float32).div_(255)
@@ -74,24 +72,15 @@ def fit(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 def center_crop(x: Tensor, size: int) -> Tensor:
     """Returns the central ``size`` x ``size`` pixels of images, which is what evaluation shows to an encoder.
 
-    Args:
-        x: Images (B, C, H, W) of any number type. If the shorter side is below ``size``, they are first enlarged until it
-            is ``size``, bilinear, with the same aspect ratio.
-        size: Side in pixels, at least 1.
-
-    Returns:
-        (B, C, size, size) of x's type; ``x`` itself if it has that shape.
-
-    Raises:
-        ValueError: ``x`` is not of rank 4.
+    Images (B, C, H, W) of any number type whose shorter side is below ``size`` are first enlarged until it is ``size``,
+    bilinear, with the same aspect ratio. The result is (B, C, size, size) of x's type; ``x`` itself if it has that shape.
 
     Example:
         >>> center_crop(torch.arange(16).view(1, 1, 4, 4), 2)
         tensor([[[[ 5,  6],
                   [ 9, 10]]]])
     """
-    if x.ndim != 4:
-        raise ValueError(f"expected images (B, C, H, W), found shape {tuple(x.shape)}: add the missing dimensions")
+    expect(x.ndim == 4, "images (B, C, H, W)", f"shape {tuple(x.shape)}", "add the missing dimensions")
     if min(x.shape[2:]) < size:
         x = _enlarged(x, size / min(x.shape[2:]))
     top, left = (round((side - size) / 2) for side in x.shape[2:])

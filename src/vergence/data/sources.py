@@ -12,24 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.arrays import channels_first, open_arrays
+from vergence.data.arrays import channels_first, open_arrays, open_table
 from vergence.data.config import DataConfig
-from vergence.data.images import ENDINGS, FOLDER_SIZE, ImageFiles, canvas, channels, folder_of, listing, readable, written_name
+from vergence.data.images import ENDINGS, FOLDER_SIZE, ImageFiles, listing, readable, written_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, load
 from vergence.data.objects import from_object, is_object
-from vergence.data.tables import open_table
-from vergence.utils.checks import require_within, shown
+from vergence.utils.checks import expect, require_within, shown
 from vergence.utils.names import did_you_mean
 
-__all__ = ["BUILT_IN", "Data", "absolute", "as_source", "open_data", "open_items", "open_whole", "part_named", "with_shape"]
+__all__ = ["BUILT_IN", "Data", "absolute", "as_source", "open_data", "open_items", "part_named", "with_shape"]
 
-TORCHVISION = {
-    "mnist": "MNIST",
-    "fashion_mnist": "FashionMNIST",
-    "cifar10": "CIFAR10",
-    "cifar100": "CIFAR100",
-    "stl10": "STL10",
-}
+TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10"}
 BUILT_IN = ("digits", *TORCHVISION)
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -110,14 +103,12 @@ def open_data(
         given = from_object(source, column=column, labels=labels, size=config.size, memory=memory, double=double)
         opened = _readable(given, config, memory, workers)
     items = opened.items
-    if len(items) < 4:
-        raise ValueError(f"expected at least 4 items in {config.source}, found {len(items)}; give more data")
+    expect(len(items) >= 4, f"at least 4 items in {config.source}", len(items), "give more data")
     test, note = _holdout(items, config.holdout) if opened.test is None else (opened.test, opened.note)
     train = _limited(_of_classes(items.subset(_where(~test)), opened.classes, config.keep_classes), config.limit)
     held_out = items.subset(_where(test))
-    if len(train) < 2 or len(held_out) < 1:
-        found = f"found {len(train)} and {len(held_out)}; give more data, or change holdout, limit or classes"
-        raise ValueError(f"expected at least 2 items to train on and 1 to test, {found}")
+    enough, hint = len(train) >= 2 and len(held_out) >= 1, "give more data, or change holdout, limit or classes"
+    expect(enough, "at least 2 items to train on and 1 to test", f"{len(train)} and {len(held_out)}", hint)
     size = opened.size
     if size is None:  # a folder's images are read in their size
         train, held_out = (_sized(part, config.size, memory // 2) for part in (train, held_out))
@@ -130,7 +121,8 @@ def open_data(
 def open_items(
     source: Any,
     *,
-    shape: tuple[int, ...],
+    shape: tuple[int, ...] | None = None,
+    size: int = FOLDER_SIZE,
     root: str | None = None,
     download: bool = False,
     holdout: float = 0.2,
@@ -140,7 +132,7 @@ def open_items(
     workers: int = 2,
     trained_on: str | None = None,
 ) -> Items:
-    """Opens every item of a source, in order, for a model that was trained on items of ``shape``.
+    """Opens every item of a source, in order, for a model that was trained on items of ``shape``, or for none.
 
     Images are converted to the shape's channels and size when they are read. Files that cannot be read are skipped while
     streaming. A built-in name means its test part (as `open_data` with this ``holdout`` makes it), ``NAME:train`` the other.
@@ -148,7 +140,9 @@ def open_items(
     Args:
         source: A built-in name, or the path of a folder of images, of one image, of a ``.npy``, ``.npz`` or ``.parquet`` file; or
             data that a program holds, see `vergence.data.objects.from_object`.
-        shape: Shape of one item as it is read: ``data.train.shape``. For pairs it is the context's.
+        shape: Shape of one item as it is read: ``data.train.shape``. For pairs it is the context's. None for no model: arrays
+            are read as they are, and images of a folder as squares.
+        size: Side of these squares, in pixels.
         root: Folder that holds torchvision's data sets.
         download: Whether torchvision may download what is missing.
         holdout: Share of ``digits`` that is its test part, in (0, 1).
@@ -167,45 +161,22 @@ def open_items(
     """
     require_within("(0, 1)", holdout=holdout)
     if is_object(source):
-        return _shaped(from_object(source, column=columns, memory=memory).items, shape, "the data")
+        items = from_object(source, column=columns, size=size, memory=memory).items
+        return _shaped(items, shape, "the data")
     source = str(source)
-    if (items := _part_of_built_in(source, root, download, holdout)) is not None:
-        return _shaped(items, shape, source)
+    if (part := _part_of_built_in(source, root, download, holdout)) is not None:
+        return _shaped(part, shape, source)
     path = _existing(source)
     if _is_array(path):
         return _shaped(_open_rows(path, memory, columns).items, shape, source)
-    return _image_files(path, shape, strict, workers, sized=trained_on is not None and not _is_of_files(trained_on))
-
-
-def open_whole(
-    source: Any, *, size: int = FOLDER_SIZE, root: str | None = None, download: bool = False, memory: int = 64 << 20
-) -> Items:
-    """Opens every item of a source, in order, for no model: images of a folder as squares, arrays as they are.
-
-    Args:
-        source: As for `open_items`.
-        size: Side of the images of a folder, in pixels.
-        root: Folder that holds torchvision's data sets.
-        download: Whether torchvision may download what is missing.
-        memory: Bytes of a ``.npy`` file above which it stays on disk.
-
-    Raises:
-        ValueError: The source is missing, empty, or of an unknown kind.
-
-    Example:
-        >>> open_whole("digits").shape
-        (1, 8, 8)
-    """
-    if is_object(source):
-        return from_object(source, size=size, memory=memory).items
-    source = str(source)
-    if (items := _part_of_built_in(source, root, download, 0.2)) is not None:
-        return items
-    path = _existing(source)
-    if _is_array(path):
-        return _open_rows(path, memory).items
-    files, folder = listing(path, whole=True), folder_of(path)
-    return ImageFiles(folder, files.names, (channels(folder, files.names), size, size), files.labels, files.skipped)
+    if shape is not None:
+        expect(len(shape) == 3, f"vectors of shape {shape}, as the model was trained on", f"images in {path}")
+    files = listing(path, shape=shape, whole=True).items
+    assert isinstance(files, ImageFiles)
+    if shape is None:
+        files.shape = (files.shape[0], size, size)
+    files.sized = trained_on is not None and not _is_of_files(trained_on)
+    return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 
 
 def _part_of_built_in(source: str, root: str | None, download: bool, holdout: float) -> Items | None:
@@ -237,32 +208,23 @@ def _open(config: DataConfig, memory: int, workers: int, double: bool) -> Source
     path = _existing(config.source)
     if _is_array(path):
         return _open_rows(path, memory, double=double)
-    return _folder(path, config, memory, workers)
+    return _readable(listing(path, size=config.size), config, memory, workers)
 
 
 def _existing(source: str) -> Path:
-    """Returns the path of an existing file or folder.
-
-    Raises:
-        ValueError: There is none, or the text cannot be a path.
-    """
-    known = ", ".join(BUILT_IN)
-    if not source.strip():
-        raise ValueError(f"expected the path of the data, or one of {known}, found an empty name; name the data")
+    """Returns the path of an existing file or folder."""
+    known = f"the path of the data, or one of {', '.join(BUILT_IN)}"
+    expect(source.strip(), known, "an empty name", "name the data")
     if (path := _found(source)) is not None:
         return path
-    if len(source) > 200 or "\n" in source:
-        hint = "save an array with numpy.save and give the file's path"
-        raise ValueError(f"expected the path of the data, or one of {known}, found a text of {len(source)} characters; {hint}")
+    long, hint = len(source) > 200 or "\n" in source, "save an array with numpy.save and give the file's path"
+    expect(not long, known, f"a text of {len(source)} characters", hint)
     near = did_you_mean(source.lower(), BUILT_IN) if Path(source).name == source else ""
-    raise ValueError(f"expected data at {source}, found no such file or folder; {near or f'give a path, or one of {known}'}")
+    raise ValueError(f"expected data at {source}, found no such file or folder; {near or f'give {known}'}")
 
 
 def as_source(value: Any) -> str:
-    """Returns a path or a built-in name as text.
-
-    Raises:
-        ValueError: It is something else, such as an array.
+    """Returns a path or a built-in name as text; anything else, such as an array, is an error.
 
     Example:
         >>> as_source(Path("photos")), as_source("digits")
@@ -273,14 +235,12 @@ def as_source(value: Any) -> str:
     """
     if isinstance(value, str | os.PathLike):
         return str(value)
-    if (shape := getattr(value, "shape", None)) is None or isinstance(value, Items):
-        hint = (
-            "loop over it, and give each batch"
-            if isinstance(value, Iterable) and not isinstance(value, Sequence)
-            else "give one as text"
-        )
-        raise ValueError(f"expected a path or a built-in name, found {shown(value)}; {hint}")
-    raise ValueError(f"expected a path or a built-in name, found an array of shape {tuple(shape)}; save it with numpy.save")
+    if (shape := getattr(value, "shape", None)) is not None and not isinstance(value, Items):
+        found, hint = f"an array of shape {tuple(shape)}", "save it with numpy.save"
+    else:
+        stream = isinstance(value, Iterable) and not isinstance(value, Sequence)
+        found, hint = shown(value), "loop over it, and give each batch" if stream else "give one as text"
+    raise ValueError(f"expected a path or a built-in name, found {found}; {hint}")
 
 
 def absolute(source: str) -> str:
@@ -306,22 +266,15 @@ def _found(source: str) -> Path | None:
 
 def _is_array(path: Path) -> bool:
     ending = path.suffix.lower()
-    if not (path.is_dir() or (path.is_file() and ending in (*ARRAYS, *ENDINGS))):
-        hint = "; save its numbers with numpy.save, or its columns as .parquet" if ending == ".csv" else ""
-        raise ValueError(f"expected a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}, found {path}{hint}")
+    hint = "save its numbers with numpy.save, or its columns as .parquet" if ending == ".csv" else ""
+    usable = path.is_dir() or (path.is_file() and ending in (*ARRAYS, *ENDINGS))
+    expect(usable, f"a folder, or a file ending in {' '.join(ARRAYS + ENDINGS)}", str(path), hint)
     return path.is_file() and ending in ARRAYS
 
 
 def _open_rows(path: Path, memory: int, columns: Sequence[str] = (), *, double: bool = False) -> Source:
     is_table = path.suffix.lower() == ".parquet"
     return open_table(path, columns, double=double) if is_table else open_arrays(path, memory, double=double)
-
-
-def _folder(path: Path, config: DataConfig, memory: int, workers: int) -> Source:
-    found = listing(path)
-    size, shape = canvas(config.size, channels(folder_of(path), found.names))
-    files = ImageFiles(folder_of(path), found.names, shape, found.labels, found.skipped)
-    return _readable(Source(files, found.classes, found.test, found.note, size), config, memory, workers)
 
 
 def _readable(source: Source, config: DataConfig, memory: int, workers: int) -> Source:
@@ -353,41 +306,30 @@ def _resized(items: ArrayItems, size: int, memory: int) -> ArrayItems:
     return load(resized)[0] if fits else resized
 
 
-def _shaped(items: Items, shape: tuple[int, ...], name: str) -> Items:
+def _shaped(items: Items, shape: tuple[int, ...] | None, name: str) -> Items:
+    if shape is None:
+        return items
     if isinstance(items, PairItems):
         return PairItems(with_shape(items.context, shape, name), items.target)
     if isinstance(items, ImageFiles) and len(shape) == 3:
         return ImageFiles(items.folder, items.names, shape, items.labels, items.skipped)
     if isinstance(items, ArrayItems):
         return with_shape(items, shape, name)
-    if items.shape != shape:
-        raise ValueError(f"expected items of shape {shape}, as the model was trained on, found {items.shape} in {name}")
+    expect(items.shape == shape, f"items of shape {shape}, as the model was trained on", f"{items.shape} in {name}")
     return items
 
 
 def with_shape(items: ArrayItems, shape: tuple[int, ...], name: str) -> ArrayItems:
-    """Returns images resized to a shape on read, or vectors of that shape as they are.
-
-    Raises:
-        ValueError: The items are of another kind, or vectors of another width; ``name`` says which.
-    """
-    if len(items.shape) != len(shape) or (len(shape) == 1 and items.shape != shape):
-        own = "images" if len(shape) == 3 else f"items of shape {shape}"  # images are read in any size
-        raise ValueError(f"expected {own}, as the model was trained on, found {items.shape} in {name}")
+    """Returns images resized to a shape on read, or vectors of that shape as they are; items of another kind are an error."""
+    fits = len(items.shape) == len(shape) and (len(shape) != 1 or items.shape == shape)
+    form = "images" if len(shape) == 3 else f"items of shape {shape}"  # images are read in any size
+    expect(fits, f"{form}, as the model was trained on", f"{items.shape} in {name}")
     return items if items.shape == shape else items.shaped(shape)
 
 
 def _is_of_files(source: str) -> bool:
     """Returns whether a source, which need not exist anymore, is one of image files, which are resized when they are read."""
     return source.partition(":")[0] not in BUILT_IN and Path(source).suffix.lower() not in ARRAYS
-
-
-def _image_files(path: Path, shape: tuple[int, ...], strict: bool, workers: int, sized: bool) -> Items:
-    if len(shape) != 3:
-        raise ValueError(f"expected vectors of shape {shape}, as the model was trained on, found images in {path}")
-    found = listing(path, whole=True)
-    files = ImageFiles(folder_of(path), found.names, shape, found.labels, found.skipped, sized=sized)
-    return readable(files, keep_pixels=False, strict=True, workers=workers)[0] if strict else files
 
 
 # Splitting
@@ -417,13 +359,13 @@ def _holdout(items: Items, share: float) -> tuple[Tensor, str]:
 def _of_classes(train: Items, classes: tuple[str, ...], keep: tuple[int, ...] | None) -> Items:
     if keep is None:
         return train
-    if train.labels is None:
-        raise ValueError("expected labels to keep some classes of, found none; leave out keep-classes, or give labels")
-    known = [i for i in np.unique(train.labels.numpy()).tolist() if i >= 0]
-    if not keep or set(keep) - set(known):
-        there = ", ".join(str(i) if classes[i] == str(i) else f"{i} ({classes[i]})" for i in known)
-        raise ValueError(f"expected classes to keep among {there}; found {', '.join(map(str, keep)) or 'none'}")
-    return train.subset(_where(torch.isin(train.labels, torch.tensor(keep))))
+    labels, hint = train.labels, "leave out keep-classes, or give labels"
+    expect(labels is not None, "labels to keep some classes of", "none", hint)
+    assert labels is not None
+    known = [i for i in np.unique(labels.numpy()).tolist() if i >= 0]
+    there = ", ".join(str(i) if classes[i] == str(i) else f"{i} ({classes[i]})" for i in known)
+    expect(keep and set(keep) <= set(known), f"classes to keep among {there}", ", ".join(map(str, keep)) or "none")
+    return train.subset(_where(torch.isin(labels, torch.tensor(keep))))
 
 
 def _limited(train: Items, limit: int | None) -> Items:
@@ -435,42 +377,20 @@ def _limited(train: Items, limit: int | None) -> Items:
 # Built-in sets
 
 
-@dataclass(frozen=True)
-class _Images:
-    """One part of a torchvision set: images as torchvision keeps them, labels (N,) int64, and the labels' names."""
-
-    images: Array
-    labels: Tensor
-    classes: tuple[str, ...]
-
-
 def built_in(name: str, root: str | None, download: bool, parts: Sequence[Part] = PARTS) -> Source:
-    """Returns parts of a built-in set, the training part first; ``digits``, which has no parts, as a whole.
-
-    Args:
-        name: One of `BUILT_IN`.
-        root: Folder that holds torchvision's data sets; ``data`` by default.
-        download: Whether torchvision may download what is missing.
-        parts: The parts to read.
-
-    Raises:
-        ValueError: The set is missing and is not to be downloaded, or cannot be.
-    """
+    """Returns parts of a built-in set, the training part first; ``digits``, which has no parts, as a whole."""
     if name == "digits":
         return _digits()
     read = [_torchvision(name, root or "data", download, part) for part in parts]
-    rows = torch.cat([torch.arange(len(one.labels)) for one in read])
-    test = torch.cat([torch.full((len(one.labels),), part == "test") for part, one in zip(parts, read, strict=True)])
-    images = channels_first(np.concatenate([one.images for one in read]), name)
-    items = ArrayItems(images, torch.cat([one.labels for one in read]), names=RowNames(rows))
-    return Source(items, read[0].classes, test, "official test split")
+    rows = torch.cat([torch.arange(len(labels)) for _, labels, _ in read])
+    test = torch.cat([torch.full((len(labels),), part == "test") for part, (_, labels, _) in zip(parts, read, strict=True)])
+    images = channels_first(np.concatenate([images for images, _, _ in read]), name)
+    items = ArrayItems(images, torch.cat([labels for _, labels, _ in read]), names=RowNames(rows))
+    return Source(items, read[0][2], test, "official test split")
 
 
 def part_named(source: str) -> tuple[str, Part] | None:
     """Returns the set and the part that ``NAME`` (its test part), ``NAME:test`` or ``NAME:train`` means; None for other names.
-
-    Raises:
-        ValueError: The set is built in, but the part is another.
 
     Example:
         >>> part_named("digits"), part_named("mnist:train"), part_named("photos")
@@ -479,10 +399,8 @@ def part_named(source: str) -> tuple[str, Part] | None:
     name, colon, part = source.partition(":")
     if name not in BUILT_IN:
         return None
-    for known in PARTS:
-        if part == known or (known == "test" and not colon):
-            return name, known
-    raise ValueError(f"expected {name}:train or {name}:test, found {source}")
+    expect(part in PARTS or not colon, f"{name}:train or {name}:test", source)
+    return name, "train" if part == "train" else "test"
 
 
 def _digits() -> Source:
@@ -493,7 +411,8 @@ def _digits() -> Source:
     return Source(ArrayItems(x[:, None], torch.as_tensor(digits.target)), tuple(str(i) for i in digits.target_names))
 
 
-def _torchvision(name: str, root: str, download: bool, part: Part) -> _Images:
+def _torchvision(name: str, root: str, download: bool, part: Part) -> tuple[Array, Tensor, tuple[str, ...]]:
+    """Returns one part of a set: images as torchvision keeps them, labels (N,) int64, and the labels' names."""
     from torchvision import datasets
 
     stl10 = name == "stl10"
@@ -508,4 +427,4 @@ def _torchvision(name: str, root: str, download: bool, part: Part) -> _Images:
         hint = "pass --download to fetch it, or --data-root FOLDER where torchvision's copy lies"
         raise ValueError(f"expected {name} in the folder {root}, found it missing or incomplete; {hint}") from None
     labels = torch.as_tensor(opened.labels if stl10 else opened.targets).to(torch.int64)
-    return _Images(np.asarray(opened.data), labels, tuple(opened.classes))
+    return np.asarray(opened.data), labels, tuple(opened.classes)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import luma, to_unit
+from vergence.utils.checks import expect
 
 __all__ = ["ImageViews", "VectorViews", "Views"]
 
@@ -74,22 +75,14 @@ class ImageViews(Views):
     """
 
     def __init__(self, config: ViewConfig, size: int) -> None:
-        """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels.
-
-        Raises:
-            ValueError: A strength is out of its range, or ``size`` is below 2.
-        """
+        """Sets the strengths of ``config`` for views of ``size`` x ``size`` pixels, at least 2."""
         _check_strengths(config)
-        if size < 2:
-            raise ValueError(f"expected views of at least 2 pixels a side, found size = {size}: choose a larger size")
+        expect(size >= 2, "views of at least 2 pixels a side", f"size = {size}", "choose a larger size")
         self.config, self.size = config, size
         self.kernel = max(3, size // 10 | 1)
 
     def changed(self, size: int | None = None, **strengths: Any) -> "ImageViews":
         """Returns views of this class with another size in pixels or other strengths, by the names of `ViewConfig`.
-
-        Raises:
-            ValueError: As of the constructor.
 
         Example:
             >>> ImageViews(ViewConfig(), size=32).changed(16, flip=0.0).config.flip
@@ -102,15 +95,10 @@ class ImageViews(Views):
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Returns the parameters of n images; the random numbers do not depend on the strengths.
 
-        Args:
-            n: Number of images.
-            generator: A CPU generator.
-
-        Returns:
-            ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
-            vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in
-            turns; ``order`` (n, 4): the order of these four; ``sigma`` (n,) in pixels; and ``flip``, ``jitter``,
-            ``grayscale``, ``blur``, ``solarize`` (n,) bool: whether the step is applied.
+        These are ``area`` (n, 10) shares of the image, ``aspect`` (n, 10) ratios width / height, ``place`` (n, 2) in [0, 1):
+        vertical and horizontal; ``factors`` (n, 4) of brightness, contrast, saturation, and the hue's shift in turns; ``order``
+        (n, 4): the order of these four; ``sigma`` (n,) in pixels; and ``flip``, ``jitter``, ``grayscale``, ``blur``,
+        ``solarize`` (n,) bool: whether the step is applied.
         """
 
         def u(low: float, high: float, *shape: int) -> Tensor:
@@ -142,9 +130,6 @@ class ImageViews(Views):
 
         Returns:
             float32 (B, C, size, size) in [0, 1] on x's device, channels_last if ``x`` is.
-
-        Raises:
-            ValueError: ``x`` is not as above, or the parameters are of another number of images.
         """
         _check_images(x, len(draws["flip"]))
         with _full_precision(x):
@@ -192,17 +177,11 @@ class VectorViews(Views):
     """
 
     def __init__(self, config: ViewConfig, mean: Tensor, std: Tensor) -> None:
-        """Sets the strengths of ``config``, and the features' ``mean`` and ``std``, each (D,), in the features' units.
-
-        Raises:
-            ValueError: A strength is out of its range, or ``mean`` and ``std`` are not two (D,) with std >= 0.
-        """
+        """Sets the strengths of ``config``, and the features' ``mean`` and ``std`` >= 0, each (D,), in the features' units."""
         _check_strengths(config)
-        if mean.ndim != 1 or mean.shape != std.shape or not bool((std >= 0).all()):
-            found = f"{tuple(mean.shape)} and {tuple(std.shape)}"
-            raise ValueError(
-                f"expected mean and std of shape (D,) with std >= 0, found {found}: compute them over the training items"
-            )
+        fits = mean.ndim == 1 and mean.shape == std.shape and bool((std >= 0).all())
+        found = f"{tuple(mean.shape)} and {tuple(std.shape)}"
+        expect(fits, "mean and std of shape (D,) with std >= 0", found, "compute them over the training items")
         self.config, self.mean, self.std = config, mean, std
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -216,22 +195,9 @@ class VectorViews(Views):
 
     @torch.no_grad()
     def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
-        """Returns the views of vectors that sampled parameters describe.
-
-        Args:
-            x: Raw features (B, D), floats.
-            draws: Parameters of these B vectors, on the CPU.
-
-        Returns:
-            (B, D) of x's type and device.
-
-        Raises:
-            ValueError: ``x`` is not as above, or the parameters are of another number of vectors.
-        """
-        expected = (len(draws["scale"]), len(self.mean))
-        if x.shape != expected or not x.is_floating_point():
-            found = f"found {x.dtype} {tuple(x.shape)}"
-            raise ValueError(f"expected floats of shape {expected}, {found}: convert them, or sample parameters for them")
+        """Returns the views (B, D), of x's type and device, of raw features x (B, D) that sampled parameters describe."""
+        shape, fix = (len(draws["scale"]), len(self.mean)), "convert them, or sample parameters for them"
+        expect(x.shape == shape and x.is_floating_point(), f"floats of shape {shape}", f"{x.dtype} {tuple(x.shape)}", fix)
         mean, std, e, m, a = (
             part.to(x, non_blocking=True) for part in (self.mean, self.std, draws["noise"], draws["keep"], draws["scale"])
         )
@@ -337,17 +303,14 @@ def _is_channels_last(x: Tensor) -> bool:
 
 
 def _check_images(x: Tensor, n: int) -> None:
-    if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise ValueError(f"expected images (B, C, H, W) with C = 1 or 3, found shape {tuple(x.shape)}: reorder the dimensions")
-    if len(x) != n:
-        raise ValueError(f"expected {n} images, one for each sampled parameter, found {len(x)}: use the same part of both")
+    shape = f"shape {tuple(x.shape)}"
+    expect(x.ndim == 4 and x.shape[1] in (1, 3), "images (B, C, H, W) with C = 1 or 3", shape, "reorder the dimensions")
+    expect(len(x) == n, f"{n} images, one for each sampled parameter", len(x), "use the same part of both")
     if x.dtype == torch.uint8:
         return
-    if not x.is_floating_point():
-        raise ValueError(f"expected uint8 images or floats in [0, 1], found {x.dtype}: convert them")
+    expect(x.is_floating_point(), "uint8 images or floats in [0, 1]", str(x.dtype), "convert them")
     if x.device.type == "cpu" and not (x.min() >= 0 and x.max() <= 1):
-        found = f"[{x.min():.4g}, {x.max():.4g}]"
-        raise ValueError(f"expected floats in [0, 1], found {found}: scale the images, or give uint8")
+        expect(False, "floats in [0, 1]", f"[{x.min():.4g}, {x.max():.4g}]", "scale the images, or give uint8")
 
 
 def _check_strengths(c: ViewConfig) -> None:
@@ -361,5 +324,4 @@ def _check_strengths(c: ViewConfig) -> None:
     shares = ("flip", "jitter_p", "grayscale", "blur", "solarize", "mask")
     rules |= {name: (0 <= getattr(c, name) <= 1, "a probability in [0, 1]") for name in shares}
     for name, (holds, expected) in rules.items():
-        if not holds:
-            raise ValueError(f"expected {name} to be {expected}, found {getattr(c, name)}: change {name}")
+        expect(holds, f"{name} to be {expected}", getattr(c, name), f"change {name}")

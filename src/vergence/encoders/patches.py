@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from vergence.data.arrays import from_array
 from vergence.data.items import Items, batches
 from vergence.data.pixels import to_unit
-from vergence.data.sources import open_items, open_whole
+from vergence.data.sources import open_items
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import N_PATCHES, PatchSample, learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps
@@ -161,7 +161,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             ValueError: They are not images, too small, or of another shape than those fitted.
         """
         if isinstance(X, str | Path):
-            items = open_whole(str(X)) if fitting else open_items(str(X), shape=self._shape)
+            items = open_items(str(X)) if fitting else open_items(str(X), shape=self._shape)
         else:
             items = X if isinstance(X, Items) else from_array(X if isinstance(X, torch.Tensor) else np.asarray(X), "X")
         if len(items.shape) != 3:

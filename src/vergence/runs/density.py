@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vergence import mixtures
-from vergence.data.tables import Pairs
+from vergence.data.arrays import Pairs
 from vergence.runs.rows import of_array, of_estimator
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal

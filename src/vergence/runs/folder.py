@@ -20,7 +20,7 @@ from vergence.data.images import file_name
 from vergence.data.items import Items
 from vergence.data.pixels import fit as fitted
 from vergence.data.pixels import to_unit
-from vergence.data.sources import as_source, open_whole
+from vergence.data.sources import as_source, open_items
 from vergence.detection import (
     explain,
     extremes,
@@ -132,7 +132,7 @@ def score_folder(
     def opened(given: str | Path | Items) -> Items:
         if isinstance(given, Items):
             return given
-        return open_whole(as_source(given), root=root) if run is None else run.items(given, root=root)
+        return open_items(as_source(given), root=root) if run is None else run.items(given, root=root)
 
     path = None if isinstance(source, Items) else Path(source)
     if not isinstance(source, Items) and isinstance(leaks_from, str | Path):

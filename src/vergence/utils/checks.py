@@ -95,11 +95,11 @@ def expect(condition: Any, expected: str, found: Any = None, advice: str = "") -
         >>> expect(2 > 1, "two items")
         >>> expect(False, "two views of as many items", (3, 4), "pass both of one batch")
         Traceback (most recent call last):
-        ValueError: expected two views of as many items, found (3, 4): pass both of one batch
+        ValueError: expected two views of as many items, found (3, 4); pass both of one batch
     """
     if not condition:
         text = "" if found is None else f", found {found if isinstance(found, str) else shown(found)}"
-        raise ValueError(f"expected {expected}{text}{advice and ': '}{advice}")
+        raise ValueError(f"expected {expected}{text}{advice and '; '}{advice}")
 
 
 def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> None:
@@ -119,7 +119,7 @@ def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> 
         ValueError: expected contexts of shape (N, 3), found shape (5,)
         >>> require_array("contexts", np.full((2, 1), np.nan), "N", "C")
         Traceback (most recent call last):
-        ValueError: expected finite contexts, found NaN or infinity in 2 of 2 values: leave these items out
+        ValueError: expected finite contexts, found NaN or infinity in 2 of 2 values; leave these items out
     """
     sizes = tuple(x.shape)
     axes, last = (shape[1:], sizes[max(0, len(sizes) - len(shape) + 1) :]) if shape[0] == "..." else (shape, sizes)
