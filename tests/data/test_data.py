@@ -563,7 +563,7 @@ import re, sys, torch
 from vergence.data.config import DataConfig
 from vergence.data.items import batches
 from vergence.data.sources import open_data
-assert not {{"torchvision", "sklearn", "PIL", "plotly", "rich"}} & set(sys.modules)
+assert not {{"torchvision", "sklearn", "PIL", "rich"}} & set(sys.modules)
 def private():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
 torch.zeros(10)

@@ -13,7 +13,7 @@ from vergence.data.items import ArrayItems
 from vergence.detection import mild_views
 from vergence.detection.robust import RobustDetector
 from vergence.encoders.dictionary import normalized_patches
-from vergence.report.findings import about, lines, write_page
+from vergence.report.findings import about, lines, write_findings
 from vergence.runs import folder
 from vergence.runs.folder import FolderLevels, leaked, score_folder
 
@@ -291,7 +291,7 @@ def test_no_leak_is_said_first(tmp_path):
     found = score_folder(ArrayItems(a), leaks_from=ArrayItems(b))
     assert lines(found)[0] == "no item is a copy or near-duplicate of one in the other source"
     flagged = dataclasses.replace(found, columns={**found.columns, "flag": np.arange(60) < 2}, flagged=2)
-    page = write_page(tmp_path / "p.html", flagged, ArrayItems(a), name="a", other=ArrayItems(b)).read_text()
+    page = write_findings(tmp_path / "p.html", flagged, ArrayItems(a), name="a", other=ArrayItems(b)).read_text()
     assert "No item is a copy or near-duplicate of one in the other source" in page
     assert page.count("ook at 2 pictures; on average at most a tenth of them will be fine, if the tail of the others") == 1
     alone = score_folder(ArrayItems(a))

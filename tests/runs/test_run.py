@@ -129,7 +129,7 @@ def test_an_objective_from_outside_has_no_density_to_embed_with_but_a_detector_t
 def test_an_objective_that_is_no_density_is_embedded_evaluated_and_reported(plain, tmp_path, capsys):
     from vergence.evaluation.anomaly import detection
     from vergence.report.page import write_report
-    from vergence.report.show import show_evaluation
+    from vergence.report.tables import show_evaluation
     from vergence.runs.evaluate import evaluate
 
     plain.write_embeddings(images(), tmp_path / "e.npz")

@@ -10,7 +10,7 @@ import vergence
 from vergence.data.sources import open_data
 from vergence.evaluation.uncertainty import crop_spread, neighbor_is_right, neighbor_spread, ranking
 from vergence.report.page import write_report
-from vergence.report.show import show_evaluation
+from vergence.report.tables import show_evaluation
 from vergence.runs.evaluate import evaluate
 from vergence.runs.uncertainty import ITEMS
 from vergence.training.records import Evaluation

@@ -45,7 +45,7 @@ class Advise:
 
 def advise(command: Advise) -> None:
     """Runs ``vergence advise``."""
-    from vergence.report.show import show_advice
+    from vergence.report.advice import show_advice
     from vergence.runs.advise import advise_on
 
     data, views = _configs(command)

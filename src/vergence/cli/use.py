@@ -65,7 +65,7 @@ class Report:
 
 def evaluate(command: Evaluate) -> None:
     """Runs ``vergence evaluate``."""
-    from vergence.report.show import show_evaluation
+    from vergence.report.tables import show_evaluation
     from vergence.runs.evaluate import evaluate as run_evaluation
     from vergence.runs.run import load
 
@@ -79,7 +79,7 @@ def evaluate(command: Evaluate) -> None:
 
 def _evaluate_file(command: Evaluate) -> None:
     """Prints what the uncertainties in a file say."""
-    from vergence.report.show import show_uncertainty
+    from vergence.report.tables import show_uncertainty
     from vergence.runs import embeddings
 
     if not command.uncertainty:

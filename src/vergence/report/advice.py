@@ -1,14 +1,16 @@
-"""Advice as one page: the verdict in words, then what it rests on."""
+"""Advice in the terminal and as one page: the verdict in words, then what it rests on."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vergence.linear.advice.summary import NAMES, SPACES
-from vergence.report.charts import COLORS, SYMBOLS, Figure, lines
+from vergence.report.charts import Chart, Series, chart
 from vergence.report.rendering import count, percent, write
+from vergence.utils import terminal
 
-__all__ = ["write_page"]
+__all__ = ["show_advice", "write_advice"]
 
 LISTED = 24  # directions in the table
 METHODS = {key: NAMES[key] for key in ("joint_embedding", "reconstruction", "pca")}
@@ -21,9 +23,10 @@ SECTIONS = {
     "command": "Reproduce this advice",
 }
 Rows = Sequence[Mapping[str, Any]]
+Table = tuple[list[str], list[list[str]]]  # head and rows
 
 
-def write_page(advice: Mapping[str, Any], path: Path, *, name: str, command: str) -> Path:
+def write_advice(advice: Mapping[str, Any], path: Path, *, name: str, command: str) -> Path:
     """Writes the page.
 
     Args:
@@ -35,24 +38,44 @@ def write_page(advice: Mapping[str, Any], path: Path, *, name: str, command: str
     Returns:
         ``path``. The page appears in one step.
     """
-    components, sizes = advice["components"], advice["sizes"]
     return write(
         path,
         "advice",
         SECTIONS,
-        _figures(advice),
         title=f"Advice: {name}",
         verdict=NAMES[advice["verdict"]].capitalize(),
         words=advice["words"],
         facts=_facts(advice, name),
-        components=_components(components),
-        labeled="margin" in components[0],
+        figures=_figures(advice),
+        components=_components(advice["components"]),
         directions=_directions(advice["directions"]),
-        augmentations=_augmentations(advice["augmentations"]),
-        sized=bool(sizes),
-        measured=bool(sizes) and "margin" in sizes[-1],
+        augmentations=_augmentations(advice["augmentations"]) if len(advice["augmentations"]) > 1 else None,
         command=command,
     )
+
+
+def show_advice(advice: Mapping[str, Any]) -> None:
+    """Prints the result of `vergence.linear.Advice.to_dict`: its words, and the tables that they rest on."""
+    facts = advice["facts"]
+    part = f" of the training part (test part: {facts['part']})" if facts.get("part") else ""
+    print("\n\n".join(advice["words"]) + f"\n\n{facts['items']:,} items{part}, {facts['draws'] or 'no'} views of each\n")
+    title = "directions kept and classes found (JE joint embedding, RC reconstruction)"
+    terminal.table(title, *_brief(_components(advice["components"])))
+    print(
+        "strength: share of a view's variance; unchanged: share of directions that joint embedding keeps as before; "
+        "alignment: share of the class information that it keeps"
+    )
+    if "joint_embedding" in advice["augmentations"][0]:
+        print("this table uses fewer views, so its accuracies differ slightly from those above")
+    terminal.table("the augmentation", *_brief(_augmentations(advice["augmentations"])))
+
+
+def _brief(table: Table) -> Table:
+    """Returns a table with shorter names, for the terminal."""
+    short = {"joint embedding": "JE", "reconstruction": "RC", "components": "kept", ", %": " %", ", points": ""}
+    head, rows = table
+    titles = [functools.reduce(lambda title, name: title.replace(name, short[name]), short, title) for title in head]
+    return titles, [[row[0].replace("without ", "no ", 1), *row[1:]] for row in rows]
 
 
 def _facts(advice: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -71,32 +94,34 @@ def _facts(advice: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _figures(advice: Mapping[str, Any]) -> dict[str, Figure]:
+def _figures(advice: Mapping[str, Any]) -> dict[str, Chart]:
     components, sizes = advice["components"], advice["sizes"]
-    figures = {"directions": _directions_figure(advice["directions"]), "spectra": _spectra_figure(advice["spectrum"])}
+    figures = {"directions": _directions_chart(advice["directions"]), "spectra": _spectra_chart(advice["spectrum"])}
+
+    def over(rows: Rows, x: str, titles: Mapping[str, str], ytitle: str) -> Chart:
+        at = [row[x] for row in rows]
+        series = [Series(title, at, [row.get(key) for row in rows]) for key, title in titles.items()]
+        return chart(series, {"k": "components"}.get(x, x), ytitle, log=True, ticks=at)
+
     if "margin" in components[0]:
-        series = {title: [row[key] for row in components] for key, title in METHODS.items()}
-        figures["accuracy"] = lines([row["k"] for row in components], series, "components", "accuracy")
+        figures["accuracy"] = over(components, "k", METHODS, "accuracy")
     if sizes:
-        x = [row["items"] for row in sizes]
-        keys = ("joint_embedding", "reconstruction")
-        settled = {f"{METHODS[key]}, agreement": [row[f"{key}_settled"] for row in sizes] for key in keys}
-        figures["settled"] = lines(x, settled, "items", "overlap with all items")
+        settled = {f"{key}_settled": f"{METHODS[key]}, agreement" for key in ("joint_embedding", "reconstruction")}
+        figures["settled"] = over(sizes, "items", settled, "overlap with all items")
         if "margin" in sizes[-1]:
-            series = {title: [row.get(key) for row in sizes] for key, title in METHODS.items()}
-            figures["sizes"] = lines(x, series, "items", "accuracy")
+            figures["sizes"] = over(sizes, "items", METHODS, "accuracy")
     return figures
 
 
-def _components(rows: Rows) -> dict[str, Any]:
-    """Returns head and rows of the table of numbers of components."""
+def _components(rows: Rows) -> Table:
+    """Returns the table of numbers of components."""
     head, shown = ["components", "overlap, %"], [[str(row["k"]), percent(row["overlap"])] for row in rows]
     if "margin" in rows[0]:
         head += [*(f"{title}, %" for title in METHODS.values()), "margin, points", "95 %"]
         for cells, row in zip(shown, rows, strict=True):
-            low, high = (_signed(end) for end in row["interval"])
-            cells += [*(percent(row[key]) for key in METHODS), _signed(row["margin"]), f"{low} to {high}"]
-    return {"head": head, "rows": shown}
+            low, high, margin = (percent(x, "+.1f") for x in (*row["interval"], row["margin"]))
+            cells += [*(percent(row[key]) for key in METHODS), margin, f"{low} to {high}"]
+    return head, shown
 
 
 def _directions(rows: Rows) -> list[list[str]]:
@@ -107,27 +132,17 @@ def _directions(rows: Rows) -> list[list[str]]:
     return [[str(i + 1), *(percent(rows[i][key]) for key in keys)] for i in sorted({*different, *range(min(half, len(rows)))})]
 
 
-def _directions_figure(rows: Rows) -> Figure:
-    kept: dict[str, list[int]] = {"both": [], "joint embedding": [], "reconstruction": [], "neither": []}
-    for i, row in enumerate(rows):
-        kept[_keeper(row)].append(i)
-    traces = [
-        {"x": [rows[i]["variance"] for i in index], "y": [rows[i]["invariance"] for i in index], "mode": "markers", "name": name}
-        | {"marker": {"color": COLORS[j], "symbol": SYMBOLS[j], "size": 8}}
-        | {"text": [f"direction {i + 1}" for i in index]}
-        for j, (name, index) in enumerate(kept.items())
-        if index
-    ]
-    axes = {"xaxis": {"title": {"text": "share of the variance"}, "type": "log"}, "yaxis": {"title": {"text": "invariance"}}}
-    return {"data": traces, "layout": {"height": 400, "dragmode": False, "showlegend": True, **axes}}
+def _directions_chart(rows: Rows) -> Chart:
+    keepers = {(True, True): "both", (True, False): "joint embedding", (False, True): "reconstruction", (False, False): "neither"}
+    series = []
+    for keeps, name in keepers.items():
+        of = {i: row for i, row in enumerate(rows) if keeps == (row["joint_embedding"] >= 0.5, row["reconstruction"] >= 0.5)}
+        x, y = ([row[key] for row in of.values()] for key in ("variance", "invariance"))
+        series.append(Series(name, x, y, [f"direction {i + 1}" for i in of], line=False))
+    return chart([s for s in series if s.x], "share of the variance", "invariance", size=(760, 400), log=True)
 
 
-def _keeper(row: Mapping[str, Any]) -> str:
-    je, rc = row["joint_embedding"] >= 0.5, row["reconstruction"] >= 0.5
-    return "both" if je and rc else "joint embedding" if je else "reconstruction" if rc else "neither"
-
-
-def _spectra_figure(spectrum: Mapping[str, Any]) -> Figure:
+def _spectra_chart(spectrum: Mapping[str, Any]) -> Chart:
     x = [float(i + 1) for i in range(len(spectrum["omega"]))]
     first, total = spectrum["phi"][0] ** 2, spectrum["variance"][0]
     series = {
@@ -135,20 +150,14 @@ def _spectra_figure(spectrum: Mapping[str, Any]) -> Figure:
         "reconstruction: explained, relative to its first": [phi**2 / first for phi in spectrum["phi"]],
         "variance, relative to the first direction": [v / total for v in spectrum["variance"]],
     }
-    return lines(x, series, "component", "share", ticks=False)
+    return chart([Series(name, x, y) for name, y in series.items()], "component", "share", log=True)
 
 
-def _augmentations(rows: Rows) -> dict[str, Any] | None:
-    """Returns head and rows of the table of operations; None where the augmentation has no parts."""
-    if len(rows) == 1:
-        return None
+def _augmentations(rows: Rows) -> Table:
+    """Returns the table of operations."""
     keys = {"strength": "strength", "unchanged": "unchanged", "alignment": "alignment"}
     keys |= {"joint_embedding": "joint embedding finds", "reconstruction": "reconstruction finds"}
     keys = {key: title for key, title in keys.items() if key in rows[0]}
     names = ["all", *(f"without {row['operation']}" for row in rows[1:])]
     shown = [[name, *(percent(row[key]) for key in keys)] for name, row in zip(names, rows, strict=True)]
-    return {"head": ["", *(f"{title}, %" for title in keys.values())], "rows": shown}
-
-
-def _signed(x: float) -> str:
-    return percent(x, "+.1f")
+    return ["", *(f"{title}, %" for title in keys.values())], shown

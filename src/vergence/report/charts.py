@@ -1,18 +1,27 @@
-"""Plotly figures of both pages, as plain data, and thumbnails. Nothing here knows of runs or advice."""
+"""Charts of all pages as geometry for ``templates/macros.html``, which draws them as SVG, and thumbnails. N points."""
 
 import base64
 import io
+import itertools
+import math
+import sys
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["COLORS", "SYMBOLS", "Figure", "curve", "histogram", "lines", "scatter", "thumbnail"]
-
-Figure = dict[str, Any]
-
 SIDE = 64  # pixels of a thumbnail
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 44  # margins around the axes
+BINS, POINTED = 40, 200  # of a histogram; points of a line that say their values
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222")  # for color-blind readers too
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")  # 7 and 5 are coprime: 35 classes look different
+SYMBOLS = (  # 7 and 5 are coprime: 35 classes look different
+    "M-4,0A4,4 0 1 0 4,0A4,4 0 1 0 -4,0Z",
+    "M-3.5,-3.5H3.5V3.5H-3.5Z",
+    "M0,-5L5,0L0,5L-5,0Z",
+    "M0,-5L4.6,3.5H-4.6Z",
+    "M-1.5,-4.5H1.5V-1.5H4.5V1.5H1.5V4.5H-1.5V1.5H-4.5V-1.5H-1.5Z",
+)
+CIVIDIS = ((0, 34, 78), (67, 78, 108), (125, 124, 120), (188, 174, 108), (254, 232, 56))  # low to high, by quarters
+Ticks = list[tuple[float, str]]
 
 
 def thumbnail(images: Any, i: int, side: int = SIDE) -> str:
@@ -34,74 +43,169 @@ def thumbnail(images: Any, i: int, side: int = SIDE) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def curve(x: list[float], y: list[float]) -> Figure:
-    """Returns one quantity over the epochs."""
-    trace: Figure = {"x": x, "y": y, "mode": "lines+markers" if len(x) < 60 else "lines", "line": {"color": COLORS[0]}}
-    trace |= {"marker": {"size": 5}, "hovertemplate": "epoch %{x}<br>%{y:.5g}<extra></extra>"}
-    margin = {"l": 56, "r": 12, "t": 8, "b": 34}
-    layout = {"height": 210, "margin": margin, "xaxis": {"title": {"text": "epoch"}}, "dragmode": False}
-    return {"data": [trace], "layout": layout}
+@dataclass(frozen=True)
+class Series:
+    """Points of one name.
+
+    Attributes:
+        name: Name in the legend.
+        x, y: Coordinates (N,); a None in y leaves a gap.
+        titles: What a pointer sees at each point; its coordinates by default.
+        line: Whether a line joins the points.
+        items: Index of each point's item, of a map.
+        shades: Second color of each point, which the page can switch to.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    titles: Sequence[str] = ()
+    line: bool = True
+    items: Sequence[int] = ()
+    shades: Sequence[str] = ()
 
 
-def lines(
-    x: list[float], series: Mapping[str, Sequence[float | None]], xtitle: str, ytitle: str, *, ticks: bool = True
-) -> Figure:
-    """Returns several quantities over a common logarithmic axis; a missing value leaves a gap.
+@dataclass(frozen=True)
+class Chart:
+    """What the template draws: sizes and positions in pixels, from the upper left corner.
+
+    Attributes:
+        width, height: Of the whole.
+        x, y: Position and text of each tick.
+        xtitle, ytitle: Titles of the axes.
+        drawn: Name, color, symbol, path and marks, or bars, of each series.
+        legend: Whether the names are listed.
+    """
+
+    width: int
+    height: int
+    x: Ticks
+    y: Ticks
+    xtitle: str
+    ytitle: str
+    drawn: list[dict[str, Any]] = field(default_factory=list)
+    legend: bool = True
+    left, right, top, bottom = LEFT, RIGHT, TOP, BOTTOM
+
+
+class _Axis:
+    """Places numbers between two positions."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float, *, log: bool = False) -> None:
+        self.start, self.end, self.log = start, end, log
+        low, high = min(values, default=1.0), max(values, default=1.0)
+        pad = 0.0 if log else 0.02 * (high / 2 - low / 2) or 0.05 * abs(low) or 0.5
+        most = sys.float_info.max
+        self.low, self.high = (low, high if high > low else 2 * low) if log else (max(low - pad, -most), min(high + pad, most))
+
+    def at(self, value: float) -> float:
+        low, high, value = (math.log10(v) if self.log else v / 4 for v in (self.low, self.high, value))  # a quarter: no overflow
+        return round(self.start + (value - low) / (high - low) * (self.end - self.start), 1)
+
+    def ticks(self, values: Sequence[float] | None = None) -> Ticks:
+        """Returns position and text of the ticks: of the values, or of round numbers."""
+        return [(self.at(v), f"{v:.4g}") for v in (values or (self._powers() if self.log else self._round()))]
+
+    def _powers(self) -> list[float]:
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        steps = (1,) if len(decades) > 4 else (1, 2, 5)
+        return [v for d in decades for s in steps if self.low <= (v := s * 10.0**d) <= self.high]
+
+    def _round(self) -> list[float]:
+        span = self.high / 4 - self.low / 4
+        size = 10.0 ** math.floor(math.log10(span)) if span > sys.float_info.min else 0.0
+        if size == 0:
+            return [self.low]
+        step = next(s * size for s in (0.5, 1, 2, 5, 10) if 4 * span / (s * size) <= 6)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return [k * step for k in range(first, last + 1)]
+
+
+def chart(
+    series: Sequence[Series],
+    xtitle: str,
+    ytitle: str,
+    *,
+    size: tuple[int, int] = (760, 340),
+    log: bool = False,
+    ticks: Sequence[float] | None = None,
+    legend: bool = True,
+) -> Chart:
+    """Returns the geometry of lines or points over common axes.
 
     Args:
-        x: Positions, positive.
-        series: Values at these positions by the name of the quantity; at most 5.
+        series: What is drawn; the k-th has the k-th color and symbol.
         xtitle: Title of the horizontal axis.
         ytitle: Title of the vertical axis.
-        ticks: Whether every position gets a tick.
+        size: Width and height in pixels.
+        log: Whether the horizontal axis is logarithmic; points that are not positive are left out.
+        ticks: Positions of the horizontal ticks; round numbers by default.
+        legend: Whether the names are listed.
     """
-    traces: list[Figure] = [
-        {"x": x, "y": y, "name": name, "mode": "lines+markers", "line": {"color": COLORS[k]}}
-        | {"marker": {"symbol": SYMBOLS[k]}, "hovertemplate": "%{x}: %{y:.4g}<extra>" + name + "</extra>"}
-        for k, (name, y) in enumerate(series.items())
+    shown = [
+        [(i, float(x), float(y)) for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)) if y is not None and (x > 0 or not log)]
+        for s in series
     ]
-    xaxis = {"title": {"text": xtitle}, "type": "log"} | ({"tickvals": x} if ticks else {})
-    axes = {"xaxis": xaxis, "yaxis": {"title": {"text": ytitle}}}
-    return {"data": traces, "layout": {"height": 340, "dragmode": False, "showlegend": True, **axes}}
+    across = _Axis([x for points in shown for _, x, _ in points], LEFT, size[0] - RIGHT, log=log)
+    up = _Axis([y for points in shown for *_, y in points], size[1] - BOTTOM, TOP)
+    drawn = []
+    for k, (s, points) in enumerate(zip(series, shown, strict=True)):
+        places = [(i, across.at(x), up.at(y)) for i, x, y in points]
+        every = 1 if not s.line else -(-len(points) // POINTED) or 1
+        marks = [
+            {
+                "x": x,
+                "y": y,
+                "title": s.titles[i] if s.titles else f"{s.name}: {s.y[i]:.5g} at {s.x[i]:.5g}",
+                "item": s.items[i] if s.items else None,
+                "shade": s.shades[i] if s.shades else None,
+            }
+            for i, x, y in places[::every]
+        ]
+        drawn.append({**_style(s.name, k), "path": _path(places) if s.line else "", "marks": marks, "bars": []})
+    return Chart(*size, across.ticks(ticks), up.ticks(), xtitle, ytitle, drawn, legend)
 
 
-def histogram(groups: Mapping[str, list[float]], title: str) -> Figure:
-    """Returns the shares of each group over common bins."""
-    traces: list[Figure] = [
-        {"type": "histogram", "x": x, "name": name, "histnorm": "percent", "bingroup": "all", "nbinsx": 40, "opacity": 0.65}
-        | {"marker": {"color": COLORS[k]}, "hovertemplate": "%{x}<br>%{y:.1f} % of " + name + "<extra></extra>"}
-        for k, (name, x) in enumerate(groups.items())
-    ]
-    axes = {"xaxis": {"title": {"text": title}}, "yaxis": {"title": {"text": "% of the group"}}}
-    return {"data": traces, "layout": {"barmode": "overlay", "height": 320, "dragmode": False, "showlegend": True, **axes}}
+def _style(name: str, k: int) -> dict[str, str]:
+    return {"name": name, "color": COLORS[k % len(COLORS)], "symbol": SYMBOLS[k % len(SYMBOLS)]}
 
 
-def scatter(xy: Any, index: list[int], captions: Sequence[str], name: str, k: int, score: Any = None) -> Figure:
-    """Returns some points as one trace, in the color of class ``k`` or colored by their score.
+def _path(places: Sequence[tuple[int, float, float]]) -> str:
+    """Returns the line through places (index, x, y), broken where an index is missing."""
+    before = itertools.chain([-2], (i for i, *_ in places))
+    return "".join(f"{'L' if i == last + 1 else 'M'}{x},{y}" for last, (i, x, y) in zip(before, places, strict=False))
 
-    Args:
-        xy: Coordinates, (n, 2).
-        index: Indices of the points to show.
-        captions: Text of each of the n points.
-        name: Name in the legend.
-        k: Number of the class, which chooses color and symbol.
-        score: Scores, (n,), finite at ``index``; None colors by class.
-    """
-    import numpy as np
 
-    marker: Figure = {"size": 8, "color": COLORS[k % 7], "symbol": SYMBOLS[k % 5], "line": {"width": 0.5, "color": "#fff"}}
-    if score is not None:
-        low, high = np.quantile(score[index], [0.01, 0.99]).tolist()  # one extreme score would make all others one color
-        bar = {"title": {"text": "score"}, "thickness": 12}
-        marker |= {"color": score[index].tolist(), "colorscale": "Cividis", "cmin": low, "cmax": high, "colorbar": bar}
-        marker["symbol"] = "circle"
-    return {
-        "mode": "markers",
-        "name": escape(name, quote=False),  # plotly interprets tags in labels and names
-        "marker": marker,
-        "hovertext": [escape(captions[i], quote=False) for i in index],
-        "hoverinfo": "text",
-        "x": xy[index, 0].tolist(),
-        "y": xy[index, 1].tolist(),
-        "customdata": index,
-    }
+def histogram(groups: Mapping[str, Sequence[float]], title: str) -> Chart:
+    """Returns the geometry of the shares of each group over common bins."""
+    width, height = 760, 320
+    across = _Axis([x for values in groups.values() for x in values], LEFT, width - RIGHT)
+    edge = (width - RIGHT - LEFT) / BINS
+    shares = {}
+    for name, values in groups.items():
+        counts = [0] * BINS
+        for value in values:
+            counts[min(int((across.at(value) - LEFT) / edge), BINS - 1)] += 1
+        shares[name] = [100 * n / len(values) if values else 0.0 for n in counts]
+    up = _Axis([0.0, *itertools.chain(*shares.values())], height - BOTTOM, TOP)
+    drawn = []
+    for k, (name, percents) in enumerate(shares.items()):
+        bars = [
+            {"x": round(LEFT + b * edge, 1), "y": up.at(p), "width": round(edge, 1), "height": round(up.at(0) - up.at(p), 1)}
+            | {"title": f"{p:.1f} % of {name}"}
+            for b, p in enumerate(percents)
+            if p
+        ]
+        drawn.append({**_style(name, k), "path": "", "marks": [], "bars": bars})
+    return Chart(width, height, across.ticks(), up.ticks(), title, "% of the group", drawn)
+
+
+def shades(scores: Sequence[float], low: float, high: float) -> list[str]:
+    """Returns a color from dark to bright for each score between two bounds, for color-blind readers too."""
+    colors = []
+    for score in scores:
+        place = 4 * min(max((score - low) / (high - low or 1), 0), 1)
+        k = min(int(place), 3)
+        mixed = (round(a + (place - k) * (b - a)) for a, b in zip(CIVIDIS[k], CIVIDIS[k + 1], strict=True))
+        colors.append("#{:02x}{:02x}{:02x}".format(*mixed))
+    return colors

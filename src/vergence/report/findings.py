@@ -1,7 +1,6 @@
 """What scoring found, as sentences, as a table, and as a page with pictures and reasons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from vergence.report.charts import thumbnail
 from vergence.report.rendering import write
 from vergence.utils.names import counted
 
-__all__ = ["lines", "nearest_title", "write_page"]
+__all__ = ["about", "lines", "nearest_title", "write_findings"]
 
 SECTIONS = {
     "oddities": "The most unusual, the strangest first",
@@ -94,25 +93,12 @@ def nearest_title(findings: Findings) -> str:
     return "nearest ordinary item" if findings.calibration is None else "nearest training item"
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """One item on the page: its name, the data URL of a picture (empty for vectors), lines about it, whether it is flagged."""
-
-    name: str
-    picture: str = ""
-    lines: tuple[str, ...] = ()
-    flagged: bool = False
+Shown = dict[
+    str, Any
+]  # an item on the page: its name, picture (the data URL; empty for vectors), lines about it, whether flagged
 
 
-@dataclass(frozen=True)
-class _Together:
-    """Items that belong together, with a sentence about them."""
-
-    sentence: str
-    items: Sequence[_Shown]
-
-
-def write_page(path: Path, findings: Findings, items: Items, *, name: str, other: Items | None = None) -> Path:
+def write_findings(path: Path, findings: Findings, items: Items, *, name: str, other: Items | None = None) -> Path:
     """Writes the page in one step; it loads nothing from elsewhere, and every text in it is escaped.
 
     Args:
@@ -130,63 +116,61 @@ def write_page(path: Path, findings: Findings, items: Items, *, name: str, other
         >>> from vergence.data.items import ArrayItems
         >>> row = {"name": ["<7>"], "score": [9.0], "p_value": [0.001], "flag": [1], "level": ["z"], "reason": ["z 1 in 500"]}
         >>> items = ArrayItems(torch.zeros(1, 3))
-        >>> page = write_page(Path(tempfile.mkdtemp(), "s.html"), Findings(row, 1, 1, calibration=500), items, name="mine")
+        >>> page = write_findings(Path(tempfile.mkdtemp(), "s.html"), Findings(row, 1, 1, calibration=500), items, name="mine")
         >>> "&lt;7&gt;" in page.read_text(), "<7>" in page.read_text()
         (True, False)
     """
-    names = findings.names
     strangest, copies = findings.strangest(ODD), _copies(findings)
-    clusters = [(about(findings, group), group.members[:MEMBERS].tolist()) for group in findings.groups[:GROUPS]]
-    shown = {*strangest, *(i for _, rows in (*clusters, *copies) for i in rows)}
-    picture = _pictures(items, [names[i] for i in sorted(shown)])
+    clusters = [(f"{about(findings, g)}; the most central first", g.members[:MEMBERS].tolist()) for g in findings.groups[:GROUPS]]
+    pictures = _pictures(items, [findings.names[i] for i in {*strangest, *(i for _, rows in (*clusters, *copies) for i in rows)}])
 
-    def together(sentence: str, rows: Sequence[int]) -> _Together:
-        return _Together(sentence, [_Shown(names[i], picture.get(names[i], "")) for i in rows])
+    def together(groups: list[tuple[str, list[int]]]) -> list[Shown]:
+        return [
+            {"sentence": said, "shown": [_shown(name, pictures) for name in (findings.names[i] for i in rows)]}
+            for said, rows in groups
+        ]
 
-    parts: dict[str, Sequence[Any] | None] = {"oddities": [_shown(findings, i, picture) for i in strangest]}
     alone = findings.calibration is None
-    parts["groups"] = [together(f"{said}; the most central first", rows) for said, rows in clusters] if alone else None
-    parts["copies"] = [together(said, rows) for said, rows in copies] if alone else None
-    parts["leaks"] = None if other is None else _leaks(findings, items, other)
+    parts: dict[str, Any] = {"oddities": [_odd(findings, i, pictures) for i in strangest]}
+    parts |= {"groups": together(clusters), "copies": together(copies)} if alone else {}
+    parts |= {} if other is None else {"leaks": _leaks(findings, items, other)}
     return write(
         path,
         "findings",
-        {key: heading for key, heading in SECTIONS.items() if parts.get(key, ()) is not None},
-        {},
+        {key: heading for key, heading in SECTIONS.items() if key in (*parts, "meaning")},
         title=f"Unusual items: {name}",
         name=name,
         lead=lines(findings, "picture" if len(items.shape) == 3 else "item"),
         meaning=[BY_ITSELF if alone else CALIBRATED, SCORES],
-        facts=_facts(findings, len(items.skipped)),
+        facts={
+            "Items": f"{findings.total:,}",
+            "Flagged": f"{findings.flagged:,}",
+            "False-discovery rate": "" if findings.certificate else f"{findings.fdr:g}",
+            "Unreadable": f"{len(items.skipped) or ''}",
+            "Calibration items": "" if findings.calibration is None else f"{findings.calibration:,}",
+            "Odd groups": str(len(findings.groups)) if alone else "",
+        },
         **parts,
     )
 
 
-def _shown(findings: Findings, i: int, picture: Mapping[str, str]) -> _Shown:
-    """Returns what the page shows of an item."""
+def _shown(name: str, pictures: Mapping[str, str], lines: Sequence[str] = (), flagged: bool = False) -> Shown:
+    return {"name": name, "picture": pictures.get(name, ""), "lines": lines, "flagged": flagged}
+
+
+def _odd(findings: Findings, i: int, pictures: Mapping[str, str]) -> Shown:
+    """Returns what the page shows of a strange item."""
     row = findings.row(i)
     said = [f"score {row['score']:.3g}, p = {row['p_value']:.2g}", str(row["reason"] or f"level {row['level']}")]
     said += [str(row["measured"])] if row.get("measured") else []
     said += [f"{nearest_title(findings)}: {str(row['nearest']).split('; ')[0]}"] if row.get("nearest") else []
     said += [f"in the group of {row['group']}"] if row.get("group") else []
-    return _Shown(str(row["name"]), picture.get(str(row["name"]), ""), tuple(said), bool(row["flag"]))
-
-
-def _facts(findings: Findings, unreadable: int) -> dict[str, str]:
-    """Returns numbers by their names; the page leaves empty ones out."""
-    return {
-        "Items": f"{findings.total:,}",
-        "Flagged": f"{findings.flagged:,}",
-        "False-discovery rate": "" if findings.certificate else f"{findings.fdr:g}",
-        "Unreadable": f"{unreadable or ''}",
-        "Calibration items": "" if findings.calibration is None else f"{findings.calibration:,}",
-        "Odd groups": "" if findings.calibration is not None else str(len(findings.groups)),
-    }
+    return _shown(str(row["name"]), pictures, said, bool(row["flag"]))
 
 
 def _copies(findings: Findings) -> list[tuple[str, list[int]]]:
     """Returns a sentence and the rows of each group of copies, the largest first."""
-    place = {name: i for i, name in enumerate(findings.columns["name"])}
+    place = {name: i for i, name in enumerate(findings.names)}
     groups: dict[tuple[tuple[str, str], str], list[int]] = {}
     for kind, column in ((("copy", "copies"), "same_as"), (("near-duplicate", "near-duplicates"), "similar_to")):
         for i, first in enumerate(findings.columns.get(column, ())):
@@ -196,14 +180,12 @@ def _copies(findings: Findings) -> list[tuple[str, list[int]]]:
     return [(f"{len(rows) - 1:,} {kind[len(rows) > 2]} of {first}", rows[:MEMBERS]) for (kind, first), rows in largest]
 
 
-def _leaks(findings: Findings, items: Items, other: Items) -> list[_Together]:
+def _leaks(findings: Findings, items: Items, other: Items) -> list[Shown]:
     """Returns the items that are in the other source, too, each beside the item there."""
     pairs = [(name, there) for name, there in zip(findings.names, findings.columns["leak"], strict=True) if there][:GROUPS]
-    mine, theirs = _pictures(items, [name for name, _ in pairs]), _pictures(other, [there for _, there in pairs])
+    ours, theirs = _pictures(items, [name for name, _ in pairs]), _pictures(other, [there for _, there in pairs])
     return [
-        _Together(
-            f"{name}, and {there} of the other source", [_Shown(name, mine.get(name, "")), _Shown(there, theirs.get(there, ""))]
-        )
+        {"sentence": f"{name}, and {there} of the other source", "shown": [_shown(name, ours), _shown(there, theirs)]}
         for name, there in pairs
     ]
 

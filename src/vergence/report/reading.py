@@ -12,10 +12,9 @@ from typing import Any
 
 from vergence.training.folder import RunFolder
 from vergence.training.records import Evaluation
+from vergence.utils.checks import expect
 from vergence.utils.files import DAMAGE
 from vergence.utils.outside import read_object
-
-__all__ = ["RunFiles", "read"]
 
 LARGEST = 2**28  # bytes of a file, and of the arrays that an archive unpacks to
 CLASS_LIMIT = 2**31  # of a label
@@ -66,8 +65,7 @@ def _part(file: Path, read: Callable[[Path], Any], notes: list[str]) -> Any:
     if not file.is_file():
         return None
     try:
-        if (size := file.stat().st_size) > LARGEST:
-            raise ValueError(f"expected at most {LARGEST:,} bytes, found {size:,}")
+        expect((size := file.stat().st_size) <= LARGEST, f"at most {LARGEST:,} bytes", f"{size:,}")
         return read(file)
     except UNREADABLE as error:
         notes.append(f"{file.name} is damaged and left out ({' '.join(str(error).split()) or type(error).__name__}).")
@@ -82,23 +80,7 @@ def _metrics(folder: RunFolder, file: Path, notes: list[str]) -> list[dict[str, 
     return rows
 
 
-def _examples(file: Path) -> dict[str, Any]:
-    import numpy as np
-
-    with zipfile.ZipFile(file) as archive:
-        if sum(member.file_size for member in archive.infolist()) > LARGEST:
-            raise ValueError(f"expected at most {LARGEST:,} bytes of arrays")
-    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-        arrays = {name: np.asarray(archive[name]) for name in archive.files}  # bytes, where a member is no array
-    for name, (kinds, ndim) in ARRAYS.items():
-        if name in arrays and (arrays[name].dtype.kind not in kinds or arrays[name].ndim != ndim):
-            raise ValueError(f"{name}: expected {ndim} axes of kind {kinds}, found {arrays[name].ndim} of {arrays[name].dtype}")
-    _require_consistent(arrays)
-    return arrays
-
-
-# name -> kinds of its dtype (NumPy's letters) and number of axes
-ARRAYS = {
+ARRAYS = {  # name -> kinds of its dtype (NumPy's letters) and number of axes
     "xy": ("f", 2),
     "label": ("iu", 1),
     "score": ("f", 1),
@@ -109,20 +91,28 @@ ARRAYS = {
 }
 
 
-def _require_consistent(arrays: dict[str, Any]) -> None:
+def _examples(file: Path) -> dict[str, Any]:
     import numpy as np
 
-    required = ("xy", "label", "score", "name")
-    lengths = {name: len(arrays[name]) for name in (*required, *({"anomalous", "thumbnail"} & arrays.keys()))}
+    with zipfile.ZipFile(file) as archive:
+        expect(sum(member.file_size for member in archive.infolist()) <= LARGEST, f"at most {LARGEST:,} bytes of arrays")
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+        arrays = {name: np.asarray(archive[name]) for name in archive.files}  # bytes, where a member is no array
+    for name, (kinds, ndim) in ARRAYS.items():
+        if name in arrays:
+            kind, axes = arrays[name].dtype.kind, arrays[name].ndim
+            expect(kind in kinds and axes == ndim, f"{ndim} axes of kind {kinds} in {name}", f"{axes} of {arrays[name].dtype}")
+    lengths = {
+        name: len(arrays[name]) for name in ("xy", "label", "score", "name", *({"anomalous", "thumbnail"} & arrays.keys()))
+    }
     n = lengths["xy"]
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"expected arrays of one length, found {lengths}")
-    if arrays["xy"].shape[1] != 2 or not np.isfinite(arrays["xy"]).all():
-        raise ValueError("expected two finite coordinates per item in xy")
-    if n and not -CLASS_LIMIT < int(arrays["label"].min()) <= int(arrays["label"].max()) < CLASS_LIMIT:
-        raise ValueError(f"expected labels below {CLASS_LIMIT:,}")
-    neighbors, images = arrays.get("neighbors"), arrays.get("thumbnail")
-    if neighbors is not None and neighbors.size and not 0 <= neighbors.min() <= neighbors.max() < n:
-        raise ValueError(f"expected neighbors among the {n} items")
-    if images is not None and (images.dtype != np.uint8 or images.shape[1] < 1 or 0 in images.shape[2:]):
-        raise ValueError(f"expected uint8 thumbnails (n, C, height, width), found {images.dtype} {images.shape}")
+    expect(len(set(lengths.values())) == 1, "arrays of one length", str(lengths))
+    expect(arrays["xy"].shape[1] == 2 and np.isfinite(arrays["xy"]).all(), "two finite coordinates per item in xy")
+    label, neighbors, images = arrays["label"], arrays.get("neighbors"), arrays.get("thumbnail")
+    expect(not n or -CLASS_LIMIT < int(label.min()) <= int(label.max()) < CLASS_LIMIT, f"labels below {CLASS_LIMIT:,}")
+    if neighbors is not None and neighbors.size:
+        expect(0 <= neighbors.min() <= neighbors.max() < n, f"neighbors among the {n} items")
+    if images is not None:
+        right = images.dtype == np.uint8 and images.shape[1] >= 1 and 0 not in images.shape[2:]
+        expect(right, "uint8 thumbnails (n, C, height, width)", f"{images.dtype} {images.shape}")
+    return arrays

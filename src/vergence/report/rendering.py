@@ -1,8 +1,8 @@
 """Renders a page: one HTML file that loads nothing from elsewhere.
 
-The templates escape every value that they are given. Three texts alone are inserted as they are: this package's own
-``page.css`` and ``page.js``, and plotly. A content security policy lets the browser run exactly these two scripts, by their
-SHA-256, so that even markup that slipped through could not.
+The templates escape every value that they are given. Two texts alone are inserted as they are: this package's own ``page.css``
+and ``page.js``. A content security policy lets the browser run exactly this script, by its SHA-256, so that even markup that
+slipped through could not.
 """
 
 import base64
@@ -18,52 +18,40 @@ from vergence.utils.files import explained, replacing
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["count", "is_number", "number", "percent", "write"]
-
 HERE = Path(__file__).parent
 
 
-def write(path: Path, folder: str, sections: Mapping[str, str], figures: Mapping[str, Any], **values: Any) -> Path:
+def write(path: Path, folder: str, sections: Mapping[str, str], *, steps: Mapping[str, Any] | None = None, **values: Any) -> Path:
     """Writes a page in one step; an older one stays until then.
 
     Args:
         path: File to write.
         folder: Folder of ``templates`` that holds ``header.html`` and a file for each section.
         sections: Heading of each section by the name of its file, in order.
-        figures: JSON data for ``page.js``: plotly figures by the name that their place on the page has, and more.
+        steps: JSON data for ``page.js``: what the map's slider steps through.
         **values: What the templates show.
 
     Returns:
         ``path``.
     """
-    scripts = {"plotly": _plotly() if figures else "", "script": (HERE / "page.js").read_text(encoding="utf-8")}
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = (
         _environment()
         .get_template("page.html")
         .render(
             folder=folder,
             sections=sections,
-            figures=figures,
+            steps=steps,
             style=(HERE / "page.css").read_text(encoding="utf-8"),
-            allowed=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
-            **scripts,
+            allowed=f"'sha256-{digest}'",
+            script=script,
             **values,
         )
     )
     with explained(path, "what it shows is safe: free space and repeat the command"), replacing(path) as part:
         part.write_text(page, encoding="utf-8", errors="replace")  # a name may hold half a surrogate pair
     return path
-
-
-def _plotly() -> str:
-    """Returns plotly, which takes 4 MB of a page."""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @functools.cache

@@ -1,16 +1,21 @@
 """The tables of an evaluation, for the terminal and for the page: every number beside its controls, and what they say."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from vergence.evaluation.parts.errors import accuracy_error, auroc_error
-from vergence.training.records import Anomaly, Detection, Evaluation, Kind, Representation, Uncertainty, UncertaintyScore
+from vergence.evaluation.parts.symptoms import warning
+from vergence.training.records import Anomaly, Evaluation, Kind, Uncertainty
+from vergence.utils import terminal
 
-__all__ = ["ResultTable", "paper", "rival", "tables", "uncertainty_tables", "verdict"]
+__all__ = ["show_evaluation", "show_uncertainty", "tables"]
 
 CLEAR = 2.0  # standard errors that a difference has to exceed
 FEW = 100  # test items below which one of them moves an accuracy by more than a point
+FEWEST = 10  # test items whose spread says that an embedding collapses
 PAPER = "“The paper's” is what the objective's paper reports for its own networks; it was not measured here."
 MEANINGS = (  # of the uncertainties' columns
     "R-AUROC: how well it ranks items whose nearest other item has another class; 0.5 is chance.",
@@ -23,19 +28,18 @@ POSTERIOR = {  # title and meaning by field
     "norm_z": ("norm of z, mean", "length of the embedding"),
     "norm_mu": ("norm of the posterior mean, mean", "length of the posterior mean"),
 }
-PREDICTIVE = {  # title by field
-    "log_prob": "log-density, nats",
-    "pit_ks": "PIT distance",
-    "inside_50": "targets in 50 % intervals",
-    "inside_90": "targets in 90 % intervals",
-    "region_50": "targets in the 50 % region",
-    "region_90": "targets in the 90 % region",
-    "energy_score": "energy score",
-    "elbo": "ELBO, nats",
-    "gap": "log marginal less ELBO, nats",
-    "effective_samples": "effective samples",
+PREDICTIVE: dict[str, tuple[str, float | None]] = {  # title by field, and the value of a calibrated density
+    "log_prob": ("log-density, nats", None),
+    "pit_ks": ("PIT distance", 0.0),
+    "inside_50": ("targets in 50 % intervals", 0.5),
+    "inside_90": ("targets in 90 % intervals", 0.9),
+    "region_50": ("targets in the 50 % region", 0.5),
+    "region_90": ("targets in the 90 % region", 0.9),
+    "energy_score": ("energy score", None),
+    "elbo": ("ELBO, nats", None),
+    "gap": ("log marginal less ELBO, nats", None),
+    "effective_samples": ("effective samples", None),
 }
-RIGHT = {"pit_ks": 0.0, "inside_50": 0.5, "inside_90": 0.9, "region_50": 0.5, "region_90": 0.9}  # of a calibrated density
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ class ResultTable:
 def tables(evaluation: Evaluation) -> dict[str, ResultTable]:
     """Returns the tables of an evaluation by what they show; what was not measured has none.
 
-    They are ``accuracies``, ``space``, ``anomalies``, ``posterior``, and those of `uncertainty_tables`.
+    They are ``accuracies``, ``space``, ``anomalies``, ``posterior``, ``uncertainty`` (which uncertainties rank errors) and
+    ``calibration`` (whether p(z_b | z_a) is calibrated).
 
     Example:
         >>> protocol = {"bank": 9, "test": 200, "epoch": 1, "seed": 0, "note": ""}
@@ -111,7 +116,7 @@ def tables(evaluation: Evaluation) -> dict[str, ResultTable]:
     if evaluation.posterior is not None:
         shown["posterior"] = _posterior(evaluation)
     if evaluation.uncertainty is not None:
-        shown |= uncertainty_tables(evaluation.uncertainty)
+        shown |= _uncertainty(evaluation.uncertainty)
     return {name: table for name, table in shown.items() if table.columns}
 
 
@@ -142,19 +147,15 @@ def _accuracies(evaluation: Evaluation) -> ResultTable:
     if unconverged := [name for name, probe in probes.items() if not probe.converged]:
         notes.append(f"The probe did not converge on {', '.join(unconverged)}.")
     title = f"accuracies: {protocol.bank:,} training items, {protocol.test:,} test items; {protocol.note}"
-    return _table(title, _kinds(parts), columns, notes=tuple(notes))
+    return _table(title, parts, columns, notes)
 
 
 def _space(evaluation: Evaluation) -> ResultTable:
     parts = evaluation.representations
-    measures: dict[str, Callable[[Representation], float]] = {
-        "features": lambda part: part.dim,
-        "spread": lambda part: part.collapse.std,
-        "effective rank": lambda part: part.collapse.effective_rank,
-        "norm": lambda part: part.collapse.norm,
-    }
-    columns = [Measure(title, {name: read(part) for name, part in parts.items()}) for title, read in measures.items()]
-    return _table("use of the space", _kinds(parts), columns)
+    columns = [Measure("features", {name: part.dim for name, part in parts.items()})]
+    for key, title in {"std": "spread", "effective_rank": "effective rank", "norm": "norm"}.items():
+        columns.append(Measure(title, {name: getattr(part.collapse, key) for name, part in parts.items()}))
+    return _table("use of the space", parts, columns)
 
 
 def _anomalies(anomaly: Anomaly) -> ResultTable:
@@ -171,21 +172,20 @@ def _anomalies(anomaly: Anomaly) -> ResultTable:
         Measure("average precision", values("aupr"), 1, share=True),
         Measure("false alarms at 95 %", values("fpr95"), -1, share=True),
     ]
-    title = f"anomalies: {', '.join(anomaly.anomalies)} ({n:,} among {m:,} others)"
-    return _table(title, _kinds(anomaly.scores), columns)
+    return _table(f"anomalies: {', '.join(anomaly.anomalies)} ({n:,} among {m:,} others)", anomaly.scores, columns)
 
 
 def _posterior(evaluation: Evaluation) -> ResultTable:
     declared, prior = paper(evaluation.protocol.objective)
-    titles = {key: title for key, (title, _) in POSTERIOR.items()}
-    values = {title: getattr(evaluation.posterior, key) for key, title in titles.items()}
-    theirs = {title: declared[key] for key, title in titles.items() if key in declared}
+    values = {title: getattr(evaluation.posterior, key) for key, (title, _) in POSTERIOR.items()}
+    theirs = {title: declared[key] for key, (title, _) in POSTERIOR.items() if key in declared}
     meanings = dict(POSTERIOR.values())
     if prior is not None:
-        meanings[titles["variance_mean"]] = f"{prior:g} is the prior: nothing was learned about the item; 0 is false certainty"
-    columns = [Measure("this run", values), Measure("the paper's, about", theirs)]
+        told = f"{prior:g} is the prior: nothing was learned about the item; 0 is false certainty"
+        meanings[POSTERIOR["variance_mean"][0]] = told
+    columns = (Measure("this run", values), *([Measure("the paper's, about", theirs)] if theirs else []))
     notes = (PAPER,) if theirs else ()
-    return _table("posterior, means over the test items", dict.fromkeys(values, "model"), columns, meanings=meanings, notes=notes)
+    return ResultTable("posterior, means over the test items", dict.fromkeys(values, "model"), columns, meanings, notes)
 
 
 def paper(objective: str) -> tuple[Mapping[str, float], float | None]:
@@ -196,8 +196,7 @@ def paper(objective: str) -> tuple[Mapping[str, float], float | None]:
     return ({}, None) if kind is None else (kind.reference, kind.reference.get("prior_variance"))
 
 
-def uncertainty_tables(record: Uncertainty) -> dict[str, ResultTable]:
-    """Returns ``uncertainty``, which uncertainties rank errors, and ``calibration``, whether p(z_b | z_a) is calibrated."""
+def _uncertainty(record: Uncertainty) -> dict[str, ResultTable]:
     wrong = 0 if record.recall_at_1 is None else round((1 - record.recall_at_1) * record.items)
 
     def error(auroc: float) -> float:
@@ -208,50 +207,32 @@ def uncertainty_tables(record: Uncertainty) -> dict[str, ResultTable]:
     columns = [Measure("R-AUROC", ranks, 1, error if 0 < wrong < record.items else None, share=True)]
     columns.append(Measure("AURC", areas, -1, share=True))
     title = f"uncertainty of {record.items:,} test items"
-    if record.recall_at_1 is not None:
-        title += f"; R@1 {record.recall_at_1:.3f}"
+    title += "" if record.recall_at_1 is None else f"; R@1 {record.recall_at_1:.3f}"
     if record.recall_at_1_crops is not None:
         title += f", of the mean over {record.crops} views {record.recall_at_1_crops:.3f}"
-    shown = {"uncertainty": _table(title, _kinds(record.scores), columns, notes=MEANINGS)}
-    if record.predictive is not None:
-        numbers = {key: getattr(record.predictive, key) for key in PREDICTIVE}
-        values = {PREDICTIVE[key]: value for key, value in numbers.items() if value is not None}
-        right = {PREDICTIVE[key]: value for key, value in RIGHT.items() if PREDICTIVE[key] in values}
-        title = f"calibration of p(z_b | z_a) on {record.predictive.pairs:,} held-out pairs"
-        columns = [Measure("measured", values), Measure("right", right)]
-        shown["calibration"] = _table(title, dict.fromkeys(values, "model"), columns)
-    return {name: table for name, table in shown.items() if table.columns}
+    shown = {"uncertainty": _table(title, record.scores, columns, MEANINGS)}
+    if (measured := record.predictive) is not None:
+        numbers = {title: (getattr(measured, key), right) for key, (title, right) in PREDICTIVE.items()}
+        values = {title: value for title, (value, _) in numbers.items() if value is not None}
+        right = {title: right for title, (_, right) in numbers.items() if title in values and right is not None}
+        title = f"calibration of p(z_b | z_a) on {measured.pairs:,} held-out pairs"
+        both = tuple(column for column in (Measure("measured", values), Measure("right", right)) if column.values)
+        shown["calibration"] = ResultTable(title, dict.fromkeys(values, "model"), both)
+    return shown
 
 
-def _kinds(rows: Mapping[str, Representation | Detection | UncertaintyScore]) -> dict[str, Kind]:
-    return {name: row.kind for name, row in rows.items()}
-
-
-def _table(
-    title: str,
-    kinds: Mapping[str, Kind],
-    columns: Iterable[Measure],
-    *,
-    meanings: Mapping[str, str] | None = None,
-    notes: tuple[str, ...] = (),
-) -> ResultTable:
-    """Returns a table with the model's rows first and without empty columns."""
-    ordered = dict(sorted(kinds.items(), key=lambda row: row[1] != "model"))
-    return ResultTable(title, ordered, tuple(column for column in columns if column.values), meanings or {}, notes)
+def _table(title: str, rows: Mapping[str, Any], columns: Iterable[Measure], notes: Iterable[str] = ()) -> ResultTable:
+    """Returns a table of records with a ``kind``, the model's rows first, without empty columns."""
+    kinds: dict[str, Kind] = {name: row.kind for name, row in sorted(rows.items(), key=lambda row: row[1].kind != "model")}
+    return ResultTable(title, kinds, tuple(column for column in columns if column.values), notes=tuple(notes))
 
 
 @dataclass(frozen=True)
 class Rival:
     """A row of the model beside the best control in one column.
 
-    Attributes:
-        title: Name of the column.
-        model: Name of the model's row.
-        control: Name of the best control.
-        ours: The model's value.
-        theirs: The control's value.
-        error: Standard error of the difference. It takes both for independent; on the same items it is smaller.
-        lead: By how much the model is better; negative where the control is.
+    ``lead`` is by how much the model is better, and ``error`` the standard error of this difference. It takes both values for
+    independent; on the same items it is smaller.
     """
 
     title: str
@@ -298,14 +279,39 @@ def verdict(table: ResultTable) -> tuple[bool, str]:
     A control wins a column if it is better than every row of the model by more than two standard errors of the difference.
     Columns without a standard error are not judged.
     """
-    rivals = [found for column in table.columns if (found := rival(table, column.title)) is not None]
+    rivals = [pair for column in table.columns if (pair := rival(table, column.title)) is not None]
     if not rivals:
         return False, ""
-    lost = [found for found in rivals if found.lead < 0 and found.clear]
-    if lost:
-        each = (f"{r.control} in {r.title} ({r.theirs:.3f} against {r.ours:.3f} of {r.model})" for r in lost)
-        return True, f"A control is better than the model in {len(lost)} of {len(rivals)} columns: {'; '.join(each)}."
-    ahead = [found.title for found in rivals if found.lead < 0]
-    if ahead:
+    if lost := [pair for pair in rivals if pair.lead < 0 and pair.clear]:
+        words = (f"{r.control} in {r.title} ({r.theirs:.3f} against {r.ours:.3f} of {r.model})" for r in lost)
+        return True, f"A control is better than the model in {len(lost)} of {len(rivals)} columns: {'; '.join(words)}."
+    if ahead := [pair.title for pair in rivals if pair.lead < 0]:
         return False, f"No control is clearly better: in {', '.join(ahead)} one is ahead by less than two standard errors."
     return False, "No control is better than the model."
+
+
+def show_evaluation(record: Evaluation) -> None:
+    """Prints the result of `vergence.evaluate`."""
+    shown = tables(record)
+    _show(shown)
+    if "accuracies" not in shown:
+        print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")
+    embedding = record.representations.get("z")
+    if embedding is not None and record.protocol.test >= FEWEST:
+        message = warning(dataclasses.asdict(embedding.collapse), embedding.dim)
+        print("" if message is None else f"warning: {message}\n", end="")
+
+
+def show_uncertainty(record: Uncertainty) -> None:
+    """Prints which uncertainties rank errors, and how well p(z_b | z_a) is calibrated."""
+    _show({name: table for name, table in _uncertainty(record).items() if table.columns})
+
+
+def _show(shown: Mapping[str, ResultTable]) -> None:
+    for part in shown.values():
+        columns = [column for column in part.columns if column.brief]
+        tags = {"model": "", "control": " (control)"}
+        rows = [[name + tags[kind], *(column.text(name) for column in columns)] for name, kind in part.kinds.items()]
+        terminal.table(part.title, ["", *(column.title for column in columns)], rows)
+        for sentence in (verdict(part)[1], *part.notes):
+            print(f"{sentence}\n" if sentence else "", end="")

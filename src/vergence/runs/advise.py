@@ -15,7 +15,7 @@ from vergence.linear.advice import Advice, advise
 from vergence.linear.advice.advise import FEWEST
 from vergence.linear.advice.augmentations import VECTORS
 from vergence.linear.advice.records import Facts
-from vergence.report.advice import write_page
+from vergence.report.advice import write_advice
 from vergence.training import build
 from vergence.training.folder import require_writable, write_skipped
 from vergence.utils.devices import as_device
@@ -87,7 +87,7 @@ def advise_on(
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     _write(out / "advice.json", advice.to_dict() | settings)
-    write_page(advice.to_dict(), out / "report.html", name=opened.name, command=command)
+    write_advice(advice.to_dict(), out / "report.html", name=opened.name, command=command)
     return advice
 
 

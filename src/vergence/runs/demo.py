@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from vergence.data.pixels import to_bytes
 from vergence.evaluation.parts.errors import accuracy_error, auroc_error
 from vergence.report.page import write_report
-from vergence.report.show import show_evaluation
+from vergence.report.tables import show_evaluation
 from vergence.runs.evaluate import evaluate
 from vergence.runs.train import train
 from vergence.training.records import Evaluation

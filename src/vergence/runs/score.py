@@ -22,7 +22,7 @@ from vergence.detection.conformal import TAIL, Certificate, at_most, drift_of_co
 from vergence.detection.findings import Findings
 from vergence.methods.core import Method
 from vergence.objectives.core import ConditionalObjective, DensityObjective
-from vergence.report.findings import write_page
+from vergence.report.findings import write_findings
 from vergence.runs.detector import RunDetector, opened, p_values
 from vergence.runs.rows import Columns, Leveled, Reading, by_parts, collected, of_array, of_items, of_module, stream, write_rows
 from vergence.runs.run import Run
@@ -75,7 +75,7 @@ def score(items: Items, reference: Reference, out: Path | None = None, *, fdr: f
         require_table(out)
     findings = reference.findings(items, out, fdr)
     if out is not None:
-        write_page(Path(f"{out}.html"), findings, items, name=name or out.stem, other=reference.other)
+        write_findings(Path(f"{out}.html"), findings, items, name=name or out.stem, other=reference.other)
     return findings
 
 
