@@ -333,7 +333,8 @@ def test_a_browser_draws_every_chart(tmp_path):
     assert re.search(r'<html[^>]* data-drawn="13"', found.stdout)  # the scores, the map, and eleven curves
     drawn = re.sub(r"<script.*?</script>", "", found.stdout, flags=re.S)
     chart = drawn.split('data-figure="map"')[1].split('id="neighbors"')[0]
-    assert len(re.findall(r'<path class="mark"', chart)) == 120 and re.search(r'<circle class="ring"[^>]* transform="translate', chart)
+    assert len(re.findall(r'<path class="mark"', chart)) == 120
+    assert re.search(r'<circle class="ring"[^>]* transform="translate', chart)
     assert re.search(r'<img id="seen" alt="test/[^"]*held out as an anomaly" src="data:image/png', drawn)
     assert not re.search(r"CONSOLE.*(error|refused|violates)", found.stderr, re.I)
 
