@@ -1,0 +1,64 @@
+"""What the tests of objectives share: comparison, planted errors, short trainings, and the two sides of a difference."""
+
+import pytest
+import torch
+from torch import nn
+
+
+def close(value, expected, tol=1e-10):
+    """Asserts that tensors or numbers are equal to a relative and absolute tolerance."""
+    torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(expected), rtol=tol, atol=tol)
+
+
+def require_caught(planted, module, monkeypatch):
+    """Asserts that a check fails with an error planted in a module: (check, name in the module, function that makes the error)."""
+    check, name, plant = planted
+    monkeypatch.setattr(module, name, plant())
+    with pytest.raises(AssertionError):
+        check()
+
+
+def gradcheck_of_parameters(objective, za, zb, seed=7, terms=None):
+    """Checks the gradient of the loss, or of some terms, in every parameter, by central differences under one seed."""
+    names = [name for name, parameter in objective.named_parameters() if parameter.requires_grad]
+    values = tuple(p.detach().clone().requires_grad_() for p in objective.parameters() if p.requires_grad)
+
+    def loss(*parameters):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found = torch.func.functional_call(objective, dict(zip(names, parameters, strict=True)), (za, zb))
+            return sum(value for name, value in found.items() if terms is None or name in terms)
+
+    return torch.autograd.gradcheck(loss, values)
+
+
+def trained(objective, steps, *, dim=3, batch=128, noise=0.5, new=2000):
+    """Trains a small encoder on two noisy views; returns new embeddings of both views, (new, dim), without gradient."""
+    torch.manual_seed(0)
+    g = torch.Generator().manual_seed(1)
+    mix = torch.randn(4, 12, generator=g)
+    net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, dim))
+    optimizer = torch.optim.Adam([*net.parameters(), *objective.parameters()], lr=5e-3)
+
+    def views(n):
+        x = torch.randn(n, 4, generator=g) @ mix
+        return [net(x + noise * torch.randn(x.shape, generator=g)) for _ in range(2)]
+
+    for _ in range(steps):
+        za, zb = views(batch)
+        optimizer.zero_grad()
+        sum(objective(za, zb).values()).backward()
+        optimizer.step()
+        objective.update(za.detach(), zb.detach())
+    with torch.no_grad():
+        return views(new)
+
+
+def descended(module, loss, steps, lr):
+    """Minimizes a function of nothing over a module's parameters."""
+    optimizer = torch.optim.Adam(module.parameters(), lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    return module
