@@ -11,7 +11,7 @@ def close(value, expected, tol=1e-10):
 
 
 def require_caught(planted, module, monkeypatch):
-    """Asserts that a check fails with an error planted in a module: (check, name in the module, function that makes the error)."""
+    """Asserts that a check fails with an error planted in a module: (check, name in the module, maker of the error)."""
     check, name, plant = planted
     monkeypatch.setattr(module, name, plant())
     with pytest.raises(AssertionError):

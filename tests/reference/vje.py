@@ -130,10 +130,14 @@ def entropy(var: Vector) -> float:
     return total / 2
 
 
-def auroc(inliers: Vector, outliers: Vector) -> float:
-    """Returns the share of (inlier, outlier) pairs where the outlier's score is larger, ties counted one half."""
-    wins = 0.0
-    for low in inliers:
-        for high in outliers:
-            wins += 1.0 if high > low else 0.5 if high == low else 0.0
-    return wins / (len(inliers) * len(outliers))
+def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]:
+    """Returns E|s|^2, |mu|^2 and the variance at the isotropic optimum for beta = 1, mu at an angle to the target.
+
+    With c = 1 + sin(angle) and a = c D / nu: R = (-a + sqrt(a^2 + 4 a (nu + D))) / 2, |mu|^2 = R (1 - sin) / (1 + sin),
+    var = R / D 2 sin / (1 + sin). Derived, not the paper's.
+    """
+    sine = math.sin(angle)
+    c = 1 + sine
+    a = c * dim / nu
+    R = math.sqrt(c * dim) if math.isinf(nu) else 0.5 * (-a + math.sqrt(a * a + 4 * a * (nu + dim)))
+    return R, R * (1 - sine) / c, R / dim * 2 * sine / c
