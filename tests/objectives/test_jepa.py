@@ -1,13 +1,14 @@
 """Joint-embedding prediction: the loss against loops, the conditional average, targets without gradient, the density kept."""
 
-import copy
 import math
 
 import pytest
 import torch
+from tests.objectives.common import close, descended
 from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
+from vergence.methods.paired import PairedMethod
 from vergence.objectives.jepa import JEPA, squared_error
 
 B, D = 24, 3
@@ -22,10 +23,6 @@ def pair(n=B, seed=0):
 
 def loss(objective, za, zb):
     return objective(za, zb)["squared"]
-
-
-def close(a, b, tol=1e-12):
-    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
 
 
 def slow(f, context, target):
@@ -94,22 +91,6 @@ def test_targets_get_no_gradient(tied):
     assert leaked[1] is None and leaked[0].norm() > 0
 
 
-def test_gradients():
-    objective = JEPA(D, hidden=8)
-    prediction, target = torch.randn(5, D, requires_grad=True), torch.randn(5, D)
-    found = torch.autograd.grad(squared_error(prediction, target), prediction)[0]
-    close(found, 2 * (prediction - target).detach() / 5)
-    za, zb = pair(5)
-    assert torch.autograd.gradcheck(lambda a: squared_error(objective.predict(a), zb), za.clone().requires_grad_())
-    weights = [p.detach().clone().requires_grad_() for p in objective.parameters()]
-    names = [name for name, _ in objective.named_parameters()]
-
-    def of_weights(*values):
-        return torch.func.functional_call(objective, dict(zip(names, values, strict=True)), (za, zb))["squared"]
-
-    assert torch.autograd.gradcheck(of_weights, weights)
-
-
 # --- the conditional average ----------------------------------------------------------------------------------------------
 
 
@@ -132,39 +113,33 @@ def test_it_converges_to_the_conditional_average():
     """T18: between three branches, where no target ever is; the error left is their variance, and the density knows it."""
     torch.manual_seed(0)
     (za, zb), objective = branch_data(3000, 0), JEPA(1, tied=False)
-    optimizer = torch.optim.Adam(objective.predictors[0].parameters(), lr=5e-3)
-    for _ in range(400):
-        optimizer.zero_grad()
-        loss(objective, za, zb).backward()
-        optimizer.step()
+    descended(objective.predictors[0], lambda: loss(objective, za, zb), 400, 5e-3)
     with torch.no_grad():
         objective.update(za, zb)
         xs, ys = branch_data(5000, 1)
         f, truth = objective.predict(xs)[:, 0], branches(xs[:, 0])
         assert (f - truth.mean(0)).square().mean().sqrt() < 0.08
         assert (f - truth).abs().min(0).values.mean() > 2.5 * EPS
-        irreducible = truth.var(0, correction=0).mean() + EPS**2
-        assert squared_error(f[:, None], ys).item() == pytest.approx(irreducible.item(), rel=0.05)
-        assert objective.conditional(xs).variance[0].item() == pytest.approx(irreducible.item(), rel=0.05)
-        unimodal = 0.5 * torch.log(2 * math.pi * math.e * irreducible)
-        assert -objective.log_prob(ys, xs).mean().item() == pytest.approx(unimodal.item(), abs=0.05)  # -0.48 knows the branches
+        irreducible = (truth.var(0, correction=0).mean() + EPS**2).item()
+        assert squared_error(f[:, None], ys).item() == pytest.approx(irreducible, rel=0.05)
+        assert objective.conditional(xs).variance[0].item() == pytest.approx(irreducible, rel=0.05)
+        unimodal = 0.5 * math.log(2 * math.pi * math.e * irreducible)
+        assert -objective.log_prob(ys, xs).mean().item() == pytest.approx(unimodal, abs=0.05)  # -0.48 knows the branches
 
 
 # --- collapse -------------------------------------------------------------------------------------------------------------
 
 
-def test_constant_embeddings_cost_nothing():
+def test_constant_embeddings_have_no_loss():
     """A collapsed encoder is a global minimum: no loss and no gradient. Scaled embeddings scale the best loss by the square."""
     objective, c = JEPA(D), torch.randn(D)
     with torch.no_grad():
-        last = objective.predictors[0][-1]
-        last.weight.zero_()
-        last.bias.copy_(c)
+        objective.predictors[0][-1].weight.zero_()
+        objective.predictors[0][-1].bias.copy_(c)
     za, zb = (c.repeat(B, 1).requires_grad_() for _ in range(2))
     value = loss(objective, za, zb)
     assert value == 0 and all(g.abs().max() == 0 for g in torch.autograd.grad(value, (za, zb, *objective.parameters())))
-    za, zb = pair()
-    scaled, whole = JEPA(D), JEPA(D)
+    (za, zb), scaled, whole = pair(), JEPA(D), JEPA(D)
     scaled.load_state_dict(whole.state_dict())
     with torch.no_grad():
         scaled.predictors[0][0].weight.div_(0.1)  # f(a z) = a f(z): undo the scale before, put it back behind
@@ -173,38 +148,32 @@ def test_constant_embeddings_cost_nothing():
     close(loss(scaled, 0.1 * za, 0.1 * zb), 0.01 * loss(whole, za, zb))
 
 
-def trained(steps, teacher):
-    """Returns the condition of the embeddings' covariance after a short run on two noisy views."""
+def after_training(steps, teacher=JEPA.teacher):
+    """Returns the diagnostics of new embeddings after a short run on two noisy views with a teacher."""
     torch.manual_seed(0)
     g = torch.Generator().manual_seed(1)
     mix = torch.randn(4, 12, generator=g)
     net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, D))
-    target, objective = copy.deepcopy(net), JEPA(D)
-    optimizer = torch.optim.Adam([*net.parameters(), *objective.parameters()], lr=5e-3)
+    method = PairedMethod(net, JEPA(D), teacher=teacher)
+    optimizer = torch.optim.Adam([p for p in method.parameters() if p.requires_grad], lr=5e-3)
 
     def views(n):
         x = torch.randn(n, 4, generator=g) @ mix
-        return [x + 0.5 * torch.randn(x.shape, generator=g) for _ in range(2)]
+        return tuple(x + 0.5 * torch.randn(x.shape, generator=g) for _ in range(2))
 
     for _ in range(steps):
-        a, b = views(256)
-        with torch.no_grad():
-            ta, tb = target(a), target(b)
         optimizer.zero_grad()
-        (0.5 * (loss(objective, net(a), tb) + loss(objective, net(b), ta))).backward()
+        sum(method(views(256), gather=lambda z: z).values()).backward()
         optimizer.step()
-        with torch.no_grad():
-            for t, s in zip(target.parameters(), net.parameters(), strict=True):
-                t.lerp_(s, 1 - teacher)
+        method.after_step()
     with torch.no_grad():
-        za, zb = (net(x) for x in views(2000))
-    return objective.diagnostics(za, zb)
+        return method.objective.diagnostics(*(net(x) for x in views(2000)))
 
 
 @pytest.mark.slow
 def test_a_teacher_only_slows_collapse():
     """Directions die, though the target is a slow copy and a predictor lies between: nothing pays for volume."""
-    before, after = trained(0, JEPA.teacher), trained(300, JEPA.teacher)
+    before, after = after_training(0), after_training(300)
     assert JEPA.teacher == 0.99
     assert before["condition"] < 20 < 200 < after["condition"]
     assert after["eigenvalue_min"] < before["eigenvalue_min"] / 2
@@ -255,10 +224,4 @@ def test_density_is_its_definition():
     by_feature = Independent(Normal(network(objective.predictors[0], za), objective.residual.sqrt()), 1)
     close(objective.log_prob(zb, za), by_feature.log_prob(zb), 1e-10)
     Z = torch.cat([pair(20000, seed)[0] for seed in range(5)])
-    marginal = MultivariateNormal(Z.mean(0), torch.cov(Z.T, correction=0))
-    close(objective.score(za), -marginal.log_prob(za), 0.02)
-    a, b = objective.sample(5)
-    assert a.shape == b.shape == (5, D) and objective.posterior(za).mean.shape == (50, D)
-
-
-# --- the edges ------------------------------------------------------------------------------------------------------------
+    close(objective.score(za), -MultivariateNormal(Z.mean(0), torch.cov(Z.T, correction=0)).log_prob(za), 0.02)
