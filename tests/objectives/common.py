@@ -4,10 +4,23 @@ import pytest
 import torch
 from torch import nn
 
+from vergence.densities.em import Mixture
 
-def close(value, expected, tol=1e-10):
+
+def close(value, expected, tol=1e-12):
     """Asserts that tensors or numbers are equal to a relative and absolute tolerance."""
     torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(expected), rtol=tol, atol=tol)
+
+
+def joined(za, zb):
+    """Returns the pairs [z_a; z_b], (B, 2 D)."""
+    return torch.cat([za, zb], 1)
+
+
+def as_em(mixture):
+    """Returns a list of (weight, mean, covariance) as a mixture for EM."""
+    w, mu, S = (torch.stack([torch.as_tensor(part[i]) for part in mixture]) for i in range(3))
+    return Mixture(w[None], mu[None], S[None])
 
 
 def require_caught(planted, module, monkeypatch):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.objectives.common import close, joined
 from tests.reference import gmje as slow
 
 from vergence.objectives.gmje_gng import GMJEGNG
@@ -10,16 +11,8 @@ from vergence.objectives.gmje_gng import GMJEGNG
 B, D = 60, 2
 
 
-def close(a, b, tol=1e-9):
-    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
-
-
 def built(dim=D, **settings):
     return GMJEGNG(dim, **({"max_nodes": 5, "items_per_node": 10, "bank": B} | settings))
-
-
-def joined(za, zb):
-    return torch.cat([za, zb], 1)
 
 
 def components(objective):
@@ -85,16 +78,6 @@ def test_without_em_components_are_the_units_cells():
         close(S, torch.cov(Z[rows].T, correction=0).reshape(4, 4) + 0.2**2 * torch.eye(4), 1e-8)
 
 
-def test_em_after_growth_raises_the_likelihood():
-    za, zb = slow.pair(200, D)
-    found = []
-    for steps in (0, 1, 10):
-        objective = built(bank=200, floor=1e-3, steps=steps, max_nodes=4)
-        objective.update(za, zb)
-        found.append(objective.joint().log_prob(joined(za, zb)).mean().item())
-    assert found[0] < found[1] < found[2]
-
-
 def test_a_fit_is_a_function_of_the_pairs_and_of_how_many_came():
     """Whatever the global seed; with other pairs before, the draws are others."""
     za, zb = slow.pair(B, D)
@@ -108,19 +91,3 @@ def test_a_fit_is_a_function_of_the_pairs_and_of_how_many_came():
 
     assert torch.equal(density(1, 1), density(2, 1)) and torch.equal(density(1, 2), density(2, 2))
     assert not torch.equal(density(1, 1), density(1, 2))
-
-
-def test_growth_leaves_the_global_seed_alone():
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    objective = built()
-    torch.manual_seed(3)
-    objective.update(*slow.pair(B, D))
-    assert torch.equal(torch.rand(4), expected)
-
-
-def test_a_single_first_pair_is_no_gas():
-    """A gas begins on two items."""
-    objective, (za, zb) = built(), slow.pair(1, D)
-    with pytest.raises(ValueError, match="expected"):
-        objective.update(za, zb)

@@ -1,4 +1,4 @@
-"""Diagnostics that objectives share: collapse of the embeddings, Mahalanobis distances, components in use."""
+"""Diagnostics that objectives share: collapse, Mahalanobis distances, components in use; and the notices made of them."""
 
 import math
 
@@ -30,26 +30,19 @@ def test_diagnostics_are_their_definitions():
         assert found[name] == pytest.approx(value.item(), rel=1e-6), name
 
 
-def test_diagnostics_show_a_collapse():
+
+
+
+
+def test_a_collapse_shows_in_the_numbers_and_constant_features_are_finite():
     za, zb = slow.pair(N, D)
     narrow = torch.tensor([1.0, 1.0, 1e-5])
-    found = diagnostics.collapse(za * narrow, zb * narrow)
-    assert found["condition"] > 1e8 and found["eigenvalue_min"] < 1e-8
-    assert diagnostics.collapse(1e-3 * za, 1e-3 * zb)["variance"] == pytest.approx(
-        1e-6 * diagnostics.collapse(za, zb)["variance"]
-    )
+    numbers = diagnostics.collapse(za * narrow, zb * narrow)
+    assert numbers["condition"] > 1e8 and numbers["eigenvalue_min"] < 1e-8
     assert diagnostics.collapse(za, zb)["information"] > 1 > diagnostics.collapse(za, zb[torch.randperm(N)])["information"]
-
-
-def test_information_is_not_told_of_too_few_or_of_constant_features():
-    za, zb = slow.pair(N, D)
     assert set(diagnostics.collapse(za[: 2 * D], zb[: 2 * D])) == {"variance"}
-    assert diagnostics.collapse(za[: 2 * D + 1], zb[: 2 * D + 1])["information"] > 0
-    flat = za.clone()
-    flat[:, 1] = 0
-    for a, b in ((flat, zb), (za, flat), (za * 0, zb * 0), (za[:1], zb[:1])):
-        found = diagnostics.collapse(a, b)
-        assert all(math.isfinite(value) for value in found.values()), found
+    for a, b in ((za * torch.tensor([1.0, 0.0, 1.0]), zb), (za * 0, zb * 0), (za[:1], zb[:1])):
+        assert all(math.isfinite(value) for value in diagnostics.collapse(a, b).values())
 
 
 def test_mahalanobis_is_one_formula_for_gaussians_mixtures_and_kernels():
@@ -62,3 +55,33 @@ def test_mahalanobis_is_one_formula_for_gaussians_mixtures_and_kernels():
     expected = sum(r[n, k] * (z[n] - keys[k]).square().sum() / h2 for n in range(N) for k in range(4)).item() / N / D
     assert diagnostics.mahalanobis(mixture, z) == pytest.approx(expected)
     assert diagnostics.mahalanobis(kernels, z) == pytest.approx(expected)
+
+
+# Notices
+
+
+@pytest.mark.parametrize(
+    ("stats", "name", "words"),
+    [
+        (
+            {"variance": 1e-5, "mahalanobis": 0.5},
+            "variance",
+            "shrinks to a point (mean variance 1e-05): the regularization is too weak",
+        ),
+        ({"variance": 1e-5, "mahalanobis": 1.01}, "variance", "the trace trap"),
+        ({"variance": 1.0, "condition": 1e7}, "condition", "loses directions (condition 1e+07)"),
+        ({"variance": 1.0, "mahalanobis": 3.0}, "mahalanobis", "lags behind"),
+        ({"ess": 0.05}, "ess", "few particles"),
+        ({"component_share": 0.1}, "component_share", "few components"),
+    ],
+)
+def test_notices_name_the_cause_and_the_remedy(stats, name, words):
+    notices = diagnostics.notices(stats)
+    assert list(notices) == [name] and words in notices[name] and ": " in notices[name] and "\n" not in notices[name]
+
+
+def test_a_healthy_run_has_no_diagnostics.notices():
+    assert diagnostics.notices({}) == diagnostics.notices({"variance": 1e-9}) == {}  # a loss on directions leaves the scale free
+    healthy = {"variance": 1.0, "condition": 1e3, "mahalanobis": 1.0, "ess": 0.9, "component_share": 0.9, "information": 3.0}
+    assert diagnostics.notices(healthy) == {}
+    assert diagnostics.notices({"variance": 1e-3, "condition": 1e4, "mahalanobis": 1.9, "ess": 0.2, "component_share": 0.3}) == {}

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.objectives.common import close
 from tests.reference import gmje as slow
 from torch.distributions import MultivariateNormal, kl_divergence
 
@@ -15,29 +16,20 @@ from vergence.objectives.parts import information
 N, D = 50, 3
 
 
-def close(a, b, tol=1e-9):
-    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
-
-
 def kl(m):
     return kl_standard_normal(m.mean, m.S)
 
 
-def planted(scale=1.0):
-    return scale * slow.pair(N, D)[0]
-
-
 def test_kl_and_entropy_are_torchs():
-    m = moments.batch_moments(planted())
+    m = moments.batch_moments(slow.pair(N, D)[0])
     p, standard = MultivariateNormal(m.mean, m.S), MultivariateNormal(torch.zeros(D), torch.eye(D))
-    close(kl(m), kl_divergence(p, standard))
-    close(information.entropy(m), p.entropy())
-    close(information.kl_views(m, m), 2 * kl_divergence(p, standard))
-    close(log_det(m.S), torch.logdet(m.S))
+    close(information.kl_views(m, m), 2 * kl_divergence(p, standard), 1e-9)
+    close(information.entropy(m), p.entropy(), 1e-9)
+    close(log_det(m.S), torch.logdet(m.S), 1e-9)
 
 
 def test_entropy_grows_with_the_scale_and_the_kl_is_least_at_one():
-    m, a = moments.batch_moments(planted()), 0.2
+    m, a = moments.batch_moments(slow.pair(N, D)[0]), 0.2
     close(information.entropy(BatchMoments(a * m.mean, a * a * m.S)) - information.entropy(m), D * math.log(a))
     kls = [kl(BatchMoments(torch.zeros(D), s * torch.eye(D))).item() for s in (0.5, 0.9, 1.0, 1.1, 2.0)]
     assert kls[2] == 0 and kls == sorted(kls[:2], reverse=True) + kls[2:] and kls[2:] == sorted(kls[2:])
@@ -54,24 +46,6 @@ def test_information_is_a_kl_and_that_of_canonical_correlations():
     close(information.mutual_information(m, D), -0.5 * torch.log1p(-rho.square()).sum())
 
 
-@pytest.mark.parametrize("shrinkage", [0.0, 0.3, None])
-def test_likelihood_losses_are_their_definitions(shrinkage):
-    za, zb = slow.pair(N, D)
-    p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2 * D), torch.eye(2 * D), context=D)
-    a, b = (moments.batch_moments(z, shrinkage) for z in (za, zb))
-    nll = -p.log_prob(torch.cat([za, zb], 1)).mean()
-    both = kl(a) + kl(b)
-    weights = {"eta": 0.3, "beta": 2.0, "shrinkage": shrinkage}
-    assert information.PairLoss("naive", **weights)(p, za, zb) == {"nll": nll}
-    found = information.PairLoss("joint_kl", **weights)(p, za, zb)
-    assert found.keys() == {"nll", "kl"} and found["nll"] == nll
-    close(found["kl"], 2 * both)
-    found = information.PairLoss("entropy_kl", **weights)(p, za, zb)
-    assert found.keys() == {"mi", "kl"}
-    close(found["mi"], nll - information.entropy(a) - information.entropy(b))
-    close(found["kl"], 0.3 * both)
-
-
 def test_pointwise_information_of_a_gaussian_is_its_mutual_information_on_average():
     za, zb = slow.pair(N, D)
     m = moments.batch_moments(torch.cat([za, zb], 1))
@@ -82,13 +56,13 @@ def test_pointwise_information_of_a_gaussian_is_its_mutual_information_on_averag
 @pytest.mark.parametrize("term", [information.entropy, kl, lambda m: information.mutual_information(m, 1)])
 @pytest.mark.parametrize("shrinkage", [0.0, 0.2])
 def test_gradients_by_differences(term, shrinkage):
-    z = planted()[:12].requires_grad_()
+    z = slow.pair(N, D)[0][:12].requires_grad_()
     assert torch.autograd.gradcheck(lambda x: term(moments.batch_moments(x, shrinkage)), z)
 
 
 def test_the_gradients_in_closed_form():
     """Of the entropy X S^{-1} / N, of the KL (X (I - S^{-1}) + mean) / N; the jitter leaves 1e-10 of them."""
-    z = planted().requires_grad_()
+    z = slow.pair(N, D)[0].requires_grad_()
     m = moments.batch_moments(z)
     X, inverse = (z - m.mean).detach(), torch.linalg.inv(m.S.detach())
     (g,) = torch.autograd.grad(information.entropy(m), z, retain_graph=True)

@@ -4,17 +4,13 @@ import math
 
 import pytest
 import torch
+from tests.objectives.common import as_em, close
 from tests.reference import gmje as slow
 
-from vergence.densities import em
 from vergence.densities.covariance import Dense, PairedLowRank
 from vergence.objectives.parts.prototypes import MixtureBank, OnlineMixture, Prototypes
 
 D, K = 4, 3
-
-
-def close(a, b, tol=1e-9):
-    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tol, atol=tol)
 
 
 def moved(prototypes, by=0.5):
@@ -38,9 +34,6 @@ def covariances(density):
     return density.component_distribution.covariance.detach()
 
 
-# The form
-
-
 # Prototypes
 
 
@@ -53,15 +46,6 @@ def test_prototypes_begin_with_unit_covariances_and_equal_weights(floor):
     U = turn() @ low.shared.detach()
     close(covariances(low.density()), torch.eye(D) + U @ U.mT, 1e-12)
     assert 0 < U.abs().max() < 0.05
-
-
-def test_means_are_drawn_from_the_global_seed():
-    torch.manual_seed(4)
-    one = Prototypes(2, 4000, rank=None, floor=0.3).means
-    torch.manual_seed(4)
-    assert torch.equal(one, Prototypes(2, 4000, rank=None, floor=0.3).means)
-    assert one.mean().abs() < 0.05 and (one.std() - 1).abs() < 0.05
-    assert not torch.equal(one, Prototypes(2, 4000, rank=None, floor=0.3).means)
 
 
 @pytest.mark.parametrize("rank", [None, 2])
@@ -135,21 +119,6 @@ def test_without_momentum_a_batch_is_a_step_of_em():
         close(covariances(density)[k], S, 1e-10)
 
 
-def raw(m):
-    """Returns the sums of weights, first and second moments around the origin."""
-    return m.N.clone(), m.N[:, None] * m.mu, m.N[:, None, None] * (m.S + m.mu[:, :, None] * m.mu[:, None])
-
-
-def test_momentum_is_the_weight_of_the_past():
-    z, mixture = items(), slow.planted(K, D)
-    found, all_ = moving(0.7, mixture=mixture), moving(0.0, mixture=mixture)
-    before = raw(found)
-    found.update(z)
-    all_.update(z)
-    for old, new, kept in zip(before, raw(all_), raw(found), strict=True):
-        close(kept, 0.7 * old + 0.3 * new, 1e-12)
-
-
 def test_many_small_steps_find_planted_clusters():
     found = moving(0.8, floor=0.05, components=2)
     g = torch.Generator().manual_seed(0)
@@ -175,14 +144,6 @@ def test_a_component_that_nothing_chooses_keeps_its_place_and_a_least_weight():
     close(density.component_distribution.mean[1], mixture[1][1], 1e-8)
     close(covariances(density)[1], mixture[1][2], 1e-6)
     assert torch.isfinite(density.log_prob(items())).all()
-
-
-def test_the_floor_of_online_em():
-    found = moving(0.5, floor=0.2)
-    for _ in range(40):
-        found.update(torch.ones(50, D))
-    assert torch.linalg.eigvalsh(covariances(found.density())).min() >= 0.2**2 - 1e-10
-    assert torch.isfinite(found.density().log_prob(torch.ones(1, D)))
 
 
 # The bank
@@ -217,11 +178,6 @@ def test_when_a_fit_is_due():
     assert [big.push(torch.zeros(30, D)) for _ in range(3)] == [True] * 3
 
 
-def as_em(mixture):
-    w, mu, S = (torch.stack([torch.as_tensor(part[i]) for part in mixture]) for i in range(3))
-    return em.Mixture(w[None], mu[None], S[None])
-
-
 def test_a_fit_is_steps_of_em():
     found, z, expected = bank(size=60), items(60), slow.planted(K, D)
     found.push(z)
@@ -232,25 +188,6 @@ def test_a_fit_is_steps_of_em():
         close(torch.tensor(w), torch.tensor(v), 1e-8)
         close(mu, nu, 1e-8)
         close(S, T, 1e-8)
-
-
-@pytest.mark.parametrize("rank", [None, 2])
-def test_what_is_kept_comes_back(rank):
-    found = bank(rank=rank)
-    mixture = as_em(slow.planted(2, D))
-    if rank is not None:
-        mixture = em.Mixture(mixture.weights, mixture.means, torch.rand(1, 2, D, 1 + rank) + 0.2)
-    found.keep(mixture)
-    again = found.mixture()
-    for name in ("weights", "means", "covariances"):
-        close(getattr(again, name), getattr(mixture, name), 1e-10)
-    density = found.density()
-    assert density.weights.shape == (K,) and density.weights[2] == 0 and torch.isfinite(density.log_prob(items())).all()
-    structure = em.structure("full" if rank is None else "low_rank", rank or 1)
-    T = torch.eye(D) if rank is None else turn()
-    expected = zip(mixture.weights[0].tolist(), mixture.means[0] @ T, T @ structure.dense(mixture)[0] @ T, strict=True)
-    z = items()[0]
-    close(density.log_prob(z), slow.log_density(list(expected), z))
 
 
 def test_the_bank_of_low_rank_holds_turned_pairs():
@@ -277,17 +214,6 @@ def test_of_several_starts_the_likeliest_end_is_kept():
     assert found["both"] == found["turned"] == found["good"]
 
 
-def test_a_dead_component_is_set_on_the_item_explained_worst():
-    found, z = bank(size=60), items(60)
-    z[17] = 40.0
-    found.push(z)
-    start = [(0.5, z.mean(0), torch.cov(z[:17].T)), (0.5, torch.full((D,), -500.0), torch.eye(D))]
-    found.fit(as_em(start), steps=1)
-    assert torch.equal(found.means[1], z[17])
-    found.fit(found.mixture(), steps=3)
-    assert torch.isfinite(found.density().log_prob(z)).all() and found.density().weights[:2].min() >= 0.9 / 60
-
-
 @pytest.mark.parametrize("rank", [None, 2])
 def test_no_variance_of_a_fit_is_below_the_floor(rank):
     found = bank(size=60, rank=rank, floor=0.25)
@@ -296,6 +222,3 @@ def test_no_variance_of_a_fit_is_below_the_floor(rank):
     r[0, 0, :30] = r[0, 1, 30:] = 1
     found.fit(found.start(r), steps=5)
     assert torch.linalg.eigvalsh(covariances(found.density())[:2]).min() >= 0.25**2 - 1e-9
-
-
-# The Gaussian of a stream
