@@ -30,10 +30,6 @@ def test_diagnostics_are_their_definitions():
         assert found[name] == pytest.approx(value.item(), rel=1e-6), name
 
 
-
-
-
-
 def test_a_collapse_shows_in_the_numbers_and_constant_features_are_finite():
     za, zb = slow.pair(N, D)
     narrow = torch.tensor([1.0, 1.0, 1e-5])
@@ -80,7 +76,7 @@ def test_notices_name_the_cause_and_the_remedy(stats, name, words):
     assert list(notices) == [name] and words in notices[name] and ": " in notices[name] and "\n" not in notices[name]
 
 
-def test_a_healthy_run_has_no_diagnostics.notices():
+def test_a_healthy_run_has_no_notice():
     assert diagnostics.notices({}) == diagnostics.notices({"variance": 1e-9}) == {}  # a loss on directions leaves the scale free
     healthy = {"variance": 1.0, "condition": 1e3, "mahalanobis": 1.0, "ess": 0.9, "component_share": 0.9, "information": 3.0}
     assert diagnostics.notices(healthy) == {}
