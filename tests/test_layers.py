@@ -113,8 +113,9 @@ def test_objectives_see_neither_images_nor_engines():
 def test_every_objective_has_its_test():
     tests = Path(__file__).parent / "objectives"
     names = [p.stem for p in (SRC / "objectives").glob("*.py") if p.stem not in ("__init__", "core", "storage")]
+    published = (tests / "test_published.py").read_text()
     assert names
-    assert [n for n in names if not (tests / f"test_{n}.py").exists()] == []
+    assert [n for n in names if not (tests / f"test_{n}.py").exists() and f"\ndef {n}(" not in published] == []
 
 
 def test_every_method_has_its_test():

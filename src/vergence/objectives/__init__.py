@@ -1,19 +1,53 @@
-"""Densities on pairs of embeddings, each with the way it is fitted: one paper, one file. The folder lists the objectives."""
+"""Densities on pairs of embeddings, each with the way it is fitted: one paper, one file. The imports here are the register."""
 
-import importlib
 import inspect
-import pkgutil
 
+from vergence.objectives.barlow_twins import BarlowTwins
+from vergence.objectives.byol import BYOL
+from vergence.objectives.contrastive import Contrastive
 from vergence.objectives.core import ConditionalObjective, DensityObjective, LatentObjective, Objective, PredictiveObjective
+from vergence.objectives.gje import GJE
+from vergence.objectives.gmje import GMJE
+from vergence.objectives.gmje_em import GMJEEM
+from vergence.objectives.gmje_gng import GMJEGNG
+from vergence.objectives.gmje_mdn import GMJEMDN
+from vergence.objectives.gmje_smc import GMJESMC
+from vergence.objectives.jepa import JEPA
+from vergence.objectives.lejepa import LeJEPA
+from vergence.objectives.moco import MoCo
+from vergence.objectives.simsiam import SimSiam
+from vergence.objectives.swav import SwAV
+from vergence.objectives.vi_simsiam import VISimSiam
+from vergence.objectives.vicreg import VICReg
+from vergence.objectives.vje import VJE
+from vergence.objectives.vssl import VSSL
 from vergence.utils.names import quoted, unknown
 from vergence.utils.outside import load_outside
 
 __all__ = [
+    "BYOL",
+    "GJE",
+    "GMJE",
+    "GMJEEM",
+    "GMJEGNG",
+    "GMJEMDN",
+    "GMJESMC",
+    "JEPA",
+    "VJE",
+    "VSSL",
+    "BarlowTwins",
     "ConditionalObjective",
+    "Contrastive",
     "DensityObjective",
     "LatentObjective",
+    "LeJEPA",
+    "MoCo",
     "Objective",
     "PredictiveObjective",
+    "SimSiam",
+    "SwAV",
+    "VICReg",
+    "VISimSiam",
     "find",
     "get",
     "names",
@@ -24,14 +58,25 @@ KNOWN_AS = {"simclr": "SimCLR is 'contrastive'", "sigreg": "SIGReg is the loss o
 
 
 def names() -> list[str]:
-    """Returns the names of the objectives in this folder, sorted.
+    """Returns the names of the objectives in this folder, those of their files, sorted.
 
     Example:
         >>> from vergence import objectives
         >>> "vje" in objectives.names()
         True
     """
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("core", "parts"))
+    return sorted(_REGISTER)
+
+
+def find(name: str) -> type[Objective] | None:
+    """Returns the class of one of this folder's objectives, or None for any other name.
+
+    Example:
+        >>> from vergence import objectives
+        >>> objectives.find("vje").reference["variance_mean"], objectives.find("package.module:Objective")
+        (0.3, None)
+    """
+    return _REGISTER.get(name)
 
 
 def get(name: str) -> type[Objective]:
@@ -40,43 +85,23 @@ def get(name: str) -> type[Objective]:
     A class outside is imported, which runs its module: the name has to come from somebody who is trusted.
 
     Raises:
-        ValueError: There is no such objective; the error suggests the nearest known name.
+        ValueError: There is no such objective; the error suggests the nearest name.
 
     Example:
         >>> from vergence import objectives
         >>> objectives.get("vje")(8).dim
         8
     """
-    if ":" in name:
-        return _outside(name)
-    if name not in names():
+    if ":" not in name and name not in _REGISTER:
         raise unknown("objective", name, names(), KNOWN_AS.get(name.lower(), HINT))
-    return _defined_in(importlib.import_module(f"{__name__}.{name}"))
-
-
-def find(name: str) -> type[Objective] | None:
-    """Returns the class of one of this folder's objectives, or None for any other name; imports nothing from elsewhere.
-
-    Example:
-        >>> from vergence import objectives
-        >>> objectives.find("vje").reference["variance_mean"], objectives.find("package.module:Objective")
-        (0.3, None)
-    """
-    return get(name) if name in names() else None
-
-
-def _defined_in(module: object) -> type[Objective]:
-    classes = [
-        member
-        for _, member in inspect.getmembers(module, inspect.isclass)
-        if issubclass(member, Objective) and member.__module__ == getattr(module, "__name__", None)
-    ]
-    assert len(classes) == 1, f"{module} defines {len(classes)} objectives; one paper, one file"
-    return classes[0]
-
-
-def _outside(name: str) -> type[Objective]:
-    cls = load_outside("objective", name, "package.module:Class")
+    cls = load_outside("objective", name, "package.module:Class") if ":" in name else _REGISTER[name]
     if not (inspect.isclass(cls) and issubclass(cls, Objective)):
         raise ValueError(f"expected a subclass of vergence.objectives.Objective, found {quoted(name)}; subclass it")
     return cls
+
+
+_REGISTER: dict[str, type[Objective]] = {
+    cls.__module__.rpartition(".")[2]: cls
+    for cls in list(globals().values())
+    if inspect.isclass(cls) and issubclass(cls, Objective) and not inspect.isabstract(cls)
+}

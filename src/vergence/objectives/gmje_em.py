@@ -18,11 +18,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from vergence.densities import em
-from vergence.densities.em import starts
 from vergence.densities.gaussian import GaussianMixture
 from vergence.objectives.core import ConditionalObjective, require_batch
 from vergence.objectives.parts import diagnostics
@@ -98,6 +96,10 @@ class GMJEEM(ConditionalObjective):
 
     def _partition(self) -> em.Mixture:
         """Returns the mixture of a k-means partition of the bank, of at most one component per two items."""
+        from sklearn.exceptions import ConvergenceWarning
+
+        from vergence.densities.em import starts
+
         data = self.bank.data()
         K = min(self.components, max(1, len(data.X) // 2))
         with warnings.catch_warnings():
