@@ -1,4 +1,4 @@
-"""What every objective in the folder must keep: shapes, gradients, symmetry, state, mass, precision, extremes, options, errors."""
+"""What every objective in the folder must keep: shapes, gradients, symmetry, state, mass, precision, options, errors."""
 
 import importlib.resources
 import math
