@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.cli.test_cli import call, refused
 
-from vergence.cli import commands, options
+from vergence.cli import options
 from vergence.cli.train import Train
 from vergence.data.config import DataConfig
 from vergence.training.config import FitConfig, ModelConfig
@@ -44,16 +44,9 @@ def test_more_draws_than_memory(gaussian, tmp_path):
 
 @pytest.mark.parametrize("value", ["-" * 3000, "-" * 3000 + "1", "(" * 3000, "[" * 90 + "]" * 90, "9" * 5000])
 def test_settings_that_python_cannot_read(tmp_path, value):
-    message = refused("train", "digits", "--out", tmp_path / "run", "--objective", "gje", "--set", f"dim={value}", words="dim")
+    message = refused("train", "digits", "--out", tmp_path / "run", "--objective", "vje", "--set", f"dim={value}", words="dim")
     assert len(message) < 300
     assert not (tmp_path / "run").exists()
-
-
-def test_long_settings_are_shortened_in_the_message(tmp_path):
-    message = refused("train", "digits", "--out", tmp_path / "run", "--set", "blur=" + "x" * 3000, words="blur")
-    assert len(message) < 300
-    message = refused("train", "digits", "--out", tmp_path / "run", "--set", "y" * 3000, words="NAME=VALUE")
-    assert len(message) < 300
 
 
 @pytest.mark.parametrize(
@@ -75,18 +68,6 @@ def test_a_folder_of_photographs_in_the_place_of_a_run(tmp_path):
     for command in ("evaluate", "report"):
         assert f"--out {photos}" not in refused(command, photos, words="has no config.json")
     assert list(photos.iterdir()) == []
-
-
-def test_messages_of_several_lines_become_one(monkeypatch):
-    def fail(command):
-        raise ValueError("first\n  second")
-
-    monkeypatch.setitem(commands.RUN, options_kind("Report"), fail)
-    refused("report", "run", words="first second")
-
-
-def options_kind(name):
-    return next(kind for kind in commands.RUN if kind.__name__ == name)
 
 
 def test_options_of_training_are_the_configurations():

@@ -26,20 +26,7 @@ pytestmark = pytest.mark.float32
 
 CLI = [sys.executable, "-m", "vergence.cli.commands"]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "COLUMNS": "100"}
-QUICK = [
-    "--epochs",
-    "1",
-    "--batch-size",
-    "64",
-    "--limit",
-    "192",
-    "--device",
-    "cpu",
-    "--precision",
-    "fp32",
-    "--set",
-    "knn_every=0",
-]
+QUICK = "--epochs 1 --batch-size 64 --limit 192 --device cpu --precision fp32 --set knn_every=0".split()
 
 OPTIONS = {
     "Demo": ["out", "seed"],
@@ -65,7 +52,7 @@ OPTIONS = {
     "DensityFit": ["pairs", "model", "out", "target", "holdout", "set", "seed", "device", "threads"],
     "DensityPredict": ["model", "source", "out", "level"],
     "DensitySample": ["model", "source", "out", "n", "seed"],
-    "DensityScore": ["model", "source", "out"],
+    "DensityLogProb": ["model", "source", "out"],
     "Report": ["run"],
 }  # fmt: skip
 
@@ -88,12 +75,12 @@ def call(*arguments):
 
 
 def refused(*arguments, words, run=call):
-    """A wrong call: one line on stderr, exit code 2, no traceback."""
+    """A wrong call: one line on stderr behind the notes, exit code 2, no traceback; returns the line."""
     found = run(*arguments)
     assert found.returncode == 2, (found.returncode, found.stdout, found.stderr)
-    assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1, found.stderr
-    assert words in found.stderr, found.stderr
-    return found.stderr
+    *notes, error = found.stderr.splitlines()
+    assert error.startswith("error: ") and words in error and all(note.startswith("note: ") for note in notes), found.stderr
+    return error
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +93,7 @@ def run(tmp_path_factory):
 
 
 def test_options_are_frozen():
-    kinds = [*commands.RUN, *density.RUN]
+    kinds = [*commands.RUN, *density.VERBS.values()]
     found = {kind.__name__: [f.name for f in dataclasses.fields(kind)] for kind in kinds}
     assert found == OPTIONS, "a new option needs a line here and a reason: --set reaches every setting already"
 
@@ -160,13 +147,6 @@ def test_evaluate_embed_score_and_report_follow_training(run, tmp_path):
     assert (run / "report.html").stat().st_size > 10_000
 
 
-def test_scores_do_not_depend_on_the_batch(run, tmp_path):
-    for size in (7, 256):
-        assert call("score", run, "digits", "--out", tmp_path / f"{size}.npz", "--batch-size", size).returncode == 0
-    with np.load(tmp_path / "7.npz") as a, np.load(tmp_path / "256.npz") as b:
-        assert np.allclose(a["score"], b["score"], rtol=1e-3, atol=1e-3)
-
-
 def photographs(folder, n=40, size=(40, 30)):
     rng = np.random.default_rng(0)
     for i in range(n):
@@ -180,7 +160,7 @@ def test_corrupt_images_are_skipped_listed_and_refused_under_strict(tmp_path):
     folder = photographs(tmp_path / "photos")
     (folder / "cats" / "broken.png").write_bytes((folder / "cats" / "001.png").read_bytes()[:400])
     (folder / "dogs" / "words.jpg").write_text("not a picture")
-    settings = ["--size", "16", "--batch-size", "8", "--epochs", "1", "--device", "cpu"]
+    settings = ["--objective", "vje", "--size", "16", "--batch-size", "8", "--epochs", "1", "--device", "cpu"]
     refused("train", folder, "--out", tmp_path / "strict", *settings, "--strict", words="words.jpg")
     assert not (tmp_path / "strict").exists()
     found = call("train", folder, "--out", tmp_path / "run", *settings)
@@ -198,26 +178,6 @@ def test_corrupt_images_are_skipped_listed_and_refused_under_strict(tmp_path):
 )
 def test_missing_data(tmp_path, source, words):
     refused("train", source, "--out", tmp_path / "run", "--data-root", tmp_path / "nothing", *QUICK, words=words, run=forked.run)
-    assert not (tmp_path / "run").exists()
-
-
-def test_unusable_data(tmp_path):
-    def data(name, array):
-        np.save(tmp_path / name, array)
-        return tmp_path / name
-
-    out = ["--out", tmp_path / "run", *QUICK]
-    (tmp_path / "empty").mkdir()
-    refused("train", tmp_path / "empty", *out, words="empty")
-    x = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)
-    x[17, 2] = np.nan
-    refused("train", data("nan.npy", x), *out, words="17")
-    refused("train", data("rank.npy", np.zeros((4, 3, 3, 3, 3))), *out, words="expected")
-    refused("train", data("text.npy", np.array(["a", "b", "c", "d", "e"])), *out, words="expected")
-    refused("train", data("one.npy", np.zeros((1, 8, 8), np.uint8)), *out, words="1")
-    refused("train", data("object.npy", np.array([{}, {}, {}, {}], dtype=object)), *out, words="object")
-    one = photographs(tmp_path / "single", 1)
-    refused("train", one, *out, words="1")
     assert not (tmp_path / "run").exists()
 
 
@@ -259,10 +219,12 @@ def test_unusable_data(tmp_path):
     ],
 )
 def test_unusable_settings(tmp_path, arguments, words):
-    refused("train", "digits", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu", *arguments, words=words)
+    network = [] if {"--recipe", "--init", "--objective"} & {*arguments} else ["--recipe", "vje_small"]
+    refused("train", "digits", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu", *network, *arguments, words=words)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_weights_without_network_and_weights_that_do_not_fit(run, tmp_path, monkeypatch):
     settings = ["digits", "--out", tmp_path / "run", *QUICK]
     for name, value in (("HF_HOME", str(tmp_path / "hub")), ("HF_ENDPOINT", "http://127.0.0.1:9"), ("HF_HUB_OFFLINE", "0")):
@@ -280,6 +242,7 @@ def test_weights_without_network_and_weights_that_do_not_fit(run, tmp_path, monk
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_new_run_from_a_run_that_is_frozen_and_evaluated(run, tmp_path):
     found = call("train", "--init", run, "--freeze", "--out", tmp_path / "frozen")
     assert found.returncode == 0 and "weights: the encoder of" in found.stderr and "frozen; " in found.stdout, found.stderr
@@ -302,11 +265,12 @@ def test_run_folders_that_are_no_runs(run, tmp_path):
 
 def test_outputs_that_cannot_be_written(run, tmp_path):
     (tmp_path / "file").write_text("")
-    refused("train", "digits", "--out", tmp_path / "file" / "run", *QUICK, words="cannot write")
+    refused("train", "digits", "--out", tmp_path / "file" / "run", "--objective", "vje", *QUICK, words="cannot write")
     refused("score", run, "digits", "--out", tmp_path / "no" / "s.csv", words="no folder")
     refused("embed", run, "digits", "--out", tmp_path / "e.txt", words=".npz")
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_training_with_one_line_and_keeps_the_checkpoint(tmp_path):
     arguments = ["train", "digits", "--recipe", "vje_small", "--out", str(tmp_path / "run"), "--epochs", "3"]
     arguments += ["--device", "cpu", "--precision", "fp32", "--set", "knn_every=0", "--set", "checkpoint_seconds=0"]
@@ -334,34 +298,6 @@ def test_resume_with_changed_settings_is_refused(run):
     assert call("train", "--resume", run).returncode == 0
 
 
-def test_one_class_is_too_few_for_a_probe_and_the_rest_is_kept(tmp_path):
-    images = np.random.default_rng(0).integers(0, 256, (60, 12, 12), dtype=np.uint8)
-    np.savez(tmp_path / "one.npz", images=images, labels=np.zeros(60, dtype=np.int64))
-    found = call(
-        "train", tmp_path / "one.npz", "--out", tmp_path / "run", "--objective", "vje", "--batch-size", "8", "--epochs", "1"
-    )
-    assert found.returncode == 0, found.stderr
-    refused("evaluate", tmp_path / "run", words="at least 2")
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["representations"]["z"]["probe"] is None
-
-
-def test_flat_folders_need_no_labels(tmp_path):
-    folder = tmp_path / "flat"
-    photographs(folder)
-    for place in ("cats", "dogs"):
-        for file in sorted((folder / place).iterdir()):
-            file.rename(folder / file.name)
-        (folder / place).rmdir()
-    assert (
-        call(
-            "train", folder, "--out", tmp_path / "run", "--size", "16", "--objective", "vje", "--batch-size", "8", "--epochs", "1"
-        ).returncode
-        == 0
-    )
-    assert call("evaluate", tmp_path / "run").returncode == 0
-    assert call("report", tmp_path / "run").returncode == 0
-
-
 def test_embed_reads_single_images_of_any_size(run, tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (33, 21, 3), dtype=np.uint8)).save(tmp_path / "one.png")
     found = call("score", run, tmp_path / "one.png", "--out", tmp_path / "s.csv")
@@ -382,18 +318,7 @@ def test_sample_writes_embeddings_and_pictures(gaussian, tmp_path):
         assert image.size == (3 * 34 + 2, 8 * 34 + 2)
 
 
-def test_sample_refuses_what_it_cannot_draw(run, gaussian, tmp_path):
-    refused("sample", run, "--out", tmp_path / "s.npz", words="'vje' has no conditional density")
-    refused("sample", gaussian, "--out", tmp_path / "s.jpg", words=".png")
-    refused("sample", gaussian, "--out", tmp_path / "s.png", "--n", "0", words="--n of at least 1")
-    refused("sample", gaussian, "--out", tmp_path / "s.png", "--context", "digist", words="did you mean 'digits'")
-    np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32))
-    settings = ["--objective", "gje", "--encoder", "mlp", "--set", "projector=(4,)", *QUICK[:4], "--device", "cpu"]
-    assert call("train", tmp_path / "v.npy", "--out", tmp_path / "run", *settings).returncode == 0
-    refused("sample", tmp_path / "run", "--out", tmp_path / "s.png", words="vectors of 5 features")
-    assert not (tmp_path / "s.png").exists()
-
-
+@pytest.mark.slow
 def test_a_plain_objective_is_scored_by_its_detector(tmp_path):
     found = call("train", "digits", "--out", tmp_path / "run", "--objective", "tests.collapsing:Constant", *QUICK)
     assert found.returncode == 0, found.stderr
@@ -407,13 +332,6 @@ def test_a_plain_objective_is_scored_by_its_detector(tmp_path):
     assert call("report", tmp_path / "run").returncode == 0
 
 
-def test_settings_reach_the_second_encoder_and_switch_a_teacher_off(tmp_path):
-    settings = ["--set", "target_encoder=mlp", "--set", "teacher=false", "--objective", "gje", "--set", "projector=(4,)"]
-    assert call("train", "digits", "--out", tmp_path / "run", *settings, *QUICK).returncode == 0
-    model = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
-    assert model["target_encoder"] == {"kind": "mlp"} and model["teacher"] is False
-
-
 def test_advise_writes_a_page_and_says_why(tmp_path):
     found = call("advise", "digits", "--out", tmp_path / "advice", "--draws", "4", "--components", "8", "--set", "blur=0")
     assert found.returncode == 0, found.stderr
@@ -422,23 +340,15 @@ def test_advise_writes_a_page_and_says_why(tmp_path):
     assert record["facts"]["k"] == 8 and record["facts"]["draws"] == 4 and record["views"]["blur"] == 0
     assert record["words"][0].split(":")[0] in (tmp_path / "advice" / "report.html").read_text()
     assert record["views"]["flip"] == 0, "digits have no mirror images"
-    again = call("advise", "digits", "--out", tmp_path / "again", "--draws", "4", "--components", "8", "--set", "blur=0")
-    assert again.returncode == 0
-    assert json.loads((tmp_path / "again" / "advice.json").read_text()) == record
 
 
+@pytest.mark.slow
 def test_advise_on_features_of_patches(tmp_path):
     found = call("advise", "digits", "--out", tmp_path, "--features", "patches", "--draws", "4", "--limit", "300")
     assert found.returncode == 0 and "patch features" in found.stdout, found.stderr
     assert json.loads((tmp_path / "advice.json").read_text())["facts"]["space"] == "patches"
     np.savez(tmp_path / "v.npz", x=np.random.default_rng(0).normal(size=(300, 6)))
     refused("advise", tmp_path / "v.npz", "--out", tmp_path, "--features", "patches", words="expected images")
-
-
-def test_advise_needs_no_labels(tmp_path):
-    found = call("advise", "digits", "--out", tmp_path, "--no-labels", "--draws", "4", "--limit", "300")
-    assert found.returncode == 0 and "labels" in found.stdout
-    assert json.loads((tmp_path / "advice.json").read_text())["basis"] == "spectrum"
 
 
 def test_advise_on_vectors(tmp_path):
@@ -491,7 +401,6 @@ def test_a_folder_is_judged_by_itself(run, tmp_path):
     found = call("score", folder, "--out", tmp_path / "s.csv")
     assert found.returncode == 0 and "wrote 40 rows" in found.stdout and "the most unusual first" in found.stdout
     assert f"and a page to {tmp_path / 's.csv.html'}" in found.stdout and (tmp_path / "s.csv.html").is_file()
-    assert call("score", run, "--out", tmp_path / "t.npz").returncode == 0
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     found = call("score", folder, "--out", tmp_path / "l.csv", "--leaks-from", other)

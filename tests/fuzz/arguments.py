@@ -175,12 +175,12 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "DensityFit": ["{place}/pairs.npz", "{place}/pairs.csv --target y"],
     "DensityPredict": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
     "DensitySample": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
-    "DensityScore": [f"{{place}}/{m}.safetensors {{place}}/pairs.npz" for m in MODELS],
+    "DensityLogProb": [f"{{place}}/{m}.safetensors {{place}}/pairs.npz" for m in MODELS],
 }
 HEAVY = {"epochs", "decoder_epochs", "rounds", "draws", "dim"}  # options whose large valid values only take time
 KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ != "Density"}
-KINDS |= {kind.__name__: ("density", kind.__name__.removeprefix("Density").lower()) for kind in density.RUN}
-TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.RUN)}
+KINDS |= {kind.__name__: ("density", name) for name, kind in density.VERBS.items()}
+TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values())}
 
 
 def _options(kind):
@@ -286,7 +286,7 @@ def _target(kind, share):
 
 
 SHARES = {"Demo": 0, "Train": 6, "Evaluate": 2, "Embed": 6, "Score": 6, "Sample": 5, "Advise": 4, "Report": 3}
-SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityScore": 5}
+SHARES |= {"DensityFit": 6, "DensityPredict": 5, "DensitySample": 5, "DensityLogProb": 5}
 
 
 def _refused(place, kind):

@@ -164,7 +164,7 @@ def test_samples_that_are_continued_are_the_same(tmp_path, monkeypatch):
         density.sample(model, c, tmp_path / "o.npz", n=3, seed=5)
     assert density.sample(model, c, tmp_path / "o.npz", n=3, seed=5) == 15_000 and len(calls) == 6
     assert (tmp_path / "o.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
-    assert density.score(model, Pairs(c, c[:, :1], ([], [])), tmp_path / "s.csv") == 5000
+    assert density.log_prob(model, Pairs(c, c[:, :1], ([], [])), tmp_path / "s.csv") == 5000
 
 
 @contextlib.contextmanager

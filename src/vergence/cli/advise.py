@@ -12,7 +12,7 @@ from vergence.cli import options
 from vergence.data.config import DataConfig, ViewConfig, usual_flip
 from vergence.utils.names import did_you_mean
 
-__all__ = ["Advise", "advise"]
+__all__: list[str] = []
 
 
 @dataclass(kw_only=True)
@@ -20,20 +20,15 @@ class Advise:
     """Before training: would joint embedding or reconstruction suit these data and augmentations?"""
 
     data: Annotated[Positional[str], arg(metavar="DATA", help=options.SOURCES)]
-    out: Path = Path("runs/advice")
-    """Folder for advice.json and report.html."""
-    labels: bool = True
-    """Use the data's labels; without them the advice often cannot tell."""
+    out: Annotated[Path, arg(help="Folder for advice.json and report.html.")] = Path("runs/advice")
+    labels: Annotated[bool, arg(help="Use the data's labels; without them the advice often cannot tell.")] = True
     features: Literal["raw", "patches"] = "raw"
     """What the linear models see: the items' own numbers, or features of images that a dictionary of patches gives."""
     components: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 32, or half of the directions)")] = None
     """Directions that a representation keeps."""
-    draws: Annotated[int | None, arg(metavar="M", help_behavior_hint="(default: 200,000 in all)")] = None
-    """Views of each item."""
-    size: Annotated[int | None, arg(metavar="PIXELS", help_behavior_hint="")] = None
-    """Side of the images, in pixels."""
-    limit: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
-    """Use at most so many items."""
+    draws: Annotated[int | None, arg(metavar="M", help="Views an item.", help_behavior_hint="(default: 200,000 in all)")] = None
+    size: Annotated[int | None, arg(metavar="PIXELS", help="Side of images, in pixels.", help_behavior_hint="")] = None
+    limit: Annotated[int | None, arg(metavar="N", help="Use at most so many items.", help_behavior_hint="")] = None
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Strength of a view's operation, NAME=VALUE (blur=0, crop=(0.5,1), noise=0.1), or a field of the data (holdout=0.1)."""
     seed: options.Seed = 0
@@ -64,8 +59,9 @@ def advise(command: Advise) -> None:
     show_advice(advice.to_dict())
     if not advice.facts.labeled and command.labels:
         print("labels make the answer surer: a sub-folder for each class, or an array labels beside images in a .npz file")
-    skipped = advice.facts.skipped
-    listed = f"; {skipped} files could not be read: {command.out / 'skipped.csv'}" if skipped else ""
+    listed = (
+        f"; {command.out / 'skipped.csv'} lists {advice.facts.skipped:,} that could not be read" if advice.facts.skipped else ""
+    )
     print(f"wrote {command.out / 'report.html'}{listed}")
 
 

@@ -3,20 +3,22 @@
 import contextlib
 import io
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from typing import Any
 
 import tyro
 
-from vergence.cli import advise, density, options, sample, score, train, use
-from vergence.cli.refusals import in_one_line
+from vergence.cli import advise, density, options, score, train, use
 from vergence.utils.checks import is_out_of_memory
+from vergence.utils.names import did_you_mean, quoted
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
 
-__all__ = ["RUN", "main"]
+__all__ = ["main"]
 
 LONGEST = 200  # characters of a word in a message
 
@@ -26,11 +28,27 @@ RUN: dict[type, Callable[[Any], None]] = {
     use.Evaluate: use.evaluate,
     use.Embed: use.embed,
     score.Score: score.score,
-    sample.Sample: sample.sample,
+    use.Sample: use.sample,
     advise.Advise: advise.advise,
     density.Density: density.run,
     use.Report: use.report,
 }
+
+COMMANDS: dict[str, Callable[..., Any]] = {kind.__name__.lower(): kind for kind in RUN}
+
+# What the parser says of wrong arguments, and what is said instead.
+REFUSALS = {
+    r"Error parsing (?P<at>\S+): .*?could not convert string to float.*: (?P<value>'.*?')": "a number for {at}, found {value}",
+    r"Error parsing (?P<at>\S+): .*?invalid literal for int.*: (?P<value>'.*?')": "a whole number for {at}, found {value}",
+    r"Error parsing (?P<at>\S+): no type .*INT.* from \['(?P<values>[^\]]*)'\]": "whole numbers for {at}, found '{values}'",
+    r"invalid choice (?P<value>'.*?') for argument '(?P<at>\S+)'\. Expected one of \((?P<choices>.*?)\)": (
+        "{at} to be {choices}, found {value}"
+    ),
+    r"Missing value for argument '(?P<at>-\S+)'": "a value after {at}, found none",
+    r"Missing value for argument '(?:\S+\.)?(?P<field>\w+)'": "{field} first, found an option that is not known",
+    r"Missing from (?P<command>.*?): (?P<at>\S+)": "{at} for {command}, found none",
+}
+UNKNOWN = r"Unrecognized (?:or misplaced )?options: (.*?)(?: Perhaps .*| Arguments .*| Available .*)?$"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -43,10 +61,11 @@ def main(arguments: list[str] | None = None) -> None:
             _run(arguments)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        _leave()
+    except BrokenPipeError:  # nobody reads what is printed, as behind ``| head``: exits without a message, as of SIGPIPE
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the exit
+        sys.exit(141)  # 128 + SIGPIPE, which Windows does not have
     except (ValueError, OSError) as error:
-        _stop(_message(error))
+        _stop(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -60,26 +79,26 @@ def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["--version"]:
         print(f"vergence {__version__}")
         return
-    _require_no_empty(arguments)
+    for i, argument in enumerate(arguments):
+        if not argument.strip():
+            after = f"after '{arguments[i - 1]}' " if i else ""
+            raise ValueError(f"an argument {after}is empty; give a value, or check that a shell variable is set")
     command = _parsed(arguments)
     options.check(command)
     with _resources(command):
         RUN[type(command)](command)
 
 
-def _leave() -> None:
-    """Exits without a message, as of SIGPIPE: nobody reads what is printed, as behind ``| head``."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the exit
-    sys.exit(141)  # 128 + SIGPIPE, which Windows does not have
-
-
 def _parsed(arguments: list[str]) -> Any:
     """Returns the command of some arguments; of wrong ones the parser's message, in one line, is an error."""
+    _require_command("vergence", arguments, COMMANDS)
+    if arguments[0] == "density":
+        _require_command("vergence density", arguments[1:], density.VERBS)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             return tyro.extras.subcommand_cli_from_dict(
-                {kind.__name__.lower(): kind for kind in RUN},
+                COMMANDS,
                 prog="vergence",
                 description="Probabilistic joint-embedding learning. --version prints the version.",
                 args=arguments,
@@ -89,6 +108,57 @@ def _parsed(arguments: list[str]) -> Any:
             raise ValueError(in_one_line(said.getvalue(), arguments)) from None
         print(said.getvalue(), end="", file=sys.stderr)
         raise
+
+
+def _require_command(before: str, arguments: Sequence[str], names: Iterable[str]) -> None:
+    """Raises a ValueError unless the name of a command comes first, or an option such as --help."""
+    known = ", ".join(names)
+    if not arguments:
+        raise ValueError(f"expected a command after {before}, found none: there are {known}")
+    if arguments[0] not in names and not arguments[0].startswith("-"):
+        near = did_you_mean(arguments[0], names)
+        raise ValueError(f"expected a command, found {quoted(arguments[0])}: there are {known}" + (f"; {near}" if near else ""))
+
+
+def in_one_line(text: str, arguments: Sequence[str]) -> str:
+    """Returns the parser's message about wrong arguments in one line.
+
+    Args:
+        text: The message, a box of several lines.
+        arguments: The arguments, the first of which names the command.
+
+    Example:
+        >>> in_one_line("│ Error parsing --fdr: could not convert string to float: 'a' │", ["score", "x", "--fdr", "a"])
+        "expected a number for --fdr, found 'a'; vergence score --help lists the options"
+    """
+    lines = [line.strip("│| ") for line in text.splitlines() if not line.startswith(("╭", "╰", "+"))]
+    said = " ".join(line for line in lines if line.strip("─-")).partition("For full helptext")[0]
+    said = re.sub(r"\s+(\(applied to .*?\)\s*)?", " ", said).strip()
+    words = [word for word in arguments[: 2 if arguments[:1] == ["density"] else 1] if re.fullmatch(r"[a-z][a-z-]*", word)]
+    command = " ".join(["vergence", *words])
+    return f"{_what(said, words)}; {command} --help lists the options"
+
+
+def _what(said: str, words: Sequence[str]) -> str:
+    """Returns what is wrong with the arguments of a command, from the parser's message in one line."""
+    for pattern, expected in REFUSALS.items():
+        if match := re.search(pattern, said):
+            return "expected " + expected.format(**{name: _in_words(name, text) for name, text in match.groupdict().items()})
+    if not (match := re.search(UNKNOWN, said)):
+        return said
+    unknown = match[1].replace(",", "").split()
+    kinds: Mapping[str, Any] = density.VERBS if len(words) == 2 else COMMANDS
+    known = [options.option(field.name) for field in fields(kinds[words[-1]])] if words and words[-1] in kinds else []
+    near = (did_you_mean(word, known).replace("'", "") for word in unknown if word.startswith("--"))
+    return f"found unknown arguments: {' '.join(unknown)}" + next((f" ({question})" for question in near if question), "")
+
+
+def _in_words(name: str, text: str) -> str:
+    """Returns a group of `REFUSALS` in words."""
+    if name == "choices":
+        choices = sorted(set(re.findall(r"'(\w+)'", text)) - {"None"})
+        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return text.upper() if name == "field" else text.replace("'", "") if name == "values" else text
 
 
 def _resources(command: Any) -> AbstractContextManager[None]:
@@ -101,27 +171,14 @@ def _resources(command: Any) -> AbstractContextManager[None]:
     return resources(command.threads, measure=getattr(command, "devices", None) in (None, 1))
 
 
-def _require_no_empty(arguments: list[str]) -> None:
-    for i, argument in enumerate(arguments):
-        if not argument.strip():
-            after = f"after '{arguments[i - 1]}' " if i else ""
-            raise ValueError(f"an argument {after}is empty; give a value, or check that a shell variable is set")
-
-
-def _message(error: Exception) -> str:
-    return f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
-
-
-def _printable(text: str) -> str:
-    """Returns a text without control characters, which a terminal would obey; they may come from a stranger's file."""
-    return "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _stop(message: str) -> None:
-    """Prints the error in one line, in one of several processes, and exits."""
+    """Prints the error in one line, in one of several processes, and exits.
+
+    Control characters, which a terminal would obey and may come from a stranger's file, are replaced.
+    """
     if is_first_process():
-        words = (word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in _printable(message).split())
-        print("error:", *words, file=sys.stderr)
+        text = "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in message)
+        print("error:", *(word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in text.split()), file=sys.stderr)
     sys.exit(2)
 
 

@@ -1,21 +1,19 @@
-"""``vergence density``: fit, predict, sample, score."""
+"""``vergence density``: fit, predict, sample, log-prob."""
 
-import os
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence import mixtures
 from vergence.cli import options
+from vergence.utils.names import counted
 
-__all__ = ["RUN", "Density", "run"]
+__all__: list[str] = []
 
-Device = Literal["cpu", "cuda"]
 MODELS = f"Model to fit: {', '.join(mixtures.short_names())}; see vergence.mixtures."
 
 
@@ -26,28 +24,23 @@ class DensityFit:
     pairs: Annotated[Positional[Path], arg(metavar="PAIRS")]
     """A .npz file with the arrays context and target, or a .csv file."""
     model: Annotated[str, arg(metavar="NAME", help=MODELS)] = "mdn"
-    out: Path = Path("density.safetensors")
-    """File to write."""
+    out: Annotated[Path, arg(help="File to write.")] = Path("density.safetensors")
     target: Annotated[UseAppendAction[list[str]], arg(metavar="COLUMN")] = field(default_factory=list)
     """Column of a .csv file to predict; all other columns are the context."""
-    holdout: float = 0.2
-    """Share of the pairs that is held out for evaluation; 0 fits to all."""
+    holdout: Annotated[float, arg(help="Share of the pairs that is held out for evaluation; 0 fits to all.")] = 0.2
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Setting of the model, NAME=VALUE (n_components=5)."""
     seed: options.Seed = 0
-    device: Device = "cpu"
-    """Device to compute on."""
+    device: Annotated[Literal["cpu", "cuda"], arg(help="Device to compute on.")] = "cpu"
     threads: options.Threads = None
 
 
 @dataclass(kw_only=True)
 class _Use:
-    model: Annotated[Positional[Path], arg(metavar="MODEL")]
-    """File that fit wrote."""
+    model: Annotated[Positional[Path], arg(metavar="MODEL", help="File that fit wrote.")]
     source: Annotated[Positional[Path], arg(metavar="CONTEXTS")]
-    """A .npz file with the array context (and target for score), or a .csv file with the columns used in fit."""
-    out: Path
-    """File to write: .npz, .csv or .parquet."""
+    """A .npz file with the array context (and target for log-prob), or a .csv file with the columns used in fit."""
+    out: options.TableOut
 
 
 @dataclass(kw_only=True)
@@ -58,40 +51,44 @@ class DensityPredict(_Use):
     which gng and particles have several for each mode.
     """
 
-    level: float = 0.9
-    """Probability of the interval."""
+    level: Annotated[float, arg(help="Probability of the interval.")] = 0.9
 
 
 @dataclass(kw_only=True)
 class DensitySample(_Use):
     """Write samples of each context's targets."""
 
-    n: int = 10
-    """Samples per context."""
+    n: Annotated[int, arg(help="Samples per context.")] = 10
     seed: options.Seed = 0
 
 
 @dataclass(kw_only=True)
-class DensityScore(_Use):
+class DensityLogProb(_Use):
     """Write the log-density (nats) of each pair and the target's probability integral transform (PIT)."""
+
+
+VERBS = {"fit": DensityFit, "predict": DensityPredict, "sample": DensitySample, "log-prob": DensityLogProb}
 
 
 @dataclass(kw_only=True)
 class Density:
-    """Fit a conditional density p(target | context), predict, sample and score with it."""
+    """Fit a conditional density p(target | context), predict and sample with it, and write log-densities."""
 
     density: OmitSubcommandPrefixes[
         Annotated[DensityFit, subcommand("fit", prefix_name=False)]
         | Annotated[DensityPredict, subcommand("predict", prefix_name=False)]
         | Annotated[DensitySample, subcommand("sample", prefix_name=False)]
-        | Annotated[DensityScore, subcommand("score", prefix_name=False)]
+        | Annotated[DensityLogProb, subcommand("log-prob", prefix_name=False)]
     ]
 
 
 def run(command: Density) -> None:
     """Runs ``vergence density``."""
     options.check(command.density)
-    RUN[type(command.density)](command.density)
+    if isinstance(command.density, DensityFit):
+        return _fit(command.density)
+    rows = _write(command.density)
+    print(f"wrote {counted(rows, 'row')} to {command.density.out}")
 
 
 def _fit(command: DensityFit) -> None:
@@ -112,64 +109,38 @@ def _fit(command: DensityFit) -> None:
         print(_who_is_ahead(result["ahead"]))
     elif command.holdout > 0:
         few = "1 held-out pair is" if result["test"] == 1 else f"{result['test']} held-out pairs are"
-        print(f"warning: {few} too few to evaluate the density; it is not evaluated", file=sys.stderr)
+        _warn(f"{few} too few to evaluate the density; it is not evaluated")
     if columns := result["few_values"]:
         where = f"{', '.join(columns)} {'takes' if len(columns) == 1 else 'take'} few different values"
-        print(
-            f"warning: {where}: a density of classes or counts has no upper limit, and such log-densities mean little; "
-            "a classifier suits them",
-            file=sys.stderr,
+        _warn(
+            f"{where}: a density of classes or counts has no upper limit, and such log-densities mean little; "
+            "a classifier suits them"
         )
     print(f"{verb} {command.out}; next: vergence density predict {shlex.quote(str(command.out))} CONTEXTS --out FILE")
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
     """Returns by how much the model's held-out log-density is above or below that of its best control, in words."""
     best = min(ahead, key=lambda name: ahead[name][0])
     lead, error = ahead[best]
-    found = f"{abs(lead):.2f} nats a pair {'above' if lead >= 0 else 'below'} {best}"
-    return f"the model's log-density is {found} (standard error {error:.2f}); a right density has 50 and 90 % inside"
+    distance = f"{abs(lead):.2f} nats a pair {'above' if lead >= 0 else 'below'} {best}"
+    return f"the model's log-density is {distance} (standard error {error:.2f}); a right density has 50 and 90 % inside"
 
 
-def _load(command: _Use) -> tuple[Any, list[str], list[str]]:
+def _write(command: DensityPredict | DensitySample | DensityLogProb) -> int:
+    """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
+    from vergence.data.arrays import read_contexts, read_pairs
+    from vergence.runs import density
+
     model = mixtures.load(command.model)
     context, target = getattr(model, "columns_", ([], []))
-    return model, context, target
-
-
-def _predict(command: DensityPredict) -> None:
-    from vergence.data.arrays import read_contexts
-    from vergence.runs import density
-
-    model, columns, _ = _load(command)
-    rows = density.predict(model, read_contexts(command.source, columns), command.out, level=command.level)
-    _print_rows(command, rows)
-
-
-def _sample(command: DensitySample) -> None:
-    from vergence.data.arrays import read_contexts
-    from vergence.runs import density
-
-    model, columns, _ = _load(command)
-    contexts = read_contexts(command.source, columns)
-    _print_rows(command, density.sample(model, contexts, command.out, n=command.n, seed=command.seed))
-
-
-def _score(command: DensityScore) -> None:
-    from vergence.data.arrays import read_pairs
-    from vergence.runs import density
-
-    model, context, target = _load(command)
-    _print_rows(command, density.score(model, read_pairs(command.source, target, context), command.out))
-
-
-def _print_rows(command: _Use, rows: int) -> None:
-    print(f"wrote {rows} row{'' if rows == 1 else 's'} to {os.fspath(command.out)}")
-
-
-RUN: dict[type, Callable[[Any], None]] = {
-    DensityFit: _fit,
-    DensityPredict: _predict,
-    DensitySample: _sample,
-    DensityScore: _score,
-}
+    if isinstance(command, DensityLogProb):
+        return density.log_prob(model, read_pairs(command.source, target, context), command.out)
+    contexts = read_contexts(command.source, context)
+    if isinstance(command, DensityPredict):
+        return density.predict(model, contexts, command.out, level=command.level)
+    return density.sample(model, contexts, command.out, n=command.n, seed=command.seed)

@@ -10,12 +10,13 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.cli.use import print_written
 from vergence.utils import terminal
+from vergence.utils.checks import expect
 
 if TYPE_CHECKING:
     from vergence.detection.findings import Findings
     from vergence.runs.run import Run
 
-__all__ = ["Score", "score"]
+__all__: list[str] = []
 
 FDR, CONFIDENCE = 0.1, 0.95
 SHOWN = 10  # items that are printed
@@ -31,8 +32,7 @@ class Score:
 
     run: Annotated[Positional[str], arg(metavar="RUN|FOLDER")]
     """Run folder; or, without IMAGES, any source that train takes."""
-    images: Annotated[Positional[str | None], arg(metavar="[IMAGES]", help_behavior_hint="")] = None
-    """Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."""
+    images: Annotated[Positional[str | None], arg(metavar="[IMAGES]", help=options.ANY_SOURCE, help_behavior_hint="")] = None
     out: Path
     """File to write: .npz, .csv or .parquet. A page with pictures is written beside it, OUT.html."""
     fdr: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.1)")] = None
@@ -52,8 +52,7 @@ class Score:
     pairs: bool = False
     """Judge the target of each pair given its context, p(target | context), by a run that was trained on pairs."""
     data_root: options.DataRoot = None
-    batch_size: int = 256
-    """Items at a time."""
+    batch_size: options.BatchSize = 256
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
@@ -93,19 +92,17 @@ def score(command: Score) -> None:
 
 def _require_suitable(command: Score) -> None:
     """Raises a ValueError where options exclude each other, or do not suit what the items are compared with."""
-    if command.fpr is None and command.confidence is not None:
-        raise ValueError("expected --fpr with --confidence, found none; add --fpr RATE, or leave --confidence out")
-    if command.fpr is not None and command.fdr is not None:
-        raise ValueError("expected --fdr or --fpr, found both; leave one out")
+    rate = command.fpr is not None
+    expect(rate or command.confidence is None, "--fpr with --confidence", "none", "add --fpr RATE, or leave --confidence out")
+    expect(not rate or command.fdr is None, "--fdr or --fpr", "both", "leave one out")
     reference = "itself" if command.images is None else "pairs" if command.pairs else "calibration"
     for option, references in SUITS.items():
         if reference in references or getattr(command, option[2:].replace("-", "_")) in (None, False):
             continue
         if option == "--leaks-from":
-            raise ValueError(f"expected FOLDER alone with --leaks-from, found {command.run} and {command.images}; leave one out")
-        if reference == "pairs":
-            raise ValueError(f"expected --pairs without {option}, found both; leave one out")
-        raise ValueError(f"expected RUN IMAGES with {option}, found {command.run} alone; name the items to score, too")
+            expect(False, "FOLDER alone with --leaks-from", f"{command.run} and {command.images}", "leave one out")
+        expect(reference != "pairs", f"--pairs without {option}", "both", "leave one out")
+        expect(False, f"RUN IMAGES with {option}", f"{command.run} alone", "name the items to score, too")
 
 
 def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], fdr: float) -> "Findings":

@@ -14,8 +14,9 @@ from vergence.utils.terminal import is_first_process
 if TYPE_CHECKING:
     from vergence.runs.run import Run
 
-__all__ = ["Demo", "Train", "demo", "train"]
+__all__: list[str] = []
 
+RECIPES = "Settings to start from; see vergence.training.recipes."
 RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --objective NAME, else vje_small)"
 
 
@@ -23,21 +24,17 @@ RECIPE = "(default: patches for images, gmje_small for pairs, NAME_small with --
 class Demo:
     """Train, evaluate and score on scikit-learn's digits in about a minute, and write a report."""
 
-    out: Path = Path("runs/demo")
-    """Run folder; the run of an earlier demo is replaced."""
+    out: Annotated[Path, arg(help="Run folder; the run of an earlier demo is replaced.")] = Path("runs/demo")
     seed: options.Seed = 0
 
 
 @dataclass(kw_only=True)
 class _Train:
     data: Annotated[Positional[str | None], arg(metavar="[DATA]", help=options.SOURCES, help_behavior_hint="")] = None
-    out: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Run folder to write."""
-    resume: bool = False
-    """Go on with the run in --out (or in DATA's place) from its last checkpoint."""
+    out: Annotated[Path | None, arg(metavar="FOLDER", help="Run folder to write.", help_behavior_hint="")] = None
+    resume: Annotated[bool, arg(help="Go on with the run in --out (or in DATA's place) from its last checkpoint.")] = False
     trust_code: options.TrustCode = False
-    recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint=RECIPE)] = None
-    """Settings to start from; see vergence.training.recipes."""
+    recipe: Annotated[str | None, arg(metavar="NAME", help=RECIPES, help_behavior_hint=RECIPE)] = None
     set: Annotated[options.Settings, arg(metavar="NAME=VALUE")] = field(default_factory=list)
     """Any other setting, NAME=VALUE: an option of the objective (nu=1) or a field of the run (blur=0.5, clip=1)."""
 

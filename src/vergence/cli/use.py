@@ -1,4 +1,4 @@
-"""The commands on a trained run: evaluate, embed, report."""
+"""The commands on a trained run: evaluate, embed, sample, report."""
 
 import csv
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.utils import terminal
+from vergence.utils.checks import expect
 from vergence.utils.names import counted
 
-__all__ = ["Embed", "Evaluate", "Report", "embed", "evaluate", "print_written", "report"]
+__all__: list[str] = []
 
 
 @dataclass(kw_only=True)
@@ -20,8 +21,7 @@ class Evaluate:
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder; with --uncertainty also a .npz file: z, label, and columns of uncertainties, of any model."""
-    probes: bool = True
-    """Fit linear probes."""
+    probes: Annotated[bool, arg(help="Fit linear probes.")] = True
     uncertainty: bool = False
     """Measure what uncertainties say: which of them rank errors, and is the density calibrated."""
     reference: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
@@ -32,35 +32,40 @@ class Evaluate:
 
 
 @dataclass(kw_only=True)
-class _Use:
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Run folder."""
-    images: Annotated[Positional[str], arg(metavar="IMAGES")]
-    """Any source that train takes; of a built-in name the test part is read (cifar10:train reads the other)."""
-    out: Path
-    """File to write: .npz, .csv or .parquet."""
+class Embed:
+    """Write embeddings, posterior means, variances and log-densities."""
+
+    run: options.RunFolder
+    images: Annotated[Positional[str], arg(metavar="IMAGES", help=options.ANY_SOURCE)]
+    out: options.TableOut
     data_root: options.DataRoot = None
-    batch_size: int = 256
-    """Items at a time."""
+    batch_size: options.BatchSize = 256
     device: options.Device = "auto"
     threads: options.Threads = None
     trust_code: options.TrustCode = False
+    crops: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Random views of each item, 2 or more; adds the direction of their mean embedding (z_crops) and their spread."""
 
 
 @dataclass(kw_only=True)
-class Embed(_Use):
-    """Write embeddings, posterior means, variances and log-densities."""
+class Sample:
+    """Sample pairs of embeddings, or targets of contexts, from a run's density; writes them, or the nearest real pictures."""
 
-    crops: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
-    """Random views of each item, 2 or more; adds the direction of their mean embedding (z_crops) and their spread."""
+    run: Annotated[Positional[Path], arg(metavar="RUN", help="Run folder; its objective has a conditional density, as gje.")]
+    out: Annotated[Path, arg(help="File to write: .npz for embeddings, .png for a grid of pictures.")]
+    n: Annotated[int | None, arg(metavar="N", help="Samples.", help_behavior_hint="(default: 64, or 8 a context)")] = None
+    context: Annotated[str | None, arg(metavar="IMAGES", help_behavior_hint="")] = None
+    """Sample targets of the first 8 of these items, a row each; any source that train takes."""
+    seed: options.Seed = 0
+    device: options.Device = "auto"
+    trust_code: options.TrustCode = False
 
 
 @dataclass(kw_only=True)
 class Report:
     """Write a run's report: one interactive page that works offline."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Run folder."""
+    run: options.RunFolder
 
 
 def evaluate(command: Evaluate) -> None:
@@ -71,8 +76,7 @@ def evaluate(command: Evaluate) -> None:
 
     if command.run.suffix.lower() == ".npz":
         return _evaluate_file(command)
-    if command.reference is not None:
-        raise ValueError(f"expected --reference with a .npz file of embeddings, found {command.run}; leave it out")
+    expect(command.reference is None, "--reference with a .npz file of embeddings", str(command.run), "leave it out")
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     show_evaluation(run_evaluation(run, probes=command.probes, uncertainty=command.uncertainty))
 
@@ -85,17 +89,16 @@ def _evaluate_file(command: Evaluate) -> None:
     if not command.uncertainty:
         raise ValueError(f"expected a run folder, found {command.run}; for a file of embeddings add --uncertainty")
     of_runs = {"--no-probes": not command.probes, "--device": command.device != "auto", "--trust-code": command.trust_code}
-    if given := [option for option, used in of_runs.items() if used]:
-        verb, them = ("is", "it") if len(given) == 1 else ("are", "them")
-        raise ValueError(f"{' and '.join(given)} {verb} for run folders, found {command.run}; leave {them} out")
+    given = [option for option, used in of_runs.items() if used]
+    expect(not given, f"a run folder with {' and '.join(given)}", str(command.run), "leave them out")
     tested = embeddings.read(command.run)
     reference = None if command.reference is None else embeddings.read(command.reference)
     if tested.unused:
         terminal.note(f"not used, since they are not a number an item: {', '.join(tested.unused)}")
-    found = embeddings.measure(tested, reference)
-    if found.recall_at_1 in (0, 1):
-        terminal.note(f"R@1 is {found.recall_at_1:.0f}, so there is nothing to rank")
-    show_uncertainty(found)
+    measured = embeddings.measure(tested, reference)
+    if measured.recall_at_1 in (0, 1):
+        terminal.note(f"R@1 is {measured.recall_at_1:.0f}, so there is nothing to rank")
+    show_uncertainty(measured)
 
 
 def embed(command: Embed) -> None:
@@ -107,6 +110,16 @@ def embed(command: Embed) -> None:
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
     print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
+
+
+def sample(command: Sample) -> None:
+    """Runs ``vergence sample``."""
+    from vergence.runs.pictures import write_samples
+    from vergence.runs.run import load
+
+    run = load(command.run, device=command.device, trust_code=command.trust_code)
+    n = write_samples(run, command.out, n=command.n, context=command.context, seed=command.seed)
+    print(f"wrote {n} samples to {command.out}")
 
 
 def print_written(out: Path, rows: int, page: bool = False) -> None:

@@ -17,7 +17,7 @@ from vergence.utils.checks import require_within
 from vergence.utils.names import did_you_mean
 from vergence.utils.parts import open_parts
 
-__all__ = ["build", "fit", "predict", "sample", "score"]
+__all__ = ["build", "fit", "log_prob", "predict", "sample"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
@@ -169,7 +169,7 @@ def sample(model: Any, contexts: np.ndarray, out: Path, *, n: int = 10, seed: in
     return n * _write(out, job, len(contexts), rows)
 
 
-def score(model: Any, pairs: Pairs, out: Path) -> int:
+def log_prob(model: Any, pairs: Pairs, out: Path) -> int:
     """Writes the log-density (nats) and the PIT of each pair; returns the rows written."""
     _require_width(model, pairs.context)
 
