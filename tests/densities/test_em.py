@@ -1,5 +1,7 @@
 """EM against item-by-item loops, its theorem, its limits, its repairs; and the planted errors that these checks must see."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from tests.reference import em as reference
 from vergence.densities import em
 from vergence.densities.em import structures
 from vergence.densities.em.fit import structure
-from vergence.densities.em.structures import Diagonal, Full, LowRank, Mixture, Spherical, Tied
+from vergence.densities.em.structures import Full, LowRank, Mixture
 
 KINDS = ("full", "tied", "diag", "spherical")
 ALL = (*KINDS, "low_rank")
@@ -107,9 +109,8 @@ def small_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("steps", [1, 10])
-def test_steps_are_the_loops(kind, steps):
-    check_reference(kind, items(clusters()), steps, reg=0.0 if kind == "low_rank" else 0.05)
+def test_steps_are_the_loops(kind):
+    check_reference(kind, items(clusters()), 8, reg=0.0 if kind == "low_rank" else 0.05)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -138,20 +139,20 @@ def test_the_start_is_the_m_step_of_its_responsibilities(kind, weighted):
 def test_the_likelihood_never_falls(kind):
     data = items(clusters(2, n=160, k=4))
     begun = begin(kind, data, r=3, k=4)
-    found = em.run(data, structure(kind, RANK), begun, tol=0.0, max_iter=600, reg=0.0, reseed=False)
+    found = em.run(data, structure(kind, RANK), begun, tol=0.0, max_iter=200, reg=0.0, reseed=False)
     bounds = torch.tensor(found.bounds)
-    assert bounds.shape == (3, 600) and not any(found.converged)
+    assert bounds.shape == (3, 200) and not any(found.converged)
     assert bounds.diff(dim=1).min() > -1e-9
     assert (bounds[:, -1] - bounds[:, 0] > 0.1).all()
 
 
 @pytest.mark.parametrize("kind", ["full", "diag"])
 def test_weighted_mahalanobis_after_an_m_step_is_d_n_k(kind, weighted):
-    """T12: sum_n r_nk delta^T S_k^{-1} delta = D N_k for every k."""
     check_trap(kind, weighted)
 
 
 def check_trap(kind, data, made=None):
+    """sum_n r_nk delta^T S_k^{-1} delta = D N_k for every k."""
     start = begin(kind, data).select([0])
     X, w = data.X.numpy(), data.weights.numpy()
     mu, S = (start.means[0] + data.origin).numpy(), structure(kind).dense(start)[0].numpy()
@@ -195,8 +196,7 @@ def test_affine_maps_of_the_items_are_maps_of_the_solution(kind):
 # --- several starts
 
 
-@pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("precision", ["double", "mixed"])
+@pytest.mark.parametrize(("kind", "precision"), [*((kind, "double") for kind in ALL), ("full", "mixed")])
 def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
     data, made = items(clusters(4)), structure(kind, RANK)
     begun = begin(kind, data, r=4)
@@ -217,27 +217,20 @@ def test_starts_side_by_side_are_the_starts_one_by_one(kind, precision):
 # --- low rank
 
 
-@pytest.fixture(scope="module")
-def factors():
+def test_one_component_is_factor_analysis():
     g = np.random.default_rng(5)
-    X = g.normal(size=(300, 2)) @ g.normal(size=(2, 8)) + g.normal(size=(300, 8)) * g.uniform(0.3, 1, 8) + 3
-    return X
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_one_component_is_factor_analysis(factors, rank):
-    data, made = items(factors), LowRank(rank)
+    factors = g.normal(size=(300, 2)) @ g.normal(size=(2, 8)) + g.normal(size=(300, 8)) * g.uniform(0.3, 1, 8) + 3
+    data, made = items(factors), LowRank(2)
     begun = em.initialize(data, made, torch.ones(1, 1, len(factors)), 0.0)
     found = em.run(data, made, begun, tol=1e-9, max_iter=2000, reg=0.0)
-    oracle = FactorAnalysis(rank, tol=1e-10, max_iter=2000, svd_method="lapack").fit(factors)
+    oracle = FactorAnalysis(2, tol=1e-10, max_iter=2000, svd_method="lapack").fit(factors)
     assert found.converged == [True]
     assert found.bounds[0][-1] == pytest.approx(oracle.score(factors), abs=1e-5)
     close(made.dense(found.mixture)[0, 0], oracle.get_covariance(), 1e-2)
 
 
-@pytest.mark.parametrize("rank", [3, 8])
-def test_a_rank_of_d_and_above_is_cut(rank):
-    data, made = items(clusters()), LowRank(rank)
+def test_a_rank_of_d_and_above_is_cut():
+    data, made = items(clusters()), LowRank(8)
     r = torch.rand(R, K, N)
     begun = em.initialize(data, made, r / r.sum(1, keepdim=True), 1e-6)
     assert begun.covariances.shape == (R, K, D, 1 + D)
@@ -249,8 +242,8 @@ def test_a_rank_of_d_and_above_is_cut(rank):
 
 
 def test_low_rank_never_makes_a_square_of_the_features():
-    """Of 200,000 features one would take 320 GB."""
-    wide = 200_000
+    """Of 50,000 features one would take 20 GB."""
+    wide = 50_000
     X = torch.randn(20, 2) @ torch.randn(2, wide) + 0.1 * torch.randn(20, wide)
     data, made = em.Data(X, None, X.mean(0), X.device), LowRank(2)
     found = em.run(data, made, em.initialize(data, made, torch.ones(1, 1, 20), 1e-6), max_iter=2, tol=0.0)
@@ -272,7 +265,7 @@ def test_mixed_precision_ends_where_double_does(kind):
     close(made.dense(mixed.mixture), made.dense(double.mixture), 5e-3)
 
 
-@pytest.mark.parametrize("max_iter", [1, 2, 7])
+@pytest.mark.parametrize("max_iter", [1, 7])
 def test_mixed_precision_ends_in_double_however_few_iterations(max_iter, monkeypatch):
     data, seen, real = items(clusters()), [], em.expectation
     monkeypatch.setattr(
@@ -284,9 +277,8 @@ def test_mixed_precision_ends_in_double_however_few_iterations(max_iter, monkeyp
     assert (torch.float32 in seen) == (max_iter > 1)
 
 
-@pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("scale", [1e-30, 1e20])
-def test_what_float32_cannot_hold_is_taken_in_double(kind, scale, monkeypatch):
+@pytest.mark.parametrize(("kind", "scale"), [("full", 1e-30), ("diag", 1e20), ("low_rank", 1e20)])
+def test_what_float32_cannot_hold_is_taken_in_double(kind, scale):
     data, made = items(scale * clusters()), structure(kind, RANK)
     r = torch.rand(1, K, N)
     begun = em.initialize(data, made, r / r.sum(1, keepdim=True), 0.0)
@@ -294,7 +286,7 @@ def test_what_float32_cannot_hold_is_taken_in_double(kind, scale, monkeypatch):
     assert double.bounds == mixed.bounds and np.isfinite(mixed.bounds[0]).all()
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", ["full", "diag"])
 def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
     """Widths of 1e-4 at a distance of 10: float32 cannot see them, double can."""
     g = np.random.default_rng(8)
@@ -308,9 +300,8 @@ def test_narrow_clusters_far_apart_end_right_in_mixed_precision(kind):
     close(found.mixture.weights[0], torch.full((3,), 1 / 3), 1e-9)
     for k in range(3):
         close(found.mixture.means[0, k] + data.origin, X[labels == k].mean(0), 1e-9)
-        if kind in ("full", "diag"):
-            expected = np.cov(X[labels == k].T, ddof=0)
-            close(1e8 * S[k].diagonal(), 1e8 * np.diag(expected), 1e-8 if kind == "full" else 1e-4)
+        expected = np.cov(X[labels == k].T, ddof=0)
+        close(1e8 * S[k].diagonal(), 1e8 * np.diag(expected), 1e-8 if kind == "full" else 1e-4)
 
 
 # --- repairs
@@ -345,19 +336,15 @@ def test_a_revival_is_no_convergence():
         assert found.converged == [not reseed] and found.reseeded == [int(reseed)]
 
 
-PLACES = clusters(12, n=4, k=1) * 10
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(("scale", "precision"), [(1e-6, "mixed"), (1e6, "double")])
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("precision", ["double", "mixed"])
 def test_singular_items_end_finite(kind, scale, precision):
     """A few places, many times each; fewer items than features; a constant, a doubled and a summed column; all the same."""
     g, made = np.random.default_rng(13), structure(kind, RANK)
     wide = g.normal(size=(6, 9))
     summed = clusters(14)
     cases = {
-        "places": np.repeat(PLACES, 10, axis=0),
+        "places": np.repeat(10 * clusters(12, n=4, k=1), 10, axis=0),
         "wide": wide,
         "columns": np.c_[summed, summed[:, 0], summed.sum(1), np.full(N, 0.1)],
         "same": np.full((20, 3), 0.1),
@@ -390,17 +377,16 @@ def test_variances_stop_at_rounding():
     data = items(np.c_[clusters()[:, :2], np.full(N, 7.0)])
     variance = data.X.var(0, correction=0)
     close(data.variance_floor, 1e-13 * torch.where(variance > 0, variance, 1.0), 1e-20)
-    data = items(1e6 + clusters(), np.arange(N) / 9.0)
-    spread = torch.from_numpy(np.cov(data.X.numpy().T, aweights=np.arange(N), ddof=0)).diagonal()
-    data = items(data.X.numpy(), data.weights.numpy(), origin=np.average(data.X.numpy(), axis=0, weights=np.arange(N)))
-    close(data.variance_floor / (1e-13 * spread), torch.ones(D), 1e-6)
+    X, w = 1e6 + clusters(), np.arange(N) / 9.0
+    spread = np.cov(X.T, aweights=w, ddof=0).diagonal()
+    floor = items(X, w, origin=np.average(X, axis=0, weights=w)).variance_floor
+    close(1e13 * floor.numpy() / spread, np.ones(D), 1e-6)
 
 
-@pytest.mark.parametrize("kind", [Full(), Tied(), Diagonal(), Spherical(), LowRank(2)])
+@pytest.mark.parametrize("kind", ALL)
 def test_definite_covariances_are_not_touched(kind):
-    name = {Full: "full", Tied: "tied", Diagonal: "diag", Spherical: "spherical", LowRank: "low_rank"}[type(kind)]
-    S = begin(name, items(clusters())).covariances
-    assert torch.equal(kind.corrected(S.clone(), torch.full((D,), 1e-13)), S)
+    S = begin(kind, items(clusters())).covariances
+    assert torch.equal(structure(kind, RANK).corrected(S.clone(), torch.full((D,), 1e-13)), S)
 
 
 def test_singular_covariances_get_their_jitter_in_each_features_units():
@@ -414,10 +400,7 @@ def test_singular_covariances_get_their_jitter_in_each_features_units():
     assert torch.equal(mended[1], S + torch.diag(scale**2))
 
 
-# --- factors
-
-
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_inverse_roots(shape):
     A = torch.randn(*shape, 5, 5)
     S = A @ A.mT + torch.eye(5)
@@ -425,9 +408,6 @@ def test_inverse_roots(shape):
     close(P @ P.mT, torch.linalg.inv(S))
     close(P, P.triu())
     close(log_det, torch.linalg.slogdet(S)[1])
-
-
-# --- a few steps for other models
 
 
 def test_polish_is_the_run():
@@ -439,92 +419,64 @@ def test_polish_is_the_run():
     close(weights, found.weights[0])
     close(means, found.means[0] + data.origin, 1e-12)
     close(S, found.covariances[0])
-    near = em.refine(X - 1e7, begun.weights[0], begun.means[0] + data.origin - 1e7, begun.covariances[0], steps=6)
-    close(S, near[2], 1e-6)
-    still = em.refine(X, begun.weights[0], begun.means[0] + data.origin, begun.covariances[0], steps=0)
-    close(still[1], begun.means[0] + data.origin, 1e-12)
-    assert torch.equal(still[2], begun.covariances[0])
-
-
-# --- settings
 
 
 # --- planted errors: each is seen by a check above
 
 
-class Centered(Full):
-    """Moments around the means of before, and the step of the mean forgotten."""
-
-    def estimate(self, use, sums, N, means, reg, *, initial=False):
-        return structures.unflat(sums.second / N[:, None, None], means)
-
-
-class Unbiased(Full):
-    """Divided by N_k - 1."""
-
-    def estimate(self, use, sums, N, means, reg, *, initial=False):
-        return (
-            super().estimate(use, sums, N, means, reg, initial=initial)
-            * (N / (N - 1)).unflatten(0, means.shape[:2])[..., None, None]
-        )
+def planted(kind, **methods):
+    """A structure with some of its methods replaced; each is called with the structure, then its own arguments."""
+    made = structure(kind, RANK)
+    for name, method in methods.items():
+        setattr(made, name, functools.partial(method, structure(kind, RANK)))
+    return made
 
 
-class NoDeterminant(Full):
-    def log_density(self, use, x):
-        return super().log_density(use, x) + 0.5 * use.log_det[:, None]
+def without_posterior(right, use, sums, N, means, reg, *, initial=False):
+    diagonal, A = right._moments(use, sums, N, means)
+    new = torch.linalg.solve(use.beta.mT @ A, A, left=False)
+    d = (diagonal - (new * A).sum(-1)).clamp(min=1e-6)
+    return structures.unflat(torch.cat([d[..., None], new], -1), means)
 
 
-class SquaredWeights(Diagonal):
-    def second(self, use, x, r):
-        return super().second(use, x, r.square())
+def per_component(N, means):
+    return N.unflatten(0, means.shape[:2])[..., None, None]
 
 
-class Uncentered(Tied):
-    """Moments around the origin, and the means forgotten."""
-
-    def estimate(self, use, sums, N, means, reg, *, initial=False):
-        return super().estimate(use, sums, N, torch.zeros_like(means), reg)
+def centered(right, use, sums, N, means, reg, *, initial=False):
+    return structures.unflat(sums.second, means) / per_component(N, means)
 
 
-class Summed(Spherical):
-    """The trace, not the mean variance."""
-
-    def estimate(self, use, sums, N, means, reg, *, initial=False):
-        return means.shape[-1] * super().estimate(use, sums, N, means, reg, initial=initial)
+def unbiased(right, use, sums, N, means, reg, *, initial=False):
+    return right.estimate(use, sums, N, means, reg) * per_component(N / (N - 1), means)
 
 
-class WithoutPosterior(LowRank):
-    """E[z z^T] without the posterior covariance I - beta U."""
-
-    def estimate(self, use, sums, N, means, reg, *, initial=False):
-        diagonal, A = self._moments(use, sums, N, means)
-        new = torch.linalg.solve(use.beta.mT @ A, A, left=False)
-        d = (diagonal - (new * A).sum(-1)).clamp(min=1e-6)
-        return structures.unflat(torch.cat([d[..., None], new], -1), means)
-
-
-PLANTED = [
-    ("full", Centered()),
-    ("full", Unbiased()),
-    ("full", NoDeterminant()),
-    ("diag", SquaredWeights()),
-    ("tied", Uncentered()),
-    ("spherical", Summed()),
-    ("low_rank", WithoutPosterior(RANK)),
-]
+PLANTED = {
+    "the step of the mean forgotten": ("full", {"estimate": centered}),
+    "divided by N_k - 1": ("full", {"estimate": unbiased}),
+    "no determinant": ("full", {"log_density": lambda right, use, x: right.log_density(use, x) + 0.5 * use.log_det[:, None]}),
+    "squared weights": ("diag", {"second": lambda right, use, x, r: right.second(use, x, r.square())}),
+    "means forgotten": (
+        "tied",
+        {"estimate": lambda right, use, sums, N, m, *a, **k: right.estimate(use, sums, N, 0 * m, *a, **k)},
+    ),
+    "the trace": ("spherical", {"estimate": lambda right, *a, **k: D * right.estimate(*a, **k)}),
+    "no posterior covariance": ("low_rank", {"estimate": without_posterior}),
+}
 
 
-@pytest.mark.parametrize(("kind", "planted"), PLANTED, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
-def test_the_loops_see_planted_errors(kind, planted, weighted):
+@pytest.mark.parametrize("error", PLANTED)
+def test_the_loops_see_planted_errors(error, weighted):
+    kind, methods = PLANTED[error]
     check_reference(kind, weighted, 1)
     with pytest.raises(AssertionError):
-        check_reference(kind, weighted, 1, made=planted)
+        check_reference(kind, weighted, 1, made=planted(kind, **methods))
 
 
-@pytest.mark.parametrize("planted", [Centered(), Unbiased()], ids=lambda v: type(v).__name__)
-def test_the_trap_sees_planted_errors(planted, weighted):
+@pytest.mark.parametrize("estimate", [centered, unbiased])
+def test_the_trap_sees_planted_errors(estimate, weighted):
     with pytest.raises(AssertionError):
-        check_trap("full", weighted, made=planted)
+        check_trap("full", weighted, made=planted("full", estimate=estimate))
 
 
 def test_a_start_that_misses_blocks_is_seen(weighted, small_blocks, monkeypatch):

@@ -12,9 +12,7 @@ from tests.linear.checks import (
     check_unbiased,
     close,
     noisy,
-    noisy_outcomes,
     rng,
-    z_scores,
 )
 from tests.reference import linear as reference
 from torch.utils.data import DataLoader, TensorDataset
@@ -69,15 +67,6 @@ def test_sampled_moments_are_unbiased():
     check_unbiased(Sums)
 
 
-@pytest.mark.slow
-def test_sampled_moments_around_the_means_are_unbiased(repeats=3000):
-    """What `Statistics` says of G, where the means are sampled as well."""
-    x = rng(5).normal(size=(3, 2))
-    G, *_ = reference.moments(*reference.centered(x, noisy_outcomes(x)))
-    found = [accumulated(Sums, x, m=2, seed=seed)[0].moments(centered=True).G for seed in range(repeats)]
-    assert np.abs(z_scores(torch.stack(found), G)).max() < 4.5
-
-
 def test_targets_are_the_loops():
     x, y = items()[:20], targets(items())[:20]
     draws, sums = accumulated(Sums, x)[1], Sums(D, 3)
@@ -121,8 +110,6 @@ def test_float32_far_from_zero_keeps_its_digits():
     exact = Reconstruction(2, augmentation=1.0).fit(x.astype(np.float64))
     found = Reconstruction(2, augmentation=1.0).fit(x)
     same(found, exact, rtol=2e-5, atol=2e-6)
-    naive = np.cov(x.T, bias=True, dtype=np.float32), (x.T @ x / 20000 - np.outer(x.mean(0), x.mean(0)))
-    assert np.abs(naive[1] / naive[0] - 1).max() > 1e-3, "which a difference of large numbers does not"
 
 
 # --- sources
@@ -146,22 +133,18 @@ SOURCES = {
     "tensor": lambda x, folder: torch.as_tensor(x),
     "batches": lambda x, folder: odd_batches(x),
     "batches of tensors": lambda x, folder: odd_batches(torch.as_tensor(x)),
-    "items on disk or in memory": lambda x, folder: ArrayItems(x),
     "memory-mapped items": lambda x, folder: ArrayItems(memory_mapped(x, folder)),
     "memory map": memory_mapped,
     "loader": lambda x, folder: DataLoader(TensorDataset(torch.as_tensor(x), torch.zeros(N)), batch_size=97),
 }
 
 
-@pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction])
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_source_gives_one_answer(source, kind, tmp_path, small_blocks):
-    dtype = np.float32 if "items" in source else np.float64
-    x = items(dtype=dtype)
-    same(fitted(SOURCES[source](x, tmp_path), kind=kind), fitted(x, kind=kind))
-    if source == "list":
-        x = x.astype(np.float64)
-    same(fitted(SOURCES[source](x, tmp_path), kind=kind, augmentation=0.3), fitted(x, kind=kind, augmentation=0.3))
+def test_every_source_gives_one_answer(source, tmp_path, small_blocks):
+    x = items(dtype=np.float32 if "items" in source else np.float64)
+    for kind, augmentation in ((Reconstruction, noisy), (JointEmbedding, 0.3)):
+        options = {"kind": kind, "augmentation": augmentation}
+        same(fitted(SOURCES[source](x, tmp_path), **options), fitted(x, **options))
 
 
 @pytest.mark.parametrize("kind", [JointEmbedding, Reconstruction, Supervised])
@@ -187,16 +170,12 @@ def test_targets_come_with_batches(small_blocks):
             same(found, whole)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["array", "loader", "memory-mapped items"])
 def test_vectors_of_bytes_are_no_images(source, tmp_path):
     """Only images are divided by 255."""
     x = rng(54).integers(0, 256, size=(N, 3)).astype(np.uint8)
-    same(
-        fitted(SOURCES[source](x, tmp_path), augmentation=1.0),
-        fitted(x.astype(np.float64), augmentation=1.0),
-        rtol=1e-3,
-        atol=1e-5,
-    )
+    exact = fitted(x.astype(np.float64), augmentation=1.0)
+    same(fitted(SOURCES[source](x, tmp_path), augmentation=1.0), exact, rtol=1e-3, atol=1e-5)
 
 
 # --- pieces
@@ -234,20 +213,12 @@ def in_place(x, generator):
     return x.mul_(0.8).add_(0.3).add_(e)
 
 
-@pytest.mark.parametrize("source", ["array", "tensor", "memory map", "batches"])
+@pytest.mark.parametrize("source", ["array", "memory map"])
 def test_callables_may_write_over_what_they_get(source, tmp_path, small_blocks):
     x = items()
     before = x.copy()
     same(fitted(SOURCES[source](x, tmp_path), augmentation=in_place), fitted(before))
     assert np.array_equal(x, before)
-
-
-def test_draws_are_reproducible_and_differ():
-    x = torch.as_tensor(items()[:10])
-    one, again, seed, block = (torch.stack(list(reading.draw(x, noisy, 3, s, b))) for s, b in ((0, 0), (0, 0), (1, 0), (0, 1)))
-    assert torch.equal(one, again)
-    views = [*one, *seed, *block]
-    assert all(not torch.equal(a, b) for i, a in enumerate(views) for b in views[:i])
 
 
 def test_of_data_that_stream_by_little_is_kept(small_blocks):
@@ -273,11 +244,10 @@ def still(**options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_items", [False, True])
-def test_views_of_images_have_the_moments_of_their_outcomes(as_items):
+def test_views_of_images_have_the_moments_of_their_outcomes():
     x = (rng(56).integers(0, 256, size=(40, 1, 3, 3)) * np.linspace(1, 0.3, 3)).astype(np.uint8)
     G, S, M, _ = reference.moments(*reference.centered(*mirrored(x)))
-    model = Reconstruction(2, augmentation=ImageViews(still(flip=0.5), 3), n_draws=400).fit(ArrayItems(x) if as_items else x)
+    model = Reconstruction(2, augmentation=ImageViews(still(flip=0.5), 3), n_draws=400).fit(x)
     phi = reference.reconstruction(M, S)[2]
     expected = np.trace(np.cov((x.reshape(40, -1) / 255).T, bias=True)) - (phi[:2] ** 2).sum()
     assert abs(model.objective_ - expected) < 4.5 * model.objective_se_

@@ -7,11 +7,10 @@ import pytest
 import torch
 from scipy import integrate, stats
 from tests.reference import power_spherical as reference
-from torch.distributions import kl_divergence
 from torch.nn.functional import normalize
 
 from vergence.densities import power_spherical
-from vergence.densities.power_spherical import SphereUniform, digamma_gap, lgamma_gap, log_area
+from vergence.densities.power_spherical import digamma_gap, lgamma_gap
 
 KAPPAS = (0.0, 0.7, 30.0, 400.0)
 
@@ -24,11 +23,12 @@ def close(found, expected, **tolerance):
     torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected), **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
 
 
-def kl(p):
-    return kl_divergence(p, SphereUniform(p.event_shape[0]))
+def log_area(D):
+    """The log of the area of the unit sphere in R^D."""
+    return math.log(2) + 0.5 * D * math.log(math.pi) - math.lgamma(D / 2)
 
 
-# --- the checks: each holds for the distribution and fails for a planted error (the table at the end) -----------------------
+# --- the checks: each holds for the distribution and fails for a planted error (the table at the end)
 
 
 def integrals(p):
@@ -55,7 +55,7 @@ def check_quadrature():
             mass, entropy, divergence = integrals(p)
             close(mass, 1.0, rtol=1e-8, atol=0)
             close(p.entropy(), entropy, rtol=1e-7, atol=1e-8)
-            close(kl(p), divergence, rtol=1e-7, atol=1e-8)
+            close(p.kl_to_uniform(), divergence, rtol=1e-7, atol=1e-8)
 
 
 def check_formulas():
@@ -65,10 +65,10 @@ def check_formulas():
             p = PowerSpherical(mu, kappa)
             close(p.log_prob(x), reference.log_prob(x.tolist(), mu.tolist(), kappa), rtol=1e-9, atol=1e-9)
             close(p.entropy(), reference.entropy(D, kappa), rtol=1e-9, atol=1e-9)
-            close(kl(p), reference.kl_to_uniform(D, kappa), rtol=1e-9, atol=1e-9)
+            close(p.kl_to_uniform(), reference.kl_to_uniform(D, kappa), rtol=1e-9, atol=1e-9)
 
 
-def check_samples(n=20_000):
+def check_samples(n=10_000):
     """Samples are on the sphere; mean, variance, entropy, KL and the distribution of mu^T x are theirs."""
     for D, kappa in ((2, 4.0), (3, 4.0), (8, 0.3), (40, 60.0)):
         mu = normalize(torch.randn(D), dim=0)
@@ -82,7 +82,7 @@ def check_samples(n=20_000):
             (x, p.mean),
             ((x - p.mean).square(), p.variance),
             (-log_prob, p.entropy()),
-            (log_prob + log_area(D), kl(p)),
+            (log_prob + log_area(D), p.kl_to_uniform()),
         ):
             assert (standard_scores(found, expected).abs() < 4.5).all()
         close(p.variance.sum(), 1 - p.mean.square().sum())
@@ -100,24 +100,24 @@ def test_holds(check):
     check()
 
 
-# --- limits ---------------------------------------------------------------------------------------------------------------
+# --- limits
 
 
 @pytest.mark.parametrize("D", [2, 3, 64, 512])
 def test_no_concentration_is_the_uniform_distribution(D):
-    p, q, x = PowerSpherical(torch.eye(D)[0], 0.0), SphereUniform(D), normalize(torch.randn(5, D), dim=1)
-    close(p.log_prob(x), q.log_prob(x))
-    close(p.entropy(), q.entropy())
-    close(p.mean, q.mean)
-    close(p.variance, q.variance)
-    assert kl(p) == 0 and q.sample((7,)).shape == (7, D)
-    assert (standard_scores(q.sample((20_000,)), 0.0).abs() < 4.5).all()
+    p, x = PowerSpherical(torch.eye(D)[0], 0.0), normalize(torch.randn(5, D), dim=1)
+    close(p.log_prob(x), torch.full((5,), -log_area(D)))
+    close(p.entropy(), log_area(D))
+    close(p.mean, torch.zeros(D))
+    close(p.variance, torch.full((D,), 1 / D))
+    assert p.kl_to_uniform() == 0
+    assert (standard_scores(p.sample((20_000,)), 0.0).abs() < 4.5).all()
 
 
 @pytest.mark.parametrize("D", [2, 64])
 def test_the_divergence_grows_without_limit(D):
     """Like b log kappa, because PS is nearly a Gaussian of variance 2 b / kappa / (D - 1) in the tangent plane."""
-    found = torch.stack([kl(PowerSpherical(torch.eye(D)[0], 10.0**k)) for k in range(9)])
+    found = torch.stack([PowerSpherical(torch.eye(D)[0], 10.0**k).kl_to_uniform() for k in range(9)])
     assert (found.diff() > 0).all() and found[-1] > 5 * (D - 1)
     close(found[-1] - found[-2], (D - 1) / 2 * math.log(10), rtol=1e-4)
 
@@ -126,7 +126,9 @@ def test_the_antipode():
     mu = torch.tensor([0.6, 0.8])
     uniform, peaked = (PowerSpherical(mu, kappa).log_prob(-mu) for kappa in (0.0, 2.0))
     close(uniform, -math.log(2 * math.pi))
-    assert peaked == -math.inf
+    assert peaked == -math.inf and PowerSpherical(mu, 2.0).finite_log_prob(-mu).isfinite()
+    x = normalize(torch.randn(50, 2), dim=-1)
+    assert torch.equal(PowerSpherical(mu, 2.0).finite_log_prob(x), PowerSpherical(mu, 2.0).log_prob(x))
     beyond = PowerSpherical(mu * (1 + 1e-12), torch.tensor([0.0, 2.0])).log_prob(-mu)  # rounding beyond the sphere
     assert not beyond.isnan().any()
     kappa = torch.zeros((), requires_grad=True)
@@ -134,17 +136,8 @@ def test_the_antipode():
     assert kappa.grad.isfinite()
 
 
-def test_near_the_antipode_the_finite_density_is_the_density():
-    mu = torch.tensor([0.6, 0.8])
-    p = PowerSpherical(mu, torch.tensor(2.0))
-    assert p.finite_log_prob(-mu).isfinite() and p.finite_log_prob(-mu) < p.log_prob(torch.tensor([-0.5999, -0.80007499]))
-    x = normalize(torch.randn(50, 2), dim=-1)
-    assert torch.equal(p.finite_log_prob(x), p.log_prob(x))
-
-
 @pytest.mark.float32
-@pytest.mark.parametrize("D", [2, 3, 64])
-@pytest.mark.parametrize("kappa", [1e2, 1e6, 1e9])
+@pytest.mark.parametrize(("D", "kappa"), [(2, 1e9), (3, 1e2), (64, 1e2), (64, 1e9)])
 def test_samples_of_large_concentrations_keep_their_distance(D, kappa, n=20_000):
     """E|x - mu|^2 = 4 b / (kappa + 2 b), which float32 rounds away from kappa = 1e7 on where it is computed from 1 - t."""
     mu = torch.eye(D)[-1]
@@ -157,7 +150,7 @@ def test_samples_of_large_concentrations_keep_their_distance(D, kappa, n=20_000)
     assert found == pytest.approx(-4 * p.b / (kappa + 2 * p.b) ** 2, rel=8 * (1 / p.b / n) ** 0.5)
 
 
-# --- precision and gradients ----------------------------------------------------------------------------------------------
+# --- precision and gradients
 
 
 @pytest.mark.float32
@@ -174,7 +167,7 @@ def test_large_concentrations_keep_their_precision(dtype):
                 constant = 2 * b * mpmath.log(2) + b * mpmath.log(mpmath.pi) + mpmath.loggamma(a) - mpmath.loggamma(a + b)
                 entropy = float(constant + cross)
             scale = D if dtype == torch.float32 else 1e-6 * D
-            for found, expected in ((p.entropy(), entropy), (kl(p), log_area(D) - entropy)):
+            for found, expected in ((p.entropy(), entropy), (p.kl_to_uniform(), log_area(D) - entropy)):
                 assert found.dtype == dtype and abs(found.item() - expected) < 1e-5 * scale, (D, kappa)
 
 
@@ -189,12 +182,11 @@ def test_gaps_join():
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_becomes_float32(dtype):
-    mu, kappa = normalize(torch.randn(3, 4), dim=1).to(dtype), torch.tensor([0.5, 3.0, 20.0]).to(dtype)
-    found = PowerSpherical(mu, kappa).log_prob(mu.roll(1, 0))
-    assert found.dtype == torch.float32
-    close(found, PowerSpherical(mu.double(), kappa.double()).log_prob(mu.roll(1, 0).double()).float(), rtol=1e-4, atol=1e-4)
+def test_half_precision_becomes_float32():
+    mu, kappa = normalize(torch.randn(3, 4), dim=1).half(), torch.tensor([0.5, 3.0, 20.0]).half()
+    single = PowerSpherical(mu, kappa).log_prob(mu.roll(1, 0))
+    assert single.dtype == torch.float32
+    close(single, PowerSpherical(mu.double(), kappa.double()).log_prob(mu.roll(1, 0).double()).float(), rtol=1e-4, atol=1e-4)
 
 
 def test_gradients():
@@ -203,21 +195,12 @@ def test_gradients():
         kappa.requires_grad_()
         assert torch.autograd.gradcheck(lambda m, k: PowerSpherical(m, k).log_prob(x), (mu, kappa))
         assert torch.autograd.gradcheck(lambda k: PowerSpherical(mu.detach(), k).entropy(), (kappa,))
-        assert torch.autograd.gradcheck(lambda k: kl(PowerSpherical(mu.detach(), k)), (kappa,))
+        assert torch.autograd.gradcheck(lambda k: PowerSpherical(mu.detach(), k).kl_to_uniform(), (kappa,))
         PowerSpherical(mu, kappa).rsample((3,)).square().sum().backward()
         assert mu.grad.isfinite().all() and kappa.grad.isfinite().all()
 
 
-def test_reparametrized_gradients_are_those_of_the_expectation(n=200_000):
-    """d/dkappa E x is known in closed form; the samples' mean gradient has it within its standard error."""
-    mu, kappa = torch.tensor([0.6, 0.0, 0.8]), torch.full((n,), 5.0, requires_grad=True)
-    t = PowerSpherical(mu.expand(n, 3), kappa).rsample() @ mu
-    found = torch.autograd.grad(t.sum(), kappa)[0]
-    expected = 2 / (5.0 + 2) ** 2  # of kappa / (kappa + D - 1)
-    assert abs(standard_scores(found, expected)) < 4.5
-
-
-# --- planted errors -------------------------------------------------------------------------------------------------------
+# --- planted errors
 
 
 def gaussian_like(self, value):

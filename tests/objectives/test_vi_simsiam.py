@@ -8,13 +8,17 @@ from tests.objectives.common import close, descended, require_caught
 from tests.reference import power_spherical
 from tests.reference import vi_simsiam as reference
 from torch import nn
-from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from vergence.densities.power_spherical import PowerSpherical, SphereUniform, direction, log_area
+from vergence.densities.power_spherical import PowerSpherical, direction
 from vergence.objectives import vi_simsiam
 
 B, D = 6, 5
+
+
+def log_area(dim):
+    """The log of the unit sphere's area in R^dim."""
+    return math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
 
 
 class Fixed(nn.Module):
@@ -71,7 +75,7 @@ def check_encoder_learns():
     assert total.requires_grad
     for z, other, got in zip((za, zb), (zb, za), torch.autograd.grad(total, (za, zb), allow_unused=True), strict=True):
         q = REAL.posterior(m, z)
-        one = -q.log_prob(F.normalize(other.detach(), dim=1)) + kl_divergence(q, SphereUniform(D))
+        one = -q.log_prob(F.normalize(other.detach(), dim=1)) + q.kl_to_uniform()
         assert got is not None and got.norm() > 0
         close(got, torch.autograd.grad(one.mean() / 2, z)[0])
 
@@ -79,7 +83,7 @@ def check_encoder_learns():
 def check_kl_is_averaged_over_views():
     for beta in (0.5, 2.0):
         m, (za, zb) = model(beta=beta), pair()
-        views = [kl_divergence(m.posterior(z), SphereUniform(D)).mean() for z in (za, zb)]
+        views = [m.posterior(z).kl_to_uniform().mean() for z in (za, zb)]
         close(m(za, zb)["kl"], beta * (views[0] + views[1]) / 2)
 
 
@@ -123,7 +127,7 @@ def test_the_normalizers_cancel_at_beta_one(dim):
     gap = torch.digamma(kappa[:n] + dim - 1) - torch.digamma(kappa[:n] + (dim - 1) / 2)  # log 2 - E log(1 + t)
     for cosine in (-0.5, 0.0, 0.8, 0.99, 1.0):
         x = torch.cat([torch.tensor([cosine, math.sqrt(1 - cosine**2)]), torch.zeros(dim - 2)])
-        likelihood, kl = -q.log_prob(x), kl_divergence(q, SphereUniform(dim))
+        likelihood, kl = -q.log_prob(x), q.kl_to_uniform()
         derived = kappa[:n] * (math.log(2) - gap - math.log1p(cosine)) + log_area(dim)
         close((likelihood + kl)[:n], derived, 1e-8)
         if cosine == 1:
@@ -182,7 +186,7 @@ def variant(first=torch.Tensor.detach, second=torch.Tensor.detach, reduce=torch.
             for zi, target in ((za, first(zb)), (zb, second(za)) if both else (za, first(zb))):
                 q = self.posterior(zi)
                 out["alignment"] = out["alignment"] - reduce(log_prob(q, direction(target))) / 2
-                out["kl"] = out["kl"] + self.beta * kl * reduce(kl_divergence(q, SphereUniform(self.dim)))
+                out["kl"] = out["kl"] + self.beta * kl * reduce(q.kl_to_uniform())
             return out
 
     return Variant

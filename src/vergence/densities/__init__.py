@@ -1,9 +1,8 @@
 """Distributions that torch lacks, and the ways to fit them."""
 
-from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, PairedLowRank
+from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, Paired
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
-from vergence.densities.polar import PolarStudentT
-from vergence.densities.power_spherical import PowerSpherical, SphereUniform
+from vergence.densities.power_spherical import PowerSpherical
 
 __all__ = [
     "Covariance",
@@ -12,8 +11,6 @@ __all__ = [
     "GaussianMixture",
     "JointGaussian",
     "LowRank",
-    "PairedLowRank",
-    "PolarStudentT",
+    "Paired",
     "PowerSpherical",
-    "SphereUniform",
 ]

@@ -7,8 +7,7 @@ With Z = [z_c; z_t], a Gaussian of mean (mu_c, mu_t) and covariance blocks S_cc,
 and a mixture of K such Gaussians with weights pi_k has as its conditional the mixture of their conditionals with weights
 gamma_k proportional to pi_k N(z_c; mu_ck, S_cck).
 
-A covariance is a `densities.covariance.Covariance` or a dense matrix. Half-precision parameters become float32. Everything is
-batched and differentiable.
+Half-precision parameters become float32. Everything is batched and differentiable.
 Shapes: batch (...), D features, of which the first C are the context; K components.
 """
 
@@ -21,17 +20,12 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
 from vergence.densities.covariance import Covariance, Dense, index_components
-from vergence.utils.checks import require_within
+from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["GaussianMixture", "JointGaussian", "kl_standard_normal", "log_det"]
 
 LOG_2PI = math.log(2 * math.pi)
-
-
-def _covariance(S: Any) -> Covariance:
-    """Returns a `Covariance` of at least float32 from one, or from a dense matrix (..., D, D)."""
-    return type(S)(*map(upcast_half, vars(S).values())) if isinstance(S, Covariance) else Dense.of(upcast_half(S))
 
 
 class JointGaussian(Distribution):
@@ -41,9 +35,6 @@ class JointGaussian(Distribution):
         mean: mu (..., D).
         covariance: A `Covariance`, or a dense matrix (..., D, D), symmetric positive semidefinite.
         context: C, the number of leading features that are the context, below D; 0 for a density without a context.
-
-    Raises:
-        ValueError: Mean and covariance differ in D, C is not below D, or the matrix is not a covariance.
 
     Example:
         >>> joint = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), context=1)
@@ -57,10 +48,13 @@ class JointGaussian(Distribution):
     has_rsample = True
 
     def __init__(self, mean: Tensor, covariance: Covariance | Tensor, context: int = 0) -> None:
-        mean, S = upcast_half(mean), _covariance(covariance)
-        if mean.shape[-1] != S.shape[-1] or not 0 <= context < mean.shape[-1]:
-            sizes = f"D = {mean.shape[-1]} and {S.shape[-1]}, context {context}"
-            raise ValueError(f"expected a mean and a covariance over the same D features and a context below D, found {sizes}")
+        mean = upcast_half(mean)
+        if isinstance(covariance, Covariance):
+            S: Covariance = covariance.map(lambda x, _: upcast_half(x))
+        else:
+            S = Dense.of(upcast_half(covariance))
+        sizes = (mean.shape[-1], S.shape[-1], context)
+        expect(sizes[0] == sizes[1] > context >= 0, "a mean and a covariance over D features and a context below D", sizes)
         batch = torch.Size(np.broadcast_shapes(mean.shape[:-1], S.shape[:-1]))
         self.loc, self.S, self.context = mean.expand(*batch, mean.shape[-1]), S, context
         super().__init__(batch, mean.shape[-1:], validate_args=False)
@@ -77,7 +71,7 @@ class JointGaussian(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """The covariance's diagonal, (..., D)."""
+        """Diagonal of the covariance, (..., D)."""
         return self.S.variance().expand(self.loc.shape)
 
     @property
@@ -86,14 +80,9 @@ class JointGaussian(Distribution):
         return self.S.dense().expand(*self.loc.shape, self.loc.shape[-1])
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Returns log N(z; mu, S) in nats, (...), for z (..., D).
-
-        Raises:
-            ValueError: z has another number of features.
-        """
+        """Returns log N(z; mu, S) in nats, (...), for z (..., D)."""
         D = self.loc.shape[-1]
-        if value.shape[-1:] != (D,):
-            raise ValueError(f"expected values of {D} features, found shape {tuple(value.shape)}")
+        expect(value.shape[-1:] == (D,), f"values of {D} features", value.shape)
         return -0.5 * (self.S.quadratic(value - self.loc) + self.S.log_det() + D * LOG_2PI)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -116,12 +105,14 @@ class JointGaussian(Distribution):
 
     def marginal(self, block: str | slice) -> "JointGaussian":
         """Returns the distribution of the ``context``, of the ``target``, or of a slice of the features."""
-        features = _features(block, self.context)
-        return JointGaussian(self.loc[..., features], self.S.block(features))
+        if isinstance(block, str):
+            expect(self.context and block in ("context", "target"), "the 'context' or 'target' of a joint density", block)
+            block = slice(0, self.context) if block == "context" else slice(self.context, None)
+        return JointGaussian(self.loc[..., block], self.S.block(block))
 
     def conditional(self, z_c: Tensor) -> "JointGaussian":
         """Returns p(z_t | z_c) for contexts (..., C) that broadcast against the batch."""
-        _require_context(z_c, self.context)
+        expect(0 < self.context == z_c.shape[-1], f"contexts of {self.context} features", z_c.shape)
         shift, S = self.S.conditional(self.context, z_c - self.loc[..., : self.context])
         return JointGaussian(self.loc[..., self.context :] + shift, S)
 
@@ -142,20 +133,6 @@ class JointGaussian(Distribution):
         return quantile
 
 
-def _features(block: str | slice, context: int) -> slice:
-    named = {"context": slice(0, context), "target": slice(context, None)}
-    if isinstance(block, str) and (block not in named or context == 0):
-        raise ValueError(
-            f"expected the block 'context' or 'target' of a density with a context, found {block!r}; or pass a slice"
-        )
-    return named[block] if isinstance(block, str) else block
-
-
-def _require_context(z_c: Tensor, context: int) -> None:
-    if context == 0 or z_c.shape[-1:] != (context,):
-        raise ValueError(f"expected contexts (..., {context}), found shape {tuple(z_c.shape)}: pass the context's features only")
-
-
 def _common_noise(S: Covariance, n: int, p: Distribution) -> Tensor:
     """Returns samples (n, ..., D) of N(0, S) from standard normal ones that the batch of a distribution shares."""
     return S.rsample(torch.Size((n, *(1 for _ in p.batch_shape), *p.event_shape)))
@@ -174,8 +151,8 @@ class GaussianMixture(Distribution):
         common: The components, batch (K,), where a batch of weights shares them, else None.
 
     Example:
-        >>> one = GaussianMixture(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
-        >>> given = one.conditional(torch.tensor([1.0]))
+        >>> p = GaussianMixture(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
+        >>> given = p.conditional(torch.tensor([1.0]))
         >>> given.mixture_distribution.probs.round(decimals=3).tolist(), given.mode.round(decimals=3).tolist()
         ([0.0, 1.0], [-1.0])
     """
@@ -222,7 +199,7 @@ class GaussianMixture(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """The covariance's diagonal, (..., D)."""
+        """Diagonal of the covariance, (..., D)."""
         if self.common is not None:  # matrix products around a center: nothing of size N K D
             x = self.common.loc - self.common.loc.mean(0)
             spread = self.weights @ (self.common.variance + x.square()) - (self.weights @ x).square()
@@ -250,7 +227,7 @@ class GaussianMixture(Distribution):
             return JointGaussian(index_components(parts.loc, k, 1), parts.S.index_components(k)).rsample()
 
     def common_samples(self, n: int) -> Tensor:
-        """Returns samples (n, ..., D) whose noise the batch shares: those of one mixture do not depend on the others."""
+        """Returns samples (n, ..., D) whose noise the batch shares, as of `JointGaussian`."""
         with torch.no_grad():
             parts, below = self.component_distribution, self.weights.cumsum(-1)[..., :-1]
             u = torch.rand((n, *(1 for _ in self.batch_shape), 1), dtype=below.dtype, device=below.device)
@@ -275,7 +252,7 @@ class GaussianMixture(Distribution):
 
         Args:
             draws: Samples of each mixture.
-            seed: Seed of the samples; torch's random state is left as it is.
+            seed: Seed of the samples.
 
         Example:
             >>> mean, weights = torch.tensor([[[-5.0], [5.0]], [[0.0], [0.0]]]), torch.tensor([0.5, 0.5]).log()
@@ -285,10 +262,10 @@ class GaussianMixture(Distribution):
         device = self.component_distribution.loc.device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            drawn = self.common_samples(draws)  # those of one mixture do not depend on the others of the batch
-            left = sum(torch.special.entr(self.responsibilities(z)).sum(-1) for z in drawn) / draws
-            found: Tensor = (self.mixture_distribution.entropy() - left).clamp(min=0).exp()
-        return found
+            samples = self.common_samples(draws)
+            unknown = sum(torch.special.entr(self.responsibilities(z)).sum(-1) for z in samples) / draws
+            answers: Tensor = (self.mixture_distribution.entropy() - unknown).clamp(min=0).exp()
+        return answers
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "GaussianMixture":
         """Returns the distribution with a larger batch shape, without copying."""
@@ -303,7 +280,6 @@ class GaussianMixture(Distribution):
 
     def conditional(self, z_c: Tensor) -> "GaussianMixture":
         """Returns p(z_t | z_c), a mixture of K components, for contexts (..., C) that broadcast against the batch."""
-        _require_context(z_c, self.context)
         logits = self.marginal("context").log_joint(z_c)
         parts = self.component_distribution.conditional(z_c[..., None, :])
         return GaussianMixture(logits, parts.loc, parts.S)
@@ -337,8 +313,8 @@ class GaussianMixture(Distribution):
 def log_det(S: Tensor) -> Tensor:
     """Returns log |S| of a positive definite (D, D), with gradient; NaN for any other matrix.
 
-    The Cholesky factor is computed in float64: in float32, covariances with the least jitter fail from a few features on. The
-    call does not wait for the device.
+    The Cholesky factor is computed in float64, where covariances with the least jitter have one. The call does not wait for the
+    device.
 
     Example:
         >>> round(log_det(4 * torch.eye(2)).item(), 3)

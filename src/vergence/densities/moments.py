@@ -1,11 +1,5 @@
 r"""Moments: means, covariances and their shrinkage, of batches, of streams and of moving windows; principal directions.
 
-- A batch with gradient: `batch_moments`, `BatchMoments`, `shrunk`, `oas`.
-- A stream of batches: `MovingMoments` (exponential averages), `Deviations` (mean and deviation of each feature), `ViewSums`
-  (views of items), and `Sums` (items, their augmentations and targets), whose `Moments` are those of `vergence.linear.solutions`.
-- Items in memory or in a file, with weights: `standardized_moments`, with the Ledoit-Wolf shrinkage.
-- Directions: `principal` of a covariance, `principal_directions` of features in parts, `leading` by subspace iteration.
-
 Sums of a stream are in float64; products are in the precision of the data, block by block.
 
 Shapes: N items, D features, L targets, m views of each item.
@@ -21,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from vergence.densities.gaussian import JointGaussian
-from vergence.utils.checks import require_choice, require_within
+from vergence.utils.checks import expect, require_choice, require_within
 from vergence.utils.devices import several
 from vergence.utils.linalg import upcast_half
 
@@ -204,39 +198,22 @@ class Deviations:
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``.
+    """The moments of `vergence.linear.solutions`, float64, around the means where ``centered``."""
 
-    Attributes:
-        n: Number of items.
-        mean: Mean of the items, (D,).
-        mean_seen: Mean of the augmented items, (D,).
-        mean_target: Mean of the targets, (L,); empty without targets.
-        G: (D, D), unbiased where the augmentation was sampled.
-        S: (D, D).
-        M: (D, D).
-        N: (L, D).
-        clean: 1/n sum_i x_i x_i^T, (D, D).
-        power: 1/n |X|^2.
-        power_target: 1/n |Y|^2.
-        variance: (D,), of each feature, around its mean also without ``centered``.
-        eps: Relative rounding error of the sums.
-        constant: (D,) bool, whether all items are equal in a feature.
-    """
-
-    n: int
-    mean: Tensor
-    mean_seen: Tensor
-    mean_target: Tensor
-    G: Tensor
-    S: Tensor
-    M: Tensor
-    N: Tensor
-    clean: Tensor
-    power: float
-    power_target: float
-    variance: Tensor
-    eps: float
-    constant: Tensor
+    n: int  # number of items
+    mean: Tensor  # of the items, (D,)
+    mean_seen: Tensor  # of the augmented items, (D,)
+    mean_target: Tensor  # (L,), empty without targets
+    G: Tensor  # (D, D), unbiased where the augmentation was sampled
+    S: Tensor  # (D, D)
+    M: Tensor  # (D, D)
+    N: Tensor  # (L, D)
+    clean: Tensor  # 1/n sum_i x_i x_i^T, (D, D)
+    power: float  # 1/n |X|^2
+    power_target: float  # 1/n |Y|^2
+    variance: Tensor  # of each feature, (D,), around its mean also without ``centered``
+    eps: float  # relative rounding error of the sums
+    constant: Tensor  # whether all items are equal in a feature, (D,) of bool
 
     def unchanged(self) -> bool:
         """Returns whether the augmentation leaves all items unchanged (S = G), up to rounding."""
@@ -276,12 +253,11 @@ class ViewSums:
 
     def _add_views(self, views: Iterable[Tensor]) -> Tensor:
         """Adds the views, and returns each item's mean view (B, D)."""
-        total: Tensor | None = None
+        total: Tensor | float = 0.0
         for view in views:
             self.tt += view.T @ view
-            total = view if total is None else total + view
-        assert total is not None, "no views"
-        mean = total / self.draws
+            total = total + view
+        mean = torch.as_tensor(total) / self.draws
         self.v += mean.sum(0)
         self.vv += mean.T @ mean
         return mean
@@ -331,9 +307,8 @@ class Sums(ViewSums):
         targets: First targets (B, L), whose mean is o; by default those that are added first.
 
     Example:
-        >>> x = torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64)
         >>> sums = Sums(2)
-        >>> sums.add(x)
+        >>> sums.add(torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64))
         >>> sums.moments(centered=True).G.tolist()
         [[1.0, 2.0], [2.0, 4.0]]
     """
@@ -418,11 +393,7 @@ class Sums(ViewSums):
         return whole
 
     def moments(self, *, centered: bool) -> Moments:
-        """Returns the moments, around the means or around zero.
-
-        Raises:
-            ValueError: An item or a view holds NaN or infinity.
-        """
+        """Returns the moments, around the means or around zero; raises a ValueError if an item holds NaN or infinity."""
         assert self.origin is not None, "no items were added"
         n, m, c = self.n, self.draws, self.origin
         sampled = m > 0
@@ -461,32 +432,21 @@ class Sums(ViewSums):
 
 def _require_finite(moments: Moments) -> None:
     bad = ~(moments.mean.isfinite() & moments.S.diagonal().isfinite() & moments.G.diagonal().isfinite())
-    if bool(bad.any()):
-        where = bad.nonzero().flatten().tolist()
-        some = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
-        raise ValueError(
-            f"Input X contains NaN or infinity (or numbers too large to square), in {len(where)} of {len(bad)} columns ({some}): "
-            "leave those rows out, or fill them in"
-        )
+    columns = bad.nonzero().flatten().tolist()
+    some = ", ".join(map(str, columns[:5])) + ", ..." * (len(columns) > 5)
+    where = f"NaN or infinity (or numbers too large to square), in {len(columns)} of {len(bad)} columns ({some})"
+    expect(not columns, "finite items", where, "leave those rows out, or fill them in")
 
 
 @dataclass(frozen=True)
 class StandardizedMoments:
-    """Moments of items x = location + scale x', float64.
+    """Moments of items x = location + scale x', float64."""
 
-    Attributes:
-        n: Sum of the weights.
-        location: Mean (D,).
-        scale: Deviation (D,) of each feature, > 0; all 1 where items are not standardized.
-        covariance: Covariance (D, D) of x', divided by n.
-        fourth: Mean of |x'|^4.
-    """
-
-    n: float
-    location: Tensor
-    scale: Tensor
-    covariance: Tensor
-    fourth: float
+    n: float  # sum of the weights
+    location: Tensor  # mean (D,)
+    scale: Tensor  # deviation (D,) of each feature, > 0; all 1 where items are not standardized
+    covariance: Tensor  # (D, D) of x', divided by n
+    fourth: float  # mean of |x'|^4
 
     def shrunk(self, shrinkage: str | float) -> Tensor:
         """Returns the covariance (1 - a) S + a v I, v = tr(S) / D, with a tiny ridge where S is singular.
@@ -497,12 +457,12 @@ class StandardizedMoments:
         """
         S, D = self.covariance, len(self.covariance)
         v = S.trace() / D
-        if isinstance(shrinkage, str):
-            require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
-            a = self._ledoit_wolf(float(v)) if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
-        else:
+        if not isinstance(shrinkage, str):
             require_within("[0, 1]", shrinkage=shrinkage)
             a = float(shrinkage)
+        else:
+            require_choice("shrinkage", shrinkage, ["ledoit_wolf", "oas"])
+            a = self._ledoit_wolf(float(v)) if shrinkage == "ledoit_wolf" else float(oas(S, self.n, exact=False))
         return (1 - a) * S + (a + RIDGE) * v * torch.eye(D, dtype=S.dtype, device=S.device)
 
     def _ledoit_wolf(self, v: float) -> float:
@@ -523,9 +483,6 @@ def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> 
         w: Weights (N,); all 1 by default.
         standardize: Whether features are divided by their deviations.
 
-    Raises:
-        ValueError: All features are constant, or too large to be squared.
-
     Example:
         >>> m = standardized_moments(torch.tensor([[0.0, 5.0], [4.0, 5.0]]))
         >>> m.location.tolist(), m.scale.tolist(), m.covariance.tolist()
@@ -540,12 +497,10 @@ def standardized_moments(X: Any, w: Any = None, *, standardize: bool = True) -> 
         second += x.square().sum(0) if v is None else v @ x.square()
     shift = first / n
     variance = (second / n - shift.square()).clamp(min=0)
-    if not bool(variance.isfinite().all()):
-        raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
+    expect(bool(variance.isfinite().all()), "features whose squares can be summed", "larger ones", "divide them by a number")
     location = origin + shift
     constant = variance <= 1e-20 * location.square()
-    if bool(constant.all()):
-        raise ValueError(f"expected features that vary, found {D} constant ones: check the features")
+    expect(not bool(constant.all()), "features that vary", f"{D} constant ones", "check the features")
     location = torch.where(constant, origin, location)
     unit = torch.where(location != 0, location.abs(), 1.0)
     scale = torch.where(constant, unit, variance.sqrt()) if standardize else torch.ones_like(location)
@@ -602,8 +557,7 @@ def principal_directions(
     """Returns the mean (F,) of n features and their first k < n principal directions (F, k), in the type of the features.
 
     The smaller of the two matrices of products is decomposed: of the F features, or of the n images. Of several groups of
-    features, each is divided by the root mean squared distance from its mean first; the directions V are those of the divided
-    features, divided again, so that V^T (f - mean) are the components.
+    features, each is divided by the root mean squared distance from its mean first, and V^T (f - mean) are the components.
 
     Args:
         parts: Features (B, F) in parts; they are centered and divided in place.

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
 
-from vergence.utils.checks import require_at_least, require_count, require_within
+from vergence.utils.checks import expect, require_array, require_at_least, require_count, require_within
 
 __all__ = ["NeuralGas", "nearest_node"]
 
@@ -35,7 +35,7 @@ CELLS = 1 << 22  # numbers in one table of distances
 class NeuralGas:
     """A graph that grows over items; `vergence.mixtures.GrowingNeuralGas` turns it into a density.
 
-    Signals are processed one at a time, so that two calls of `grow` continue where the first one stopped.
+    Signals are processed one at a time: a second call of `grow` continues where the first one stopped.
 
     Args:
         max_nodes: Most units, >= 2.
@@ -81,8 +81,8 @@ class NeuralGas:
         self._origin = np.empty(0)  # (D,) subtracted from all positions, so that distances lose no digits to an offset
         self._w = np.empty((0, 0))  # (M, D)
         self._half = np.empty(0)  # (M,) |w|^2 / 2
-        self._error: np.ndarray = np.empty(0)  # (M,)
-        self._age: np.ndarray = np.empty((0, 0), dtype=np.int32)  # (M, M) symmetric, -1 where there is no edge
+        self.errors: np.ndarray = np.empty(0)  # E, (M,)
+        self.ages: np.ndarray = np.empty((0, 0), dtype=np.int32)  # of edges, (M, M), symmetric, -1 where there is none
 
     @property
     def nodes(self) -> np.ndarray:
@@ -91,26 +91,14 @@ class NeuralGas:
         return w
 
     @property
-    def errors(self) -> np.ndarray:
-        """E, (M,)."""
-        E: np.ndarray = self._error.copy()
-        return E
-
-    @property
-    def ages(self) -> np.ndarray:
-        """Ages of edges, (M, M), symmetric, -1 where there is no edge."""
-        ages: np.ndarray = self._age.copy()
-        return ages
-
-    @property
     def edges(self) -> np.ndarray:
         """Pairs i < j of units that share an edge, (E, 2)."""
-        pairs: np.ndarray = np.argwhere(np.triu(self._age >= 0))
+        pairs: np.ndarray = np.argwhere(np.triu(self.ages >= 0))
         return pairs
 
     def components(self) -> np.ndarray:
         """Returns the connected component of each unit, (M,), numbered from 0 in the order of their oldest units."""
-        label: np.ndarray = connected_components(self._age >= 0, directed=False)[1]
+        label: np.ndarray = connected_components(self.ages >= 0, directed=False)[1]
         return label
 
     def grow(self, X: Any, signals: int, generator: torch.Generator | None = None) -> "NeuralGas":
@@ -122,49 +110,24 @@ class NeuralGas:
             X: Items (N, D), an array or a tensor, N >= 2 at the first call.
             signals: Number of signals, >= 0.
             generator: Generator of the samples, on the CPU; the global one by default.
-
-        Raises:
-            ValueError: The items are not finite (N, D), too few or of another D than before, or ``signals`` is negative.
         """
-        X = self._read(X, least=1 if len(self._w) else 2)
+        X = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X, dtype=np.float64)
+        require_array("items", X, "N", self._w.shape[1] or "D")
         require_count(0, signals=signals)
         if not len(self._w):
-            self._origin = X.mean(0)
-            self._first_units(X[torch.randperm(len(X), generator=generator)[:2].numpy()])
+            expect(len(X) >= 2, "at least 2 items", len(X))
+            self._first_units(X[torch.randperm(len(X), generator=generator)[:2].numpy()], X.mean(0))
         for start in range(0, signals, BLOCK):
             sampled = torch.randint(len(X), (min(BLOCK, signals - start),), generator=generator)
             self._adapt(X[sampled.numpy()])
         return self
 
-    def adapt(self, signals: Any) -> "NeuralGas":
-        """Adapts the graph to signals (n, D) in their order and returns it; the first two signals become the first units.
-
-        Raises:
-            ValueError: As `grow`.
-        """
-        x = self._read(signals, least=1 if len(self._w) else 2)
-        if not len(self._w):
-            self._origin = x[:2].mean(0)
-            self._first_units(x[:2])
-            x = x[2:]
-        self._adapt(x)
-        return self
-
-    def _read(self, X: Any, least: int) -> np.ndarray:
-        x: np.ndarray = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X, dtype=np.float64)
-        D = self._w.shape[1]
-        if x.ndim != 2 or len(x) < least or x.shape[1] < 1 or x.shape[1] != (D or x.shape[1]):
-            raise ValueError(f"expected at least {least} items (N, {D or 'D'}), found shape {x.shape}")
-        if not np.isfinite(x).all():
-            raise ValueError("expected finite items, found NaN or infinity: leave them out")
-        return x
-
-    def _first_units(self, pair: np.ndarray) -> None:
-        self._w = pair - self._origin
+    def _first_units(self, pair: np.ndarray, origin: np.ndarray) -> None:
+        self._origin, self._w = origin, pair - origin
         self._halves = np.full(pair.shape[1], 0.5)  # a product with it is faster than a sum
         self._half = (self._w * self._w).dot(self._halves)
-        self._error = np.zeros(2)
-        self._age = np.full((2, 2), -1, dtype=np.int32)
+        self.errors = np.zeros(2)
+        self.ages = np.full((2, 2), -1, dtype=np.int32)
 
     def _adapt(self, x: np.ndarray) -> None:
         for signal in x - self._origin:
@@ -172,27 +135,27 @@ class NeuralGas:
             self.signals += 1
             if self.signals % self.insert_every == 0 and len(self._w) < self.max_nodes:
                 self._insert()
-            self._error *= self.decay
+            self.errors *= self.decay
 
     def _step(self, x: np.ndarray) -> None:
         """Adapts to one signal: steps 1 to 4."""
-        w, age = self._w, self._age
+        w, age = self._w, self.ages
         far = self._half - w.dot(x)  # (|w - x|^2 - |x|^2) / 2
         s1 = far.argmin()
         far[s1] = np.inf
         s2 = far.argmin()
-        own = age[s1]
-        linked = (own >= 0).nonzero()[0]
-        aged = own[linked] + 1
-        own[linked] = age[:, s1][linked] = aged
+        ages = age[s1]
+        linked = (ages >= 0).nonzero()[0]
+        aged = ages[linked] + 1
+        ages[linked] = age[:, s1][linked] = aged
         delta = x - w[s1]
-        self._error[s1] += delta.dot(delta)
+        self.errors[s1] += delta.dot(delta)
         self._place(s1, w[s1] + self.eps_b * delta)
         near = w.take(linked, 0)
         near *= 1 - self.eps_n
         near += self.eps_n * x
         self._place(linked, near)
-        own[s2] = age[s2, s1] = 0
+        ages[s2] = age[s2, s1] = 0
         if len(aged) and aged[aged.argmax()] > self.max_age:
             self._prune(s1)
 
@@ -203,37 +166,33 @@ class NeuralGas:
 
     def _prune(self, s1: np.intp) -> None:
         """Removes the edges of s1 that are too old, and units that have no edge left."""
-        old = (self._age[s1] > self.max_age).nonzero()[0]
-        self._age[s1, old] = self._age[old, s1] = -1
-        alone = old[(self._age[old] < 0).all(1)]
+        old = (self.ages[s1] > self.max_age).nonzero()[0]
+        self.ages[s1, old] = self.ages[old, s1] = -1
+        alone = old[(self.ages[old] < 0).all(1)]
         if len(alone):
-            kept = np.delete(np.arange(len(self._w)), alone)
-            self._w, self._half, self._error = self._w[kept], self._half[kept], self._error[kept]
-            self._age = self._age[np.ix_(kept, kept)]
+            rest = np.delete(np.arange(len(self._w)), alone)
+            self._w, self._half, self.errors = self._w[rest], self._half[rest], self.errors[rest]
+            self.ages = self.ages[np.ix_(rest, rest)]
             self.removals += len(alone)
 
     def _insert(self) -> None:
         """Inserts a unit between q and f: step 5."""
-        q = self._error.argmax()
-        f = np.where(self._age[q] >= 0, self._error, -np.inf).argmax()
+        q = self.errors.argmax()
+        f = np.where(self.ages[q] >= 0, self.errors, -np.inf).argmax()
         r = len(self._w)
         w = 0.5 * (self._w[q] + self._w[f])
-        self._error[[q, f]] *= self.alpha
+        self.errors[[q, f]] *= self.alpha
         self._w = np.concatenate([self._w, w[None]])
         self._half = np.append(self._half, 0.5 * (w @ w))
-        self._error = np.append(self._error, self._error[q])
-        self._age = np.pad(self._age, (0, 1), constant_values=-1)
-        self._age[q, f] = self._age[f, q] = -1
-        self._age[r, [q, f]] = self._age[[q, f], r] = 0
+        self.errors = np.append(self.errors, self.errors[q])
+        self.ages = np.pad(self.ages, (0, 1), constant_values=-1)
+        self.ages[q, f] = self.ages[f, q] = -1
+        self.ages[r, [q, f]] = self.ages[[q, f], r] = 0
         self.insertions += 1
 
 
 def nearest_node(nodes: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """Returns the index of the node nearest to each item, (N,); the first among equally near nodes.
-
-    Args:
-        nodes: Positions (M, D).
-        X: Items (N, D).
+    """Returns the index (N,) of the node (M, D) nearest to each item (N, D); the first among equally near nodes.
 
     Example:
         >>> nearest_node(np.array([[0.0], [10.0]]), np.array([[4.0], [6.0]])).tolist()

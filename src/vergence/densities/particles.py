@@ -14,7 +14,6 @@ Resampling is R. Douc, O. Cappe, E. Moulines, "Comparison of resampling schemes 
 Shapes: M particles, B pairs, C and T features.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,7 +22,8 @@ import torch
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import LOG_2PI, GaussianMixture
+from vergence.utils.checks import expect
 
 __all__ = [
     "MODES",
@@ -40,14 +40,10 @@ __all__ = [
 
 MODES = ("smc", "fifo")
 DECIMALS = {torch.float64: 12, torch.float32: 5}  # of M w: weights that differ by rounding are equal
-LOG_2PI = math.log(2 * math.pi)
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:
-    """Returns (sum_m w_m)^2 / sum_m w_m^2, from 1 (one particle has all the weight) to M (equal weights).
-
-    Args:
-        weights: (..., M), >= 0, not all zero, of any scale.
+    """Returns (sum_m w_m)^2 / sum_m w_m^2 of weights (..., M) of any scale, from 1 (one particle has all the weight) to M.
 
     Example:
         >>> effective_sample_size(torch.tensor([0.5, 0.5, 0.0])).item()
@@ -67,9 +63,6 @@ def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None
         n: Number of samples, >= 1.
         generator: Source of u, on the CPU; the global generator by default.
 
-    Raises:
-        ValueError: A weight is negative or not finite, or all are zero.
-
     Example:
         >>> systematic(torch.tensor([0.5, 0.25, 0.25]), 4).tolist()
         [0, 0, 1, 2]
@@ -78,23 +71,15 @@ def systematic(weights: Tensor, n: int, generator: torch.Generator | None = None
 
 
 def stratified(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Returns n ascending indices by stratified resampling: as `systematic`, with an independent u for every i.
-
-    Example:
-        >>> stratified(torch.tensor([1.0, 0.0]), 3).tolist()
-        [0, 0, 0]
-    """
+    """Returns n ascending indices by stratified resampling: as `systematic`, with an independent u for every i."""
     return _inverse_transform(weights, torch.rand(n, generator=generator, dtype=torch.float64))
 
 
 def _inverse_transform(weights: Tensor, u: Tensor) -> Tensor:
     """Returns the indices at which the weights' distribution function passes (i + u_i) / n, (n,)."""
     w = weights.detach().double()
-    if not bool((w.isfinite() & (w >= 0)).all()) or not bool(w.sum() > 0):
-        low, high = (float(x) for x in w.aminmax())
-        raise ValueError(f"expected finite weights >= 0 that are not all zero, found a range of {low:g} to {high:g}")
-    n = len(u)
-    below = (torch.arange(n, dtype=torch.float64) + u) / n
+    expect(bool((w.isfinite() & (w >= 0)).all()) and bool(w.sum() > 0), "finite weights >= 0 that are not all zero", w)
+    below = (torch.arange(len(u), dtype=torch.float64) + u) / len(u)
     cumulative = (w / w.sum()).cumsum(0)
     last = int(w.nonzero()[-1])  # the sum may round to less than 1: points beyond it select the last particle with weight
     index: Tensor = torch.searchsorted(cumulative, below.to(w.device), right=True)
@@ -112,30 +97,22 @@ class Bank(NamedTuple):
     w: Tensor
     age: Tensor
 
-    def pick(self, index: Tensor, w: Tensor) -> "Bank":
-        """Returns some of the particles, with weights proportional to w."""
+    def pick(self, index: Tensor, w: Tensor | None = None) -> "Bank":
+        """Returns some of the particles, with weights proportional to w; equal ones by default."""
+        w = torch.ones_like(self.w[index]) if w is None else w
         return Bank(self.c[index], self.t[index], w / w.sum(), self.age[index])
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a bank follows a stream of batches.
+    """How a bank follows a stream of batches."""
 
-    Attributes:
-        size: Number of particles M that the bank holds at most.
-        mode: ``smc``, or ``fifo``: a queue of equal weights.
-        rho: Step size of the weights toward a batch's responsibilities, in [0, 1].
-        u: Share of the uniform distribution mixed into the weights after each batch, in [0, 1].
-        ess_threshold: Particles are resampled where the effective sample size is below this fraction of the pool, >= 0.
-        resampling: A name of `RESAMPLING`.
-    """
-
-    size: int
-    mode: str
-    rho: float
-    u: float
-    ess_threshold: float
-    resampling: str
+    size: int  # number of particles M that the bank holds at most
+    mode: str  # ``smc``, or ``fifo``: a queue of equal weights
+    rho: float  # step size of the weights toward a batch's responsibilities, in [0, 1]
+    u: float  # share of the uniform distribution mixed into the weights after each batch, in [0, 1]
+    ess_threshold: float  # particles are resampled where the effective sample size is below this fraction of the pool, >= 0
+    resampling: str  # a name of `RESAMPLING`
 
 
 class KernelMixture(GaussianMixture):
@@ -207,24 +184,12 @@ def without_lightest(pool: Bank, old: int, size: int, first: Tensor | None = Non
         size: Number of particles that stay, at least the size of the batch.
         first: Particles of the bank that leave before all others, (old,) of bool; none by default.
     """
-    kept = torch.ones_like(pool.w, dtype=torch.bool)
+    stay = torch.ones_like(pool.w, dtype=torch.bool)
     lightness = (old * pool.w[:old]).round(decimals=DECIMALS[pool.w.dtype])
     if first is not None:
         lightness = lightness.masked_fill(first, -1)
-    kept[lightness.argsort(stable=True)[: len(pool.w) - size]] = False
-    return pool.pick(kept.nonzero()[:, 0], pool.w[kept])
-
-
-def newest(pool: Bank, size: int) -> Bank:
-    """Returns the last ``size`` particles of a pool, with equal weights."""
-    last = torch.arange(len(pool.w) - size, len(pool.w), device=pool.w.device)
-    return pool.pick(last, torch.ones_like(pool.w[last]))
-
-
-def resampled(pool: Bank, size: int, kind: str, generator: torch.Generator) -> Bank:
-    """Returns ``size`` particles resampled from a pool by a method of `RESAMPLING`, with equal weights, the oldest first."""
-    index = RESAMPLING[kind](pool.w, size, generator)
-    return pool.pick(index, torch.ones_like(pool.w[index]))
+    stay[lightness.argsort(stable=True)[: len(pool.w) - size]] = False
+    return pool.pick(stay.nonzero()[:, 0], pool.w[stay])
 
 
 def step(
@@ -249,17 +214,16 @@ def step(
         rule: How the bank follows.
         generator: Source of the resampling.
         stale: Particles of the bank that leave before all others and are never resampled, (M,) of bool; none by default.
-        resample: Whether the effective sample size is looked at; otherwise the lightest leave.
+        resample: Whether particles may be resampled; otherwise the lightest leave.
     """
     pool = pooled(bank, c, t)
     if len(pool.w) <= rule.size:
         return pool, False
     if rule.mode == "fifo":
-        return newest(pool, rule.size), False
+        return pool.pick(torch.arange(len(pool.w) - rule.size, len(pool.w), device=pool.w.device)), False
     pool = pooled(bank._replace(w=reweighted(bank.w, gamma(), rule.rho, rule.u)), c, t)
-    least = rule.ess_threshold * len(pool.w)
-    if not resample or bool(effective_sample_size(pool.w) >= least):
+    if not resample or bool(effective_sample_size(pool.w) >= rule.ess_threshold * len(pool.w)):
         return without_lightest(pool, len(bank.w), rule.size, stale), False
     if stale is not None:
         pool = pool._replace(w=torch.cat([pool.w[: len(stale)].masked_fill(stale, 0), pool.w[len(stale) :]]))
-    return resampled(pool, rule.size, rule.resampling, generator), True
+    return pool.pick(RESAMPLING[rule.resampling](pool.w, rule.size, generator)), True

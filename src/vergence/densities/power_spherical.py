@@ -1,4 +1,4 @@
-r"""The power spherical distribution on the unit sphere (De Cao and Aziz, 2020, arXiv:2006.04437), and the uniform one.
+r"""The power spherical distribution on the unit sphere (De Cao and Aziz, 2020, arXiv:2006.04437).
 
     log p(x; mu, kappa) = kappa log(1 + mu^T x) - [(a + b) log 2 + b log pi + log G(a) - log G(a + b)]
     H                   = [(a + b) log 2 + b log pi + log G(a) - log G(a + b)] - kappa (log 2 + psi(a) - psi(a + b))
@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Beta, Distribution, constraints, register_kl
+from torch.distributions import Beta, Distribution, constraints
 from torch.distributions.utils import _standard_normal
 from torch.nn import functional as F
 
+from vergence.utils.checks import expect
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["PowerSpherical", "SphereUniform", "direction"]
+__all__ = ["PowerSpherical", "direction"]
 
 TINY = 1e-30  # least size of a vector that has a direction
 LARGE = 16.0  # from here on the next term of Stirling's series is below 1e-11
@@ -43,23 +44,8 @@ def direction(z: Tensor) -> Tensor:
     return F.normalize(z / largest.masked_fill(largest < TINY, math.inf), dim=-1)
 
 
-def log_area(dim: int) -> float:
-    """Returns the log of the unit sphere's area in R^D, log(2 pi^(D/2) / G(D/2)).
-
-    Example:
-        >>> round(math.exp(log_area(2)) / math.pi, 6), round(math.exp(log_area(3)) / math.pi, 6)
-        (2.0, 4.0)
-    """
-    return math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
-
-
 def lgamma_gap(a: Tensor, b: float) -> Tensor:
-    """Returns log G(a + b) - log G(a), (...), for a (...) > 0 and b > 0, without cancellation at large a.
-
-    Example:
-        >>> lgamma_gap(torch.tensor([1e8, 3.0]), 1.0).exp()  # G(a + 1) / G(a) = a
-        tensor([1.0000e+08, 3.0000e+00])
-    """
+    """Returns log G(a + b) - log G(a), (...), for a (...) > 0 and b > 0, without cancellation at large a."""
     large = a.clamp(min=LARGE)
     series = (large - 0.5) * torch.log1p(b / large) + b * torch.log(large + b) - b
     for n, c in ((1, 1 / 12), (3, -1 / 360), (5, 1 / 1260)):
@@ -68,12 +54,7 @@ def lgamma_gap(a: Tensor, b: float) -> Tensor:
 
 
 def digamma_gap(a: Tensor, b: float) -> Tensor:
-    """Returns psi(a + b) - psi(a), (...), the derivative of `lgamma_gap` in a, for a (...) > 0 and b > 0.
-
-    Example:
-        >>> digamma_gap(torch.tensor([1e8, 2.0]), 1.0)  # psi(a + 1) - psi(a) = 1 / a
-        tensor([1.0000e-08, 5.0000e-01])
-    """
+    """Returns psi(a + b) - psi(a), (...), the derivative of `lgamma_gap` in a."""
     large = a.clamp(min=LARGE)
     series = torch.log1p(b / large) + 0.5 * b / (large * (large + b))
     for n, c in ((2, 1 / 12), (4, -1 / 120), (6, 1 / 252)):
@@ -96,7 +77,7 @@ class PowerSpherical(Distribution):
         >>> p = PowerSpherical(torch.tensor([0.0, 1.0]), torch.tensor(0.0))
         >>> round(p.log_prob(torch.tensor([1.0, 0.0])).exp().item() * 2 * math.pi, 4)
         1.0
-        >>> torch.distributions.kl_divergence(p, SphereUniform(2)).item()
+        >>> p.kl_to_uniform().item()
         0.0
     """
 
@@ -105,7 +86,7 @@ class PowerSpherical(Distribution):
     has_rsample = True
 
     def __init__(self, mu: Tensor, kappa: Tensor) -> None:
-        _require_sphere(mu.shape[-1])
+        expect(mu.shape[-1] >= 2, "directions of at least 2 features", mu.shape[-1])
         mu, kappa = upcast_half(mu), upcast_half(kappa)
         batch = torch.Size(np.broadcast_shapes(mu.shape[:-1], kappa.shape))
         self.mu, self.kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
@@ -166,62 +147,7 @@ class PowerSpherical(Distribution):
         """Returns the entropy in nats, (...); exact."""
         return self._log_normalizer() + self.kappa * digamma_gap(self.kappa + self.b, self.b)
 
-
-class SphereUniform(Distribution):
-    """The uniform distribution on the unit sphere of R^D, in float32 or the dtype given.
-
-    Args:
-        dim: D, >= 2.
-        dtype: Type of its samples; torch's default by default.
-        device: Device of its samples.
-
-    Example:
-        >>> p = SphereUniform(3)
-        >>> round(p.entropy().exp().item() / math.pi, 4)
-        4.0
-    """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch reads it from the class
-    support = constraints.real_vector
-
-    def __init__(self, dim: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None) -> None:
-        _require_sphere(dim)
-        self._zero = torch.zeros(dim, dtype=dtype, device=device)
-        super().__init__(torch.Size(), torch.Size((dim,)), validate_args=False)
-
-    @property
-    def mean(self) -> Tensor:
-        """Zero, (D,)."""
-        return self._zero
-
-    @property
-    def variance(self) -> Tensor:
-        """1 / D for each coordinate, (D,)."""
-        return self._zero + 1 / len(self._zero)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Returns the constant log-density, (...), for unit vectors (..., D)."""
-        return value.new_full(value.shape[:-1], -log_area(len(self._zero)))
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Returns unit vectors (*sample_shape, D)."""
-        shape = self._extended_shape(torch.Size(sample_shape))
-        return F.normalize(_standard_normal(shape, self._zero.dtype, self._zero.device), dim=-1)
-
-    def entropy(self) -> Tensor:
-        """Returns the log of the sphere's area in nats, a scalar: the largest entropy on the sphere."""
-        return self._zero.new_full((), log_area(len(self._zero)))
-
-
-@register_kl(PowerSpherical, SphereUniform)  # type: ignore[untyped-decorator]
-def _kl_to_uniform(p: PowerSpherical, q: SphereUniform) -> Tensor:
-    """Returns KL(p || q) in nats, (...): 0 at kappa = 0, and unbounded as kappa grows."""
-    if p.event_shape != q.event_shape:
-        raise ValueError(f"expected two distributions on one sphere, found D = {p.event_shape[0]} and {q.event_shape[0]}")
-    a, b = p.kappa + p.b, p.b
-    return (lgamma_gap(a, b) - lgamma_gap(torch.full_like(a, b), b)) - p.kappa * digamma_gap(a, b)
-
-
-def _require_sphere(dim: int) -> None:
-    if dim < 2:
-        raise ValueError(f"expected directions of at least 2 features, found {dim}: a sphere needs two")
+    def kl_to_uniform(self) -> Tensor:
+        """Returns KL(p || uniform) in nats, (...): 0 at kappa = 0, and unbounded as kappa grows."""
+        a, b = self.kappa + self.b, self.b
+        return (lgamma_gap(a, b) - lgamma_gap(torch.full_like(a, b), b)) - self.kappa * digamma_gap(a, b)

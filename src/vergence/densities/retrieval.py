@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.utils.checks import expect
 
 __all__ = ["Retrieved", "retrieve"]
 
@@ -49,33 +50,24 @@ def retrieve(
         bank: Embeddings of the items, (M, D).
         n: Items to retrieve, 1 to M.
         modes: Most components to retrieve by, at least 1; a Gaussian has one.
-        numbers: Bound of the memory: about so many numbers are held at a time, at least one context by one item by K.
-
-    Raises:
-        ValueError: ``n`` or ``modes`` is out of range, or the widths differ.
+        numbers: About so many numbers are held at a time, at least one context by one item by K.
 
     Example:
         >>> halves = JointGaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), context=1)
         >>> retrieve(halves.conditional, torch.tensor([[2.0]]), torch.tensor([[-1.0], [0.9], [2.0]]), n=2).ranked
         tensor([[1, 2]])
     """
-    if za.ndim != 2 or bank.ndim != 2 or za.shape[1] != bank.shape[1] or len(za) == 0:
-        shapes = f"{tuple(za.shape)} and {tuple(bank.shape)}"
-        raise ValueError(f"expected contexts (N, D) and a bank (M, D) of one width, found {shapes}: project both")
-    if not 1 <= n <= len(bank) or modes < 1:
-        raise ValueError(f"expected n from 1 to the bank's {len(bank)} items and modes >= 1, found {n} and {modes}")
+    shapes = f"{tuple(za.shape)} and {tuple(bank.shape)}"
+    expect(za.ndim == bank.ndim == 2 and za.shape[1] == bank.shape[1] and len(za), "contexts (N, D) and a bank (M, D)", shapes)
+    expect(1 <= n <= len(bank) and modes >= 1, f"n from 1 to the bank's {len(bank)} items and modes >= 1", f"{n} and {modes}")
     first = conditional(za[:1])
-    each = _components(first) * za.shape[1]
     common = isinstance(first, GaussianMixture) and first.common is not None
-    contexts = max(1, numbers // (each if common else each * za.shape[1]))  # a covariance each
+    row = _log_weights(first).shape[-1] * za.shape[1]  # numbers of one context and one item
+    contexts = max(1, numbers // (row if common else row * za.shape[1]))  # a covariance for each context
     parts = []
     for z in za.split(64 * contexts if common else contexts):
-        parts.append(_retrieve(conditional(z), bank, n, modes, max(1, numbers // (each if common else each * len(z)))))
+        parts.append(_retrieve(conditional(z), bank, n, modes, max(1, numbers // (row if common else row * len(z)))))
     return Retrieved(*(torch.cat([part[i] for part in parts]) for i in range(len(dataclasses.fields(Retrieved)))))
-
-
-def _components(density: Conditional) -> int:
-    return density.weights.shape[-1] if isinstance(density, GaussianMixture) else 1
 
 
 def _retrieve(density: Conditional, bank: Tensor, n: int, modes: int, block: int) -> tuple[Tensor, ...]:
@@ -109,15 +101,11 @@ def _log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tens
             m, b = some.T
             whole[m, b] = (parts[m] + logits[b]).logsumexp(1)
         return parts[:, k].to(z), whole.to(z)
-    parts = _log_prob_of_components(density, z)
-    return parts.gather(-1, k.expand(len(parts), *k.shape)), (parts + _log_weights(density)).logsumexp(-1)
-
-
-def _log_prob_of_components(density: Conditional, z: Tensor) -> Tensor:
-    """Returns each component's log-density (M, B, K) of items (M, D)."""
     if isinstance(density, JointGaussian):
-        return density.log_prob(z[:, None])[..., None]
-    return density.component_distribution.log_prob(z[:, None, None])
+        parts = density.log_prob(z[:, None])[..., None]
+    else:
+        parts = density.component_distribution.log_prob(z[:, None, None])
+    return parts.gather(-1, k.expand(len(parts), *k.shape)), (parts + _log_weights(density)).logsumexp(-1)
 
 
 def _best(before: tuple[Tensor, Tensor] | None, values: Tensor, start: int, n: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from sklearn.metrics import pairwise_distances_argmin
 from torch import Tensor
 
 from vergence.densities import em
-from vergence.densities.covariance import Dense, LowRank
+from vergence.densities.covariance import Dense, Diagonal, LowRank
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
@@ -174,7 +174,7 @@ class ConditionalMixture(Conditional):
         weights, means, S = (
             torch.from_numpy(v).to(as_device(self.device)) for v in (self.weights_, self.means_, self.covariances_)
         )
-        covariance = LowRank(S[..., 0], S[..., 1:]) if self.covariance_type == "low_rank" else Dense.of(S)
+        covariance = LowRank(Diagonal(S[..., 0]), S[..., 1:]) if self.covariance_type == "low_rank" else Dense.of(S)
         return GaussianMixture(weights.log(), means, covariance, context=self.n_features_in_)
 
     def _predictive(self) -> Predictive:

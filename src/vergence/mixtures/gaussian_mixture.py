@@ -274,7 +274,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def _structured(self, S: Tensor, order: list[int]) -> Covariance:
         K, D = self.means_.shape
         if self.covariance_type == "low_rank":
-            return LowRank(S[:, order, 0], S[:, order, 1:])
+            return LowRank(Diagonal(S[:, order, 0]), S[:, order, 1:])
         if self.covariance_type in ("diag", "spherical"):
             return Diagonal((S if S.ndim == 2 else S[:, None].expand(K, D))[:, order])
         S = S[..., order, :][..., order]

@@ -50,7 +50,7 @@ class GJE(ConditionalObjective):
         eta: Weight of the KL in ``mi_kl``, > 0.
         beta: Weight of the KL in ``joint_kl`` (> 1) and ``conditional_kl`` (> 1/2); the encoder collapses at or below these.
         likelihood: Gaussian under which the likelihood is taken: ``batch``, ``ema`` (moving averages), or ``learned``.
-        covariance: Structure of a learned covariance: ``full``, or ``low_rank`` for many features (`PairedLowRank`).
+        covariance: Structure of a learned covariance: ``full``, or ``low_rank`` for many features (`LowRank.of_sums`).
         rank: Rank of ``low_rank``: directions that the features share.
         stop_gradient: Whether the batch's covariance is a constant in the likelihood (does not prevent collapse; for study).
         shrinkage: Shrinkage of batch covariances toward a multiple of I, in [0, 1]; None estimates it, more for small batches.

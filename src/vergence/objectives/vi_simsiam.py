@@ -27,10 +27,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from vergence.densities.power_spherical import PowerSpherical, SphereUniform, direction
+from vergence.densities.power_spherical import PowerSpherical, direction
 from vergence.encoders.networks import projector
 from vergence.objectives.core import Objective, require_batch, require_pairs
 from vergence.utils.checks import require_choice, require_count
@@ -82,7 +81,7 @@ class VISimSiam(Objective):
         target = direction(torch.cat([zb, za]).detach())
         return {
             "alignment": -q.finite_log_prob(target).mean(),
-            "kl": self.beta * kl_divergence(q, SphereUniform(self.dim)).mean(),
+            "kl": self.beta * q.kl_to_uniform().mean(),
         }
 
     def log_prob(self, zb: Tensor, za: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from tests.objectives.common import as_em, close
 from tests.reference import gmje as slow
 
-from vergence.densities.covariance import Dense, PairedLowRank
+from vergence.densities.covariance import Dense, LowRank
 from vergence.objectives.parts.prototypes import MixtureBank, OnlineMixture, Prototypes
 
 D, K = 4, 3
@@ -66,7 +66,7 @@ def test_covariances_of_low_rank_are_the_dense_ones():
     prototypes, z = moved(Prototypes(D, K, rank=2, floor=0.3)), items()
     low = prototypes.density(context=2)
     dense = type(low)(prototypes.logits, prototypes.means, Dense.of(covariances(low)), context=2)
-    assert isinstance(low.component_distribution.S, PairedLowRank)
+    assert isinstance(low.component_distribution.S, LowRank)
     close(low.log_prob(z), dense.log_prob(z))
     close(low.log_prob(z), torch.tensor([slow.log_density(slow.parts(low), x) for x in z]))
     close(low.conditional(z[:, :2]).log_prob(z[:, 2:]), dense.conditional(z[:, :2]).log_prob(z[:, 2:]))

@@ -14,7 +14,7 @@ Shapes: N items, D features, R initializations of K components each, F = R K, B 
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -46,19 +46,12 @@ OUTLIERS = 1e6  # variance, in squares of that deviation, above which outliers d
 
 @dataclass(frozen=True)
 class Data:
-    """Items with weights, read in blocks; with several processes of ``torch.distributed`` each reads its share.
+    """Items with weights, read in blocks; with several processes of ``torch.distributed`` each reads its share."""
 
-    Attributes:
-        X: Items (N, D) in float32 or float64; a memory-mapped array is read block by block.
-        weights: (N,), >= 0, of mean 1; None for equal weights.
-        origin: (D,) in float64, subtracted from every block before it is rounded to the block's precision.
-        device: Where the blocks are processed.
-    """
-
-    X: Tensor
-    weights: Tensor | None
-    origin: Tensor
-    device: torch.device
+    X: Tensor  # (N, D) in float32 or float64; a memory-mapped array is read block by block
+    weights: Tensor | None  # (N,), >= 0, of mean 1; None for equal weights
+    origin: Tensor  # (D,) in float64, subtracted from every block before it is rounded to the block's precision
+    device: torch.device  # where the blocks are processed
 
     def blocks(self, rows: int, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Yields the position of a block, its items minus the origin (B, D), and their weights (B,)."""
@@ -114,42 +107,27 @@ def _reduce(sums: Sums) -> Sums:
 
 
 def structure(covariance_type: str, rank: int = 8) -> Structure:
-    """Returns a structure by name.
-
-    Args:
-        covariance_type: ``full``, ``tied``, ``diag``, ``spherical`` or ``low_rank``.
-        rank: Rank of ``low_rank``, at least 1.
-
-    Raises:
-        ValueError: The name is unknown, or the rank is below 1.
+    """Returns a structure by name: ``full``, ``tied``, ``diag``, ``spherical``, or ``low_rank`` with its rank.
 
     Example:
         >>> structure("tied").parameters(K=3, D=2)
         3
     """
     kinds: dict[str, Callable[[], Structure]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
-    require_choice("covariance_type", covariance_type, (*kinds, "low_rank"))
-    if covariance_type != "low_rank":
-        return kinds[covariance_type]()
+    kinds["low_rank"] = functools.partial(LowRank, rank)
+    require_choice("covariance_type", covariance_type, kinds)
     require_count(rank=rank)
-    return LowRank(rank)
+    return kinds[covariance_type]()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of EM.
+    """The result of EM for R initializations."""
 
-    Attributes:
-        mixture: R mixtures, one per initialization.
-        bounds: Mean log-likelihood before each iteration in nats, one list per initialization.
-        converged: Whether the last gain was below the tolerance, per initialization.
-        reseeded: Number of components that were moved to another item, per initialization.
-    """
-
-    mixture: Mixture
-    bounds: list[list[float]]
-    converged: list[bool]
-    reseeded: list[int]
+    mixture: Mixture  # after the last M steps
+    bounds: list[list[float]]  # mean log-likelihood before each iteration in nats, for each initialization
+    converged: list[bool]  # whether the last gain was below the tolerance
+    reseeded: list[int]  # number of components that were moved to another item
 
     def order(self) -> list[int]:
         """Returns the indices of the initializations by decreasing final likelihood; ties keep their order."""
@@ -166,17 +144,7 @@ def log_joint(structure: Structure, mixture: Mixture, x: Tensor, prepared: objec
 def require_settings(
     n_components: Any, n_init: Any, max_iter: Any, tol: Any, reg_covar: Any, precision: str, *, iterations: int = 0
 ) -> None:
-    """Raises a ValueError for settings of estimators that are out of their range.
-
-    Args:
-        n_components: K, a whole number of at least 1.
-        n_init: A whole number of at least 1.
-        max_iter: A whole number of at least ``iterations``.
-        tol: Finite, >= 0.
-        reg_covar: Finite, >= 0.
-        precision: ``double`` or ``mixed``.
-        iterations: Lower bound of ``max_iter``.
-    """
+    """Raises a ValueError for settings of estimators that are out of their range; ``max_iter`` is at least ``iterations``."""
     require_count(n_components=n_components, n_init=n_init)
     require_count(iterations, max_iter=max_iter)
     require_at_least(0, tol=tol, reg_covar=reg_covar)
@@ -227,8 +195,8 @@ def maximization(
 
     Args:
         structure: Structure of the covariances.
-        prepared: Prepared mixture, from `expectation`.
-        sums: Sums, from `expectation`.
+        prepared: Prepared mixture, from `expectation`, as ``sums``.
+        sums: Sums over the items.
         mixture: The mixture that the sums were computed with.
         reg: Added to the covariances' diagonals, >= 0.
         floor: Lowest variances (D,), `Data.variance_floor`.
@@ -248,20 +216,17 @@ def initialize(data: Data, structure: Structure, r: Tensor, reg: float) -> Mixtu
         r = r.to(data.device)
         torch.distributed.broadcast(r, 0)  # without a seed each process has sampled its own
     zero = data.origin.to(data.device).new_zeros(R, K, data.X.shape[1])
-    known = Mixture(zero[..., 0], zero, zero)
-    for _ in range(1 + structure.initial_passes):
-        known = _initial_pass(data, structure, structure.unit(known), r, reg)
-    return known
-
-
-def _initial_pass(data: Data, structure: Structure, mixture: Mixture, r: Tensor, reg: float) -> Mixture:
-    prepared = structure.prepare(mixture, torch.float64)
 
     def weigh(block: slice, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.new_zeros(len(r), len(x)), r[..., block].to(x)
+        return x.new_zeros(R, len(x)), r[..., block].to(x)
 
-    sums = _sums(data, structure, prepared, mixture, torch.float64, weigh)
-    return maximization(structure, prepared, sums, mixture, reg, data.variance_floor, initial=True)
+    mixture = Mixture(zero[..., 0], zero, zero)
+    for _ in range(1 + structure.initial_passes):
+        mixture = structure.unit(mixture)
+        prepared = structure.prepare(mixture, torch.float64)
+        sums = _sums(data, structure, prepared, mixture, torch.float64, weigh)
+        mixture = maximization(structure, prepared, sums, mixture, reg, data.variance_floor, initial=True)
+    return mixture
 
 
 def run(
@@ -283,7 +248,7 @@ def run(
     Args:
         data: Items.
         structure: Structure of the covariances.
-        initial: R mixtures to start from, which are iterated as one batch.
+        initial: R mixtures to begin with, which are iterated as one batch.
         tol: Least gain in nats.
         max_iter: Most iterations per initialization.
         reg: Added to the covariances' diagonals, >= 0.
@@ -294,11 +259,8 @@ def run(
             and the gain.
         progress: Called after each iteration of the batch with the highest bound so far.
         previous_bound: The bound that the first gain is counted from, if an earlier run is continued.
-
-    Returns:
-        The mixtures after their last M step, and the bounds before each.
     """
-    loop = _Loop(data, structure, initial, tol, reg, reseed, report, previous_bound)
+    loop = _Loop(data, structure, initial, tol, reg, reseed, report, [previous_bound] * len(initial.weights))
     for dtype in (torch.float32, torch.float64) if precision == "mixed" and data.suits_float32() else (torch.float64,):
         loop.activate(max_iter if dtype == torch.float64 else max_iter - 1)
         while loop.active:
@@ -308,26 +270,25 @@ def run(
     return Outcome(loop.mixture, loop.bounds, loop.converged, loop.reseeded)
 
 
+@dataclass
 class _Loop:
     """R runs of EM, of which those that have not converged are active."""
 
-    def __init__(
-        self,
-        data: Data,
-        structure: Structure,
-        initial: Mixture,
-        tol: float,
-        reg: float,
-        reseed: bool,
-        report: Report | None,
-        previous_bound: float,
-    ) -> None:
-        self.data, self.structure, self.mixture = data, structure, initial
-        self.tol, self.reg, self.reseed, self.report = tol, reg, reseed, report
-        R = len(initial.weights)
-        self.last, self.limit = [previous_bound] * R, 0
+    data: Data
+    structure: Structure
+    mixture: Mixture
+    tol: float
+    reg: float
+    reseed: bool
+    report: Report | None
+    last: list[float]  # bound of each
+    limit: int = 0
+    active: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        R = len(self.last)
         self.bounds: list[list[float]] = [[] for _ in range(R)]
-        self.converged, self.reseeded, self.active = [False] * R, [0] * R, list(range(R))
+        self.converged, self.reseeded = [False] * R, [0] * R
 
     def activate(self, limit: int) -> None:
         """Makes all runs active that have taken fewer iterations than this limit."""
@@ -381,23 +342,9 @@ def refine(
     reg_covar: float = 1e-6,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a mixture with full covariances after EM iterations: weights (K,), means (K, D), covariances (K, D, D).
+    """Returns a mixture with full covariances after EM iterations on items X (N, D).
 
-    Args:
-        X: Items (N, D) in float64.
-        weights: Initial weights (K,).
-        means: Initial means (K, D).
-        covariances: Initial covariances (K, D, D).
-        steps: Iterations; 0 returns the initial mixture.
-        reg_covar: Added to the covariances' diagonals, >= 0.
-        progress: As for `run`.
-
-    Example:
-        >>> X = torch.cat([torch.randn(500, 1).double() - 5, torch.randn(500, 1).double() + 5])
-        >>> one = torch.ones(2, dtype=torch.float64)
-        >>> w, m, S = refine(X, one / 2, torch.tensor([[-1.0], [1.0]]).double(), one[:, None, None], steps=5)
-        >>> m.round().flatten().tolist()
-        [-5.0, 5.0]
+    Weights (K,), means (K, D) and covariances (K, D, D), in float64, before and after; ``reg_covar`` is added to the diagonals.
     """
     data = Data(X, None, X.mean(0), X.device)
     initial = Mixture(weights[None], (means - data.origin)[None], covariances[None])

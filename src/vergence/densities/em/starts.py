@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vergence.densities.em.fit import Data
 from vergence.densities.em.structures import Mixture
+from vergence.utils.checks import expect, require_array
 
 __all__ = ["INITS", "initial_covariances", "initial_parameter", "initial_responsibilities", "mean_statistics"]
 
@@ -40,53 +41,41 @@ def initial_responsibilities(data: Data, K: int, R: int, init_params: str, rando
     """
     rng, X, w = check_random_state(random_state), data.X.cpu().numpy(), data.weights
     r = torch.zeros(R, K, len(X), dtype=torch.float64)
-    for one in r:
+    for labels in r:
         if init_params == "random":
             uniform = np.asarray(rng.uniform(size=(len(X), K)))
-            one[:] = torch.from_numpy(uniform / uniform.sum(axis=1)[:, None]).T
+            labels[:] = torch.from_numpy(uniform / uniform.sum(axis=1)[:, None]).T
         elif init_params == "kmeans":
-            labels = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=w).labels_
-            one[torch.from_numpy(labels).long(), torch.arange(len(X))] = 1
+            cluster = KMeans(n_clusters=K, n_init=1, random_state=rng).fit(X, sample_weight=w).labels_
+            labels[torch.from_numpy(cluster).long(), torch.arange(len(X))] = 1
         elif init_params == "random_from_data":
-            one[torch.arange(K), torch.from_numpy(rng.choice(len(X), size=K, replace=False))] = 1
+            labels[torch.arange(K), torch.from_numpy(rng.choice(len(X), size=K, replace=False))] = 1
         else:
             chosen = kmeans_plusplus(X, K, sample_weight=w, random_state=rng)[1]
-            one[torch.arange(K), torch.from_numpy(chosen).long()] = 1
+            labels[torch.arange(K), torch.from_numpy(chosen).long()] = 1
     return r
 
 
 def initial_parameter(name: str, value: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """Returns an initial parameter as a tensor of float64, None for None.
-
-    Raises:
-        ValueError: Its shape is not ``shape``, or it is not finite.
-    """
+    """Returns an initial parameter of this shape as a tensor of float64, None for None."""
     if value is None:
         return None
     array = np.array(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
-    if array.shape != shape:
-        raise ValueError(f"expected finite {name} of shape {shape}, found shape {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"expected finite {name} of shape {shape}, found NaN or infinity: replace these values")
+    require_array(name, array, *shape)
     return torch.from_numpy(array)
 
 
 def initial_covariances(precisions: Any, covariance_type: str, K: int, D: int) -> Tensor | None:
-    """Returns the covariances of ``precisions_init``, None for None.
-
-    Raises:
-        ValueError: As `initial_parameter`; the precisions are not symmetric positive definite; or the type is ``low_rank``.
-    """
+    """Returns the covariances of ``precisions_init``, symmetric and positive definite, None for None."""
     if precisions is None:
         return None
-    if covariance_type == "low_rank":
-        raise ValueError("expected no precisions_init with low_rank covariances, found some: pass means_init only")
+    expect(covariance_type != "low_rank", "no precisions_init with low_rank covariances", "some", "pass means_init only")
     shapes = {"full": (K, D, D), "tied": (D, D), "diag": (K, D), "spherical": (K,)}
     P = initial_parameter("precisions_init", precisions, shapes[covariance_type])
     assert P is not None
     square = covariance_type in ("full", "tied")
-    if (square and not torch.allclose(P, P.mT)) or bool((torch.linalg.eigvalsh(P) if square else P).min() <= 0):
-        raise ValueError("expected precisions_init that are symmetric and positive definite, found others: invert covariances")
+    definite = (not square or torch.allclose(P, P.mT)) and (torch.linalg.eigvalsh(P) if square else P).min() > 0
+    expect(definite, "precisions_init that are symmetric and positive definite", "others", "invert covariances")
     covariances: Tensor = torch.linalg.inv(P) if square else 1 / P
     return covariances
 

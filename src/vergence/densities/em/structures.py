@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.utils import linalg
+from vergence.utils.checks import expect
 
 __all__ = ["Mixture", "Structure", "inverse_roots"]
 
@@ -22,15 +23,12 @@ ROUNDING = 1e-13  # share of a feature's variance over all items: a component's 
 class Mixture:
     """Parameters of R mixtures.
 
-    Attributes:
-        weights: (R, K).
-        means: (R, K, D).
-        covariances: As the structure stores them: full (R, K, D, D), tied (R, D, D), diag (R, K, D), spherical (R, K),
-            low_rank (R, K, D, 1 + rank) with d in the first column and U in the others: S = diag d + U U^T.
+    Covariances are stored as the structure needs them: full (R, K, D, D), tied (R, D, D), diag (R, K, D), spherical (R, K),
+    low_rank (R, K, D, 1 + rank) with d in the first column and U in the others: S = diag d + U U^T.
     """
 
-    weights: Tensor
-    means: Tensor
+    weights: Tensor  # (R, K)
+    means: Tensor  # (R, K, D)
     covariances: Tensor
 
     def select(self, r: list[int]) -> "Mixture":
@@ -46,23 +44,14 @@ class Mixture:
 
 @dataclass
 class Sums:
-    """Sums over all items of one pass, around the components' centers a_k.
+    """Sums over all items of one pass, around the components' centers a_k."""
 
-    Attributes:
-        N: sum_n r_nk, (F,).
-        first: sum_n r_nk (x_n - a_k), (F, D).
-        second: Second moments, shaped as the structure needs them.
-        log_likelihood: Sums of the items' log-densities, (R,), in nats.
-        lowest: The lowest log-density of an item, (R,).
-        lowest_item: The index of that item, (R,).
-    """
-
-    N: Tensor
-    first: Tensor
-    second: Tensor
-    log_likelihood: Tensor
-    lowest: Tensor
-    lowest_item: Tensor
+    N: Tensor  # sum_n r_nk, (F,)
+    first: Tensor  # sum_n r_nk (x_n - a_k), (F, D)
+    second: Tensor  # second moments, shaped as the structure needs them
+    log_likelihood: Tensor  # sums of the items' log-densities, (R,), in nats
+    lowest: Tensor  # the lowest log-density of an item, (R,)
+    lowest_item: Tensor  # the index of that item, (R,)
 
     def raw(self, a: Tensor, total: float) -> tuple[Tensor, Tensor, Tensor]:
         """Returns N, first and second moments around the origin divided by ``total``, from those around centers a (K, D)."""
@@ -89,11 +78,11 @@ class Structure(abc.ABC):
 
     shared: ClassVar[bool]  # whether the components of a mixture share one covariance
     around_means: ClassVar[bool]  # whether moments are taken around the current means, where nothing cancels, or the origin
-    initial_passes: ClassVar[int]  # passes that estimate the first covariances, once the means are known
+    initial_passes: ClassVar[int]  # passes that estimate the first covariances, once the means are mixture
 
     @abc.abstractmethod
-    def unit(self, known: Mixture) -> Mixture:
-        """Returns a mixture with the known means and covariances of one, around which the first second moments are taken."""
+    def unit(self, mixture: Mixture) -> Mixture:
+        """Returns a mixture with the means of another and covariances of one, around which the first second moments are taken."""
 
     @abc.abstractmethod
     def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Any:
@@ -161,21 +150,13 @@ def unflat(x: Tensor, like: Tensor) -> Tensor:
 
 
 def variance_floor(variance: Tensor, square: Tensor) -> Tensor:
-    """Returns the lowest variances (D,) of components, for the variances of all items and their mean squares.
-
-    Example:
-        >>> variance_floor(torch.tensor([4.0, 0.0]), torch.tensor([5.0, 9.0]))  # a constant feature counts as of variance 1
-        tensor([4.0000e-13, 1.0000e-13])
-    """
+    """Returns the lowest variances (D,) of components, for the variances of all items (0 counts as 1) and their mean squares."""
     floor: Tensor = ROUNDING * torch.where(variance > 1e-28 * square, variance, 1.0)
     return floor
 
 
 def inverse_roots(S: Tensor) -> tuple[Tensor, Tensor]:
     """Returns P upper triangular with P P^T = S^{-1}, and log |S|, for S (..., D, D); singular matrices get a jitter.
-
-    Raises:
-        ValueError: A matrix is not finite or not positive semidefinite.
 
     Example:
         >>> P, log_det = inverse_roots(4 * torch.eye(2, dtype=torch.float64))
@@ -207,8 +188,7 @@ def _definite(S: Tensor, floor: Tensor) -> Tensor:
 
 def _full_rank(S: Tensor, unit: Tensor) -> Tensor:
     """Returns a matrix (D, D) plus the jitter, in units of the variances (D,) or its own, that makes it positive definite."""
-    if not bool(S.isfinite().all()):
-        raise ValueError("expected finite covariances, found NaN or infinity: check the data for extreme values")
+    expect(bool(S.isfinite().all()), "finite covariances", "NaN or infinity", "check the data for extreme values")
     unit = torch.maximum(unit, S.diagonal())
     lowest = float(torch.linalg.eigvalsh(S / unit.sqrt() / unit.sqrt()[:, None])[0])
     return S + torch.diag(max(ROUNDING, 32 * len(S) * torch.finfo(S.dtype).eps, -2 * lowest) * unit)
@@ -222,13 +202,14 @@ class _Factors:
     R: int
 
 
-def _factors(mixture: Mixture, S: Tensor, dtype: torch.dtype) -> _Factors:
-    P, log_det = inverse_roots(S)
-    return _Factors(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype), len(mixture.means))
-
-
 class _Matrices(Structure):
     """Covariances that are full matrices."""
+
+    initial_passes = 1
+
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
+        P, log_det = inverse_roots(mixture.covariances if self.shared else mixture.covariances.flatten(0, 1))
+        return _Factors(mixture.means.flatten(0, 1).to(dtype), P.to(dtype), log_det.to(dtype), len(mixture.means))
 
     def zeros(self, prepared: _Factors) -> Tensor:
         return torch.zeros_like(prepared.P, dtype=torch.float64)
@@ -240,13 +221,10 @@ class _Matrices(Structure):
 class Full(_Matrices):
     """One covariance per component, with moments around the current means."""
 
-    shared, around_means, initial_passes = False, True, 1
+    shared, around_means = False, True
 
-    def unit(self, known: Mixture) -> Mixture:
-        return Mixture(known.weights, known.means, torch.diag_embed(torch.ones_like(known.means)))
-
-    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
-        return _factors(mixture, mixture.covariances.flatten(0, 1), dtype)
+    def unit(self, mixture: Mixture) -> Mixture:
+        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means)))
 
     def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
         y = torch.bmm(x - prepared.mu[:, None], prepared.P)
@@ -275,13 +253,10 @@ class Full(_Matrices):
 class Tied(_Matrices):
     """One covariance for all components of a mixture, with moments around the origin; it whitens the items of all of them."""
 
-    shared, around_means, initial_passes = True, False, 1
+    shared, around_means = True, False
 
-    def unit(self, known: Mixture) -> Mixture:
-        return Mixture(known.weights, known.means, torch.diag_embed(torch.ones_like(known.means[:, 0])))
-
-    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> _Factors:
-        return _factors(mixture, mixture.covariances, dtype)
+    def unit(self, mixture: Mixture) -> Mixture:
+        return Mixture(mixture.weights, mixture.means, torch.diag_embed(torch.ones_like(mixture.means[:, 0])))
 
     def log_density(self, prepared: _Factors, x: Tensor) -> Tensor:
         y, m = x @ prepared.P, prepared.mu.unflatten(0, (prepared.R, -1)) @ prepared.P  # (R, B, D), (R, K, D)
@@ -317,16 +292,6 @@ class Axes:
     w: Tensor  # (F, D), 1 / variances
 
 
-def _axes(means: Tensor, variances: Tensor, dtype: torch.dtype) -> Axes:
-    return Axes(means.flatten(0, 1).to(dtype), (1 / variances.flatten(0, 1)).to(dtype))
-
-
-def _variances(sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
-    """Returns each feature's variance in each component plus ``reg``, (R, K, D)."""
-    S = unflat(sums.second / N[:, None], means) - means.square()
-    return S.clamp(min=0) + reg
-
-
 def squares(axes: Axes, x: Tensor) -> Tensor:
     """Returns sum_d w_d (x - mu)_d^2, (F, B)."""
     Q = axes.w @ x.square().mT - 2 * (axes.w * axes.mu) @ x.mT + (axes.w * axes.mu.square()).sum(-1, keepdim=True)
@@ -337,6 +302,20 @@ class _AlongAxes(Structure):
     """Covariances that are diagonal, with moments around the origin."""
 
     shared, around_means, initial_passes = False, False, 1
+
+    @abc.abstractmethod
+    def variances(self, mixture: Mixture) -> Tensor:
+        """Returns the variances of the features, (R, K, D)."""
+
+    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
+        return Axes(mixture.means.flatten(0, 1).to(dtype), (1 / self.variances(mixture).flatten(0, 1)).to(dtype))
+
+    def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
+        S = unflat(sums.second / N[:, None], means) - means.square()
+        return S.clamp(min=0) + reg
+
+    def dense(self, mixture: Mixture) -> Tensor:
+        return torch.diag_embed(self.variances(mixture))
 
     def log_density(self, prepared: Axes, x: Tensor) -> Tensor:
         return -0.5 * (squares(prepared, x) - prepared.w.log().sum(-1)[:, None])
@@ -354,20 +333,14 @@ class _AlongAxes(Structure):
 class Diagonal(_AlongAxes):
     """One variance per feature and component."""
 
-    def unit(self, known: Mixture) -> Mixture:
-        return Mixture(known.weights, known.means, torch.ones_like(known.means))
+    def unit(self, mixture: Mixture) -> Mixture:
+        return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.means))
 
-    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
-        return _axes(mixture.means, mixture.covariances, dtype)
-
-    def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
-        return _variances(sums, N, means, reg)
+    def variances(self, mixture: Mixture) -> Tensor:
+        return mixture.covariances
 
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         return torch.maximum(S, floor)
-
-    def dense(self, mixture: Mixture) -> Tensor:
-        return torch.diag_embed(mixture.covariances)
 
     def parameters(self, K: int, D: int) -> int:
         return K * D
@@ -376,27 +349,20 @@ class Diagonal(_AlongAxes):
 class Spherical(_AlongAxes):
     """One variance per component."""
 
-    def unit(self, known: Mixture) -> Mixture:
-        return Mixture(known.weights, known.means, torch.ones_like(known.weights))
+    def unit(self, mixture: Mixture) -> Mixture:
+        return Mixture(mixture.weights, mixture.means, torch.ones_like(mixture.weights))
 
-    def prepare(self, mixture: Mixture, dtype: torch.dtype) -> Axes:
-        return _axes(mixture.means, self._per_feature(mixture), dtype)
+    def variances(self, mixture: Mixture) -> Tensor:
+        return mixture.covariances[..., None].expand_as(mixture.means).contiguous()
 
     def estimate(self, prepared: Axes, sums: Sums, N: Tensor, means: Tensor, reg: float, *, initial: bool = False) -> Tensor:
-        return _variances(sums, N, means, reg).mean(-1)
+        return super().estimate(prepared, sums, N, means, reg).mean(-1)
 
     def corrected(self, S: Tensor, floor: Tensor) -> Tensor:
         return torch.maximum(S, floor.mean())
 
-    def dense(self, mixture: Mixture) -> Tensor:
-        return torch.diag_embed(self._per_feature(mixture))
-
     def parameters(self, K: int, D: int) -> int:
         return K
-
-    @staticmethod
-    def _per_feature(mixture: Mixture) -> Tensor:
-        return mixture.covariances[..., None].expand_as(mixture.means).contiguous()
 
 
 @dataclass
@@ -422,15 +388,15 @@ class LowRank(Structure):
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def unit(self, known: Mixture) -> Mixture:
+    def unit(self, mixture: Mixture) -> Mixture:
         """Returns d = 1 and orthonormal U: random directions first, later those of the previous pass."""
-        if known.covariances.ndim == 4:
-            U = known.covariances[..., 1:]
+        if mixture.covariances.ndim == 4:
+            U = mixture.covariances[..., 1:]
         else:
             g = torch.Generator().manual_seed(0)
-            U = torch.randn(*known.means.shape, self.rank, generator=g, dtype=torch.float64).to(known.means)
+            U = torch.randn(*mixture.means.shape, self.rank, generator=g, dtype=torch.float64).to(mixture.means)
         Q: Tensor = torch.linalg.qr(U)[0]
-        return Mixture(known.weights, known.means, torch.cat([torch.ones_like(Q[..., :1]), Q], -1))
+        return Mixture(mixture.weights, mixture.means, torch.cat([torch.ones_like(Q[..., :1]), Q], -1))
 
     def _initial(self, prepared: _Loadings, sums: Sums, N: Tensor, means: Tensor, reg: float) -> Tensor:
         """Returns the largest directions of one step of subspace iteration: beta is Q / 2 here, and S Q = V Lambda W."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.densities import em
-from vergence.densities.covariance import Covariance, Dense, PairedLowRank, rotated
+from vergence.densities.covariance import Covariance, Dense, LowRank, rotated
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_count, require_positive, require_within
@@ -94,7 +94,7 @@ class Prototypes(nn.Module):
         """Returns the covariances S_k, a batch (K,)."""
         spread, eye = F.softplus(self.spread), torch.eye(self.means.shape[1], dtype=self.means.dtype, device=self.means.device)
         if self.rank is not None:
-            return PairedLowRank.of_sums(spread.square() + self.floor**2, self.shared)
+            return LowRank.of_sums(spread.square() + self.floor**2, self.shared)
         L = self.shared.tril(-1) + torch.diag_embed(spread)
         return Dense(torch.linalg.cholesky_ex(L @ L.mT + self.floor**2 * eye)[0])
 
@@ -285,7 +285,7 @@ class MixtureBank(nn.Module):
         """Returns the stored mixture, with the first ``context`` features as the context; without gradient."""
         if self.rank is None:
             return GaussianMixture(self.logits, self.means, Dense(self.shared), context)
-        covariance = PairedLowRank.of_sums(self.shared[..., 0], self.shared[..., 1:])
+        covariance = LowRank.of_sums(self.shared[..., 0], self.shared[..., 1:])
         return GaussianMixture(self.logits, rotated(self.means), covariance, context)
 
     def get_extra_state(self) -> Tensor:
