@@ -9,14 +9,9 @@ solo-learn multiplies the loss by s = 0.1 on CIFAR-10. The method gathers all pr
 Shapes: B pairs, D features. Terms: sums over pairs of features, of means over pairs; no units. The loss defines no density.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from torch import Tensor
 
-from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.information import require_several
-from vergence.objectives.parts.packages import lightly_module
+from vergence.objectives.core import Objective, lightly_module, settings
 from vergence.utils.checks import require_at_least, require_positive
 
 __all__ = ["BarlowTwins"]
@@ -37,8 +32,9 @@ class BarlowTwins(Objective):
         (0.0, 8.0)
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512, 512), "projector_norm": "batch", "batch_size": 128}
-    package: ClassVar[str | None] = "lightly"
+    small = settings(projector=(512, 512, 512), projector_norm="batch", batch_size=128)
+    several = True
+    package = "lightly"
 
     def __init__(self, dim: int, *, redundancy: float = 0.005, scale: float = 1.0) -> None:
         super().__init__()
@@ -48,7 +44,5 @@ class BarlowTwins(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``correlation``, >= 0."""
-        za, zb = require_batch(za, zb, self.dim)
-        require_several(za)
         loss = lightly_module("barlow_twins", "barlow_twins_loss").BarlowTwinsLoss(self.redundancy)
         return {"correlation": self.scale * loss(za, zb)}

@@ -12,15 +12,11 @@ the student's own embeddings without gradient. The predictor's batch normalizati
 Shapes: B pairs, D features. Terms: means over pairs; no units. The loss defines no density.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
-
 from torch import Tensor
 
 from vergence.encoders.networks import projector
-from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import negative_cosine
-from vergence.objectives.parts.information import require_several
+from vergence.objectives.core import Objective, settings
+from vergence.objectives.parts.teachers import negative_cosine
 from vergence.utils.checks import require_count
 
 __all__ = ["BYOL"]
@@ -40,15 +36,11 @@ class BYOL(Objective):
         (['cosine'], True)
     """
 
-    small: ClassVar[Mapping[str, Any]] = {
-        "projector": (512, 128),
-        "projector_norm": "batch",
-        "options": {"hidden": 512},
-        "batch_size": 128,
-    }
-    teacher: ClassVar[float | None] = 0.99
-    teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
-    package: ClassVar[str | None] = "lightly"
+    small = settings(projector=(512, 128), projector_norm="batch", options={"hidden": 512}, batch_size=128)
+    several = True
+    teacher = 0.99
+    teacher_schedule = "cosine"
+    package = "lightly"
 
     def __init__(self, dim: int, *, hidden: int = 4096) -> None:
         super().__init__()
@@ -58,6 +50,4 @@ class BYOL(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``cosine``, in [0, 8]: twice the mean over the `directions` of 2 - 2 cos(q(z), z')."""
-        require_batch(za, zb, self.dim)
-        require_several(za)
         return {"cosine": 4 + 4 * negative_cosine("byol", self.predictor, za, zb)}

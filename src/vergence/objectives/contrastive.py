@@ -23,41 +23,22 @@ Shapes: B pairs, D features, N queries, M keys. Terms: means over queries, in na
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vergence.densities.covariance import Covariance
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import MovingMoments
 from vergence.densities.polar import EPS
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.utils.checks import require_choice
 
 __all__ = ["Contrastive"]
 
 FLOOR = 1e-2  # least learned variance; CLIP bounds its learned temperature there
-
-
-def log_responsibilities(q: Tensor, k: Tensor, log_pi: Tensor, covariance: Covariance | Tensor) -> Tensor:
-    r"""Returns log gamma_nm = log pi_m + log N(q_n; k_m, Sigma_m) - log sum_l pi_l N(q_n; k_l, Sigma_l), (N, M).
-
-    Args:
-        q: Queries, (N, D).
-        k: Keys, (M, D).
-        log_pi: Log-weights up to a constant, (M,), or (N, M) with -inf where a key is excluded for a query.
-        covariance: Sigma_m, a `Covariance` of batch (M,) or one common to all, or a dense matrix (M, D, D) or (D, D).
-
-    Example:
-        >>> k = torch.tensor([[0.0], [2.0]])
-        >>> log_responsibilities(torch.tensor([[1.0]]), k, torch.tensor([0.75, 0.25]).log(), torch.eye(1)).exp()
-        tensor([[0.7500, 0.2500]])
-    """
-    return GaussianMixture(log_pi, k, covariance).log_joint(q).log_softmax(-1)
 
 
 def logits(q: Tensor, k: Tensor, variance: Tensor | float, weights: str = "equal") -> Tensor:
@@ -102,8 +83,8 @@ class Contrastive(ConditionalObjective):
         (['infonce'], 15.0)
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 128), "projector_norm": "batch", "batch_size": 128}
-    behind: ClassVar[Mapping[str, Any] | None] = {"options": {"temperature": 0.1}}
+    small = settings(projector=(512, 128), projector_norm="batch", batch_size=128)
+    behind = settings(options={"temperature": 0.1})
 
     def __init__(
         self,
@@ -135,7 +116,6 @@ class Contrastive(ConditionalObjective):
 
     def classifications(self, za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Returns, for each classification, the logits (N, M), -inf for excluded keys, and the columns of the positives (N,)."""
-        za, zb = require_batch(za, zb, self.dim)
         a, b = self._placed(za), self._placed(zb)
         B, v = len(a), self.variance()
         if self.components == "pairs":

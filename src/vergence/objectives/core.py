@@ -2,8 +2,11 @@
 
 import abc
 import functools
+import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import torch
@@ -13,7 +16,7 @@ from torch.distributions import Distribution
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["ConditionalObjective", "DensityObjective", "LatentObjective", "Objective", "PredictiveObjective"]
+__all__ = ["ConditionalObjective", "DensityObjective", "LatentObjective", "Objective", "PredictiveObjective", "require_package"]
 
 LARGEST = 1e9  # of the embeddings in a loss
 PATIENCE = 50  # steps in a loop of one's own without what the objective needs, before a warning
@@ -25,23 +28,37 @@ def require_pairs(za: Tensor, zb: Tensor, dim: int) -> None:
         raise ValueError(f"expected two (B, {dim}) embeddings, found {tuple(za.shape)} and {tuple(zb.shape)}")
 
 
-def require_batch(za: Tensor, zb: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Returns both (B, dim), at least in float32; raises a ValueError for another shape, or for numbers above 1e9.
+def require_several(za: Tensor) -> None:
+    """Raises a ValueError where a view (B, D) has one embedding: variances have no value."""
+    if len(za) < 2:
+        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
 
-    Covariances are of second powers, and their shrinkage of fourth ones: in float32 the loss of larger embeddings is not
-    finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step.
 
-    Example:
-        >>> require_batch(torch.full((4, 2), 1e12, dtype=torch.float32), torch.zeros(4, 2), 2)
-        Traceback (most recent call last):
-        ValueError: expected embeddings of at most 1e+09, found 1e+12: lower the learning rate, or check the data
+def settings(**values: Any) -> Mapping[str, Any]:
+    """Returns settings by name that cannot be changed: what a class says of its head, options and rates."""
+    return MappingProxyType(values)
+
+
+def require_package(kind: str, package: str | None, *, what: str = "objective") -> None:
+    """Raises a ValueError unless the package that a loss comes from is installed; imports nothing.
+
+    Args:
+        kind: The objective's or method's name, for the message.
+        package: Name of the package; None for none.
+        what: What the name is of, ``objective`` or ``method``.
     """
-    require_pairs(za, zb, dim)
-    if za.device.type == "cpu" and len(za) and (largest := max(float(z.detach().abs().max()) for z in (za, zb))) > LARGEST:
-        raise ValueError(
-            f"expected embeddings of at most {LARGEST:.0e}, found {largest:.3g}: lower the learning rate, or check the data"
-        )
-    return upcast_half(za), upcast_half(zb)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ValueError(f"{what} '{kind}' needs {package}: pip install 'vergence[baselines]'")
+
+
+def lightly_module(kind: str, name: str) -> Any:
+    """Returns the module ``lightly.loss.NAME``; importing it takes some seconds, so only losses that are computed do."""
+    require_package(kind, "lightly")
+    try:
+        return importlib.import_module(f"lightly.loss.{name}")
+    except ImportError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"objective '{kind}' needs lightly 1.6 or newer ({reason}): pip install 'vergence[baselines]'") from None
 
 
 class Objective(nn.Module, abc.ABC):
@@ -65,6 +82,7 @@ class Objective(nn.Module, abc.ABC):
             widths and normalization, options, rates (`vergence.training.recipes`).
         behind: Head and options behind a closed form's embedding (``patches_NAME``, ``distilled_NAME``); None for those of
             ``small``, and no ``distilled_NAME``.
+        several: Whether the loss has a value only for at least 2 pairs, as it divides by a batch's variances.
         on_sphere: Whether the density is one of the target's direction z_b/|z_b|, with respect to the unit sphere's area.
     """
 
@@ -72,11 +90,13 @@ class Objective(nn.Module, abc.ABC):
     teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "constant"
     package: ClassVar[str | None] = None
     advice: ClassVar[str] = ""
-    reference: ClassVar[Mapping[str, float]] = {}
+    reference: ClassVar[Mapping[str, float]] = settings()
     on_sphere: ClassVar[bool] = False
-    small: ClassVar[Mapping[str, Any]] = {}
+    several: ClassVar[bool] = False
+    small: ClassVar[Mapping[str, Any]] = settings()
     behind: ClassVar[Mapping[str, Any] | None] = None
 
+    dim = 0  # features D of the embeddings; 0 for any
     managed = False  # whether a method calls `update` and has the teacher; a loop of one's own is watched for both
     _without_update = _without_teacher = 0  # calls in a row
 
@@ -86,10 +106,26 @@ class Objective(nn.Module, abc.ABC):
             cls.update = _noticed(cls.update)  # type: ignore[method-assign]
 
     def __call__(self, za: Tensor, zb: Tensor) -> Any:
-        """Returns `forward`; in a loop of one's own, warns once where `update` or the teacher has been forgotten."""
+        """Returns `forward` of embeddings that are checked, at least in float32.
+
+        Covariances are of second powers, and their shrinkage of fourth ones: in float32 the loss of embeddings above 1e9 is not
+        finite. On an accelerator only the shape is checked, because comparing would wait for the device at every step. In a
+        loop of one's own, warns once where `update` or the teacher has been forgotten.
+
+        Raises:
+            ValueError: The embeddings are not two (B, dim), a number is above 1e9, or one pair is too few.
+        """
+        if self.dim:
+            require_pairs(za, zb, self.dim)
+        if za.device.type == "cpu" and len(za) and (most := max(float(z.detach().abs().max()) for z in (za, zb))) > LARGEST:
+            raise ValueError(
+                f"expected embeddings of at most {LARGEST:.0e}, found {most:.3g}: lower the learning rate, or check the data"
+            )
+        if self.several:
+            require_several(za)
         if self.training and torch.is_grad_enabled() and za.requires_grad and not self.managed:
             self._watch(zb)
-        return super().__call__(za, zb)
+        return super().__call__(upcast_half(za), upcast_half(zb))
 
     def _watch(self, zb: Tensor) -> None:
         name = type(self).__name__
@@ -107,8 +143,8 @@ class Objective(nn.Module, abc.ABC):
         """Returns named scalar terms for embeddings of shape (B, D); the loss is their sum.
 
         Raises:
-            ValueError: The embeddings are not two (B, dim), are too large, or those of a view are one or all equal where the
-                loss has the determinant of their covariance; or the package of the loss is missing.
+            ValueError: The embeddings of a view are all equal where the loss has the determinant of their covariance, or the
+                package of the loss is missing.
         """
 
     def frozen(self) -> tuple[Tensor, ...]:

@@ -18,8 +18,7 @@ moving average or learned parameters, which alone do not prevent collapse; entro
 Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nats.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from torch import Tensor
 from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import BatchMoments, MovingMoments, batch_moments
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics, information
 from vergence.objectives.parts.information import entropy, kl_views
 from vergence.objectives.parts.prototypes import Prototypes, rank_of
@@ -62,8 +61,8 @@ class GJE(ConditionalObjective):
         (['kl', 'mi'], torch.Size([4]))
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
-    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (64,)}
+    small = settings(projector=(256, 32))
+    behind = settings(projector=(64,))
 
     def __init__(
         self,
@@ -91,7 +90,6 @@ class GJE(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's terms: ``nll`` or ``mi``, and ``kl``."""
-        za, zb = require_batch(za, zb, self.dim)
         if self.loss != "naive" or self.likelihood == "batch":
             information.require_spread(za, zb)
         Z = torch.cat([za, zb], 1)

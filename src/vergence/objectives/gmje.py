@@ -23,14 +23,13 @@ under their standard deviations prevents embeddings from shrinking onto them.
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, sums over features, in nats.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.objectives.parts.prototypes import CovarianceForm, OnlineMixture, Prototypes, rank_of
@@ -67,8 +66,8 @@ class GMJE(ConditionalObjective):
         torch.Size([5, 4])
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
-    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (32,)}
+    small = settings(projector=(256, 32))
+    behind = settings(projector=(32,))
 
     def __init__(
         self,
@@ -100,7 +99,6 @@ class GMJE(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's terms: ``mi``, ``kl`` and ``fit``, or those of another `PairLoss`."""
-        za, zb = require_batch(za, zb, self.dim)
         p = self.joint()
         if self.loss.kind != "mi_kl" or isinstance(self.prototypes, OnlineMixture):  # whose density has no gradient
             return self.loss(p, za, zb)

@@ -14,15 +14,13 @@ Shapes: B pairs, D features, K components. Terms: means over pairs, sums over fe
 """
 
 import warnings
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from vergence.densities import em
 from vergence.densities.gaussian import GaussianMixture
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
@@ -58,8 +56,8 @@ class GMJEEM(ConditionalObjective):
         torch.Size([64, 2])
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
-    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (16,)}
+    small = settings(projector=(256, 32))
+    behind = settings(projector=(16,))
 
     def __init__(
         self,
@@ -85,7 +83,6 @@ class GMJEEM(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`."""
-        za, zb = require_batch(za, zb, self.dim)
         return self.loss(self.joint(), za, zb)
 
     def update(self, za: Tensor, zb: Tensor) -> None:

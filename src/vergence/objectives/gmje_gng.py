@@ -15,9 +15,6 @@ Of the paper only the name of the gas is known, as an adaptive way out of the tr
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +22,7 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.neural_gas import NeuralGas, nearest_node
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
@@ -61,8 +58,8 @@ class GMJEGNG(ConditionalObjective):
         (True, ['kl', 'mi'])
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
-    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (16,)}
+    small = settings(projector=(256, 32))
+    behind = settings(projector=(16,))
 
     islands: Tensor
 
@@ -96,7 +93,6 @@ class GMJEGNG(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the loss's terms: ``mi`` and ``kl``, or those of another `PairLoss`."""
-        za, zb = require_batch(za, zb, self.dim)
         return self.loss(self.joint(), za, zb)
 
     def update(self, za: Tensor, zb: Tensor) -> None:

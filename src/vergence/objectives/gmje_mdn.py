@@ -20,8 +20,7 @@ components where the floor is low. With ``stop`` and ``none`` no run here collap
 Shapes: B pairs, D features, K components. Terms: means over pairs, sums over features, in nats.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ from vergence.densities import mixture_head
 from vergence.densities.gaussian import GaussianMixture, JointGaussian, kl_standard_normal
 from vergence.densities.mixture_head import mixture
 from vergence.densities.moments import MovingMoments, batch_moments
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics, information
 from vergence.utils.checks import require_choice, require_count, require_positive
 from vergence.utils.linalg import upcast_half
@@ -91,8 +90,8 @@ class GMJEMDN(ConditionalObjective):
         torch.Size([2, 3])
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
-    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (32,)}
+    small = settings(projector=(256, 32))
+    behind = settings(projector=(32,))
 
     def __init__(
         self,
@@ -122,7 +121,6 @@ class GMJEMDN(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns ``nll`` and, under its name, the marginal term: ``kl``, ``entropy`` or ``marginal_nll``."""
-        za, zb = require_batch(za, zb, self.dim)
         if self.marginal_kind in ("kl", "entropy"):
             information.require_spread(za, zb)
         terms = {"nll": 0.5 * (self._nll(0, za, zb) + self._nll(-1, zb, za))}

@@ -31,9 +31,8 @@ Shapes: B pairs, D features, M particles. Terms: means over pairs, in nats.
 """
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ from torch.nn import functional as F
 
 from vergence.densities import particles
 from vergence.densities.particles import Bank, KernelMixture, effective_sample_size, log_kernel
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
 
@@ -95,9 +94,9 @@ class GMJESMC(ConditionalObjective):
         (torch.Size([4]), torch.Size([32]))
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (256, 32)}
-    behind: ClassVar[Mapping[str, Any] | None] = {"projector": (64,)}
-    teacher: ClassVar[float | None] = 0.99
+    small = settings(projector=(256, 32))
+    behind = settings(projector=(64,))
+    teacher = 0.99
 
     bank_a: Tensor
     bank_b: Tensor
@@ -140,7 +139,6 @@ class GMJESMC(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``nce``, the mean of both directions."""
-        za, zb = require_batch(za, zb, self.dim)
         qa, qb = self._scaled(za), self._scaled(zb)
         ka, kb, w = self._scaled(self.bank_a.to(qa)), self._scaled(self.bank_b.to(qb)), self.weights.to(qa)
         ab = info_nce(qa, qb.detach(), kb, w, self.tau)

@@ -19,8 +19,6 @@ ReLU (stated of its encoder), teacher momentum 0.995. The width 2 D >= 64 and th
 Shapes: B pairs, D features. Terms: means over pairs, sums over features; squared units of the embedding, not nats.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +26,7 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import MovingMoments
 from vergence.encoders.networks import projector
-from vergence.objectives.core import ConditionalObjective, require_batch
+from vergence.objectives.core import ConditionalObjective
 from vergence.objectives.parts import diagnostics
 from vergence.utils.checks import require_count
 from vergence.utils.linalg import upcast_half
@@ -64,7 +62,7 @@ class JEPA(ConditionalObjective):
         (['squared'], torch.Size([3, 4]))
     """
 
-    teacher: ClassVar[float | None] = 0.99
+    teacher = 0.99
     residual: Tensor
 
     def __init__(self, dim: int, *, hidden: int | None = None, tied: bool = True, momentum: float = 0.99) -> None:
@@ -83,7 +81,6 @@ class JEPA(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``squared``, the mean of both directions; where z_b is a teacher's, b -> a trains f alone."""
-        za, zb = require_batch(za, zb, self.dim)
         ab = squared_error(self.predict(za), zb)
         ba = squared_error(self.predict(zb, backward=True), za)
         return {"squared": 0.5 * (ab + ba)}

@@ -12,14 +12,10 @@ directions, the released package 0.05 and 1,024. Both views are global ones here
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor
 
-from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.packages import lightly_module
+from vergence.objectives.core import Objective, lightly_module, settings
 from vergence.utils.checks import require_count, require_positive, require_within
 
 __all__ = ["LeJEPA"]
@@ -41,13 +37,8 @@ class LeJEPA(Objective):
         ['invariance', 'sigreg']
     """
 
-    small: ClassVar[Mapping[str, Any]] = {
-        "projector": (512, 512, 64),
-        "projector_norm": "batch",
-        "options": {"slices": 256},
-        "batch_size": 128,
-    }
-    package: ClassVar[str | None] = "lightly"
+    small = settings(projector=(512, 512, 64), projector_norm="batch", options={"slices": 256}, batch_size=128)
+    package = "lightly"
 
     def __init__(self, dim: int, *, weight: float = 0.05, slices: int = 1024, knots: int = 17, t_max: float = 3.0) -> None:
         super().__init__()
@@ -59,7 +50,6 @@ class LeJEPA(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the weighted terms ``sigreg`` and ``invariance``, both >= 0; samples directions from the global generator."""
-        za, zb = require_batch(za, zb, self.dim)
         views, loss = torch.stack([za, zb]), lightly_module("lejepa", "lejepa_loss")
         statistic = loss.SIGReg(knots=self.knots, t_max=self.t_max, num_vectors=self.slices).to(views.device)
         return {

@@ -13,18 +13,14 @@ released code (facebookresearch/moco-v3); tau is that of its vision transformers
 Shapes: B pairs, D features. Terms: means over pairs; nats, times 2 tau. The loss defines no density.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.densities.polar import EPS
 from vergence.encoders.networks import projector
-from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import directions
-from vergence.objectives.parts.information import require_several
+from vergence.objectives.core import Objective, settings
+from vergence.objectives.parts.teachers import directions
 from vergence.utils.checks import require_count, require_positive
 from vergence.utils.linalg import upcast_half
 
@@ -58,14 +54,10 @@ class MoCo(Objective):
         2.7726
     """
 
-    small: ClassVar[Mapping[str, Any]] = {
-        "projector": (512, 128),
-        "projector_norm": "batch_last",
-        "options": {"hidden": 512},
-        "batch_size": 128,
-    }
-    teacher: ClassVar[float | None] = 0.99
-    teacher_schedule: ClassVar[Literal["constant", "cosine"]] = "cosine"
+    small = settings(projector=(512, 128), projector_norm="batch_last", options={"hidden": 512}, batch_size=128)
+    several = True
+    teacher = 0.99
+    teacher_schedule = "cosine"
 
     def __init__(self, dim: int, *, hidden: int = 4096, temperature: float = 0.2, last_norm: bool = True) -> None:
         super().__init__()
@@ -76,8 +68,6 @@ class MoCo(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``infonce``, >= 0: twice the mean over the `directions` of ctr(q(z), z')."""
-        za, zb = require_batch(za, zb, self.dim)
-        require_several(za)
         pairs = directions(za, zb)
         return {"infonce": 2 * torch.stack([self.contrast(self.predictor(z), target) for z, target in pairs]).mean()}
 

@@ -10,15 +10,11 @@ without the predictor, the paper reports worse results or collapse (its tables 1
 Shapes: B pairs, D features. Terms: means over pairs; no units. The loss defines no density.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from torch import Tensor
 
 from vergence.encoders.networks import projector
-from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.directions import negative_cosine
-from vergence.objectives.parts.information import require_several
+from vergence.objectives.core import Objective, settings
+from vergence.objectives.parts.teachers import negative_cosine
 from vergence.utils.checks import require_count
 
 __all__ = ["SimSiam"]
@@ -38,13 +34,9 @@ class SimSiam(Objective):
         (['cosine'], True)
     """
 
-    small: ClassVar[Mapping[str, Any]] = {
-        "projector": (512, 512),
-        "projector_norm": "batch_last",
-        "options": {"hidden": 128},
-        "batch_size": 128,
-    }
-    package: ClassVar[str | None] = "lightly"
+    small = settings(projector=(512, 512), projector_norm="batch_last", options={"hidden": 128}, batch_size=128)
+    several = True
+    package = "lightly"
 
     def __init__(self, dim: int, *, hidden: int | None = None) -> None:
         super().__init__()
@@ -55,6 +47,4 @@ class SimSiam(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``cosine``, in [-1, 1]: the mean over the `directions` of -cos(h(z), z')."""
-        require_batch(za, zb, self.dim)
-        require_several(za)
         return {"cosine": negative_cosine("simsiam", self.predictor, za, zb)}

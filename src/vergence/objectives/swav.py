@@ -12,17 +12,13 @@ processes, so a small batch needs fewer prototypes.
 Shapes: B pairs, D features, K prototypes. Terms: means over pairs, in nats. The loss defines no density.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.densities.polar import EPS
-from vergence.objectives.core import Objective, require_batch
+from vergence.objectives.core import Objective, lightly_module, settings
 from vergence.objectives.parts.diagnostics import effective_components
-from vergence.objectives.parts.packages import lightly_module
 from vergence.utils.checks import require_at_least, require_count, require_positive
 from vergence.utils.linalg import upcast_half
 
@@ -47,13 +43,10 @@ class SwAV(Objective):
         (['swapped'], torch.Size([16, 4]))
     """
 
-    small: ClassVar[Mapping[str, Any]] = {
-        "projector": (512, 128),
-        "projector_norm": "batch",
-        "options": {"prototypes": 128, "frozen_steps": 62},
-        "batch_size": 128,
-    }
-    package: ClassVar[str | None] = "lightly"
+    small = settings(
+        projector=(512, 128), projector_norm="batch", options={"prototypes": 128, "frozen_steps": 62}, batch_size=128
+    )
+    package = "lightly"
     steps: Tensor
 
     def __init__(
@@ -78,7 +71,6 @@ class SwAV(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``swapped``, >= 0: at most about log K if the embeddings carry no information."""
-        require_batch(za, zb, self.dim)
         loss = lightly_module("swav", "swav_loss").SwaVLoss(self.temperature, self.iterations, self.epsilon)
         return {"swapped": loss([self.similarities(za), self.similarities(zb)], []).squeeze()}
 

@@ -23,7 +23,6 @@ Shapes: B pairs, D features. Terms: means over pairs, in nats.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ from torch.nn import functional as F
 
 from vergence.densities.power_spherical import PowerSpherical, direction
 from vergence.encoders.networks import projector
-from vergence.objectives.core import Objective, require_batch, require_pairs
+from vergence.objectives.core import Objective, require_pairs
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
@@ -53,8 +52,8 @@ class VISimSiam(Objective):
         (['alignment', 'kl'], torch.Size([4]))
     """
 
-    advice: ClassVar[str] = "use beta of 1 or more"
-    on_sphere: ClassVar[bool] = True
+    advice = "use beta of 1 or more"
+    on_sphere = True
 
     def __init__(self, dim: int, *, beta: float = 1.0, hidden: int | None = None) -> None:
         super().__init__()
@@ -76,7 +75,6 @@ class VISimSiam(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns ``alignment``, the mean of both directions, and ``kl``, the mean of both views."""
-        require_batch(za, zb, self.dim)
         q = self.posterior(torch.cat([za, zb]))
         target = direction(torch.cat([zb, za]).detach())
         return {

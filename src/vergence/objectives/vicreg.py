@@ -12,14 +12,9 @@ paper), and s is a mean over features, where eq. 5 sums them. With the same weig
 Shapes: B pairs, D features. Terms: means over pairs **and features**, as published; no units. The loss defines no density.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from torch import Tensor
 
-from vergence.objectives.core import Objective, require_batch
-from vergence.objectives.parts.information import require_several
-from vergence.objectives.parts.packages import lightly_module
+from vergence.objectives.core import Objective, lightly_module, settings
 from vergence.utils.checks import require_at_least
 
 __all__ = ["VICReg"]
@@ -41,8 +36,9 @@ class VICReg(Objective):
         {'invariance': 1.0, 'hinge': 0.0, 'covariance': 0.0}
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"projector": (512, 512, 512), "projector_norm": "batch", "batch_size": 128}
-    package: ClassVar[str | None] = "lightly"
+    small = settings(projector=(512, 512, 512), projector_norm="batch", batch_size=128)
+    several = True
+    package = "lightly"
 
     def __init__(self, dim: int, *, invariance: float = 25.0, variance: float = 25.0, decorrelation: float = 1.0) -> None:
         super().__init__()
@@ -51,8 +47,6 @@ class VICReg(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the weighted terms ``invariance``, ``hinge`` (of the variances) and ``covariance``."""
-        za, zb = require_batch(za, zb, self.dim)
-        require_several(za)
         loss = lightly_module("vicreg", "vicreg_loss")
         return {
             "invariance": self.invariance * loss.invariance_loss(za, zb),

@@ -7,6 +7,9 @@ Loss          1/2 sum over (i, j) of E_q[-log p(y_j | s_i, var_i)] + beta KL(q_i
 
 The target z_j is detached; the encoder learns through the input z_i of g.
 
+At beta = 1, for mu_i at an angle t to z_j and one variance, the optimum is |mu|^2 = R (1 - sin t) / (1 + sin t) and var =
+R/D 2 sin t / (1 + sin t), with R = (-a + sqrt(a^2 + 4 a (nu + D))) / 2 and a = (1 + sin t) D / nu (derived).
+
 The paper's eq. 9 and 10 sum the two views' KL, while eq. 37, 38, 41 and algorithm 4 average them. This loss averages: eq. 10 at
 beta is this loss at 2 beta. The "likelihood" is a subdensity up to a constant, because T_nu is normalized on R^D while its
 argument lies on the sphere. The intrinsic construction of the paper's later version is not implemented.
@@ -16,8 +19,7 @@ Shapes: B pairs, D features, M samples. Terms: means over pairs, sums over featu
 
 import itertools
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,36 +28,11 @@ from torch.nn import functional as F
 
 from vergence.densities.gaussian import kl_standard_normal
 from vergence.densities.polar import EPS, directional_nll, log_constant, radial_nll
-from vergence.objectives.core import Objective, require_batch, require_pairs
+from vergence.objectives.core import Objective, require_pairs, settings
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["VJE"]
-
-
-def equilibrium(nu: float, dim: int, angle: float) -> tuple[float, float, float]:
-    r"""Returns E|s|^2, |mu|^2 and the variance at the isotropic optimum for beta = 1 (derived, not the paper's).
-
-    With c = 1 + sin(angle) and a = c D / nu: R = (-a + sqrt(a^2 + 4 a (nu + D))) / 2,
-    \|mu\|^2 = R (1 - sin) / (1 + sin), var = R/D 2 sin / (1 + sin).
-
-    Args:
-        nu: Degrees of freedom, > 0 or ``math.inf``.
-        dim: Number of features D.
-        angle: Angle between mu_i and z_j, in radians.
-
-    Example:
-        >>> [round(x, 3) for x in equilibrium(3.0, 512, math.asin(0.47))]
-        [255.268, 92.035, 0.319]
-    """
-    sine = math.sin(angle)
-    c = 1 + sine
-    if math.isinf(nu):
-        R = math.sqrt(c * dim)
-    else:
-        a = c * dim / nu
-        R = 0.5 * (-a + math.sqrt(a * a + 4 * a * (nu + dim)))
-    return R, R * (1 - sine) / c, R / dim * 2 * sine / c
 
 
 class VJE(Objective):
@@ -78,12 +55,10 @@ class VJE(Objective):
         torch.Size([4])
     """
 
-    small: ClassVar[Mapping[str, Any]] = {"lr": 5e-3, "encoder_lr": 0.2}
-    behind: ClassVar[Mapping[str, Any] | None] = {"options": {"hidden": 512}}
-    advice: ClassVar[str] = (
-        "train the encoder slower than the inference network (reduce encoder_lr, as by --set encoder_lr=0.1); keep beta >= 1"
-    )
-    reference: ClassVar[Mapping[str, float]] = {"variance_mean": 0.3, "variance_cv": 0.75, "prior_variance": 1.0}
+    small = settings(lr=5e-3, encoder_lr=0.2)
+    behind = settings(options={"hidden": 512})
+    advice = "train the encoder slower than the inference network (reduce encoder_lr, as by --set encoder_lr=0.1); keep beta >= 1"
+    reference = settings(variance_mean=0.3, variance_cv=0.75, prior_variance=1.0)
 
     def __init__(
         self,
@@ -128,7 +103,6 @@ class VJE(Objective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the terms of the symmetric loss (eq. 38) from one sample per view, with the global seed."""
-        require_batch(za, zb, self.dim)
         noise = torch.cat([torch.randn_like(za), torch.randn_like(zb)])
         zi, zj = torch.cat([za, zb]), torch.cat([zb, za]).detach()  # both directions i -> j at once; their mean is the 1/2 sum
         mu, var = self.infer(zi)

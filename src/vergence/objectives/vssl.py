@@ -29,7 +29,7 @@ Shapes: B pairs, D features. Terms: means over pairs, sums over features, in nat
 """
 
 import math
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +40,8 @@ from vergence.densities.gaussian import JointGaussian
 from vergence.densities.moments import MovingMoments
 from vergence.densities.power_spherical import direction
 from vergence.encoders.networks import projector
-from vergence.objectives.core import ConditionalObjective, require_batch
-from vergence.objectives.parts.directions import directions
-from vergence.objectives.parts.teachers import follow, frozen_copy
+from vergence.objectives.core import ConditionalObjective
+from vergence.objectives.parts.teachers import directions, follow, frozen_copy
 from vergence.utils.checks import require_choice, require_count
 from vergence.utils.linalg import upcast_half
 
@@ -104,8 +103,8 @@ class VSSL(ConditionalObjective):
         (['kl', 'likelihood'], torch.Size([3]))
     """
 
-    teacher: ClassVar[float | None] = 0.99
-    advice: ClassVar[str] = "keep the predictor, or slow the teacher"
+    teacher = 0.99
+    advice = "keep the predictor, or slow the teacher"
     moments: Tensor
 
     def __init__(
@@ -150,9 +149,8 @@ class VSSL(ConditionalObjective):
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns ``likelihood`` and ``kl``, the mean of the directions a -> b and b -> a.
 
-        An embedding without gradient is a teacher's, and only a target (`vergence.objectives.parts.directions.directions`).
+        An embedding without gradient is a teacher's, and only a target (`vergence.objectives.parts.teachers.directions`).
         """
-        require_batch(za, zb, self.dim)
         queries, targets = zip(*directions(za, zb), strict=True)
         mu, v = self.student(torch.cat(queries))
         m, w = self.prior(torch.cat(targets))

@@ -20,8 +20,7 @@ from vergence.encoders import networks
 from vergence.encoders.config import MLP
 from vergence.methods.core import ImageMethod, Method
 from vergence.methods.paired import PairedMethod
-from vergence.objectives.core import Objective
-from vergence.objectives.parts.packages import require_package
+from vergence.objectives.core import Objective, require_package
 from vergence.training import loop
 from vergence.training.calibration import content_of
 from vergence.training.config import FitConfig, ModelConfig, RunConfig

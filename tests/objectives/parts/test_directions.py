@@ -2,7 +2,7 @@
 
 import torch
 
-from vergence.objectives.parts.directions import directions
+from vergence.objectives.parts.teachers import directions
 
 
 def test_both_directions_without_a_teacher_and_one_with_it():

@@ -7,7 +7,7 @@ import torch
 
 import vergence
 from vergence import objectives
-from vergence.objectives.parts.packages import lightly_module, require_package
+from vergence.objectives.core import lightly_module, require_package
 
 NEED = [name for name in objectives.names() if objectives.get(name).package is not None]
 

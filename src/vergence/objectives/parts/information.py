@@ -26,6 +26,7 @@ from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture, kl_standard_normal, log_det
 from vergence.densities.moments import BatchMoments, batch_moments
+from vergence.objectives.core import require_several
 from vergence.utils.checks import require_choice, require_positive, require_within
 
 MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
@@ -57,12 +58,6 @@ def entropy(m: BatchMoments) -> Tensor:
         2.8379
     """
     return 0.5 * (log_det(m.S) + len(m.mean) * (1 + math.log(2 * math.pi)))
-
-
-def require_several(za: Tensor) -> None:
-    """Raises a ValueError where a view (B, D) has one embedding: variances have no value."""
-    if len(za) < 2:
-        raise ValueError(f"expected a batch of at least 2 embeddings that differ, found {len(za)}: raise the batch size")
 
 
 def require_spread(za: Tensor, zb: Tensor) -> None:
