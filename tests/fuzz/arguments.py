@@ -17,149 +17,44 @@ from vergence.cli.options import known_settings
 __all__ = ["TARGETS"]
 
 HOSTILE = [
-    "-1",
-    "0",
-    "1",
-    "2",
-    "nan",
-    "inf",
-    "1e9",
-    "9" * 30,
-    "x",
-    "None",
-    "-",
-    "--",
-    "é",
-    "a=b",
-    "[",
-    "[1,2]",
-    "(1,)",
-    " ",
-    "\udce9",
-]
-HOSTILE += [
-    "1.5",
-    "-" * 300,
-    "x" * 5000,
-    "../x",
-    "/dev/null",
-    "/",
-    "~",
-    ".",
-    "*",
-    "{out}",
-    "true",
-    "a\nb",
-    "'",
-    "%s",
-    "0x10",
-    "1_0",
-]
+    "-1", "0", "1", "2", "nan", "inf", "1e9", "9" * 30, "x", "None", "-", "--", "é", "a=b", "[", "[1,2]", "(1,)", " ",
+    "\udce9", "1.5", "-" * 300, "x" * 5000, "../x", "/dev/null", "/", "~", ".", "*", "{out}", "true", "a\nb", "'", "%s",
+    "0x10", "1_0",
+]  # fmt: skip
 PATHS = ["{place}/run", "{place}/pictures", "{place}/data.npz", "{place}/data.npy", "{place}/pairs.npz", "{place}/pairs.csv"]
 PATHS += ["{place}/photos", "{place}/contexts.npz", "{place}/empty", "{place}/none", "{place}/text.npz", "{place}/a.jpg"]
 PATHS += [f"{{place}}/{name}.safetensors" for name in MODELS]
 OUTS = [
-    "{out}/x.npz",
-    "{out}/x.csv",
-    "{out}/x.parquet",
-    "{out}/x.png",
-    "{out}/x",
-    "{out}",
-    "{out}/no/x.npz",
-    "{place}/empty",
-    "x\x00.npz",
-    "{out}/x.safetensors",
-]
+    "{out}/x.npz", "{out}/x.csv", "{out}/x.parquet", "{out}/x.png", "{out}/x", "{out}", "{out}/no/x.npz", "{place}/empty",
+    "x\x00.npz", "{out}/x.safetensors",
+]  # fmt: skip
 USUAL = {
     "objective": ["vje", "gje", "jepa", "gmje", "contrastive", "gmje_em", "gmje_gng", "gmje_mdn", "gmje_smc", "nothing"],
     "encoder": ["mlp", "small", "resnet18", "none", "timm:", "identity", "tests.factories:plain", "tests.factories:number"],
     "weights": ["{place}/weights.pth", "{place}/weights.safetensors", "{place}/run/model.safetensors", "{place}/text.npz"],
-    "init": ["{place}/run", "{place}/pictures", "{place}/empty"],
-    "optimizer": ["sgd", "adamw", "lars"],
-    "precision": ["auto", "fp32", "bf16", "fp64"],
-    "device": ["cpu", "auto", "cuda"],
-    "model": [*MODELS, "nothing"],
-    "recipe": ["vje_small", "vje_cifar10", "override", "_x"],
-    "target": ["y", "a", "z"],
-    "level": ["0.5", "0.9", "1"],
-    "holdout": ["0", "0.2", "0.99"],
-    "keep_classes": ["0", "1", "5"],
-    "epochs": ["1", "2"],
-    "batch_size": ["4", "16", "7"],
-    "lr": ["0.01", "1e-3", "1"],
-    "size": ["8", "10"],
-    "limit": ["40", "60", "1000"],
-    "seed": ["0", "7"],
-    "devices": ["1"],
-    "threads": ["1", "2"],
-    "data_root": ["{place}"],
-    "n": ["1", "5"],
-    "context": ["{place}/data.npy", "{place}/photos", "1,2"],
-    "decoder_epochs": ["1"],
-    "components": ["1", "3"],
+    "init": ["{place}/run", "{place}/pictures", "{place}/empty"], "optimizer": ["sgd", "adamw", "lars"],
+    "precision": ["auto", "fp32", "bf16", "fp64"], "device": ["cpu", "auto", "cuda"], "model": [*MODELS, "nothing"],
+    "recipe": ["vje_small", "vje_cifar10", "override", "_x"], "target": ["y", "a", "z"], "level": ["0.5", "0.9", "1"],
+    "holdout": ["0", "0.2", "0.99"], "keep_classes": ["0", "1", "5"], "epochs": ["1", "2"], "batch_size": ["4", "16", "7"],
+    "lr": ["0.01", "1e-3", "1"], "size": ["8", "10"], "limit": ["40", "60", "1000"], "seed": ["0", "7"], "devices": ["1"],
+    "threads": ["1", "2"], "data_root": ["{place}"], "n": ["1", "5"],
+    "context": ["{place}/data.npy", "{place}/photos", "1,2"], "components": ["1", "3"],
     "draws": ["2", "5"],
-    "dim": ["4"],
-    "rounds": ["1"],
-}
+}  # fmt: skip
 SENSIBLE = {  # of --set
     "Train": ["nu=1", "projector=(4,)", "clip=1", "noise=0.2", "weight_decay=0.1", "knn_every=0", "loss=joint_kl", "mask=0.5"],
     "Advise": ["noise=0.2", "mask=0.5", "crop=(0.5,1)", "blur=0.5"],
     "DensityFit": ["max_iter=2", "tol=0.1", "n_components=2", "random_state=1"],
 }
 SETTINGS = [
-    "nu=1",
-    "nu=inf",
-    "projector=(4,)",
-    "projector=(0,)",
-    "projector=[3]",
-    "clip=1",
-    "teacher=0.9",
-    "teacher=2",
-    "noise=-1",
-]
-SETTINGS += [
-    "noise=0.2",
-    "mask=2",
-    "holdout=0.5",
-    "holdout=0",
-    "scale=nan",
-    "crop=(0.5,1)",
-    "crop=(2,1)",
-    "blur=x",
-    "n_components=2",
-]
-SETTINGS += [
-    "max_iter=2",
-    "options={}",
-    "source=x",
-    "dim=4",
-    "warmup_epochs=5",
-    "weight_decay=-1",
-    "covariance=low_rank",
-    "=",
-    "=1",
-    "x",
-]
-SETTINGS += [
-    "nodes=2",
-    "workers=0",
-    "knn_every=1",
-    "jitter=(1,1,1,9)",
-    "blur_sigma=(0,0)",
-    "size=0",
-    "target_encoder=mlp",
+    "nu=1", "nu=inf", "projector=(4,)", "projector=(0,)", "projector=[3]", "clip=1", "teacher=0.9", "teacher=2", "noise=-1",
+    "noise=0.2", "mask=2", "holdout=0.5", "holdout=0", "scale=nan", "crop=(0.5,1)", "crop=(2,1)", "blur=x", "n_components=2",
+    "max_iter=2", "options={}", "source=x", "dim=4", "warmup_epochs=5", "weight_decay=-1", "covariance=low_rank", "=", "=1",
+    "x", "nodes=2", "workers=0", "knn_every=1", "jitter=(1,1,1,9)", "blur_sigma=(0,0)", "size=0", "target_encoder=mlp",
     "loss=1",
-]
+]  # fmt: skip
 QUICK = {
-    "Train": [
-        "--epochs=1",
-        "--limit=40",
-        "--batch-size=16",
-        "--device=cpu",
-        "--precision=fp32",
-        "--set=workers=0",
-        "--devices=1",
-    ],
+    "Train": "--epochs=1 --limit=40 --batch-size=16 --device=cpu --precision=fp32 --set=workers=0 --devices=1".split(),
     "Advise": ["--draws=4", "--device=cpu"],
     "Sample": ["--device=cpu"],
     "Evaluate": ["--device=cpu"],
@@ -177,7 +72,7 @@ FIRST = {  # usual positional arguments, so that most cases reach the work
     "DensitySample": [f"{{place}}/{m}.safetensors {{place}}/contexts.npz" for m in MODELS],
     "DensityLogProb": [f"{{place}}/{m}.safetensors {{place}}/pairs.npz" for m in MODELS],
 }
-HEAVY = {"epochs", "decoder_epochs", "rounds", "draws", "dim"}  # options whose large valid values only take time
+HEAVY = {"epochs", "draws"}  # options whose large valid values only take time
 KINDS = {kind.__name__: (kind.__name__.lower(),) for kind in commands.RUN if kind.__name__ != "Density"}
 KINDS |= {kind.__name__: ("density", name) for name, kind in density.VERBS.items()}
 TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values())}
@@ -186,15 +81,7 @@ TYPES = {kind.__name__: kind for kind in (*commands.RUN, *density.VERBS.values()
 def _options(kind):
     """Returns the options of a command that are not positional, with their types."""
     hints = typing.get_type_hints(TYPES[kind], include_extras=True)
-    positional = {
-        "data",
-        "run",
-        "images",
-        "pairs",
-        "source",
-        "what",
-        *(["model"] if kind in FIRST and kind != "DensityFit" else []),
-    }
+    positional = {"data", "run", "images", "pairs", "source", *(["model"] if kind in FIRST and kind != "DensityFit" else [])}
     return {f.name: hints[f.name] for f in dataclasses.fields(TYPES[kind]) if f.name not in positional and f.name != "out"}
 
 
@@ -296,9 +183,5 @@ def _refused(place, kind):
 
 
 TARGETS = [_target(kind, share) for kind, share in SHARES.items() if share]
-TARGETS += [
-    Target(f"cli-{kind.lower()}", 2, lambda place, kind=kind: _refused(place, kind), _run)
-    for kind, share in SHARES.items()
-    if not share
-]
+TARGETS += [Target("cli-demo", 2, lambda place: _refused(place, "Demo"), _run)]
 assert set(SHARES) == set(KINDS), "every command is tried"

@@ -69,16 +69,6 @@ def _embed_cases(place):
     return st.booleans().flatmap(of)
 
 
-def _load(case, place):
-    path = {"run": place.run, "none": place.path / "none", "file": place.path / "data.npz"}.get(case["path"], case["path"])
-    vergence.load(path, device=case["device"])
-
-
-def _load_cases(place):
-    valid = {"path": st.just("run"), "device": st.sampled_from(["cpu", "auto"])}
-    return mutations.near(valid, {"path": st.sampled_from(["none", "file"]) | st.text(max_size=8), "device": SCALARS})
-
-
 def _train(case, place):
     with place.scratch() as folder:
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in case["settings"].items()}
@@ -202,7 +192,6 @@ def _advise_cases(place):
 
 TARGETS = [
     Target("call-embed", 8, _embed_cases, _embed, one_line=False),
-    Target("call-load", 2, _load_cases, _load, one_line=False),
     Target("call-train", 6, _train_cases, _train, one_line=False),
     Target("call-mixtures", 10, _fit_cases, _fit, one_line=False),
     Target("call-linear", 10, _linear_cases, _linear, one_line=False),

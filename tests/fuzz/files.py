@@ -1,10 +1,5 @@
-"""The readers: every file that the library reads, changed, goes through every function that reads it.
+"""The readers: every file that the library reads, changed, goes through every function that reads it."""
 
-``advice.json`` is written and never read by the library; what is written into a table is read back here.
-"""
-
-import csv
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from pyarrow import parquet
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 from tests.fuzz import mutations
@@ -30,7 +24,6 @@ from vergence.runs.detector import FILE as DETECTOR
 from vergence.runs.evaluate import _with_state
 from vergence.runs.run import load
 from vergence.training.folder import RunFolder
-from vergence.utils.parts import original, write_table
 
 __all__ = ["TARGETS"]
 
@@ -88,17 +81,6 @@ def _metrics(run):
 
 def _of_json(name):
     return lambda place: mutations.json_bytes(place.json(name))
-
-
-def _of_metadata(place):
-    """The configuration with edits of its metadata alone."""
-    config = place.json("config.json")
-    return mutations.json_bytes(config["metadata"]).map(lambda data: _with_metadata(config, data))
-
-
-def _with_metadata(config, data):
-    whole = json.dumps({k: v for k, v in config.items() if k != "metadata"}).encode()
-    return whole[:-1] + b', "metadata": ' + data + b"}"
 
 
 def _of_bytes(name):
@@ -307,56 +289,8 @@ def _of_weights(place):
     return mutations.damaged(data) | _tensors(load_tensors(data))
 
 
-# Tables that are written
-
-
-def _tables(place):
-    usual = mutations.usual([(4,), (4, 2)], ["<f4", "<f8", "<i8"])
-    column = usual | mutations.arrays([(4,), (4, 2)], ["<f4", "<f8", "<i8", "<U3"])
-    name = st.sampled_from(["a", "", "=1", "\udce9.png", "é", "x\ny", "a,b", '"', "\t", "'=x"])  # no file name holds a zero byte
-    ending = st.sampled_from([".csv", ".npz", ".parquet"] * 3 + [".txt", ""])
-    columns = st.lists(column, min_size=1, max_size=3)
-    return st.fixed_dictionaries({"ending": ending, "columns": columns, "names": st.lists(name, min_size=4, max_size=4)})
-
-
-def _write(case, place):
-    """Writes a table in two parts and reads it back, with a reader that is not the library's."""
-    columns = {f"c{i}": mutations.build({**a, "shape": [4, *a["shape"][1:2]]}) for i, a in enumerate(case["columns"])}
-    names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in case["names"]]
-    with place.scratch() as folder:
-        file = folder / f"t{case['ending']}"
-        write_table(file, {"item": names * 2} | {name: np.concatenate([x, x]) for name, x in columns.items()})
-        {".npz": _require_npz, ".csv": _require_csv, ".parquet": _require_parquet}[case["ending"]](file, names * 2, columns)
-
-
-def _require_npz(file, names, columns):
-    with np.load(file) as archive:
-        assert archive["item"].tolist() == names
-        for name, x in columns.items():
-            np.testing.assert_array_equal(archive[name], np.concatenate([x, x]))
-
-
-def _require_csv(file, names, columns):
-    with file.open(newline="", encoding="utf-8") as text:
-        rows = list(csv.reader(text))
-    assert [original(row[0]) for row in rows[1:]] == names
-    for name, x in columns.items():
-        found = [[value for key, value in zip(rows[0], row, strict=True) if key.split("_")[0] == name] for row in rows[1:]]
-        if x.dtype.kind in "fi":
-            expected = np.concatenate([x, x]).reshape(len(names), -1)
-            np.testing.assert_allclose(np.array(found, dtype=float).reshape(expected.shape), expected.astype(float), rtol=1e-6)
-
-
-def _require_parquet(file, names, columns):
-    table = parquet.read_table(file)
-    assert table["item"].to_pylist() == names
-    for name, x in columns.items():
-        np.testing.assert_array_equal(np.array(table[name].to_pylist(), dtype=x.dtype), np.concatenate([x, x]))
-
-
 TARGETS = [
     _run_file("config.json", 8, _of_json("config.json"), _load, vergence.write_report),
-    _run_file("config.json", 4, _of_metadata, _load, vergence.write_report),
     _run_file(
         "evaluation.json", 5, _of_json("evaluation.json"), lambda run: RunFolder.open(run).evaluation(), vergence.write_report
     ),
@@ -378,9 +312,5 @@ TARGETS = [
     _file("weights.pth", 4, lambda place: mutations.damaged((place.path / "weights.pth").read_bytes()), _weights),
     _file("weights.safetensors", 4, _of_weights, _weights),
     _file("density.safetensors", 8, _densities, _density),
-    Target("written-tables", 2, _tables, _write),
+    _file("table.parquet", 4, lambda place: mutations.damaged((place.path / "table.parquet").read_bytes()), _table),
 ]
-TARGETS[1].name = "run-metadata"
-if importlib.util.find_spec("pyarrow"):
-    table = _file("table.parquet", 4, lambda place: mutations.damaged((place.path / "table.parquet").read_bytes()), _table)
-    TARGETS.append(table)

@@ -41,7 +41,7 @@ def parts():
 
 @pytest.mark.timeout(3600 if LONG else 300)
 @pytest.mark.parametrize(("name", "cases", "part"), parts())
-def test_hostile_cases(place, record_property, name, cases, part):
+def test_hostile_cases(place, name, cases, part):
     target, tally = TARGETS[name], Tally(running=FOUND / f"{name}-ended-{part}.json" if LONG else None)
 
     @settings(PROFILES["long" if LONG else "ci"], max_examples=cases)
@@ -52,7 +52,6 @@ def test_hostile_cases(place, record_property, name, cases, part):
     if LONG:
         try_cases = seed(random.SystemRandom().getrandbits(64))(try_cases)
     try_cases()
-    record_property("fuzz", [name, tally.cases, tally.success, tally.refused, len(tally.found)])
     stories = keep(target, tally)
     assert not stories, "\n\n".join(stories)
 
