@@ -52,7 +52,7 @@ def popen(*arguments, env=None, **settings):
     """Starts a command; the settings are those of `subprocess.Popen`."""
     import lightning_fabric  # noqa: F401  what a child would import by itself
 
-    import vergence.evaluation.controls
+    import vergence.evaluation.features
     import vergence.runs.train  # noqa: F401
 
     words, env = [str(a) for a in arguments], dict(os.environ) if env is None else env

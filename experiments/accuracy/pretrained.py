@@ -28,8 +28,8 @@ from vergence.data.config import ViewConfig
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import open_data
 from vergence.data.views import ImageViews
-from vergence.evaluation import controls
-from vergence.evaluation.knn import knn_accuracy
+from vergence.evaluation import features
+from vergence.evaluation.accuracy import knn_accuracy
 from vergence.runs.evaluate import untrained_encoder
 from vergence.utils.neighbors import nearest
 
@@ -90,7 +90,7 @@ def without_weights(run):
 def pixels(items, side=32):
     """Returns the pixels of all items, (N, D) in [0, 1], of images averaged down to ``side`` where they are larger."""
     x = to_unit(next(items.stream([torch.arange(len(items))]))[1], torch.float32)
-    return controls.pixels(resize(x, side, side) if x.shape[-1] > side else x)
+    return features.pixels(resize(x, side, side) if x.shape[-1] > side else x)
 
 
 def accuracies(train, test, labels):
@@ -120,7 +120,7 @@ def classified(source, args, **settings):
             "z": accuracies(*z, labels),
             "untrained": accuracies(*untrained, labels),
             "pixels": accuracies(*x, labels),
-            "pca": accuracies(*controls.pca(*x, min(DIM, len(x[0]))), labels),
+            "pca": accuracies(*features.pca(*x, min(DIM, len(x[0]))), labels),
         },
     }
 
@@ -147,8 +147,8 @@ def duplicates(folder, args):
         copies = to_bytes(ImageViews(CHANGES, x.shape[-1])(x[chosen], generator))
         (z, q), rate = encoded(run, x, copies)
         (u, uq), _ = encoded(without_weights(run), x, copies)
-        p, pq = (controls.pixels(resize(to_unit(part, torch.float32), 32, 32)) for part in (x, copies))
-        found = {"z": (z, q), "untrained": (u, uq), "pixels": (p, pq), "pca": controls.pca(p, pq, min(DIM, len(p)))}
+        p, pq = (features.pixels(resize(to_unit(part, torch.float32), 32, 32)) for part in (x, copies))
+        found = {"z": (z, q), "untrained": (u, uq), "pixels": (p, pq), "pca": features.pca(p, pq, min(DIM, len(p)))}
     first = {name: int((nearest(bank, query, 1)[1][:, 0] == chosen).sum()) for name, (bank, query) in found.items()}
     numbers = {"size": run.folder.config.data.size, "photographs": len(x), "images_per_second": round(rate, 1)}
     return {**numbers, "copies": len(chosen), "first": first}

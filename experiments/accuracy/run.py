@@ -33,10 +33,9 @@ import torch
 import vergence
 from experiments import ledger
 from vergence.data.sources import open_data
-from vergence.evaluation import controls, features
-from vergence.evaluation.knn import knn_accuracy
-from vergence.evaluation.parts.spread import effective_rank
-from vergence.evaluation.probe import linear_probe
+from vergence.evaluation import features
+from vergence.evaluation.accuracy import knn_accuracy, linear_probe
+from vergence.evaluation.collapse import effective_rank
 from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.train import describe
 
@@ -63,7 +62,7 @@ def arguments(parser):
 
 def pixels(items):
     """Returns the pixels of all items, (N, D) in [0, 1]."""
-    return controls.pixels(next(items.stream([torch.arange(len(items))]))[1])
+    return features.pixels(next(items.stream([torch.arange(len(items))]))[1])
 
 
 def tiles(root, file):
@@ -133,7 +132,7 @@ def measure(args, source, settings):
         first = {} if settings["recipe"] == "patches" else {"untrained_": untrained(run, train, test)}
     labels = train.labels, test.labels
     x = pixels(train), pixels(test)
-    others = {"pixels_": x, "pca_": controls.pca(*x, 256), **first}
+    others = {"pixels_": x, "pca_": features.pca(*x, 256), **first}
     return {
         "encoder": str(config.model.encoder),
         "objective": config.model.objective,
@@ -154,7 +153,7 @@ def measure(args, source, settings):
 def untrained(run, *parts):
     """Returns the embeddings of the first weights of a run's network."""
     net = untrained_encoder(run).eval()
-    return [features.collect(net, part, size=run.size, device=run.device)[0] for part in parts]
+    return [features.collect_features(net, part, size=run.size, device=run.device)[0] for part in parts]
 
 
 def main():

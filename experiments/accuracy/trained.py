@@ -19,7 +19,7 @@ from experiments import ledger
 from vergence.data.arrays import from_array
 from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.evaluation import features
-from vergence.evaluation.parts.spread import effective_rank
+from vergence.evaluation.collapse import effective_rank
 from vergence.runs.evaluate import closed_form_encoder, untrained_encoder
 from vergence.runs.train import describe
 
@@ -39,7 +39,7 @@ def duplicates(encoder, run, items):
 
 def encode(encoder, x, run):
     """Returns the embeddings of images (N, C, H, W)."""
-    return features.collect(encoder.eval(), from_array(x.numpy()), size=run.size, device=run.device)[0]
+    return features.collect_features(encoder.eval(), from_array(x.numpy()), size=run.size, device=run.device)[0]
 
 
 def measure(args, recipe, settings):
@@ -52,9 +52,9 @@ def measure(args, recipe, settings):
         name = "untrained" if closed_form is None else "closed_form"
         encoder = untrained_encoder(run) if closed_form is None else closed_form
         used = time.process_time()
-        z = [features.collect(run.method.encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
+        z = [features.collect_features(run.method.encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
         embed_cpu = (time.process_time() - used) / sum(map(len, parts))
-        c = [features.collect(encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
+        c = [features.collect_features(encoder.eval(), part, size=run.size, device=run.device)[0] for part in parts]
         first = [duplicates(net, run, parts[0]) for net in (run.method.encoder, encoder)]
         config = run.folder.config
     return {

@@ -196,7 +196,7 @@ def trained(a: argparse.Namespace, cell: dict[str, Any], seed: int, parts: Parts
     loop.fit(fabric, method, items, views, config.fit, MemoryRecorder(), warn=notes.append)
 
     x = (parts.train, parts.test, parts.clean)
-    z = [features.collect(method.encoder, ArrayItems(part), device=fabric.device)[0] for part in x]
+    z = [features.collect_features(method.encoder, ArrayItems(part), device=fabric.device)[0] for part in x]
     fit = {name: getattr(config.fit, name) for name in ("optimizer", "lr", "encoder_lr", "weight_decay")}
     fit |= {"network": str(config.model.encoder), "precision": loop.precision(config.fit, fabric.device.type)}
     return {**measured(parts, *z), **fit, "warnings": notes}

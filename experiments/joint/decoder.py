@@ -58,7 +58,7 @@ def fit_decoder(
     if not (epochs >= 1 and batch_size >= 2 and lr > 0 and len(items) >= 2):
         found = f"found epochs={epochs}, batch_size={batch_size}, lr={lr} and {len(items)} images"
         raise ValueError(f"expected epochs >= 1, batch_size >= 2, lr > 0 and at least 2 images to learn from, {found}")
-    z, index = features.collect(run.method.target_network().eval(), items, **run.where("target"))
+    z, index = features.collect_features(run.method.target_network().eval(), items, **run.where("target"))
     items = items.subset(index)
     std, mean = torch.std_mean(z, dim=0, correction=0)
     with torch.random.fork_rng():

@@ -30,7 +30,7 @@ from experiments import ledger
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.densities.gaussian import JointGaussian
-from vergence.evaluation import collapse, controls, features, knn, probe
+from vergence.evaluation import accuracy, collapse, features
 from vergence.objectives.core import ConditionalObjective
 from vergence.training import build
 
@@ -97,15 +97,15 @@ def _views(run: vergence.Run, opened: Data, items: Items) -> Tensor:
 
 
 def _read(run: vergence.Run, net: nn.Module, items: Items) -> tuple[Tensor, Tensor]:
-    z, index = features.collect(net, items, size=run.size, device=run.device)
+    z, index = features.collect_features(net, items, size=run.size, device=run.device)
     assert items.labels is not None
     return z.cpu(), items.labels[index]
 
 
 def readings(z: Tensor, y: Tensor, t: Tensor, u: Tensor) -> dict[str, float]:
     """Returns the accuracies of kNN and of a linear probe."""
-    near = knn.knn_accuracy(z, y, t, u, ks=(30,))
-    return {"knn": next(iter(near.values()))["majority"], "probe": probe.linear_probe(z, y, t, u)["accuracy"]}
+    near = accuracy.knn_accuracy(z, y, t, u, ks=(30,))
+    return {"knn": next(iter(near.values()))["majority"], "probe": accuracy.linear_probe(z, y, t, u)["accuracy"]}
 
 
 def fit(real: Tensor, fake: Tensor) -> dict[str, float]:
@@ -123,11 +123,11 @@ def pixel_controls(run: vergence.Run) -> dict[str, dict[str, float]]:
 
     class Pixels(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return controls.pixels(x)
+            return features.pixels(x)
 
     (z, y), (t, u) = (_read(run, Pixels(), part) for part in (opened.train, _part(opened.test, TEST)))
     sizes = [k for k in PCA if k <= min(z.shape)]
-    pca = {f"pca, {k} components": readings(*_alternated(controls.pca(z, t, k), y, u)) for k in sizes}
+    pca = {f"pca, {k} components": readings(*_alternated(features.pca(z, t, k), y, u)) for k in sizes}
     return {"pixels": readings(z, y, t, u)} | pca
 
 

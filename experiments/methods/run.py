@@ -44,7 +44,7 @@ from vergence import objectives
 from vergence.data.config import DataConfig
 from vergence.data.sources import Data, open_data
 from vergence.evaluation import features, uncertainty
-from vergence.evaluation.parts.spread import effective_rank
+from vergence.evaluation.collapse import effective_rank
 from vergence.methods.paired import PairedMethod
 from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.uncertainty import ITEMS, uncertainties
@@ -186,7 +186,10 @@ def measured(run: vergence.Run, opened: Data, parts: dict[str, torch.Tensor], co
     labels = [part.labels for part in (opened.train, opened.test)]
     row: dict[str, Any] = {}
     for name, net in (("", run.method.encoder), *(() if control else (("untrained_", untrained_encoder(run)),))):
-        z = [features.collect(net.eval(), part, size=run.size, device=run.device)[0] for part in (opened.train, opened.test)]
+        z = [
+            features.collect_features(net.eval(), part, size=run.size, device=run.device)[0]
+            for part in (opened.train, opened.test)
+        ]
         row |= two_cores.accuracies(name, *z, labels) | {f"{name}effective_rank": round(float(effective_rank(z[1])), 1)}
         row |= errors(run, *z, labels[1]) if not name else {}
     found = auroc({name: run.score(x).numpy() for name, x in parts.items()})

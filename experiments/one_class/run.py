@@ -48,7 +48,7 @@ from vergence.data.config import DataConfig
 from vergence.data.items import Items
 from vergence.data.sources import Data, open_data
 from vergence.detection import GaussianDetector, NeighborDetector, default_detector
-from vergence.evaluation import controls, features
+from vergence.evaluation import features
 from vergence.runs.detector import opened
 from vergence.runs.evaluate import untrained_encoder
 from vergence.runs.score import objective_scores
@@ -99,7 +99,7 @@ def of_pixels(data: Data, test: Items, seed: int) -> Scores:
         parts = [[levels(b) for b in part.split(250)] for part in (x, y)]
     train, other = ({name: torch.cat([one[name].float() for one in part]) for name in part[0]} for part in parts)
     found = scored("pixels", train["pixels"], other["pixels"], seed, ("kNN, cosine",))
-    pca = controls.pca(train["pixels"], other["pixels"], COMPONENTS)
+    pca = features.pca(train["pixels"], other["pixels"], COMPONENTS)
     found |= scored("PCA", *pca, seed, ("Gaussian", "isolation forest", "one-class SVM"))
     found |= scored("statistics", train["statistics"], other["statistics"], seed, ("Gaussian",))
     known, new = ({name: part[name].numpy() for name in ("statistics", "patches")} for part in (train, other))
@@ -117,7 +117,7 @@ def of_run(run: vergence.Run, test: Items, seed: int, untrained: bool) -> Scores
     found |= scored("z", *z, seed)
     if untrained:
         net = untrained_encoder(run).eval()
-        z = tuple(features.collect(net, part, size=run.size, device=run.device)[0] for part in (train, test))
+        z = tuple(features.collect_features(net, part, size=run.size, device=run.device)[0] for part in (train, test))
         found |= scored("untrained z", *z, seed, ("Gaussian", "kNN, cosine"))
     return found
 

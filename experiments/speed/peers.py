@@ -200,7 +200,7 @@ class Setting:
         for state in states:
             net[1].load_state_dict(state)
             z = [
-                features.collect(net.eval(), part.subset(torch.arange(min(shown, len(part)))))[0]
+                features.collect_features(net.eval(), part.subset(torch.arange(min(shown, len(part)))))[0]
                 for part in (self.train, self.test)
             ]
             labels = [part.labels[: len(one)] for part, one in zip((self.train, self.test), z, strict=True)]

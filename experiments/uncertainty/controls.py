@@ -84,7 +84,7 @@ def _png(image: np.ndarray) -> int:
 def probe_entropy(train: Any, labels: Any, test: Any, *, l2: float = 30.0) -> Tensor:
     """Returns the entropy in nats of a linear probe's predictions, (M,): a control that needs labels.
 
-    The probe is logistic regression on standardized features with the penalty of `vergence.evaluation.probe.linear_probe`.
+    The probe is logistic regression on standardized features with the penalty of `vergence.evaluation.accuracy.linear_probe`.
 
     Args:
         train: Embeddings (N, D).

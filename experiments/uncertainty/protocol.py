@@ -15,7 +15,7 @@ from vergence.data.pixels import center_crop, to_bytes, to_unit
 from vergence.data.sources import Data
 from vergence.evaluation import uncertainty
 from vergence.runs.run import Run
-from vergence.runs.uncertainty import BANK, ITEMS, measure, spread_over_crops, uncertainties
+from vergence.runs.uncertainty import BANK, ITEMS, measure_uncertainty, spread_over_crops, uncertainties
 
 DEGRADED, CROPS, CHUNK = 500, 8, 100  # test items at most, views of each, images at a time
 CONTROLS = ("norm of z", "kNN distance", "file size", "probe entropy", "loss head")
@@ -36,7 +36,7 @@ def protocol(run: Run, opened: Data, train: Tensor, test: Tensor) -> dict[str, A
         train: Embeddings of all training items (N, D).
         test: Embeddings of all test items (M, D).
     """
-    found = dataclasses.asdict(measure(run, opened, train, test))
+    found = dataclasses.asdict(measure_uncertainty(run, opened, train, test))
     pick, bank = spaced(len(test), ITEMS), spaced(len(train), BANK)
     items, z, y = opened.test.subset(pick), test[pick], opened.test.labels[pick]
     train, known = train[bank], opened.train.labels[bank]

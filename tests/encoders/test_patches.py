@@ -269,7 +269,7 @@ def test_patches_beat_the_pixels_pca_on_real_pictures():
     """2,000 images of CIFAR-10's training part, of which 500 are classified by the others."""
     from vergence.data.config import DataConfig
     from vergence.data.sources import open_data
-    from vergence.evaluation.knn import knn_accuracy
+    from vergence.evaluation.accuracy import knn_accuracy
 
     if not (DATA_ROOT / "cifar-10-batches-py").is_dir():
         pytest.skip("no cifar-10-batches-py: set VERGENCE_DATA to a folder laid out for torchvision")

@@ -1,13 +1,10 @@
-import math
-
 import numpy as np
 import pytest
 import torch
 from sklearn.covariance import EmpiricalCovariance, LedoitWolf
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from vergence.evaluation.anomaly import RIDGE, auroc_error, detection, knn_distance, mahalanobis
-from vergence.evaluation.parts.errors import accuracy_error
+from vergence.evaluation.anomaly import RIDGE, detection, knn_distance, mahalanobis
 
 
 def slow_detection(scores, anomalous):
@@ -59,17 +56,6 @@ def test_detection_limits_and_symmetries():
     assert detection(-noisy, ~anomalous)["auroc"] == pytest.approx(found["auroc"])
 
 
-def test_detection_refusals():
-    scores, anomalous = torch.randn(4), torch.tensor([True, False, True, False])
-    for kind, n in ((torch.ones(4).bool(), 4), (torch.zeros(4).bool(), 0)):
-        with pytest.raises(ValueError, match=f"found {n} anomalies of 4"):
-            detection(scores, kind)
-    with pytest.raises(ValueError, match="NaN or infinity in 1 of 4"):
-        detection(torch.tensor([1.0, math.inf, 0.0, 2.0]), anomalous)
-    with pytest.raises(ValueError, match=r"found \(4,\) and \(3,\)"):
-        detection(scores, anomalous[:3])
-
-
 def test_knn_distance_is_the_loop():
     train, test = torch.randn(20, 5), torch.randn(9, 5)
     for k in (1, 5, 20, 50):
@@ -86,8 +72,6 @@ def test_knn_distance_limits():
     inside = torch.randn(200, 4) * 0.1 + torch.tensor([1.0, 0, 0, 0])
     scores = knn_distance(inside[:100], torch.cat([inside[100:], -inside[:100]]))
     assert detection(scores, torch.arange(200) >= 100)["auroc"] == 1
-    with pytest.raises(ValueError, match="found 0"):
-        knn_distance(train, train, k=0)
 
 
 def test_mahalanobis_is_empirical_covariances():
@@ -128,11 +112,6 @@ def test_mahalanobis_with_classes_is_the_loop():
     assert mahalanobis(train, torch.stack(list(means.values())), y).max() < 1e-20
 
 
-def test_mahalanobis_mean_over_training_is_the_dimension():
-    z = torch.randn(500, 7).exp()
-    assert mahalanobis(z, z, shrinkage=0.0).mean().item() == pytest.approx(7, rel=1e-4)
-
-
 def test_mahalanobis_symmetries():
     train, test = torch.randn(80, 4) * torch.arange(1, 5), torch.randn(10, 4)
     found = mahalanobis(train, test)
@@ -146,12 +125,6 @@ def test_mahalanobis_symmetries():
     )
 
 
-def test_mahalanobis_full_shrinkage_is_euclidean():
-    train, test = torch.randn(40, 3), torch.randn(9, 3)
-    expected = (test - train.mean(0)).square().sum(1) / train.var(0, correction=0).mean() / (1 + RIDGE)
-    torch.testing.assert_close(mahalanobis(train, test, shrinkage=1.0), expected)
-
-
 @pytest.mark.parametrize("shrinkage", [None, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_mahalanobis_of_degenerate_training(shrinkage, dtype):
@@ -163,41 +136,3 @@ def test_mahalanobis_of_degenerate_training(shrinkage, dtype):
     found = mahalanobis(equal, torch.stack([equal[0], equal[0] + 1, equal[0] + 2]), shrinkage=shrinkage)
     assert found.isfinite().all() and found[0] < found[1] < found[2]
     assert found.dtype == dtype
-
-
-def test_mahalanobis_refusals():
-    x = torch.randn(5, 2)
-    with pytest.raises(ValueError, match="at least 2 items for a covariance, found 1"):
-        mahalanobis(x[:1], x)
-    with pytest.raises(ValueError, match=r"labels: expected shape \(5,\), found \(4,\)"):
-        mahalanobis(x, x, torch.zeros(4))
-    for a in (-0.1, 1.1, math.nan):
-        with pytest.raises(ValueError, match=r"in \[0, 1\], found"):
-            mahalanobis(x, x, shrinkage=a)
-    with pytest.raises(ValueError, match="train 2, test 1"):
-        mahalanobis(x, x[:, :1])
-
-
-@pytest.mark.parametrize(("n", "m"), [(5, 40), (30, 30), (60, 8)])
-def test_the_standard_error_is_that_of_exponential_scores(n, m):
-    generator = torch.Generator().manual_seed(0)
-    anomalous, others = (torch.empty(20_000, k).exponential_(generator=generator) for k in (n, m))
-    found = torch.stack([(3 * a[:, None] > b).double().mean() for a, b in zip(anomalous, others, strict=True)])  # A = 3 / 4
-    assert found.mean().item() == pytest.approx(0.75, abs=3e-3)
-    assert auroc_error(0.75, n, m) == pytest.approx(found.std().item(), rel=0.03)
-
-
-def test_the_standard_error_of_an_accuracy_is_that_of_votes():
-    votes = torch.rand(20_000, 40, generator=torch.Generator().manual_seed(0)) < 0.875
-    assert accuracy_error(0.875, 40) == pytest.approx(votes.double().mean(1).std().item(), rel=0.03)
-    for wrong in [(1.1, 3), (0.5, 0)]:
-        with pytest.raises(ValueError, match="expected"):
-            accuracy_error(*wrong)
-
-
-def test_the_standard_error_of_a_single_pair_and_of_scores_that_separate():
-    assert auroc_error(0.5, 1, 1) == 0.5
-    assert auroc_error(1.0, 3, 4) == auroc_error(0.0, 3, 4) == 0.0
-    for wrong in [(1.1, 3, 4), (0.5, 0, 4), (0.5, 3, 2.5)]:
-        with pytest.raises(ValueError, match="expected"):
-            auroc_error(*wrong)

@@ -60,12 +60,6 @@ def test_statistics_that_recognize_everything():
     assert relative_error(a, {"pixels": torch.eye(6), "z": torch.eye(6).flip(0)}) == 1.0
 
 
-@pytest.mark.parametrize(("first", "second"), [((3, 2), (4, 2)), ((1, 2), (1, 2)), ((6,), (6,))])
-def test_views_that_do_not_fit_are_refused(first, second):
-    with pytest.raises(ValueError, match="expected two views"):
-        rank_error(torch.ones(first), torch.ones(second))
-
-
 def test_an_item_that_is_not_finite_charges_itself_alone():
     a = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     b = a.clone()

@@ -11,7 +11,7 @@ import vergence
 from experiments import ledger
 from vergence import methods
 from vergence.data.sources import open_data
-from vergence.evaluation import controls
+from vergence.evaluation import features
 from vergence.training import recipes
 
 OPTIONS = {
@@ -90,7 +90,7 @@ def test_the_control_of_components_is_that_of_evaluation(tmp_path):
     opened = open_data(run.folder.config.data)
     found = benchmark.components(run, opened, 8)
     x, y = (run.encode(part) for part in (opened.train, opened.test))
-    expected = torch.cat(controls.pca(x, y, 8)).double()
+    expected = torch.cat(features.pca(x, y, 8)).double()
     z = torch.cat([found.encode(part) for part in (opened.train, opened.test)]).double()
     torch.testing.assert_close(torch.cdist(z, z), torch.cdist(expected, expected), atol=1e-3, rtol=1e-3)
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vergence.densities import particles
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture
-from vergence.evaluation.parts.spread import normalized_std
+from vergence.evaluation.collapse import normalized_std
 from vergence.methods.paired import PairedMethod
 from vergence.objectives import gmje_smc
 from vergence.objectives.gmje_smc import GMJESMC

@@ -5,7 +5,7 @@ import math
 import pytest
 from tests.report import fixtures_report as fixtures
 
-from vergence.evaluation.parts.errors import accuracy_error, auroc_error
+from vergence.evaluation.judgment import accuracy_error, auroc_error
 from vergence.report.tables import rival, show_evaluation, tables, verdict
 from vergence.training.records import Evaluation
 from vergence.utils.terminal import table

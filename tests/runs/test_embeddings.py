@@ -6,7 +6,8 @@ import torch
 
 from vergence.cli.commands import main
 from vergence.evaluation.uncertainty import equalizer, neighbor_is_right, neighbor_spread, ranking
-from vergence.runs import embeddings
+from vergence.runs import uncertainty
+from vergence.runs.uncertainty import rank_embeddings, read_embeddings
 
 pytestmark = pytest.mark.float32
 
@@ -27,7 +28,7 @@ def saved(folder, *, file="emb.npz", **arrays):
 
 
 def test_columns_are_ranked_beside_controls_as_by_hand(tmp_path, arrays):
-    found = embeddings.measure(embeddings.read(saved(tmp_path, **arrays)))
+    found = rank_embeddings(read_embeddings(saved(tmp_path, **arrays)))
     half = torch.randperm(200, generator=torch.Generator().manual_seed(0))[100:].sort().values.numpy()
     right = neighbor_is_right(arrays["z"][half], arrays["label"][half])
     assert found.items == 100 and found.recall_at_1 == pytest.approx(float(right.float().mean()))
@@ -40,30 +41,30 @@ def test_columns_are_ranked_beside_controls_as_by_hand(tmp_path, arrays):
 
 
 def test_a_reference_is_what_controls_compare_with_and_all_items_are_tested(tmp_path, arrays):
-    tested = embeddings.read(saved(tmp_path, **arrays))
-    found = embeddings.measure(tested, tested.subset(torch.arange(50)))
+    tested = read_embeddings(saved(tmp_path, **arrays))
+    found = rank_embeddings(tested, tested.subset(torch.arange(50)))
     right = neighbor_is_right(tested.z, tested.labels)
     assert found.items == 200 and found.scores["noise"].r_auroc == pytest.approx(ranking(arrays["noise"], right)["auroc"])
     equal = equalizer(tested.z[:50])
     spread = neighbor_spread(equal(tested.z[:50]), equal(tested.z))
     assert found.scores["neighbor spread"].r_auroc == pytest.approx(ranking(spread, right)["auroc"])
     with pytest.raises(ValueError, match="of one width, found 8 and 5"):
-        embeddings.measure(tested, embeddings.read(saved(tmp_path, **{**arrays, "z": arrays["z"][:, :5]})))
+        rank_embeddings(tested, read_embeddings(saved(tmp_path, **{**arrays, "z": arrays["z"][:, :5]})))
 
 
 def test_only_as_many_items_are_used_as_said(tmp_path, arrays, monkeypatch):
-    monkeypatch.setattr(embeddings, "ITEMS", 60)
-    monkeypatch.setattr(embeddings, "BANK", 30)
-    tested = embeddings.read(saved(tmp_path, **arrays))
+    monkeypatch.setattr(uncertainty, "ITEMS", 60)
+    monkeypatch.setattr(uncertainty, "BANK", 30)
+    tested = read_embeddings(saved(tmp_path, **arrays))
     index = torch.linspace(0, 199, 60).long()
-    found = embeddings.measure(tested, tested)
-    assert found.items == 60 and found.recall_at_1 == embeddings.measure(tested.subset(index), tested).recall_at_1
+    found = rank_embeddings(tested, tested)
+    assert found.items == 60 and found.recall_at_1 == rank_embeddings(tested.subset(index), tested).recall_at_1
 
 
 def test_columns_of_the_command_embed_have_their_meaning(tmp_path, arrays):
     variance = np.stack([arrays["noise"], arrays["noise"]], axis=1)
     also = {"log_density": -arrays["noise"], "variance": variance, "mean": arrays["z"], "name": np.array(["a"] * 200)}
-    found = embeddings.read(saved(tmp_path, **also, **arrays))
+    found = read_embeddings(saved(tmp_path, **also, **arrays))
     assert set(found.columns) == {"noise", "chance", "variance", "log_density"} and found.unused == ["mean"]
     torch.testing.assert_close(found.columns["log_density"], found.columns["noise"])
     torch.testing.assert_close(found.columns["variance"], 2 * found.columns["noise"])
@@ -77,7 +78,7 @@ def test_numbers_of_any_type_are_read_and_other_arrays_are_named(tmp_path, array
         "big": arrays["noise"].astype(">f8"),
         "long": arrays["noise"].astype(np.longdouble),
     }
-    found = embeddings.read(saved(tmp_path, **odd, **arrays))
+    found = read_embeddings(saved(tmp_path, **odd, **arrays))
     assert set(found.columns) == {"noise", "chance", "big", "long"}
     assert set(found.unused) == {"wide", "text", "objects", "short", "variance"}
     torch.testing.assert_close(found.columns["big"], found.columns["noise"])
@@ -85,8 +86,8 @@ def test_numbers_of_any_type_are_read_and_other_arrays_are_named(tmp_path, array
 
 def test_embeddings_come_before_inputs_and_labels_may_be_text(tmp_path, arrays):
     names = np.array(["cat", "dog", "cow", "hen"])
-    plain = embeddings.read(saved(tmp_path, **arrays))
-    found = embeddings.read(saved(tmp_path, x=np.zeros((200, 3)), **{**arrays, "label": names[arrays["label"]]}))
+    plain = read_embeddings(saved(tmp_path, **arrays))
+    found = read_embeddings(saved(tmp_path, x=np.zeros((200, 3)), **{**arrays, "label": names[arrays["label"]]}))
     torch.testing.assert_close(found.z, plain.z)
     assert torch.equal(neighbor_is_right(found.z, found.labels), neighbor_is_right(plain.z, plain.labels))
 
@@ -110,17 +111,17 @@ def test_embeddings_come_before_inputs_and_labels_may_be_text(tmp_path, arrays):
 def test_a_file_that_cannot_be_measured_is_refused(tmp_path, arrays, change, words):
     file = saved(tmp_path, **{name: array for name, array in {**arrays, **change}.items() if array is not None})
     with pytest.raises(ValueError, match=words):
-        embeddings.read(file)
+        read_embeddings(file)
 
 
 def test_too_few_items_or_classes_are_refused(tmp_path, arrays):
-    tested = embeddings.read(saved(tmp_path, **arrays))
+    tested = read_embeddings(saved(tmp_path, **arrays))
     with pytest.raises(ValueError, match="at least 20 reference items and 2 others, found 19 and 20"):
-        embeddings.measure(tested.subset(torch.arange(39)))
-    assert embeddings.measure(tested.subset(torch.arange(40))).items == 20
+        rank_embeddings(tested.subset(torch.arange(39)))
+    assert rank_embeddings(tested.subset(torch.arange(40))).items == 20
     one = tested.subset((tested.labels == 0).nonzero()[:, 0])
     with pytest.raises(ValueError, match="two classes or more in both halves"):
-        embeddings.measure(tested, one)
+        rank_embeddings(tested, one)
 
 
 def test_the_command_shows_the_table_of_a_file(tmp_path, arrays, capsys):
@@ -142,9 +143,9 @@ def test_the_command_says_where_there_is_nothing_to_rank(tmp_path, arrays, capsy
         (["emb.npz"], "for a file of embeddings add --uncertainty"),
         (["run", "--uncertainty", "--reference", "emb.npz"], "expected --reference with a .npz file of embeddings, found run"),
         (["emb.npz", "--uncertainty", "--reference", "none.npz"], "found none.npz"),
-        (["emb.npz", "--uncertainty", "--device", "cpu"], "--device is for run folders, found emb.npz; leave it out"),
-        (["emb.npz", "--uncertainty", "--no-probes", "--trust-code"], "--no-probes and --trust-code are for run folders"),
-        (["none.npz", "--uncertainty"], "expected a .npz file of embeddings z and label, found none.npz: there is no file"),
+        (["emb.npz", "--uncertainty", "--device", "cpu"], "a run folder with --device"),
+        (["emb.npz", "--uncertainty", "--no-probes", "--trust-code"], "a run folder with --no-probes and --trust-code"),
+        (["none.npz", "--uncertainty"], "expected a .npz file of embeddings z and label, found none.npz; there is no file"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_measure(tmp_path, monkeypatch, arrays, arguments, words, capsys):

@@ -7,7 +7,7 @@ from torch import nn
 from vergence.data.config import DataConfig
 from vergence.data.items import ArrayItems
 from vergence.data.sources import Data, open_data
-from vergence.evaluation import knn
+from vergence.evaluation.accuracy import knn_accuracy
 from vergence.training import monitor
 
 pytestmark = pytest.mark.float32
@@ -33,13 +33,13 @@ def opened(train):
 def parts(monkeypatch):
     """What the check hands to the classifier."""
     seen = []
-    real = knn.knn_accuracy
+    real = knn_accuracy
 
     def record(z, y, t, u, **settings):
         seen.append((z.flatten().long(), y, t.flatten().long(), u))
         return real(z, y, t, u, **settings)
 
-    monkeypatch.setattr(monitor.knn, "knn_accuracy", record)
+    monkeypatch.setattr(monitor, "knn_accuracy", record)
     return seen
 
 

@@ -84,18 +84,18 @@ def evaluate(command: Evaluate) -> None:
 def _evaluate_file(command: Evaluate) -> None:
     """Prints what the uncertainties in a file say."""
     from vergence.report.tables import show_uncertainty
-    from vergence.runs import embeddings
+    from vergence.runs.uncertainty import rank_embeddings, read_embeddings
 
     if not command.uncertainty:
         raise ValueError(f"expected a run folder, found {command.run}; for a file of embeddings add --uncertainty")
     of_runs = {"--no-probes": not command.probes, "--device": command.device != "auto", "--trust-code": command.trust_code}
     given = [option for option, used in of_runs.items() if used]
     expect(not given, f"a run folder with {' and '.join(given)}", str(command.run), "leave them out")
-    tested = embeddings.read(command.run)
-    reference = None if command.reference is None else embeddings.read(command.reference)
+    tested = read_embeddings(command.run)
+    reference = None if command.reference is None else read_embeddings(command.reference)
     if tested.unused:
         terminal.note(f"not used, since they are not a number an item: {', '.join(tested.unused)}")
-    measured = embeddings.measure(tested, reference)
+    measured = rank_embeddings(tested, reference)
     if measured.recall_at_1 in (0, 1):
         terminal.note(f"R@1 is {measured.recall_at_1:.0f}, so there is nothing to rank")
     show_uncertainty(measured)

@@ -6,12 +6,11 @@ Shapes: N training items, M test items, D features, k neighbors.
 import torch
 from torch import Tensor
 
-from vergence.evaluation.parts.errors import auroc_error
-from vergence.utils.checks import require_within
+from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import cosine_distances
 
-__all__ = ["auroc_error", "detection", "knn_distance", "mahalanobis"]
+__all__ = ["detection", "knn_distance", "mahalanobis"]
 
 RIDGE = 1e-6  # share of the mean variance added to each variance, for features that are constant or linearly dependent
 
@@ -37,29 +36,18 @@ def detection(scores: Tensor, anomalous: Tensor) -> dict[str, float]:
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    _require_scores(scores, anomalous)
+    shapes = f"{tuple(scores.shape)} and {tuple(anomalous.shape)}"
+    expect(scores.ndim == 1 and scores.shape == anomalous.shape, "scores and anomalous of one shape (N,)", shapes)
     s, y = scores.detach().cpu().double(), anomalous.cpu().bool()
-    n = int(y.sum())
+    n, bad = int(y.sum()), int((~s.isfinite()).sum())
+    expect(not bad, "finite scores", f"NaN or infinity in {bad} of {len(s)}", "leave these items out")
+    expect(0 < n < len(s), "anomalies and normal items", f"{n} anomalies of {len(s)}", "add the other kind")
     threshold = s[y].sort(descending=True).values[-(-95 * n // 100) - 1]
     return {
         "auroc": float(roc_auc_score(y.numpy(), s.numpy())),
         "aupr": float(average_precision_score(y.numpy(), s.numpy())),
         "fpr95": (s[~y] >= threshold).double().mean().item(),
     }
-
-
-def _require_scores(scores: Tensor, anomalous: Tensor) -> None:
-    if scores.ndim != 1 or scores.shape != anomalous.shape:
-        raise ValueError(
-            f"expected scores and anomalous of one shape (N,), found {tuple(scores.shape)} and {tuple(anomalous.shape)}: "
-            "give each item one of each"
-        )
-    bad = int((~scores.isfinite()).sum())
-    if bad:
-        raise ValueError(f"expected finite scores, found NaN or infinity in {bad} of {len(scores)}: leave these items out")
-    n = int(anomalous.bool().sum())
-    if n in (0, len(scores)):
-        raise ValueError(f"expected anomalies and normal items, found {n} anomalies of {len(scores)}: add the other kind")
 
 
 def knn_distance(train: Tensor, test: Tensor, k: int = 5) -> Tensor:
@@ -110,7 +98,12 @@ def mahalanobis(train: Tensor, test: Tensor, labels: Tensor | None = None, shrin
         >>> [round(d, 3) for d in mahalanobis(x, torch.tensor([[2.0, 0.0], [0.0, 2.0]]), shrinkage=0.0).tolist()]
         [2.0, 8.0]
     """
-    _require_fit(train, test, labels, shrinkage)
+    require_features(train=train, test=test)
+    expect(len(train) >= 2, "at least 2 items for a covariance", len(train), "pass more")
+    if labels is not None:
+        expect(labels.shape == train.shape[:1], f"labels of shape ({len(train)},)", tuple(labels.shape), "give one label a row")
+    if shrinkage is not None:
+        require_within("[0, 1]", shrinkage=shrinkage)
     x = train.double()
     label = x.new_zeros(len(x)) if labels is None else labels.to(x.device)
     classes, y = torch.unique(label, return_inverse=True)
@@ -119,16 +112,6 @@ def mahalanobis(train: Tensor, test: Tensor, labels: Tensor | None = None, shrin
     whiten = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
     distance = [((test.double() - mean) @ whiten.T).square().sum(1) for mean in m]
     return torch.stack(distance).amin(0).to(as_float(test).dtype)
-
-
-def _require_fit(train: Tensor, test: Tensor, labels: Tensor | None, shrinkage: float | None) -> None:
-    require_features(train=train, test=test)
-    if len(train) < 2:
-        raise ValueError("train: expected at least 2 items for a covariance, found 1: pass more")
-    if labels is not None and labels.shape != train.shape[:1]:
-        raise ValueError(f"labels: expected shape ({len(train)},), found {tuple(labels.shape)}: give one label a row")
-    if shrinkage is not None:
-        require_within("[0, 1]", shrinkage=shrinkage)
 
 
 def _covariance(residual: Tensor, shrinkage: float | None) -> Tensor:

@@ -1,21 +1,24 @@
-"""Embeddings of data by a trained network: in order, in bounded memory, without gradient."""
+"""Features of data: by a trained network, in order and in bounded memory, and those of the controls, pixels and PCA."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vergence.data.items import Items, batches, contexts
-from vergence.data.pixels import center_crop
+from vergence.data.pixels import center_crop, to_unit
+from vergence.utils.checks import expect, require_count
 from vergence.utils.devices import in_evaluation
+from vergence.utils.linalg import as_float, require_features
 
-__all__ = ["collect", "stream"]
+__all__ = ["collect_features", "pca", "pixels", "stream_batches"]
 
 T = TypeVar("T")
 
 
-def stream(
+def stream_batches(
     function: Callable[[Tensor], T],
     items: Items,
     *,
@@ -45,7 +48,7 @@ def stream(
             yield index, outcome(contexts(x))
 
 
-def collect(
+def collect_features(
     encoder: nn.Module,
     items: Items,
     *,
@@ -64,8 +67,59 @@ def collect(
     with in_evaluation(encoder):
         parts = [
             (i, z.float().cpu())
-            for i, z in stream(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)
+            for i, z in stream_batches(encoder, items, size=size, device=device, batch_size=batch_size, workers=workers)
         ]
-    if not parts:
-        raise ValueError("expected items to embed, found none that can be read")
+    expect(parts, "items to embed", "none that can be read")
     return torch.cat([z for _, z in parts]), torch.cat([i for i, _ in parts])
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Returns the inputs as features (N, D) in float32, with D values per item.
+
+    Args:
+        x: Items (N, ...); uint8 is scaled from 0..255 to [0, 1], other types keep their values.
+
+    Raises:
+        ValueError: The items have no dimension of their own.
+
+    Example:
+        >>> pixels(torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
+        tensor([[0.0000, 1.0000, 0.2000, 0.4000]])
+    """
+    expect(x.ndim >= 2, "items of shape (N, ...)", tuple(x.shape), "put items along the first dimension")
+    return to_unit(x, torch.float32).flatten(1)
+
+
+def pca(train: Tensor, test: Tensor, dim: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Returns both parts projected on the leading principal components of the training part, not whitened.
+
+    The components are those of scikit-learn's randomized solver.
+
+    Args:
+        train: Features (N, D).
+        test: Features (M, D).
+        dim: Number of components, >= 1; at most min(N, D) are used.
+        seed: Seed of the randomized solver.
+
+    Returns:
+        Features (N, min(dim, N, D)) and (M, min(dim, N, D)), of the inputs' type and device.
+
+    Raises:
+        ValueError: The features are not finite matrices of one width, or dim < 1.
+
+    Example:
+        >>> x = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]])
+        >>> a, b = pca(x, x[:1], dim=1)
+        >>> [round(abs(v), 3) for v in a[:, 0].tolist()], tuple(b.shape)
+        ([5.0, 0.0, 5.0], (1, 1))
+    """
+    from sklearn.decomposition import PCA
+
+    require_features(train=train, test=test)
+    require_count(dim=dim)
+    train, test = as_float(train), as_float(test)
+    model = PCA(min(dim, *train.shape), svd_solver="randomized", random_state=seed)
+    with np.errstate(invalid="ignore"):  # constant training features explain 0 of a variance of 0
+        model.fit(train.cpu().numpy())
+    a, b = (torch.from_numpy(model.transform(z.cpu().numpy())).to(z) for z in (train, test))
+    return a, b

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from vergence.utils.checks import require_count
+from vergence.utils.checks import expect, require_count
 
-__all__ = ["LEVELS", "calibration", "density_level", "energy_score", "evidence"]
+__all__ = ["LEVELS", "density_level", "energy_score", "evidence", "pit_calibration"]
 
 LEVELS = (0.5, 0.9)
 
 
-def calibration(pit: Any, levels: Sequence[float] = LEVELS) -> dict[str, float]:
+def pit_calibration(pit: Any, levels: Sequence[float] = LEVELS) -> dict[str, float]:
     """Returns how far probability integral transforms are from uniform, means over features.
 
     Args:
@@ -33,14 +33,14 @@ def calibration(pit: Any, levels: Sequence[float] = LEVELS) -> dict[str, float]:
         ValueError: A value is not in [0, 1], or there are none.
 
     Example:
-        >>> found = calibration((torch.arange(100) + 0.5) / 100)
+        >>> found = pit_calibration((torch.arange(100) + 0.5) / 100)
         >>> round(found["pit_ks"], 3), round(found["inside_90"], 2)
         (0.005, 0.9)
     """
     u = torch.as_tensor(pit).double()
     u = u[:, None] if u.ndim == 1 else u
-    if u.ndim != 2 or not len(u) or not bool(((u >= 0) & (u <= 1)).all()):
-        raise ValueError(f"expected probabilities (N, D) in [0, 1], found shape {tuple(u.shape)} with others: check the density")
+    right = u.ndim == 2 and len(u) > 0 and bool(((u >= 0) & (u <= 1)).all())
+    expect(right, "probabilities (N, D) in [0, 1]", f"shape {tuple(u.shape)} with others", "check the density")
     n = len(u)
     s, i = u.sort(0).values, torch.arange(n, dtype=u.dtype, device=u.device)[:, None]
     ks = torch.maximum((i + 1) / n - s, s - i / n).amax(0)
@@ -94,10 +94,8 @@ def energy_score(samples: Tensor, target: Tensor) -> Tensor:
         tensor([0.])
     """
     M = len(samples)
-    if M < 2 or samples.shape[1:] != target.shape:
-        raise ValueError(
-            f"expected at least 2 samples (M, N, D) of targets (N, D), found {tuple(samples.shape)} and {tuple(target.shape)}"
-        )
+    shapes = f"{tuple(samples.shape)} and {tuple(target.shape)}"
+    expect(M >= 2 and samples.shape[1:] == target.shape, "at least 2 samples (M, N, D) of targets (N, D)", shapes)
     accuracy: Tensor = (samples - target).norm(dim=-1).mean(0)
     spread = torch.zeros_like(accuracy)
     for m in range(1, M):

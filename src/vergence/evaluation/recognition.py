@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.utils.checks import expect
+
 __all__ = ["rank_error", "relative_error"]
 
 
@@ -29,9 +31,8 @@ def rank_error(first: Any, second: Any) -> float:
         (0.0, 0.5)
     """
     first, second = torch.as_tensor(first), torch.as_tensor(second)
-    if first.shape != second.shape or first.ndim != 2 or len(first) < 2:
-        shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
-        raise ValueError(f"expected two views (N, D) of at least 2 items, found {shapes}: pass as many of both")
+    fit, shapes = first.shape == second.shape and first.ndim == 2, f"{tuple(first.shape)} and {tuple(second.shape)}"
+    expect(fit and len(first) >= 2, "two views (N, D) of at least 2 items", shapes, "pass as many of both")
     a, b = (F.normalize(x.double(), dim=1) for x in (first, second))
     similar = a @ b.T
     own = similar.diagonal()[:, None]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.utils.checks import expect
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import nearest
 
@@ -39,13 +40,11 @@ def neighbor_is_right(z: Any, labels: Any) -> Tensor:
     """
     z, y = _floats(z), torch.as_tensor(labels)
     require_features(z=z)
-    if len(z) < 2 or y.shape != z.shape[:1]:
-        raise ValueError(
-            f"expected at least 2 items and one label each, found {len(z)} items and labels {tuple(y.shape)}: give as many"
-        )
+    sizes = f"{len(z)} items and labels {tuple(y.shape)}"
+    expect(len(z) >= 2 and y.shape == z.shape[:1], "at least 2 items and one label each", sizes, "give as many")
     index = nearest(z, z, 2)[1].to(y.device)
-    own = torch.arange(len(z), device=y.device)
-    other = torch.where(index[:, 0] == own, index[:, 1], index[:, 0])  # among equal items the item itself may come second
+    itself = torch.arange(len(z), device=y.device)
+    other = torch.where(index[:, 0] == itself, index[:, 1], index[:, 0])  # among equal items the item itself may come second
     return y[other] == y
 
 
@@ -73,8 +72,8 @@ def ranking(uncertainty: Any, right: Any) -> dict[str, float]:
 
     u, ok = _checked(uncertainty, right)
     wrong = ~ok
-    if not 0 < int(wrong.sum()) < len(u):
-        raise ValueError(f"expected right and wrong items, found {int(wrong.sum())} wrong ones of {len(u)}: there is no ranking")
+    n = int(wrong.sum())
+    expect(0 < n < len(u), "right and wrong items", f"{n} wrong ones of {len(u)}", "there is no ranking")
     return {
         "auroc": float(roc_auc_score(wrong.numpy(), u.numpy())),
         "aurc": float(risk_coverage(u, ok)[1].mean()),
@@ -123,8 +122,8 @@ def crop_spread(z: Any) -> tuple[Tensor, Tensor]:
         [0.0, 0.293]
     """
     z = _floats(z)
-    if z.ndim != 3 or len(z) < 2 or not bool(z.isfinite().all()):
-        raise ValueError(f"expected finite embeddings (S, N, D) of at least 2 views, found shape {tuple(z.shape)}: give more")
+    right = z.ndim == 3 and len(z) >= 2 and bool(z.isfinite().all())
+    expect(right, "finite embeddings (S, N, D) of at least 2 views", f"shape {tuple(z.shape)}", "give more")
     m = F.normalize(z, dim=2).mean(0)
     return m, (1 - m.norm(dim=1)).clamp(min=0)
 
@@ -147,13 +146,11 @@ def equalizer(train: Any, directions: int = 64, power: float = 0.75) -> Callable
     """
     x = _floats(train)
     require_features(train=x)
-    if len(x) < 2:
-        raise ValueError(f"expected at least 2 embeddings, found {len(x)}: give more")
+    expect(len(x) >= 2, "at least 2 embeddings", len(x), "give more")
     mean = x.mean(0)
     variance, V = torch.linalg.eigh((x - mean).double().T.cov().reshape(x.shape[1], -1))
-    keep = (
-        (variance > 1e-10 * variance.max().clamp(min=torch.finfo(variance.dtype).tiny)).nonzero().flatten().flip(0)[:directions]
-    )
+    least = 1e-10 * variance.max().clamp(min=torch.finfo(variance.dtype).tiny)
+    keep = (variance > least).nonzero().flatten().flip(0)[:directions]
     W = (V[:, keep] * variance[keep].pow(-power / 2)).to(x)
     return lambda other: (other - mean) @ W
 
@@ -179,13 +176,12 @@ def neighbor_spread(train: Any, test: Any, k: int = 10) -> Tensor:
     """
     x, t = _floats(train), _floats(test)
     k = min(k, len(x))
-    if k < 2:
-        raise ValueError(f"expected at least 2 neighbors, found k = {k} of {len(x)} items: give more")
+    expect(k >= 2, "at least 2 neighbors", f"k = {k} of {len(x)} items", "give more")
     similarity, index = nearest(x, t, k)
     bank = F.normalize(x, dim=1)
     total = torch.cat([bank[part].sum(1).square().sum(1) for part in index.split(256)])  # sum_ij cos(n_i, n_j), i = j included
-    own = torch.cat([bank[part].square().sum((1, 2)) for part in index.split(256)])
-    return 1 - 0.5 * (similarity.mean(1) + (total - own) / (k * (k - 1)))
+    same = torch.cat([bank[part].square().sum((1, 2)) for part in index.split(256)])  # i = j
+    return 1 - 0.5 * (similarity.mean(1) + (total - same) / (k * (k - 1)))
 
 
 def _floats(x: Any) -> Tensor:
@@ -196,12 +192,8 @@ def _floats(x: Any) -> Tensor:
 def _checked(uncertainty: Any, right: Any) -> tuple[Tensor, Tensor]:
     """Returns uncertainties (N,) in float64 and whether the items are right (N,), on the CPU."""
     u, ok = torch.as_tensor(uncertainty).detach().cpu().double(), torch.as_tensor(right).cpu().bool()
-    if u.ndim != 1 or u.shape != ok.shape or not len(u):
-        raise ValueError(
-            f"expected uncertainties and right items of one shape (N,), found {tuple(u.shape)} and {tuple(ok.shape)}: "
-            "give each item one of each"
-        )
+    shapes = f"{tuple(u.shape)} and {tuple(ok.shape)}"
+    expect(u.ndim == 1 and u.shape == ok.shape and len(u), "uncertainties and right items of one shape (N,)", shapes)
     bad = int((~u.isfinite()).sum())
-    if bad:
-        raise ValueError(f"expected finite uncertainties, found NaN or infinity in {bad} of {len(u)}: leave these items out")
+    expect(not bad, "finite uncertainties", f"NaN or infinity in {bad} of {len(u)}", "leave these items out")
     return u, ok

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vergence.evaluation.parts.symptoms import warning
+from vergence.evaluation.judgment import collapse_warning
 from vergence.report.charts import Series, chart, histogram, shades, thumbnail
 from vergence.report.reading import RunFiles, read
 from vergence.report.rendering import count, is_number, number, write
@@ -111,7 +111,7 @@ def _argument(path: str) -> str:
 def _collapsed(rows: list[dict[str, Any]]) -> list[str]:
     """Returns a sentence where the last row that measured the embedding's spread shows a collapse; otherwise nothing."""
     measured = [row for row in rows if is_number(row.get("std")) and is_number(row.get("effective_rank"))]
-    message = warning(measured[-1]) if measured else None
+    message = collapse_warning(measured[-1]) if measured else None
     return [] if message is None else [f"The training ended, but {message}."]
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vergence.evaluation.parts.errors import accuracy_error, auroc_error
-from vergence.evaluation.parts.symptoms import warning
+from vergence.evaluation.judgment import accuracy_error, auroc_error, collapse_warning
 from vergence.training.records import Anomaly, Evaluation, Kind, Uncertainty
 from vergence.utils import terminal
 
@@ -298,7 +297,7 @@ def show_evaluation(record: Evaluation) -> None:
         print("no labels of two classes, so no accuracies; the effective rank counts the directions that a representation uses")
     embedding = record.representations.get("z")
     if embedding is not None and record.protocol.test >= FEWEST:
-        message = warning(dataclasses.asdict(embedding.collapse), embedding.dim)
+        message = collapse_warning(dataclasses.asdict(embedding.collapse), embedding.dim)
         print("" if message is None else f"warning: {message}\n", end="")
 
 

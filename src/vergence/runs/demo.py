@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import to_bytes
-from vergence.evaluation.parts.errors import accuracy_error, auroc_error
+from vergence.evaluation.judgment import accuracy_error, auroc_error
 from vergence.report.page import write_report
 from vergence.report.tables import show_evaluation
 from vergence.runs.evaluate import evaluate

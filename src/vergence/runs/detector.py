@@ -28,7 +28,8 @@ from vergence.detection.images import pixel_statistics
 from vergence.detection.levels import patch_dictionary, stage_features
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.patch_maps import PatchEncoder, PatchMaps
-from vergence.evaluation import collapse
+from vergence.evaluation.collapse import collapse
+from vergence.evaluation.judgment import collapse_warning
 from vergence.evaluation.recognition import relative_error
 from vergence.methods.core import Method
 from vergence.runs.rows import MOST_ITEMS, Arrays, Collected, Reading, collected, of_module, sample
@@ -388,7 +389,7 @@ def fit(
 def _about_embedding(z: np.ndarray, error: float | None) -> list[str]:
     """Returns a line where embeddings (N, D) collapse, and one where they recognize little."""
     notes = []
-    if message := collapse.warning(collapse.collapse(torch.from_numpy(z)), dim=z.shape[1]):
+    if message := collapse_warning(collapse(torch.from_numpy(z)), dim=z.shape[1]):
         notes.append(message)
     if error is not None and error >= LITTLE:
         better = "little better than" if error < 1 else "no better than"

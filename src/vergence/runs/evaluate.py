@@ -17,10 +17,12 @@ from vergence.data.pixels import resize, to_bytes, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.encoders.networks import standardization
 from vergence.encoders.patch_maps import RefinedEncoder
-from vergence.evaluation import anomaly, collapse, controls, features, knn, probe
+from vergence.evaluation import anomaly, features
+from vergence.evaluation.accuracy import knn_accuracy, linear_probe
+from vergence.evaluation.collapse import collapse
 from vergence.runs.rows import parts
 from vergence.runs.run import Run, load
-from vergence.runs.uncertainty import measure
+from vergence.runs.uncertainty import measure_uncertainty
 from vergence.training import build
 from vergence.training.calibration import digests
 from vergence.training.folder import CLOSED_FORM
@@ -109,7 +111,7 @@ class _Evaluator:
             representations=representations,
             posterior=self._posterior() if self.run.has_density else None,
             anomaly=self._anomalies(detected),
-            uncertainty=measure(self.run, self.opened, self.train["z"], self.test["z"]) if uncertainty else None,
+            uncertainty=measure_uncertainty(self.run, self.opened, self.train["z"], self.test["z"]) if uncertainty else None,
         )
         folder.write_json("evaluation.json", record.to_dict())
         self._write_examples(None if detected is None else detected.masked_fill(known, torch.nan))
@@ -148,7 +150,7 @@ class _Evaluator:
     def _known(self, items: Items) -> Tensor:
         """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""
         seen = self.run.detector().seen
-        streamed = features.stream(digests, items, size=self.run.size)
+        streamed = features.stream_batches(digests, items, size=self.run.size)
         return torch.cat([torch.from_numpy(np.isin(marks, seen)) for _, marks in streamed])
 
     def _representations(self, probes: bool) -> dict[str, Representation]:
@@ -158,10 +160,10 @@ class _Evaluator:
             for found, items in ((self.train, self.opened.train), (self.test, self.opened.test)):
                 for name, net in networks.items():
                     advance(1)
-                    found[name] = features.collect(net, items, **self.run.where())[0]
+                    found[name] = features.collect_features(net, items, **self.run.where())[0]
                     if name == "z" and self.run.has_density:
                         found["mu"] = self._posterior_mean(found["z"])
-            self.train["pca"], self.test["pca"] = controls.pca(
+            self.train["pca"], self.test["pca"] = features.pca(
                 self.train["pixels"], self.test["pixels"], self.train["z"].shape[1]
             )
             representations = {}
@@ -178,13 +180,13 @@ class _Evaluator:
             assert self.opened.train.labels is not None and self.opened.test.labels is not None
             (a, b), (y, true) = self.kept, (self.opened.train.labels, self.opened.test.labels)
             labeled = train[a], y[a], test[b], true[b]
-            neighbors = {k: Accuracy(**votes) for k, votes in knn.knn_accuracy(*labeled).items()}
-            numbers: dict[str, Any] = probe.linear_probe(*labeled) if probes else {}
+            neighbors = {k: Accuracy(**votes) for k, votes in knn_accuracy(*labeled).items()}
+            numbers: dict[str, Any] = linear_probe(*labeled) if probes else {}
             accuracy = Probe(**numbers) if probes else None
         return Representation(
             kind="model" if name in ("z", "mu") else "control",
             dim=train.shape[1],
-            collapse=Collapse(**collapse.collapse(test)),
+            collapse=Collapse(**collapse(test)),
             knn=neighbors,
             probe=accuracy,
         )
@@ -298,7 +300,7 @@ class _Evaluator:
         if keep is not None:
             columns["anomalous"] = ((labels >= 0) & ~torch.isin(labels, torch.tensor(keep))).numpy()
         if len(self.run.read_shape()) == 3:
-            small = features.stream(_thumbnail, items.subset(chosen), size=self.run.size)
+            small = features.stream_batches(_thumbnail, items.subset(chosen), size=self.run.size)
             columns["thumbnail"] = torch.cat([x for _, x in small]).numpy()
         with explained(path, SAFE), replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, **columns)
@@ -332,7 +334,7 @@ class _Pixels(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 4 and x.shape[-1] > PIXELS:
             x = F.adaptive_avg_pool2d(to_unit(x), PIXELS)
-        return controls.pixels(x)
+        return features.pixels(x)
 
 
 def closed_form_encoder(run: Run) -> nn.Module | None:

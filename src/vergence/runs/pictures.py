@@ -67,7 +67,7 @@ def nearest_pictures(run: Run, z: Tensor, items: Items | None = None) -> tuple[T
     """
     picture_shape(run)
     items = targets(run) if items is None else items
-    bank, index = features.collect(run.method.target_network().eval(), items, **run.where("target"))
+    bank, index = features.collect_features(run.method.target_network().eval(), items, **run.where("target"))
     bank = bank.to(run.device)
     near = [torch.cdist(part.to(bank), bank).argmin(1).cpu() for part in z.split(max(1, DISTANCES // len(bank)))]
     found = index[torch.cat(near)]

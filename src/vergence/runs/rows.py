@@ -109,7 +109,7 @@ def stream(function: Callable[[Tensor], Columns], items: Items, reading: Reading
             torch.manual_seed(0)
             return function(x)
 
-    return features.stream(repeatable, items, **vars(reading))
+    return features.stream_batches(repeatable, items, **vars(reading))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.data.objects import is_object
 from vergence.densities import retrieval
-from vergence.evaluation import collapse, features
+from vergence.evaluation import features
+from vergence.evaluation.judgment import collapse_warning
 from vergence.methods.core import Method
 from vergence.methods.paired import Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, PredictiveObjective
@@ -94,7 +95,7 @@ class Run:
         """What the last row of metrics shows of a collapse, and what to try, in one line; None where it shows none."""
         last = next((row for row in reversed(self.folder.metrics()) if "effective_rank" in row and "std" in row), None)
         width = getattr(self.method.objective, "dim", None)
-        return None if last is None else collapse.warning(last, width, self.method.advice())
+        return None if last is None else collapse_warning(last, width, self.method.advice())
 
     @property
     def objective(self) -> DensityObjective:
@@ -313,7 +314,7 @@ class Run:
             ValueError: There are fewer than 2 crops, or the run was trained on pairs.
         """
         views, encoder = embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder), self.method.encoder
-        found = features.stream(
+        found = features.stream_batches(
             lambda x: embed.of_crops(encoder, views, x, crops, seed), self.items(images), batch_size=batch_size, **self.where()
         )
         parts = [columns for _, columns in found]
@@ -382,7 +383,7 @@ class Run:
 
     def _collect(self, net: nn.Module, images: Images, side: Side, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the outputs of a network in evaluation mode, and the index of the items that could be read."""
-        return features.collect(net, self.items(images, side=side), batch_size=batch_size, **self.where(side))
+        return features.collect_features(net, self.items(images, side=side), batch_size=batch_size, **self.where(side))
 
     def to_device(self, z: Tensor) -> Tensor:
         """Returns embeddings on the run's device and in the type of its weights."""

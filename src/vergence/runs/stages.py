@@ -273,7 +273,7 @@ def _embed_into(rows: Any, teacher: State, items: Items) -> None:
     settings = {"size": folder.metadata.crop_size(), "device": fabric.device, "workers": folder.config.fit.workers}
     encoder: nn.Module = teacher.method.encoder.eval()
     with terminal.bar("embedding", len(items), "images") as advance:
-        for index, z in features.stream(encoder, items.subset(mine), **settings):
+        for index, z in features.stream_batches(encoder, items.subset(mine), **settings):
             rows[index.cpu().numpy()] = F.normalize(z.float(), dim=1).cpu().numpy()
             advance(len(index) * fabric.world_size)
     rows.flush()

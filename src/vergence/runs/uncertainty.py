@@ -1,13 +1,17 @@
-"""What uncertainties say: which of them rank the errors of embeddings, and is p(z_b | z_a) calibrated?"""
+"""What uncertainties say of a run, or of any embeddings in a file: which rank errors, and is p(z_b | z_a) calibrated?"""
 
 from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.data.items import Items, PairItems, batches, spaced
+from vergence.data.arrays import ARRAY_KEYS, LABEL_KEYS, NAME_KEYS, from_array, labels_of, read_arrays
+from vergence.data.items import Array, Items, PairItems, batches, spaced
 from vergence.data.sources import Data
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.evaluation import anomaly, predictive, uncertainty
@@ -16,19 +20,33 @@ from vergence.runs.embed import views_of
 from vergence.runs.rows import parts
 from vergence.runs.run import Run
 from vergence.training.records import Predictive, Uncertainty, UncertaintyScore
+from vergence.utils.checks import expect
 from vergence.utils.terminal import bar
 
-__all__ = ["BANK", "ITEMS", "calibration", "measure", "ranked", "spread_over_crops", "uncertainties"]
+__all__ = [
+    "BANK",
+    "ITEMS",
+    "Embeddings",
+    "measure_uncertainty",
+    "rank_embeddings",
+    "read_embeddings",
+    "spread_over_crops",
+    "uncertainties",
+]
 
 ITEMS, BANK, PAIRS = 2_000, 10_000, 1_000  # at most, of test items, training items, test items
 CROPS, SAMPLES, CHUNK = 8, 64, 100
 CONTROLS = ("norm of z", "kNN distance")
+FEWEST = 20  # reference items
+LARGEST = 1e15  # of a feature, whose square float32 still has
+KEYS = ("z", "embeddings", *(key for key in ARRAY_KEYS if key not in ("z", "embeddings")))
+VARIANCE, LOG_DENSITY = "variance", "log_density"  # columns that the command embed writes
 
 Scores = dict[str, Tensor]  # name -> (N,), larger is less certain
 
 
 @torch.inference_mode()
-def measure(run: Run, opened: Data, train: Tensor, test: Tensor) -> Uncertainty:
+def measure_uncertainty(run: Run, opened: Data, train: Tensor, test: Tensor) -> Uncertainty:
     """Returns what uncertainties say about at most 2,000 test items.
 
     Args:
@@ -43,17 +61,17 @@ def measure(run: Run, opened: Data, train: Tensor, test: Tensor) -> Uncertainty:
     mean = None
     if opened.kind != "pairs":
         mean, scores["spread over crops"] = spread_over_crops(run, items)
-    density = calibration(run, opened) if run.has_density else None
-    return ranked(scores, z, labels_of(items), controls=CONTROLS, mean=mean, predictive=density)
+    density = _calibration(run, opened) if run.has_density else None
+    return _ranked(scores, z, _labels(items), controls=CONTROLS, mean=mean, predictive=density)
 
 
-def labels_of(items: Items) -> Tensor | None:
+def _labels(items: Items) -> Tensor | None:
     """Returns labels (N,); None without labels of two classes for all items."""
     y = items.labels
     return None if y is None or bool((y < 0).any()) or len(y.unique()) < 2 else y
 
 
-def ranked(
+def _ranked(
     scores: Scores,
     z: Tensor,
     labels: Tensor | None,
@@ -132,7 +150,7 @@ def spread_over_crops(run: Run, items: Items) -> tuple[Tensor, Tensor]:
     return mean, spread
 
 
-def calibration(run: Run, opened: Data) -> Predictive | None:
+def _calibration(run: Run, opened: Data) -> Predictive | None:
     """Returns the calibration of the conditional density on pairs of views, or on held-out pairs; None where there is none."""
     za, zb = _pairs(run, opened)
     with torch.random.fork_rng():
@@ -176,7 +194,7 @@ def _conditional(objective: PredictiveObjective, za: Tensor, zb: Tensor) -> Pred
     found: dict[str, Any] = {name: torch.cat(column).double().cpu() for name, column in columns.items()}
     regions = {f"region_{round(100 * q)}": float((found["level"] <= q).double().mean()) for q in predictive.LEVELS}
     means = {"log_prob": float(found["log_prob"].mean()), "energy_score": float(found["energy"].mean())}
-    pit = predictive.calibration(found["pit"]) if "pit" in found else {}
+    pit = predictive.pit_calibration(found["pit"]) if "pit" in found else {}
     return Predictive(pairs=len(za), samples=SAMPLES, **means, **regions, **pit)
 
 
@@ -185,3 +203,96 @@ def _bounds(objective: LatentObjective, za: Tensor, zb: Tensor) -> Predictive:
     found = predictive.evidence(log_w.cpu())
     bounds = {name: found[name] for name in ("elbo", "gap", "effective_samples")}
     return Predictive(pairs=len(za), samples=SAMPLES, log_prob=found["log_marginal"], **bounds)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Embeddings of items, their classes, and what a model says of its uncertainty.
+
+    Attributes:
+        z: Embeddings (N, D).
+        labels: Classes (N,), integers.
+        columns: Uncertainties (N,) by name, larger is less certain.
+        unused: Names of the arrays in the file that are neither of these.
+    """
+
+    z: Tensor
+    labels: Tensor
+    columns: dict[str, Tensor]
+    unused: list[str] = field(default_factory=list)
+
+    def subset(self, index: Tensor) -> "Embeddings":
+        """Returns the items of some rows."""
+        return Embeddings(self.z[index], self.labels[index], {name: u[index] for name, u in self.columns.items()})
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """Reads a ``.npz`` file: ``z`` (N, D), ``label`` (N,), and any columns (N,) of numbers, which are taken for uncertainties.
+
+    Both may have the other names that features and labels have (`vergence.data.arrays.open_arrays`); labels may be text.
+    ``log_density`` is larger for more certain items, so its sign is reversed; ``variance`` (N, D) is summed over features.
+
+    Raises:
+        ValueError: The file is missing, damaged, of another kind, has no labels of two classes, or a column that is not finite.
+    """
+    what = "give a .npz file" if path.exists() else f"there is no file {path}; check the path"
+    expect(path.suffix.lower() == ".npz" and path.is_file(), "a .npz file of embeddings z and label", str(path), what)
+    names, file = read_arrays(path, (), 0)[1], path.name
+    key, label = (next((key for key in keys if key in names), None) for keys in (KEYS, LABEL_KEYS))
+    missing = "z" if key is None else "label"
+    if key is None or label is None:
+        raise ValueError(f"expected the array {missing} in {file}, found {', '.join(names) or 'nothing'}; add it")
+    arrays = read_arrays(path, (key, label), 0)[0]
+    expect(arrays[key].ndim == 2, f"embeddings {key} (N, D) in {file}", f"shape {arrays[key].shape}", "embed images first")
+    items = from_array(arrays[key], f"{key} of {file}")
+    z = next(items.stream([torch.arange(len(items))]))[1]
+    usable = float(z.abs().max()) <= LARGEST and bool((z != z[0]).any())
+    expect(usable, f"embeddings that differ, of at most {LARGEST:g}, in {file}", "others", "rescale them")
+    y = labels_of(arrays[label], len(z), label, file)[0]
+    unlabeled = int((y < 0).sum())
+    expect(not unlabeled, f"a label of each item in {file}", f"-1, which is unknown, in {unlabeled} rows")
+    expect(len(y.unique()) >= 2, f"labels of at least two classes in {file}", "one", "R-AUROC needs items of another class")
+    others = [name for name in names if name not in (key, label)]
+    columns = {name: u for name in others if (u := _column(path, name, len(z))) is not None}
+    return Embeddings(z, y, columns, [name for name in others if name not in (*NAME_KEYS, *columns)])
+
+
+def _column(path: Path, name: str, n: int) -> Tensor | None:
+    """Returns an array of the file as uncertainties (n,); None where it is none."""
+    try:
+        values: Array = read_arrays(path, (name,), 0)[0][name]
+    except ValueError:  # Python objects
+        return None
+    if values.dtype.kind not in "fiub":
+        return None
+    values = values.sum(axis=1) if name == VARIANCE and values.ndim == 2 else values
+    if values.shape != (n,):
+        return None
+    values = values.astype(np.float64)
+    expect(np.isfinite(values).all(), f"finite numbers in {name} of {path.name}", "NaN or infinity", "repair or drop such rows")
+    return torch.from_numpy(-values if name == LOG_DENSITY else values)
+
+
+def rank_embeddings(tested: Embeddings, reference: Embeddings | None = None) -> Uncertainty:
+    """Returns how well uncertainties rank the errors of at most 2,000 embeddings, beside controls.
+
+    Controls are distances to at most 10,000 reference items. Without a reference, a random half of the items are reference
+    items, and the others are tested.
+
+    Raises:
+        ValueError: There are fewer than 20 reference items, items of one class alone, or embeddings of different widths.
+    """
+    if reference is None:
+        order = torch.randperm(len(tested.z), generator=torch.Generator().manual_seed(0))
+        half = len(order) // 2
+        reference, tested = tested.subset(order[:half].sort().values), tested.subset(order[half:].sort().values)
+    widths = tested.z.shape[1], reference.z.shape[1]
+    expect(widths[0] == widths[1], "embeddings of one width", f"{widths[0]} and {widths[1]}", "use one model")
+    tested, bank = tested.subset(spaced(len(tested.z), ITEMS)), reference.subset(spaced(len(reference.z), BANK))
+    enough = len(bank.z) >= FEWEST and len(tested.z) >= 2
+    expect(enough, f"at least {FEWEST} reference items and 2 others", f"{len(bank.z)} and {len(tested.z)}", "give more")
+    classes = min(len(part.labels.unique()) for part in (tested, bank))
+    expect(classes >= 2, "items of two classes or more in both halves", "one", "give more items of the others")
+    controls = uncertainties(bank.z, tested.z)
+    names = tuple(name for name in controls if name not in tested.columns)
+    return _ranked(tested.columns | controls | tested.columns, tested.z, tested.labels, controls=names)

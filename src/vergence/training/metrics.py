@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from vergence.evaluation import collapse
-from vergence.evaluation.parts.spread import effective_rank, normalized_std
+from vergence.evaluation.collapse import effective_rank, normalized_std
+from vergence.evaluation.judgment import collapse_warning
 from vergence.methods.core import Method
 from vergence.training.config import FitConfig
 from vergence.training.optimizers import learning_rate
@@ -166,7 +166,7 @@ class Metrics:
         z = self.method.embeddings()
         spread = {} if z is None else {"std": normalized_std(z).mean().item(), "effective_rank": effective_rank(z).item()}
         numbers = spread | _numbers(self.method.diagnostics(), self.sums)
-        symptom = None if z is None else collapse.warning(numbers, z.shape[1], self.method.advice())
+        symptom = None if z is None else collapse_warning(numbers, z.shape[1], self.method.advice())
         self._warn_of_collapse(symptom, epoch)
         self._warn_of_notices(self.method.notices(numbers))
         every = self.config.knn_every

@@ -5,7 +5,8 @@ from torch import nn
 
 from vergence.data.items import Items
 from vergence.data.sources import Data
-from vergence.evaluation import features, knn
+from vergence.evaluation import features
+from vergence.evaluation.accuracy import knn_accuracy
 from vergence.training.metrics import Monitor
 
 __all__ = ["labeled", "online_knn"]
@@ -38,10 +39,12 @@ def online_knn(opened: Data, size: int | None, device: torch.device) -> Monitor 
     queries, bank = (items.subset(index.sort().values) for index in order.split([count, len(items) - count]))
 
     def check(encoder: nn.Module) -> dict[str, float]:
-        (z, index), (q, index_q) = (features.collect(encoder, part, size=size, device=device) for part in (bank, queries))
+        (z, index), (q, index_q) = (
+            features.collect_features(encoder, part, size=size, device=device) for part in (bank, queries)
+        )
         assert bank.labels is not None and queries.labels is not None
         k = min(NEIGHBORS, len(z))
-        accuracy = knn.knn_accuracy(z, bank.labels[index], q, queries.labels[index_q], ks=(k,))
+        accuracy = knn_accuracy(z, bank.labels[index], q, queries.labels[index_q], ks=(k,))
         return {"knn": accuracy[k]["majority"]}
 
     return check

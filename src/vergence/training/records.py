@@ -230,7 +230,7 @@ class Accuracy(Finite):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Finite):
-    """Accuracies of a linear probe; see `vergence.evaluation.probe.linear_probe`.
+    """Accuracies of a linear probe; see `vergence.evaluation.accuracy.linear_probe`.
 
     Attributes:
         accuracy: Accuracy on the test items, in [0, 1].

@@ -1,18 +1,27 @@
+"""Accuracies by neighbors and by the linear probe: references, libraries, limits and symmetries."""
+
 import math
+import warnings
 from collections import Counter
 
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
 
+from vergence.evaluation import accuracy
+from vergence.evaluation.accuracy import knn_accuracy, linear_probe
 from vergence.evaluation.anomaly import knn_distance
-from vergence.evaluation.knn import knn_accuracy
 from vergence.utils.neighbors import nearest
 
 
-def blobs(n, d=6, classes=4):
+def blobs(n, d=6, classes=4, size=1.5, noise=None):
+    """Classes around unit vectors, with noise of one strength, or of another in each feature."""
     y = torch.randint(0, classes, (n,))
-    return torch.eye(d)[y] * 1.5 + torch.randn(n, d), y
+    shift = 0 if noise is None else 3
+    noise = torch.ones(d) if noise is None else noise * torch.arange(1, d + 1)
+    return torch.eye(d)[y] * size + torch.randn(n, d) * noise + shift, y
 
 
 def slow_accuracy(train, y, test, truth, k, temperature, weighted):
@@ -33,8 +42,8 @@ def test_both_votes_are_the_loop(block):
     (train, y), (test, truth) = blobs(60), blobs(40)
     found = knn_accuracy(train, y, test, truth, ks=(1, 2, 4, 9, 60), temperature=0.3, block=block)
     for k, votes in found.items():
-        for how, accuracy in votes.items():
-            assert accuracy == slow_accuracy(train, y, test, truth, k, 0.3, how == "weighted"), (k, how)
+        for how, share in votes.items():
+            assert share == slow_accuracy(train, y, test, truth, k, 0.3, how == "weighted"), (k, how)
     assert found[9]["majority"] != found[9]["weighted"]  # the case tells the votes apart
 
 
@@ -89,7 +98,7 @@ def test_labels_may_be_any_integers_and_unseen_classes_are_wrong():
     assert shifted[7]["majority"] < plain[7]["majority"] / 2  # planted: labels that are off by one
 
 
-def test_invariances():
+def test_neighbors_are_invariant():
     (train, y), (test, truth) = blobs(80), blobs(50)
     found = knn_accuracy(train, y, test, truth, ks=(1, 6, 20))
     turn, order, back = torch.linalg.qr(torch.randn(6, 6))[0], torch.randperm(80), torch.randperm(50)
@@ -98,7 +107,7 @@ def test_invariances():
     assert knn_accuracy(train * torch.rand(80, 1).add(0.1), y, test * 7, truth, ks=(1, 6, 20)) == found
 
 
-def test_limits():
+def test_limits_of_neighbors():
     train, y = blobs(30)
     assert knn_accuracy(train, y, train, y, ks=(1,))[1] == {"majority": 1.0, "weighted": 1.0}
     assert list(knn_accuracy(train, y, train, y)) == [1, 5, 20, 30]
@@ -106,21 +115,6 @@ def test_limits():
     most = y.bincount().max().item() / 30
     assert knn_accuracy(torch.ones(30, 2), y, torch.ones(30, 2), y, ks=(30,))[30]["majority"] == pytest.approx(most)
     assert nearest(train, train, 1)[1].shape == (30, 1)
-
-
-def test_refusals():
-    train, y = blobs(10)
-    with pytest.raises(ValueError, match=r"test: expected labels of shape \(10,\), found \(9,\)"):
-        knn_accuracy(train, y, train, y[:9])
-    with pytest.raises(ValueError, match=r"train: expected labels"):
-        knn_accuracy(train, y[:, None], train, y)
-    with pytest.raises(ValueError, match="temperature > 0, found 0"):
-        knn_accuracy(train, y, train, y, temperature=0)
-    for k in (0, -1):
-        with pytest.raises(ValueError, match=f"k >= 1, found {k}"):
-            knn_accuracy(train, y, train, y, ks=(k, 5))
-    with pytest.raises(ValueError, match="NaN or infinity in 10 of 10"):
-        knn_accuracy(train * math.nan, y, train, y)
 
 
 def tight(n, spread, clusters=1, d=16):
@@ -147,14 +141,100 @@ def test_tight_clusters_in_float32_have_the_neighbors_of_float64(spread, cluster
     torch.testing.assert_close(distance.double(), knn_distance(train.double(), test.double(), k=5), rtol=1e-4, atol=0)
 
 
-@pytest.mark.float32
-def test_ordinary_features_are_searched_in_their_own_precision():
-    """The result of float32 to the bit, as products of normalized features give it."""
-    train, test = torch.randn(500, 16), torch.randn(64, 16)
-    unit, query = (torch.nn.functional.normalize(z, dim=1) for z in (train, test))
-    similarity, index = (query @ unit.T).topk(20)
-    found = nearest(train, test, 20)
-    assert torch.equal(found[0], similarity) and torch.equal(found[1], index)
-    assert torch.equal(knn_distance(train, test, k=20), 1 - similarity.mean(1)) or torch.equal(
-        knn_distance(train, test, k=20), (1 - similarity).mean(1)
+def wide_blobs(n, noise=1.0):
+    return blobs(n, 8, 3, size=2, noise=noise)
+
+
+def test_scikit_learn_pipeline_agrees():
+    (train, y), (test, truth) = wide_blobs(400), wide_blobs(300)
+    scale = StandardScaler().fit(train.numpy())
+    model = LogisticRegression(C=1 / 30, tol=accuracy.GRADIENT, max_iter=1000).fit(scale.transform(train.numpy()), y.numpy())
+    found = linear_probe(train, y, test, truth)
+    assert found["accuracy"] == model.score(scale.transform(test.numpy()), truth.numpy())
+    assert found["train_accuracy"] == model.score(scale.transform(train.numpy()), y.numpy())
+    assert found["iterations"] == model.n_iter_[0] and found["converged"] is True
+    assert 0.4 < found["accuracy"] < 0.95  # neither chance nor certainty: the comparison can fail
+
+
+def test_the_objective_is_the_documented_one():
+    (train, y), (test, truth) = wide_blobs(200), wide_blobs(2000)
+    x, x_test = accuracy._standardize(train, test)
+    W, b = torch.zeros(8, 3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    opt = torch.optim.LBFGS([W, b], max_iter=500, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
+
+    def loss():
+        opt.zero_grad()
+        value = torch.nn.functional.cross_entropy(x @ W + b, y, reduction="sum") + 30 / 2 * W.square().sum()
+        value.backward()
+        return value
+
+    opt.step(loss)
+    expected = ((x_test @ W + b).argmax(1) == truth).double().mean().item()
+    assert linear_probe(train, y, test, truth)["accuracy"] == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_constant_in_training_stay_zero(dtype):
+    (train, y), (test, truth) = wide_blobs(200), wide_blobs(100)
+    plain = linear_probe(train.to(dtype), y, test.to(dtype), truth)
+    constant = torch.full((200, 2), 0.1)
+    wide, wide_test = torch.cat([train, constant], 1).to(dtype), torch.cat([test, torch.randn(100, 2) * 1e6], 1).to(dtype)
+    assert torch.equal(accuracy._standardize(wide, wide_test)[1][:, -2:], torch.zeros(100, 2, dtype=dtype))
+    assert linear_probe(wide, y, wide_test, truth) == plain
+
+
+def test_equal_numbers_are_constant_whatever_their_deviation_rounds_to():
+    equal = torch.full((200, 1), 1 / 3, dtype=torch.float32)
+    assert equal.std(0, correction=0).item() > 0
+    for part in accuracy._standardize(equal, equal + 1):
+        assert torch.equal(part, torch.zeros_like(part))
+
+
+def test_the_probe_is_invariant():
+    (train, y), (test, truth) = wide_blobs(300), wide_blobs(1000)
+    found = linear_probe(train, y, test, truth)["accuracy"]
+    scale, shift, order = torch.rand(8) * 9 + 0.1, torch.randn(8) * 10, torch.randperm(300)
+    assert linear_probe(train * scale + shift, y, test * scale + shift, truth)["accuracy"] == found
+    assert linear_probe(train[order], y[order], test, truth)["accuracy"] == pytest.approx(found, abs=0.003)
+    names = torch.tensor([-5, 10**9, 3])
+    assert linear_probe(train, names[y], test, names[truth])["accuracy"] == pytest.approx(found, abs=0.003)
+
+
+def test_limits_of_the_probe():
+    train, y = wide_blobs(300, noise=0.0)
+    assert linear_probe(train, y, train, y, l2=1e-3)["accuracy"] == 1
+    assert linear_probe(train, y, train, torch.full_like(y, 8))["accuracy"] == 0  # a class that training lacks
+    assert linear_probe(torch.ones(300, 4), y, torch.ones(300, 4), y)["accuracy"] == pytest.approx(
+        y.bincount().max().item() / 300
     )
+    noise, labels = torch.randn(4000, 3), torch.randint(0, 2, (4000,))
+    found = linear_probe(noise[:2000], labels[:2000], noise[2000:], labels[2000:])["accuracy"]
+    assert abs(found - 0.5) / (0.25 / 2000) ** 0.5 < 4.5  # nothing to read: chance
+    wide = torch.randn(20, 100)
+    assert linear_probe(wide, labels[:20], wide, labels[:20])["train_accuracy"] == 1  # N < D
+
+
+def test_the_penalty_spans_memory_to_prior():
+    train, y = torch.randn(40, 60), torch.arange(40) % 5 // 2  # N < D: any labels can be cut; classes of 16, 16, 8
+    y[0] = 1  # 15, 17, 8: one class is the most frequent
+    assert linear_probe(train, y, train, y, l2=1e-3)["train_accuracy"] == 1
+    assert linear_probe(train, y, train, y, l2=1e7)["train_accuracy"] == 17 / 40  # weights 0, the intercept free
+
+
+def test_not_converged_is_reported_and_other_warnings_pass():
+    (train, y), (test, truth) = wide_blobs(300), wide_blobs(100)
+    found = linear_probe(train, y, test, truth, max_iter=1)
+    assert found["converged"] is False and found["iterations"] == 1
+
+    class Loud:
+        def fit(self, x, y):
+            warnings.warn("something else", UserWarning, stacklevel=1)
+
+    with pytest.warns(UserWarning, match="something else"):
+        assert accuracy._fit(Loud(), None, None)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.int64])
+def test_features_of_other_types_are_read_as_float32(kind):
+    x, y = torch.randint(0, 9, (60, 3)), torch.arange(60) % 2
+    assert linear_probe(x.to(kind), y, x.to(kind), y) == linear_probe(x.float(), y, x.float(), y)

@@ -1,1 +1,0 @@
-"""Parts that several evaluations share: the spread of features, and their nearest neighbors."""
