@@ -9,11 +9,11 @@ install = $(BIN)/uv pip install --quiet --compile-bytecode --python $(1) $(2) ||
 demo: .venv/installed  ## train, evaluate and score on scikit-learn's digits; writes runs/demo/report.html
 	$(BIN)/vergence demo
 
-test: .venv/tested  ## tests, doctests and the README's examples; two processes of one thread each
+test: .venv/tested  ## numerics, contracts, one real run a verb, doctests and the README's examples; two processes of one thread
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
 
-slow: .venv/tested  ## the tests of a minute or more: every command of the experiments, simulations of advice, real data
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
+slow: .venv/tested  ## extremes, fuzzing, hostile files, several processes, the ledger, every published command; ORDER: which first
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(ORDER)
 
 fuzz: .venv/tested  ## 50,000 hostile cases with a random seed; what they find is kept in tests/fuzz/found
 	VERGENCE_FUZZ=$${VERGENCE_FUZZ:-50000} OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 tests/fuzz

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_the_examples_of_the_page_run():
     page = Path(__file__).parents[2] / "docs" / "detection.md"

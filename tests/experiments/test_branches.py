@@ -49,6 +49,7 @@ def test_the_optimum_of_growing_noise(branches):
     assert abs(-found.log_truth.mean() - expected) < 4 * found.log_truth.std() / len(found.log_truth) ** 0.5
 
 
+@pytest.mark.slow
 def test_the_arms_truth_by_another_quadrature(branches):
     """p(angles | hand) = N(hand; f(angles)) / integral, with the integral from draws of the angles."""
     found = branches.arm_set(6, 3, truth=True)

@@ -69,6 +69,7 @@ def test_every_script_can_be_imported(path):
     assert done.returncode == 0 or "No module named" in done.stderr.splitlines()[-1], done.stderr
 
 
+@pytest.mark.slow
 def test_tables_agree_with_the_ledger():
     done = subprocess.run([sys.executable, "-m", "experiments.tables", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

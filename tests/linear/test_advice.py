@@ -451,6 +451,7 @@ def test_composed_functions_are_applied_in_order():
     assert {name: one(torch.ones(1, 1), torch.Generator()).item() for name, one in left_out(both)} == {"double": 2, "add": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_views_have_their_operations_left_out():
     views = ImageViews(ViewConfig(blur=0.0), 8)
@@ -579,6 +580,7 @@ def test_the_summary_names_what_would_change_the_verdict():
     assert "None is better than chance" in dark[0]
 
 
+@pytest.mark.slow
 def test_verdicts_agree_with_held_out_items():
     """On controlled problems the advice is what other items of the same kind say, wherever those are clear."""
     agreed = decided = 0

@@ -36,6 +36,7 @@ def blobs(x, generator):
     return (x + 0.1 * fresh).clamp(0, 1)
 
 
+@pytest.mark.slow
 def test_patches_read_what_pixels_cannot():
     """The sign of the stripes is random: no linear map of pixels knows the class, pooled magnitudes of responses do."""
     x, y = textured(600, 0.1)
@@ -103,6 +104,7 @@ def test_bad_input_is_reported():
         advise(x, blobs, labels=y, features="patchs")
 
 
+@pytest.mark.slow
 def test_a_source_is_advised_on_by_features_too(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "images.npz", x=rng.integers(256, size=(150, 1, 12, 12), dtype=np.uint8))

@@ -44,6 +44,7 @@ def test_words_numbers_and_names(advice, known, tmp_path):
     assert text.count("<title>direction ") == len(advice[known]["directions"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
 def test_a_browser_draws_every_chart(advice, tmp_path):
     page(advice[True], tmp_path)

@@ -89,6 +89,7 @@ def hostile_skipped(run):
     return run
 
 
+@pytest.mark.slow
 def test_markup_in_every_text_of_every_file(tmp_path):
     config = fixtures.config()
     for part, names in {"data": ["source"], "model": ["objective"], "metadata": ["note", "device", "commit"]}.items():
@@ -108,6 +109,7 @@ def test_markup_in_every_text_of_every_file(tmp_path):
     require_clean(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config", "evaluation"])
 def test_markup_in_the_place_of_every_value(tmp_path, name):
     parts = {"config": fixtures.config(), "evaluation": evaluation()}
@@ -123,6 +125,7 @@ def test_markup_in_the_place_of_every_value(tmp_path, name):
             require_clean(text)
 
 
+@pytest.mark.slow
 def test_markup_in_the_place_of_every_metric(tmp_path):
     row = {"step": 5, "epoch": 1.0, "loss": 2.0, "kl": 3.0, "lr": 0.1}
     for name in row:
@@ -145,6 +148,7 @@ def test_one_wrong_value_gives_a_sentence(tmp_path, name):
                 assert name == "config" and "is damaged" in str(error) and "\n" not in str(error), (path, value)
 
 
+@pytest.mark.slow
 def test_the_sentence_names_the_wrong_value(tmp_path):
     found = changed(evaluation(), ("representations", "z", "probe", "accuracy"), "much")
     text = write_report(fixtures.write_run(tmp_path / "run", config=fixtures.config(), evaluation=found)).read_text()
@@ -154,6 +158,7 @@ def test_the_sentence_names_the_wrong_value(tmp_path):
         write_report(fixtures.write_run(tmp_path / "run", config=config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ODD)
 def test_one_wrong_metric_is_left_out(tmp_path, value):
     row = {"step": 5, "epoch": 1.0, "loss": 2.0}
@@ -180,6 +185,7 @@ WRONG_ARRAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONG_ARRAYS)
 def test_arrays_of_the_wrong_kind_are_left_out_and_reported(tmp_path, case):
     run = fixtures.write_run(tmp_path / "run", config=fixtures.config(), examples=examples() | WRONG_ARRAYS[case])
@@ -194,6 +200,7 @@ def test_archives_that_claim_to_be_enormous_are_left_out(tmp_path):
     assert "examples.npz is damaged and left out (expected at most" in write_report(run).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [500, 900, 2_000, 100_000])
 def test_deeply_nested_files(tmp_path, depth):
     deep = "[" * depth + "]" * depth
@@ -208,11 +215,13 @@ def test_deeply_nested_files(tmp_path, depth):
         assert "is damaged" in str(error) and "\n" not in str(error)
 
 
+@pytest.mark.slow
 def test_half_a_surrogate_pair_is_replaced(tmp_path):
     config = fixtures.config(data={"source": "\ud800 photographs"})
     assert "? photographs" in write_report(fixtures.write_run(tmp_path / "run", config=config)).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_place_of_a_file(tmp_path):
     run = fixtures.write_run(tmp_path / "run", config=fixtures.config())
     for name in ("metrics.jsonl", "evaluation.json", "examples.npz", "skipped.csv"):
@@ -234,6 +243,7 @@ def test_markup_in_every_string_of_an_advice(tmp_path):
     require_clean(text)
 
 
+@pytest.mark.slow
 def test_templates_escape_everything_but_our_own_files():
     folder = Path(write_report.__code__.co_filename).parent
     files = sorted((folder / "templates").rglob("*.html"))
@@ -243,6 +253,7 @@ def test_templates_escape_everything_but_our_own_files():
     assert not [file.name for file in folder.glob("*.py") if re.search(r"</?(p|div|b|table|h\d)\b|Markup", file.read_text())]
 
 
+@pytest.mark.slow
 def test_an_archive_of_strange_members_is_left_out_with_a_sentence(tmp_path):
     run = fixtures.write_run(tmp_path / "run", config=fixtures.config(), rows=fixtures.metrics(), examples=fixtures.examples(30))
     whole = (run / "examples.npz").read_bytes()

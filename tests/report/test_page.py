@@ -339,6 +339,7 @@ def test_a_browser_draws_every_chart(tmp_path):
     assert not re.search(r"CONSOLE.*(error|refused|violates)", found.stderr, re.I)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or chrome is installed")
 def test_nothing_is_wider_than_the_page(tmp_path):
     config = fixtures.config(data={"source": "folder/" + "x" * 200})

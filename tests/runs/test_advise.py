@@ -26,6 +26,7 @@ def written(folder, kind, x, labels):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "npy", "columns"])
 def test_an_offset_of_a_table_changes_no_advice(tmp_path, kind):
     rng = np.random.default_rng(0)

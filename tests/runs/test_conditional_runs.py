@@ -306,6 +306,7 @@ def test_what_cannot_be_retrieved(run):
         run.retrieve(images(), bank_embeddings=images())
 
 
+@pytest.mark.slow
 def test_trained_encoders_find_the_other_half_of_what_is_held_out(tmp_path):
     """Both parts are different views of one hidden vector: of 100 held-out targets, chance finds the right one in 1 %."""
     rng = np.random.default_rng(0)

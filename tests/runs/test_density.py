@@ -39,6 +39,7 @@ def table(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mixture", "mdn", "gng"])
 def test_more_components_than_answers_count_as_answers(model, tmp_path):
     c, t = two_answers(800)

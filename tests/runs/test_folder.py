@@ -75,6 +75,7 @@ def test_oddities_come_first_scattered_and_in_a_heap(tmp_path, kinds, n):
     assert all(found.columns["reason"][i] for i in np.argsort(-found.score)[:3])
 
 
+@pytest.mark.slow
 def test_the_nearest_items_are_typical_ones(tmp_path):
     x, odd = mixed(photographs(300), drawings(10))
     found = judged(tmp_path, x)
@@ -88,6 +89,7 @@ def test_clean_folders_are_quiet(tmp_path):
     assert sum(judged(tmp_path, x).flag.any() for x in folders) <= 4
 
 
+@pytest.mark.slow
 def test_a_heap_is_a_group_and_dark_pictures_are_named(tmp_path):
     x, odd = mixed(photographs(380), (0.02 * photographs(20, seed=5)[:1].float() + drawings(20) * 0.9).byte())
     x[3] //= 12
@@ -117,6 +119,7 @@ def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_copies_of_every_photograph_are_near_duplicates_and_no_groups_but_join_that_of_their_kind(tmp_path):
     several = [mild_views(photographs(100), torch.Generator().manual_seed(i)) for i in range(5)]
     typical = torch.cat([photographs(100), *((255 * x).round().byte() for x in several)])
@@ -156,6 +159,7 @@ def test_far_items_of_vectors_are_flagged_with_the_features_that_say_so(tmp_path
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 30])
 def test_plain_oddities_among_pictures_are_flagged_one_by_one_with_a_reason(tmp_path, n):
     x, odd = mixed(photographs(600 - n), drawings(n))
@@ -182,6 +186,7 @@ def test_near_copies_are_named_and_never_fit_each_other(tmp_path, monkeypatch):
     assert len(groups) == 199  # a copy is not fitted to again
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_goes_on_and_writes_the_same_bytes(tmp_path, monkeypatch):
     """Stopped while the levels are computed, and again while the items beyond those that are held are scored."""
     x, _ = mixed(photographs(1500, side=12), drawings(6, side=12))
@@ -236,6 +241,7 @@ def changed(images):
     return (1.05 * images.float() + 3).clamp(0, 255).byte()
 
 
+@pytest.mark.slow
 def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(tmp_path):
     x = photographs(230).permute(0, 2, 3, 1)
     for name, pictures in (("train", x[:150]), ("test", torch.cat([x[150:], changed(x[:10]), x[20:22]]))):
@@ -355,6 +361,7 @@ def test_copies_are_named_and_never_fit_each_other(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_confirmed_oddities_are_not_fitted_to_and_still_scored(tmp_path):
     x, odd = mixed(photographs(200), drawings(20))
     names = np.flatnonzero(odd).astype(str).tolist()
@@ -397,6 +404,7 @@ def test_what_lies_beside_the_middle_of_wide_images_is_said_not_to_be_seen(tmp_p
     assert not any("not square" in note for note in score_folder(place, workers=0).notes)
 
 
+@pytest.mark.slow
 def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
     x, odd = mixed(photographs(380), drawings(12))
     np.save(tmp_path / "x.npy", x)
@@ -406,6 +414,7 @@ def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
     assert roc_auc_score(odd, found.score) > 0.98
 
 
+@pytest.mark.slow
 def test_more_items_than_are_held_are_all_scored(tmp_path, monkeypatch):
     x, odd = mixed(photographs(300), drawings(6))
     whole = judged(tmp_path, x)

@@ -29,6 +29,7 @@ def run(request, tmp_path_factory):
         return vergence.train("digits", method=request.param, out=out, **QUICK, **SETTINGS[request.param])
 
 
+@pytest.mark.slow
 def test_a_short_training_beats_the_untrained_encoder(run):
     found = vergence.evaluate(run, probes=False)
     votes = {name: [k.majority for k in found.representations[name].knn.values()] for name in ("z", "untrained")}
@@ -75,6 +76,7 @@ def test_images_that_are_no_squares(tmp_path, name):
     assert run.encode(x).isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
     first = vergence.train("digits", method="denoising_autoencoder", out=tmp_path / "a", epochs=1, limit=600, **QUICK)
     second = vergence.train(out=tmp_path / "b", init=str(tmp_path / "a"), objective="vje", epochs=1, lr=0.0)

@@ -49,6 +49,7 @@ def name(run):
     return run.folder.config.model.objective
 
 
+@pytest.mark.slow
 def test_a_short_training_beats_the_untrained_encoder(run, record):
     accuracy = {key: r.knn[30].majority for key, r in record.representations.items()}
     error = (2 * accuracy["z"] * (1 - accuracy["z"]) / record.protocol.test) ** 0.5

@@ -52,6 +52,7 @@ def commands(folder, name):
     return list(map(str, found[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ending", "number"),
     [
@@ -111,6 +112,7 @@ def test_a_folder_with_unreadable_files_goes_on(folder, tmp_path, monkeypatch, c
     assert listings[0] == listings[1] and listings[0].count("\n") == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["file", "model", "setting", "verb"])
 def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, monkeypatch, capsys, change):
     monkeypatch.setattr("vergence.utils.parts.MAX_BYTES", 1000)

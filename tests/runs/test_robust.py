@@ -48,6 +48,7 @@ def test_the_summary_is_scored_by_the_fifth_neighbor_in_other_folds():
     )
 
 
+@pytest.mark.slow
 def test_some_hundred_photographs_show_gray_dark_and_inverted_ones(tmp_path):
     x, others = photographs(300), photographs(12, seed=9)
     gray = others[:4].float().mean(1, keepdim=True).expand(-1, 3, -1, -1).byte()

@@ -95,6 +95,7 @@ def test_training_leaves_the_global_random_state_alone(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     found = [
         vergence.train("digits", out=tmp_path / str(i), seed=s, objective="vje", **QUICK).encode(images())
@@ -166,6 +167,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_memory_of_embed_does_not_grow_with_the_number_of_images(run, tmp_path):
     """Rows of 3 x 256 floats: 4,000 more of them would show as 12 MB, and the images as much again, if they were held."""
     peaks = []

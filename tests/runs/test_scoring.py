@@ -225,6 +225,7 @@ def test_one_item_and_what_the_numbers_allow(run, tmp_path, capsys):
     assert "with 287 calibration items, fewer than 13 oddities among 359 items cannot be reported" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_border_that_a_run_of_a_folder_does_not_see_is_named(tmp_path, capsys):
     place = tmp_path / "photos"
     place.mkdir()
@@ -351,6 +352,7 @@ def test_a_detector_with_arrays_of_a_wrong_type_or_of_other_images_is_one_line(r
             RunDetector.read(tmp_path / "d").of_batches(run.method, (1, 8, 8))
 
 
+@pytest.mark.slow
 def test_a_detector_whose_typical_items_have_other_embeddings_is_fitted_again(run):
     file = run.folder.path / "detector.safetensors"
     content, sums = file.read_bytes(), (run.folder.path / "checksums.json").read_bytes()
@@ -371,6 +373,7 @@ def test_confirmed_names_are_read_from_a_column_of_a_table_and_from_any_editor(t
     assert read_names(tmp_path / "names.txt") == names
 
 
+@pytest.mark.slow
 def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_path, capsys):
     run = vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, objective="vje", **QUICK)
     found = run.detector()
@@ -381,6 +384,7 @@ def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_pa
     assert "kept no calibration part" in said and "have p <= 0.05 instead of 5 %" in said
 
 
+@pytest.mark.slow
 def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
     run = vergence.train("digits", out=tmp_path / "run", objective="vje", **QUICK)
     with torch.no_grad():
@@ -420,6 +424,7 @@ def test_pairs_of_images_are_views_of_each_other(tmp_path):
     assert run.detector().relative_error == 0.0 and run.detector().detector.weights["pixels"] == 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["contrastive", "gje", "jepa"])
 def test_every_objective_has_a_detector(tmp_path, objective):
     run = vergence.train("digits", out=tmp_path / "run", objective=objective, limit=400, **QUICK)

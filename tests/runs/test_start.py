@@ -86,6 +86,7 @@ def test_everything_after_the_encoder_works_frozen(file, tmp_path):
     assert train(out=tmp_path / "run", resume=True, trust_code=True).folder.metadata.weights is not None
 
 
+@pytest.mark.slow
 def test_the_imagenet_network_of_a_package_embeds_photographs_of_clothes_as_it_does_by_itself(tmp_path):
     """Against the package's own loading of the same file, without this library."""
     lite = pytest.importorskip("efficientnet_lite_pytorch", reason="the package efficientnet-lite-pytorch is not installed")
@@ -101,6 +102,7 @@ def test_the_imagenet_network_of_a_package_embeds_photographs_of_clothes_as_it_d
     assert z.shape == (3, 1280) and torch.allclose(z, by_itself, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_timms_weights_come_from_its_cache(cache, tmp_path):
     net = fill(cache, "resnet10t")
     run = train("digits", out=tmp_path / "run", encoder="timm:resnet10t", pretrained=True, size=32, **FROZEN)
@@ -114,6 +116,7 @@ def test_timms_weights_come_from_its_cache(cache, tmp_path):
     assert torch.equal(vergence.load(tmp_path / "run").encode("digits"), run.encode("digits"))
 
 
+@pytest.mark.slow
 def test_a_tag_without_pretrained_is_said_to_choose_nothing(tmp_path, capsys):
     pytest.importorskip("timm", reason="the extra 'timm' is not installed")
     run = train("digits", out=tmp_path / "run", encoder="timm:resnet10t.c3_in1k", size=32, **{**QUICK, "epochs": 1})
@@ -201,6 +204,7 @@ def test_a_new_run_starts_from_all_weights_of_a_run_with_the_same_model(trained,
     assert config.model.init == str(trained)
 
 
+@pytest.mark.slow
 def test_a_teacher_of_the_other_run_keeps_its_own_weights(tmp_path):
     before = train("digits", out=tmp_path / "a", encoder="small", objective="gje", teacher=0.9, **QUICK)
     assert not torch.equal(before.method.teacher[0][1][0].weight, before.method.encoder[1][0].weight)

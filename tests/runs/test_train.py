@@ -250,6 +250,7 @@ with limits(200 << 20):
 """
 
 
+@pytest.mark.slow
 def test_a_network_without_memory_left_is_one_line(tmp_path):
     """The first weights take 170 MB of 200, and their copy, the teacher, as many; a new process has nothing free already."""
     np.save(tmp_path / "x.npy", np.zeros((40, 3, 168, 168), np.uint8))

@@ -289,6 +289,7 @@ def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
     assert loaded.score(flat).min() > loaded.score(digits).median()
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 @pytest.mark.parametrize("layers", [1, 2])
 def test_two_processes_fit_what_one_fits(tmp_path, layers):

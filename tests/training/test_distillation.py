@@ -89,6 +89,7 @@ def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
     assert error < 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 @pytest.mark.parametrize("stage", ["views", "embedding", "distillation", "steps"])
 def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage):
@@ -117,6 +118,7 @@ def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage)
     assert resumed.folder.path.joinpath("log.txt").read_text().count("distillation, epoch") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_two_processes_train_what_one_trains(tmp_path):
     command = ["train", "digits", "--recipe", "distilled_contrastive", "--distill", TINY, "--device", "cpu"]
@@ -128,6 +130,7 @@ def test_two_processes_train_what_one_trains(tmp_path):
     torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_a_run_evaluates_beside_its_closed_form_and_starts_another(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", **{**QUICK, "limit": None, "distill_epochs": 6})
@@ -154,6 +157,7 @@ def stopped(monkeypatch, out, owner, name, **settings):
         vergence.train("digits", out=out, **{**QUICK, **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 @pytest.mark.parametrize("change", ["cut", "empty", "short", "left"])
 def test_embeddings_that_are_not_whole_are_computed_again_and_none_stay(tmp_path, monkeypatch, change):
@@ -172,6 +176,7 @@ def test_embeddings_that_are_not_whole_are_computed_again_and_none_stay(tmp_path
     assert files[0].read_bytes() == files[1].read_bytes() and not file.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_the_closed_form_shares_the_runs_items_and_what_its_views_forbid(tmp_path, capsys):
     settings = {**QUICK, "limit": 300, "calibration_share": 0.2, "flip": 0.0, "threads": 1}
@@ -196,6 +201,7 @@ def test_a_closed_form_that_failed_can_be_repeated_with_other_settings(tmp_path)
         assert vergence.training.folder.RunFolder.open(tmp_path / "run").config.model.distill == as_encoder(distill)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_the_control_is_on_the_device_of_the_run(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", **QUICK)
@@ -203,6 +209,7 @@ def test_the_control_is_on_the_device_of_the_run(tmp_path):
     assert {x.device.type for x in closed_form_encoder(moved).state_dict().values()} == {"meta"}
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_few_items_are_learned_in_more_epochs_which_are_recorded(tmp_path, monkeypatch):
     assert [distillation.epochs_for(n, 64) for n in (10, 128, 800, 9_984, 1_000_000)] == [2340, 1170, 195, 15, 15]

@@ -66,6 +66,7 @@ class Died(BaseException):
     """The process ends without another word."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"), [*((name, "fp32") for name in methods.names()), ("variational_autoencoder", "fp64")]
 )
@@ -123,6 +124,7 @@ def difference(a, b):
     return max((a[key].double() - b[key].double()).abs().max().item() for key in a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", methods.names())
 def test_two_processes_are_one(name, two):
     assert not (two / f"{name}.txt").exists(), (two / f"{name}.txt").read_text()

@@ -120,6 +120,7 @@ def test_lars_is_the_formula_in_loops(eta, clip):
     assert optimizer.param_groups[0]["weight_decay"] == 0.01
 
 
+@pytest.mark.slow
 def test_killed_runs_end_with_the_same_bits(tmp_path):
     settings = ["--objective", "vje", "--epochs", "6", "--batch-size", "128", "--precision", "fp32"]
     settings += ["--set", "checkpoint_seconds=0"]
@@ -156,6 +157,7 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
     assert [row["step"] for row in rows] == sorted({row["step"] for row in rows})
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(tmp_path):
     settings = [
         "--objective",
@@ -207,6 +209,7 @@ def test_a_collapsing_run_warns_and_is_stopped_under_strict(tmp_path):
     assert not (tmp_path / "strict" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["tests.collapsing:Constant", "vje"])
 def test_a_run_that_ends_collapsed_says_so_at_its_end_and_on_its_page(tmp_path, objective):
     settings = ["--epochs", "12", "--batch-size", "64", "--optimizer", "adamw", "--lr", "0.01", "--limit", "512"]

@@ -88,6 +88,7 @@ def require_like_one_process(run, out):
     assert max((found[k].double() - expected[k].double()).abs().max() for k in expected) < 1e-6  # rounding, after 80 steps
 
 
+@pytest.mark.slow
 def test_errors_of_a_process_itself_stay_as_they_are(tmp_path):
     for kind in (RuntimeError, KeyboardInterrupt):
         with pytest.raises(kind, match="of its own"), together(tmp_path):

@@ -98,6 +98,7 @@ def largest_difference(a, b):
     return max(torch.where(a[k] == b[k], 0.0, (a[k].double() - b[k].double()).abs()).max().item() for k in a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_several_processes_are_one(name, several, tmp_path):
     assert not (several / f"{name}.txt").exists(), (several / f"{name}.txt").read_text()

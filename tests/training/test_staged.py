@@ -88,6 +88,7 @@ def test_every_objective_with_a_density_has_a_recipe_on_patches(tmp_path, name):
         assert torch.allclose(student["0.1.closed_form.weight"], teacher["0.1.closed_form.weight"])
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_trains(tmp_path):
     command = ["train", "digits", "--recipe", "patches_vje", "--encoder", TINY, "--device", "cpu"]
     command += ["--limit", "300", "--batch-size", "64", "--epochs", "1", "--precision", "fp32"]

@@ -61,8 +61,8 @@ def advise_on(
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp()) / "advice"
-        >>> advise_on(DataConfig(source="digits"), ViewConfig(), out=folder, device="cpu").facts.items
-        1438
+        >>> advise_on(DataConfig(source="digits", limit=200), ViewConfig(), out=folder, device="cpu").facts.items
+        200
         >>> sorted(path.name for path in folder.iterdir())
         ['advice.json', 'report.html']
     """
