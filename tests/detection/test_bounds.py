@@ -20,6 +20,7 @@ def counts(p, n):
     return np.bincount(np.rint(p * (n + 1)).astype(int), minlength=n + 2)
 
 
+@pytest.mark.slow
 def test_the_sampled_law_is_that_of_conformal_p_values():
     """Counts at several ranks, jointly: grid sampling against p-values of exchangeable scores."""
     n, m, ranks, r = 19, 12, np.array([1, 3, 10]), rng()
@@ -32,7 +33,7 @@ def test_the_sampled_law_is_that_of_conformal_p_values():
     assert abs((sampled[:, 1] >= 4).mean() - count_tail(n, m, 3)[4]) < 0.01
 
 
-@pytest.mark.parametrize(("n", "m", "odd"), [(100, 50, 0), (300, 200, 20), (2000, 100, 40)])
+@pytest.mark.parametrize(("n", "m", "odd"), [(100, 50, 0), (300, 200, 20), pytest.param(2000, 100, 40, marks=pytest.mark.slow)])
 def test_all_bounds_hold_together(n, m, odd):
     """The bound of every list 'the k strangest', and of the worst list, fails in at most delta of the runs."""
     r, failures, runs = rng(), 0, 1000
@@ -112,10 +113,9 @@ def test_thresholds_for_a_rate():
     assert all(c.fpr <= 0.02 for c in found) and certify(r.random(500), rank=found[0].exceeding + 2, confidence=0.9).fpr > 0.02
     n = needed_for_fpr(0.001, 0.95)
     assert n == 2995 and fpr_threshold(np.arange(n), 0.001).exceeding == 0
-    with pytest.raises(ValueError, match=r"expected at least 2,995 calibration items .* found 2,994, which can certify 0\.001"):
-        fpr_threshold(np.arange(n - 1), 0.001)
 
 
+@pytest.mark.slow
 def test_a_threshold_chosen_after_looking_has_no_certificate():
     """Of many thresholds, the one whose rate looks lowest next to its neighbors is above its certificate too often."""
     r, runs, failed = rng(), 400, 0
@@ -154,21 +154,3 @@ def test_ranks_of_a_grid():
     assert rank_grid(1).tolist() == [1] and rank_grid(30).tolist() == list(range(1, 31))
     grid = rank_grid(100_000)
     assert grid[0] == 1 and grid[-1] == 100_000 and len(grid) <= 100 and (np.diff(grid) > 0).all()
-
-
-def test_errors():
-    with pytest.raises(ValueError, match="expected either a threshold or a rank"):
-        certify([1.0, 2.0])
-    with pytest.raises(ValueError, match="expected a rank of at most the 2 calibration items, found 3"):
-        certify([1.0, 2.0], rank=3)
-    with pytest.raises(ValueError, match="expected one of chosen for each of the 2 judged items, found 1"):
-        simultaneous_bounds([0.5, 0.1], 9).false_discoveries([True])
-
-
-def test_rates_equal_to_nonconform(nonconform):
-    """Its certificate is a band over all thresholds, so that it is wider than ours at one threshold, and never below."""
-    x = rng().normal(size=300)
-    code = "from nonconform.fdr import FPRCertificate; result = FPRCertificate.from_scores(x, confidence=0.9).bound_at(t)"
-    t = np.array([0.5, 1.0, 2.0])
-    ours = [certify(x, value, confidence=0.9).fpr for value in t]
-    assert (nonconform(code, x=x, t=t) >= ours).all()

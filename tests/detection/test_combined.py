@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import chi2, combine_pvalues, genpareto, kstest
 from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
@@ -74,8 +73,6 @@ def test_a_level_of_small_weight_decides_only_where_it_is_much_rarer(rule):
     np.testing.assert_allclose(detector.anomaly_score(X), detector.combined(np.stack([found["a"], found["b"]], 1)))
     if rule != "stouffer":  # whose p-values end at 1e-304
         assert detector.combined(rarer_b) > detector.combined(rare_a)
-    with pytest.raises(ValueError, match=r"expected weights\[b\] > 0, found 0"):
-        CombinedDetector(weights={"b": 0}).fit(X)
 
 
 @pytest.mark.parametrize("rule", COMBINE)
@@ -116,6 +113,7 @@ def test_a_tail_of_few_or_equal_scores_still_ranks(scores):
     assert log_p[0] == 0 and (np.diff(log_p) < 0).all() and np.isfinite(log_p).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", COMBINE)
 def test_calibrated_p_values_of_dependent_levels_are_uniform(rule):
     """300 simulations of 20 new typical items: P(p <= a) is within 4 standard errors of a, or below."""
@@ -160,23 +158,6 @@ def test_each_level_may_have_its_own_detector():
     only = CombinedDetector({"b": GaussianDetector()}).fit(X)
     assert only.levels_ == ["b"] and only.n_features_in_ == 7
     assert (only.score_samples({"b": X["b"]}) == only.score_samples(X)).all()
-    with pytest.raises(ValueError, match="found no c among a, b"):
-        CombinedDetector({"c": GaussianDetector()}).fit(X)
-
-
-def test_levels_that_do_not_fit_are_refused():
-    X = levels()
-    detector = CombinedDetector().fit(X)
-    with pytest.raises(ValueError, match="the same items at every level"):
-        CombinedDetector().fit({"a": X["a"], "b": X["b"][:-1]})
-    with pytest.raises(ValueError, match="expected levels of"):
-        detector.score_samples({"a": X["a"]})
-    with pytest.raises(ValueError, match="at least one level"):
-        CombinedDetector().fit({})
-    with pytest.raises(ValueError, match="did you mean 'fisher'"):
-        CombinedDetector(combine="fischer").fit(X)
-    with pytest.raises(ValueError, match="Input b contains NaN"):
-        CombinedDetector().fit({**X, "b": np.full_like(X["b"], np.nan)})
 
 
 def test_calibration_on_other_items_replaces_tails_and_threshold():
@@ -197,10 +178,6 @@ def test_cross_fitting_scores_every_item_by_detectors_that_have_not_seen_its_gro
         np.testing.assert_allclose(scores[folds == fold], fitted[fold].anomaly_score(own))
     counts = np.bincount(folds)
     assert counts.max() - counts.min() <= 4
-    with pytest.raises(ValueError, match="at least 5 items or groups"):
-        cross_fit(GaussianDetector(), X["a"], 5, np.arange(101) % 3)
-    with pytest.raises(ValueError, match="one of groups for each"):
-        cross_fit(GaussianDetector(), X["a"], 5, [1, 2])
 
 
 def test_cross_fitting_shows_what_overfits():
@@ -210,6 +187,7 @@ def test_cross_fitting_shows_what_overfits():
     assert out.mean() > GaussianDetector().fit(X).anomaly_score(X).mean() + 1
 
 
+@pytest.mark.slow
 def test_cross_fitting_takes_scikit_learns_detectors():
     X = np.random.default_rng(0).normal(size=(60, 3))
     X[7] = 9.0
@@ -218,17 +196,6 @@ def test_cross_fitting_takes_scikit_learns_detectors():
     np.testing.assert_array_equal(scores, expected)
     for detector in (IsolationForest(random_state=0), make_pipeline(StandardScaler(), GaussianDetector())):
         assert cross_fit(detector, X)[0].argmax() == 7
-    for wrong in (StandardScaler(), GaussianDetector, None):
-        with pytest.raises(ValueError, match="expected a detector with score_samples, found"):
-            cross_fit(wrong, X)
-
-
-def test_the_default_is_given_names_and_not_features():
-    for wrong in (np.zeros((300, 6)), torch.zeros(3, 2), 3, None, "z"):
-        with pytest.raises(ValueError, match=r"expected the names or a dictionary of levels, found .*; leave it out") as caught:
-            default_detector(wrong)
-        assert "\n" not in str(caught.value)
-    assert list(default_detector(iter(["z"])).detectors) == ["z"]
 
 
 def test_the_default_takes_any_levels():
@@ -275,8 +242,6 @@ def test_levels_beside_an_embedding_weigh_as_its_error_says(error, odds):
     weights = default_detector(["statistics", "patches", "z"], relative_error=error).weights
     assert weights == pytest.approx({"statistics": odds, "patches": odds / 3})
     assert default_detector(["statistics", "patches"], relative_error=error).weights is None  # nothing to weigh against
-    with pytest.raises(ValueError, match="relative_error of at least 0"):
-        default_detector(["statistics", "z"], relative_error=-0.1)
 
 
 def test_statistics_decide_beside_an_embedding_that_knows_nothing():

@@ -233,28 +233,3 @@ def test_trap_the_least_of_several():
     assert (np.concatenate(calibrated) <= 0.05).mean() < 0.06
     with pytest.raises(ValueError, match=r"found \(10, 5\): combine the levels into one score and calibrate that"):
         select(r.uniform(size=(10, 5)))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: p_values([], [1.0]), "calibration: expected at least 1, found 0"),
-        (lambda: p_values([1.0, np.nan], [1.0]), "calibration: expected numbers, found NaN in 1 of 2"),
-        (lambda: p_values([[1.0]], [1.0]), "calibration: expected one number for each item"),
-        (lambda: select([0.5, 1.5]), r"expected p-values in \[0, 1\], found 0.5 to 1.5"),
-        (lambda: select([0.5], fdr=0), r"expected fdr in \(0, 1\), found 0"),
-        (lambda: needed_calibration(5, 6), "expected n_odd of at most n_items, found 6 of 5"),
-    ],
-)
-def test_errors_say_what_to_do(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_equal_to_nonconform(nonconform):
-    r = rng()
-    calibration, s = r.integers(0, 50, 200) / 7, r.integers(0, 60, 100) / 7
-    code = "from nonconform.scoring import calculate_p_val; result = calculate_p_val(s, c)"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        np.testing.assert_allclose(p_values(calibration, s), nonconform(code, c=calibration, s=s), rtol=0, atol=1e-12)

@@ -50,12 +50,6 @@ def test_only_what_was_looked_at_is_taken_out():
     assert to_label(x, 2).tolist() == [1, 3] and label_trim(x, [3], 2).tolist() == pytest.approx([0.1, 0.9, 0.5])
     assert label_trim(x.numpy(), torch.tensor([1, 3]), 2).tolist() == pytest.approx([0.1, 0.5])
     assert label_trim(x, [], 2).tolist() == pytest.approx(x.tolist())
-    with pytest.raises(ValueError, match=r"among the 2 strangest calibration items, found 1 elsewhere \(first: 2\)"):
-        label_trim(x, [1, 2], 2)
-    with pytest.raises(ValueError, match="expected calibration items to remain, found all 4 confirmed"):
-        label_trim(x, range(4), 4)
-    with pytest.raises(ValueError, match="expected a budget of at most the 4 calibration items, found 5"):
-        to_label(x, 5)
 
 
 def folder(r, odd, heavy=False, n=2000):
@@ -161,12 +155,8 @@ def test_heavy_tails_need_logarithms():
     assert np.mean([select(tail_p_values(np.log(s)), 0.1).any() for s in scores]) < 0.2
 
 
-def test_tails_of_tensors_and_errors():
+def test_tails_of_tensors():
     x = torch.rand(300)
     assert isinstance(tail_p_values(x), torch.Tensor)
     order = torch.randperm(300)
     torch.testing.assert_close(tail_p_values(3 * x[order] + 1), tail_p_values(x)[order])
-    with pytest.raises(ValueError, match="scores: expected at least 100, found 10"):
-        tail_p_values(x[:10])
-    with pytest.raises(ValueError, match="expected finite scores whose largest tenth differs, found quantiles 1, 1, 1"):
-        tail_p_values(torch.ones(300))

@@ -12,7 +12,6 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.reference import detection as slow
 
-from vergence import detection
 from vergence.densities.moments import standardized_moments
 from vergence.detection import (
     CombinedDetector,
@@ -156,7 +155,7 @@ def test_scores_do_not_depend_on_the_units_of_the_features(detector):
 
 
 @pytest.mark.parametrize("cluster", [False, True])
-@pytest.mark.parametrize("detector", DENSITIES, ids=name)
+@pytest.mark.parametrize("detector", [DENSITIES[0], pytest.param(DENSITIES[1], marks=pytest.mark.slow)], ids=name)
 @pytest.mark.parametrize("D", [5, 100])
 def test_oddities_at_fifty_deviations_come_first(detector, cluster, D):
     """Two percent of the items, scattered or in one cluster; a Gaussian without trimming is dragged by the cluster."""
@@ -195,16 +194,6 @@ def test_weights_of_zero_leave_items_out():
 
 
 @pytest.mark.parametrize("detector", ALL, ids=name)
-def test_bad_items_are_refused_with_one_clear_line(detector):
-    for bad, message in ((np.ones((20, 3)), "features that vary"), (np.ones((1, 3)), "1 sample"), ([[1.0, np.nan]] * 9, "NaN")):
-        with pytest.raises(ValueError, match=message) as error:
-            GaussianDetector().fit(bad) if name(detector) == "NeighborDetector" else detector.fit(bad)
-        assert "\n" not in str(error.value).split("NaN")[0]
-    with pytest.raises(ValueError, match="contamination in"):
-        type(detector)(contamination=0.7).fit(data())
-
-
-@pytest.mark.parametrize("detector", ALL, ids=name)
 def test_fewer_items_than_features_and_constant_features_are_no_obstacle(detector):
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(size=(40, 60)), np.full((40, 2), 7.0)], 1)
@@ -226,13 +215,6 @@ def test_the_protocol_of_pytorch_ood(detector):
     np.testing.assert_allclose(scores, detector.fit(z[10:]).anomaly_score(z).astype(np.float32), rtol=1e-5)
 
 
-def test_labels_that_are_not_one_for_each_item_are_refused():
-    z = torch.from_numpy(data()).float()
-    for y in (torch.zeros(len(z) - 1), torch.zeros(len(z) + 1), torch.zeros(len(z), 1)):
-        with pytest.raises(ValueError, match="expected one label for each of 400 items, found shape"):
-            GaussianDetector().fit_features(z, y)
-
-
 def test_uniform_numbers_follow_the_values_and_are_uniform():
     X = data(1000, 3)
     u = uniform(np.concatenate([X, X]), 0)
@@ -241,12 +223,7 @@ def test_uniform_numbers_follow_the_values_and_are_uniform():
     assert abs(np.corrcoef(u[:1000], X[:, 0])[0, 1]) < 0.1
 
 
-def test_every_public_name_can_be_imported():
-    assert all(hasattr(detection, one) for one in detection.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        detection.nothing  # noqa: B018
-
-
+@pytest.mark.slow
 def test_fits_and_scores_many_items_in_bounded_time():
     X = np.random.default_rng(0).normal(size=(50_000, 256)).astype(np.float32)
     start = time.process_time()
@@ -260,3 +237,16 @@ def test_directions_without_spread_say_nothing_about_items():
     location, root = _signs(X)
     parts = np.square((X - location) @ root)
     assert np.isfinite(_distances(X, location, root)).all() and (parts[:, 12:].sum(1) < 1e-6 * parts.sum(1)).all()
+
+
+def test_one_weight_for_all_items_changes_nothing():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    expected, combined = GaussianDetector().fit(X).score_samples(X), CombinedDetector(GaussianDetector()).fit(X)
+    for weight in (2, np.float32(2), np.array(2.0), torch.tensor(2.0)):
+        np.testing.assert_allclose(GaussianDetector().fit(X, sample_weight=weight).score_samples(X), expected)
+        scores = combined.calibrate(X, weight).calibration_scores_
+        np.testing.assert_allclose(scores, combined.calibrate(X, np.full(40, 2.0)).calibration_scores_)
+
+
+def test_a_mixture_has_at_most_as_many_components_as_items():
+    assert MixtureDetector(n_components=10**6).fit(data(12, 3)).mixture_.n_components <= 12

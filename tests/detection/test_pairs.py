@@ -17,6 +17,7 @@ def pairs(n, seed=0):
     return c, r.choice([-1.0, 1.0], (n, 1)) * (1.5 + c) + (0.05 + 0.2 * (c > 0)) * r.normal(size=(n, 1))
 
 
+@pytest.mark.slow
 def test_the_surprise_of_a_gaussian_is_its_standardized_squared_distance():
     """(m^2 - T) / sqrt(2 T), within the error of the samples: of h 1 / sqrt(S), of d sqrt((2 + 12 / T) / (4 S)) and more."""
     r = torch.Generator().manual_seed(0)
@@ -39,7 +40,10 @@ def test_the_surprise_of_our_gaussian_is_exact():
     torch.testing.assert_close(surprise(JointGaussian(mean, covariance), t), (squared - 4) / 8**0.5)
 
 
-@pytest.mark.parametrize("model", ["gaussian", "mixture", "mdn", "gng", "particles", "kernel"])
+LONG = [pytest.param(model, marks=pytest.mark.slow) for model in ("mdn", "kernel")]
+
+
+@pytest.mark.parametrize("model", ["gaussian", "mixture", "gng", "particles", *LONG])
 def test_the_surprise_of_a_pair_does_not_depend_on_the_other_pairs(model):
     c, t = pairs(400)
     density, target = mixtures.get(model)(random_state=0).fit(c, t), torch.from_numpy(t)
@@ -63,6 +67,7 @@ def test_samples_with_common_noise_have_the_law_of_each_mixture():
     torch.testing.assert_close(one - p.component_distribution.loc, (one - p.component_distribution.loc)[:, :1, :1].expand_as(one))
 
 
+@pytest.mark.slow
 def test_mismatched_pairs_of_ordinary_sides_are_reported_and_no_more_others_than_stated():
     c, t = pairs(4000)
     model = mixtures.get("mixture")(n_components=6, random_state=0).fit(c[:2400], t[:2400])

@@ -10,14 +10,16 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from vergence.detection.core import Detector, lower_quantile, positive, take, weights_of
+from vergence.detection.density import GaussianDetector, MixtureDetector
 from vergence.detection.moments import Tail, uniform
+from vergence.detection.neighbors import NeighborDetector
 from vergence.mixtures.core import to_numpy
-from vergence.mixtures.storage import find
-from vergence.utils.checks import require_at_least, require_choice, require_positive, require_within, shown
+from vergence.utils.checks import expect, require_at_least, require_choice, require_positive, require_within
 
 __all__ = ["CombinedDetector", "default_detector"]
 
 TIE = 1e-6  # nats for each nat
+CENTERS = NeighborDetector(max_items=2000, keep="centers")
 Weights = np.ndarray | float  # of the levels, (L,) or one for all
 
 
@@ -115,8 +117,8 @@ class CombinedDetector(Detector):
         require_within("[0, 1)", calibration=self.calibration)
         require_positive(**{f"weights[{name}]": weight for name, weight in (self.weights or {}).items()})
         self.levels_ = list(X)
-        if unknown := [name for name in self.weights or {} if name not in X]:
-            raise ValueError(f"expected weights of the levels {', '.join(X)}, found one of {unknown[0]!r}: leave it out")
+        unknown = [name for name in self.weights or {} if name not in X]
+        expect(not unknown, f"weights of the levels {', '.join(X)}", f"one of {unknown}")
         held = uniform(X, self.random_state) < self.calibration
         if held.all() or held.sum() < 2 or (~held).sum() < 2:
             held[:] = False
@@ -150,7 +152,7 @@ class CombinedDetector(Detector):
         first, second = take(X, half), take(X, other)
         v = None if w is None else w[half]
         scores = {name: -detector.score_samples(first[name]) for name, detector in self.detectors_.items()}
-        self.tails_ = {name: Tail(values, v).arrays() for name, values in scores.items()}
+        self.tails_ = {name: vars(Tail(values, v)) for name, values in scores.items()}
         self.calibration_scores_ = -self._over(second)
         return None if w is None else w[other]
 
@@ -158,20 +160,16 @@ class CombinedDetector(Detector):
         """Returns the names of the levels that have a detector."""
         if not isinstance(self.detectors, Mapping):
             return list(X)
-        if not self.detectors:
-            raise ValueError(
-                "expected detectors by the names of their levels, found none: name one, or pass None for the default"
-            )
-        if missing := [str(name) for name in self.detectors if name not in X]:
-            raise ValueError(f"expected the levels of all detectors, found no {missing[0]} among {', '.join(X)}: compute it")
+        expect(self.detectors, "detectors by the names of their levels", "none", "name one, or pass None for the default")
+        missing = [name for name in self.detectors if name not in X]
+        expect(not missing, "the levels of all detectors", f"no {', '.join(missing)} among {', '.join(X)}", "compute it")
         return [name for name in X if name in self.detectors]
 
     def _unfitted(self) -> dict[str, Any]:
         """Returns a new detector for each level."""
         if isinstance(self.detectors, Mapping):
             return {name: clone(self.detectors[name]) for name in self.levels_}
-        detector = find("NeighborDetector")(**CENTERS) if self.detectors is None else self.detectors
-        return {name: clone(detector) for name in self.levels_}
+        return {name: clone(CENTERS if self.detectors is None else self.detectors) for name in self.levels_}
 
     def contributions(self, X: Any) -> dict[str, np.ndarray]:
         """Returns -log p of each level for each item, (N,) by the level's name: how anomalous the item is there."""
@@ -201,48 +199,41 @@ class CombinedDetector(Detector):
     def _try(self) -> None:
         for detector in self.detectors_.values():
             detector._try()
-        if np.isnan(self._over({name: np.zeros((1, d.n_features_in_)) for name, d in self.detectors_.items()})).any():
-            raise ValueError("scores that are not numbers")
+        scores = self._over({name: np.zeros((1, d.n_features_in_)) for name, d in self.detectors_.items()})
+        expect(not np.isnan(scores).any(), "scores that are numbers")
 
     def _require_settings(self) -> None:
         """Raises a ValueError unless the settings have their types."""
-        for name in ("columns", "weights"):
-            if not isinstance(getattr(self, name), Mapping | None):
-                raise ValueError(f"expected {name} to be a dictionary by level or None, found {shown(getattr(self, name))}")
         for name in ("columns", "weights", "detectors"):
             given = getattr(self, name)
-            if isinstance(given, Mapping) and (other := [key for key in given if not isinstance(key, str)]):
-                raise ValueError(f"expected names of levels as text in {name}, found {other[0]!r}: write {str(other[0])!r}")
-        if self.columns is not None and not self.columns:
-            raise ValueError("expected columns of at least one level, found none: name them, or leave columns out")
-        given = self.detectors
-        for detector in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
-            if isinstance(detector, type) or not hasattr(detector, "get_params"):
-                raise ValueError(f"expected detectors, found {shown(detector)}: pass one such as GaussianDetector()")
+            if isinstance(given, Mapping):
+                expect(all(isinstance(key, str) for key in given), f"names of levels as text in {name}", list(given))
+            expect(name == "detectors" or isinstance(given, Mapping | None), f"{name} to be a dictionary by level or None", given)
+        expect(self.columns is None or self.columns, "columns of at least one level", "none", "name them, or leave columns out")
+        single = () if self.detectors is None else (self.detectors,)
+        for detector in self.detectors.values() if isinstance(self.detectors, Mapping) else single:
+            usual = hasattr(detector, "get_params") and not isinstance(detector, type)
+            expect(usual, "detectors", detector, "pass one such as GaussianDetector()")
 
     def _read(self, X: Any, *, reset: bool) -> dict[str, np.ndarray]:
         self._require_settings()
         if not isinstance(X, Mapping) or issparse(X):  # some sparse matrices are dictionaries
             return self._split(super()._read(X, reset=reset))
-        if not X:
-            raise ValueError("expected at least one level of features, found none")
-        if other := [name for name in X if not isinstance(name, str)]:
-            raise ValueError(f"expected names of levels as text, found {other[0]!r}: write {str(other[0])!r}")
-        types = [np.float64, np.float32]
-        items = {
-            name: check_array(
-                to_numpy(X[name]), dtype=types, input_name=str(name), ensure_min_samples=2 if reset else 1, estimator=self
-            )
-            for name in (self._used(X) if reset else [name for name in self.levels_ if name in X])
-        }
-        lengths = {name: len(values) for name, values in items.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"expected the same items at every level, found {lengths}: compute all levels of the same items")
-        widths = {name: values.shape[1] for name, values in items.items()}
+        expect(
+            X and all(isinstance(name, str) for name in X),
+            "at least one level of features, with names of levels as text",
+            list(X),
+        )
+        checks: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_min_samples": 2 if reset else 1, "estimator": self}
+        used = self._used(X) if reset else [name for name in self.levels_ if name in X]
+        items = {name: check_array(to_numpy(X[name]), input_name=name, **checks) for name in used}
+        lengths, widths = ({name: values.shape[i] for name, values in items.items()} for i in (0, 1))
+        expect(len(set(lengths.values())) <= 1, "the same items at every level", lengths)
         if reset:
             self.n_features_in_ = sum(widths.values())
-        elif widths != (fitted := {name: detector.n_features_in_ for name, detector in self.detectors_.items()}):
-            raise ValueError(f"expected levels of {fitted} features as in fit, found {widths}: compute the same levels")
+        else:
+            fitted = {name: detector.n_features_in_ for name, detector in self.detectors_.items()}
+            expect(widths == fitted, f"levels of {fitted} features as in fit", widths, "compute the same levels")
         return items
 
     def _split(self, X: np.ndarray) -> dict[str, np.ndarray]:
@@ -253,21 +244,20 @@ class CombinedDetector(Detector):
         try:
             return {name: X[:, columns] for name, columns in self.columns.items() if name in used}
         except IndexError:
-            raise ValueError(f"expected columns of {X.shape[1]} features, found others in {shown(dict(self.columns))}") from None
+            raise ValueError(f"expected columns of {X.shape[1]} features, found others in {self.columns}") from None
 
 
-CENTERS = {"max_items": 2000, "keep": "centers"}
-TRIMMED = ("GaussianDetector", {"trim": 0.05})
-DEFAULTS: dict[str, dict[str, tuple[str, dict[str, Any], float]]] = {  # detectors of a kind of level: class, settings, weight
-    "plain": {"density": (*TRIMMED, 1.0)},
-    "patches": {"neighbors": ("NeighborDetector", {"n_neighbors": 20, "max_items": 2000}, 1.0)},
+TRIMMED = GaussianDetector(trim=0.05)
+DEFAULTS: dict[str, dict[str, tuple[Detector, float]]] = {  # detectors of a kind of level with their weights
+    "plain": {"density": (TRIMMED, 1.0)},
+    "patches": {"neighbors": (NeighborDetector(20, max_items=2000), 1.0)},
     "embedding": {
-        "cosine": ("NeighborDetector", {"n_neighbors": 3, "metric": "cosine", "standardize": False, **CENTERS}, 1.0),
-        "centered": ("NeighborDetector", {"n_neighbors": 3, "metric": "cosine", **CENTERS}, 0.5),
-        "density": (*TRIMMED, 0.5),
+        "cosine": (NeighborDetector(3, metric="cosine", standardize=False, max_items=2000, keep="centers"), 1.0),
+        "centered": (NeighborDetector(3, metric="cosine", max_items=2000, keep="centers"), 0.5),
+        "density": (TRIMMED, 0.5),
     },
-    "table": {"neighbors": ("NeighborDetector", CENTERS, 1.0), "density": ("MixtureDetector", {}, 0.5)},
-    "contaminated": {"density": ("GaussianDetector", {"trim": 0.2}, 1.0)},
+    "table": {"neighbors": (CENTERS, 1.0), "density": (MixtureDetector(), 0.5)},
+    "contaminated": {"density": (GaussianDetector(trim=0.2), 1.0)},
 }
 PLAIN = ("statistics", "pixels", "inputs")  # levels that need no encoder
 KINDS = {**dict.fromkeys(PLAIN, "plain"), "patches": "patches", "z": "embedding", "pretrained": "embedding"}
@@ -306,9 +296,8 @@ def default_detector(
     """
     require_at_least(0, relative_error=relative_error)
     names: list[Any] = list(levels) if isinstance(levels, Iterable) and not isinstance(levels, str) else [None]
-    if not all(isinstance(name, str) for name in names):
-        hint = "leave it out for one matrix, and pass the features to fit"
-        raise ValueError(f"expected the names or a dictionary of levels, found {shown(levels)}; {hint}")
+    hint = "leave it out for one matrix, and pass the features to fit"
+    expect(all(isinstance(name, str) for name in names), "the names or a dictionary of levels", levels, hint)
     kinds = {name: KINDS[name] for name in names if name in KINDS} or dict.fromkeys(names, "plain")
     detectors: Any = {name: _of_kind("contaminated" if contaminated else kind) for name, kind in kinds.items()}
     weights = None
@@ -322,10 +311,10 @@ def default_detector(
 
 def _of_kind(kind: str) -> Detector:
     """Returns the unfitted detector of a kind of level."""
-    parts = {name: find(detector)(**settings) for name, (detector, settings, _) in DEFAULTS[kind].items()}
+    parts = {name: clone(detector) for name, (detector, _) in DEFAULTS[kind].items()}
     if len(parts) == 1:
         single: Detector = next(iter(parts.values()))
         return single
-    weights = {name: weight for name, (*_, weight) in DEFAULTS[kind].items() if weight != 1}
+    weights = {name: weight for name, (_, weight) in DEFAULTS[kind].items() if weight != 1}
     share = 0.0 if kind == "table" else 0.2
     return CombinedDetector(parts, columns=dict.fromkeys(parts, slice(None)), weights=weights, calibration=share)

@@ -20,7 +20,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +28,12 @@ import torch
 from scipy.special import betaincinv, betaln, gammaln
 from torch import Tensor
 
-from vergence.detection.inputs import Values, as_values, like, numeric, require_matching, require_p_values
-from vergence.utils.checks import EXACT, LARGEST, require_count, require_within, shown
+from vergence.detection.inputs import Values, as_values, labels_of, like, numeric, p_values_of
+from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
 
 __all__ = [
     "TAIL",
     "Certificate",
-    "Reportable",
-    "SimultaneousBounds",
     "at_most",
     "certify",
     "drift_of_counts",
@@ -73,20 +71,11 @@ def p_values(calibration: Values, scores: Values) -> Any:
     which satisfies P(p <= a) <= a for a typical item, whatever the score (Vovk, Gammerman, Shafer, Algorithmic learning in a
     random world, 2005). The least possible value is 1 / (n + 1). The p-values of one batch depend on each other through the
     calibration items, positively, so that `select` keeps its rate (Bates et al., Testing for outliers with conformal p-values,
-    2023).
+    2023). It warns if many items share the largest calibration score, or if scores repeat calibration scores exactly.
 
     Args:
         calibration: Scores (n,) of typical items that no fit has seen.
-        scores: Scores (m,) of the items to judge.
-
-    Returns:
-        (m,) of float64 in (0, 1], a tensor if ``scores`` is one, otherwise an array.
-
-    Raises:
-        ValueError: Values are missing or NaN, or all scores are equal.
-
-    Warns:
-        UserWarning: The largest calibration score is shared by many items, or scores repeat calibration scores exactly.
+        scores: Scores (m,) of the items to judge; the p-values are (m,) of float64, a tensor if this is one, else an array.
 
     Example:
         >>> p_values([0.1, 0.2, 0.3, 0.4], [0.25, 9.0])
@@ -101,11 +90,11 @@ def p_values(calibration: Values, scores: Values) -> Any:
 
 
 def _check(calibration: Tensor, s: Tensor) -> None:
-    """Raises or warns about calibrations that cannot be meant."""
+    """Raises or warns about calibrations that cannot be meant: equal scores, items that are on both sides."""
     n, m = len(calibration), len(s)
     top = calibration.max()
-    if n > 1 and bool((calibration == top).all()) and bool((s == top).all()):
-        raise ValueError(f"expected scores that differ, found {float(top):g} in all {n + m} items: the score tells nothing apart")
+    differ = n == 1 or bool((calibration != top).any()) or bool((s != top).any())
+    expect(differ, "scores that differ", f"{float(top):g} in all {n + m} items", "the score tells nothing apart")
     shared = int((calibration == top).sum())
     if shared > max(2, n / 100):
         warnings.warn(
@@ -113,32 +102,21 @@ def _check(calibration: Tensor, s: Tensor) -> None:
             f"{(shared + 1) / (n + 1):.2g}",
             stacklevel=3,
         )
-    _check_overlap(calibration, s)
-
-
-def _check_overlap(calibration: Tensor, s: Tensor) -> None:
-    """Warns if more scores repeat a calibration score to the last digit than calibration scores repeat each other."""
-    n, m = len(calibration), len(s)
     unique, count = calibration.unique(return_counts=True)
     tied = float(count[count > 1].sum()) / n
-    repeated = int(torch.isin(s, unique).sum())
-    usual = tied * m
+    repeated, usual = int(torch.isin(s, unique).sum()), tied * m  # more than calibration scores repeat each other
     if tied < 0.5 and repeated > usual + 4 * math.sqrt(usual) + max(2, 0.01 * m):
         warnings.warn(
             f"{repeated} of {m} scores equal a calibration score to the last digit: items that are on both sides make the "
             "p-values of the others wrong; leave them out of the calibration",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
 def q_values(p_values: Values) -> Any:
-    """Returns the q-value of each item: the least false-discovery rate at which Benjamini-Hochberg reports it.
+    """Returns the q-value (m,) of each item: the least false-discovery rate at which Benjamini-Hochberg reports it.
 
-    Args:
-        p_values: (m,) in [0, 1], of all items that were judged.
-
-    Returns:
-        (m,) of float64 in [0, 1], of the kind given.
+    The p-values (m,) are those of all items that were judged.
 
     Example:
         >>> q_values([0.01, 0.02, 0.9])
@@ -146,7 +124,7 @@ def q_values(p_values: Values) -> Any:
     """
     from scipy.stats import false_discovery_control
 
-    p = require_p_values(p_values)
+    p = p_values_of(p_values)
     return like(p_values, torch.from_numpy(false_discovery_control(p.cpu().numpy())).to(p.device))
 
 
@@ -157,27 +135,18 @@ def select(p_values: Values, fdr: float = 0.1) -> Any:
     p_(k) <= a k / m. With split-conformal p-values the rate is at most a times the share of typical items (Bates et al. 2023).
 
     The rate holds for one call on all items that were judged, not for the items that a first call reported, nor for a cut that
-    was chosen after looking at the list: see `simultaneous_bounds`.
+    was chosen after looking at the list: see `simultaneous_bounds`. It warns if the p-values look like a selected part.
 
     Args:
         p_values: (m,) in [0, 1], of all items that were judged.
         fdr: False-discovery rate a, in (0, 1).
-
-    Returns:
-        (m,) of bool, of the kind given.
-
-    Raises:
-        ValueError: A value is outside [0, 1], there are p-values of several levels, or ``fdr`` is out of range.
-
-    Warns:
-        UserWarning: The p-values look like the selected part of a longer list.
 
     Example:
         >>> select([0.001, 0.01, 0.3, 0.8], fdr=0.1)
         array([ True,  True, False, False])
     """
     require_within("(0, 1)", fdr=fdr)
-    p = require_p_values(p_values)
+    p = p_values_of(p_values)
     m = len(p)
     if m >= 10 and bool((p <= SURVIVORS).all()):
         warnings.warn(
@@ -197,14 +166,9 @@ def at_most(q: Any, level: float) -> Any:
 
 
 def needed_calibration(n_items: int, n_odd: int, fdr: float = 0.1) -> int:
-    """Returns how many calibration items are needed to report ``n_odd`` of ``n_items`` at a false-discovery rate.
+    """Returns how many calibration items are needed to report R = ``n_odd`` of m = ``n_items`` at a false-discovery rate a.
 
     The least p-value is 1 / (n + 1), and Benjamini-Hochberg reports R of m items only if their p <= a R / m: n >= m / (a R) - 1.
-
-    Args:
-        n_items: Items to judge, m >= 1.
-        n_odd: Items to report, R in 1..m.
-        fdr: False-discovery rate a, in (0, 1).
 
     Example:
         >>> needed_calibration(10_000, 10, fdr=0.1)
@@ -212,27 +176,17 @@ def needed_calibration(n_items: int, n_odd: int, fdr: float = 0.1) -> int:
     """
     require_count(1, n_items=n_items, n_odd=n_odd)
     require_within("(0, 1)", fdr=fdr)
-    if n_odd > n_items:
-        raise ValueError(f"expected n_odd of at most n_items, found {n_odd} of {n_items}")
+    expect(n_odd <= n_items, "n_odd of at most n_items", f"{n_odd} of {n_items}")
     return max(1, math.ceil(n_items / (fdr * n_odd) * (1 - ROUNDING)) - 1)
 
 
 @dataclass(frozen=True)
 class Reportable:
-    """What numbers of items allow before any score is known; see `reportable`.
-
-    Attributes:
-        n_calibration: Calibration items n.
-        n_items: Items to judge m.
-        fdr: False-discovery rate.
-        least_p_value: 1 / (n + 1).
-        fewest: Fewest oddities that can be reported; above ``n_items`` where none can.
-    """
+    """What numbers of items allow at a false-discovery rate: no fewer than ``fewest`` oddities can be reported."""
 
     n_calibration: int
     n_items: int
     fdr: float
-    least_p_value: float
     fewest: int
 
     def __str__(self) -> str:
@@ -249,11 +203,6 @@ class Reportable:
 def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable:
     """Returns what numbers of items allow: how many oddities there must be for any to be reported.
 
-    Args:
-        n_calibration: Calibration items n >= 1.
-        n_items: Items to judge m >= 1.
-        fdr: False-discovery rate a, in (0, 1).
-
     Example:
         >>> print(reportable(500, 1000, fdr=0.1))
         with 500 calibration items, fewer than 20 oddities among 1,000 items cannot be reported at 0.1; 9,999 calibration items
@@ -262,15 +211,13 @@ def reportable(n_calibration: int, n_items: int, fdr: float = 0.1) -> Reportable
     require_count(1, n_calibration=n_calibration, n_items=n_items)
     require_within("(0, 1)", fdr=fdr)
     fewest = math.ceil(n_items / (fdr * (n_calibration + 1)) * (1 - ROUNDING))
-    return Reportable(n_calibration, n_items, fdr, 1 / (n_calibration + 1), max(1, fewest))
+    return Reportable(n_calibration, n_items, fdr, max(1, fewest))
 
 
 def to_label(calibration: Values, budget: int) -> Any:
-    """Returns the indices of the calibration items that a person should look at: the strangest, the strangest first.
+    """Returns the indices of the ``budget`` calibration items that a person should look at, by their scores (n,).
 
-    Args:
-        calibration: Scores (n,).
-        budget: Items to look at, 1 to n.
+    They are the strangest, the strangest first.
 
     Example:
         >>> to_label([0.1, 0.9, 0.5], 2)
@@ -278,8 +225,7 @@ def to_label(calibration: Values, budget: int) -> Any:
     """
     s = as_values("calibration", calibration)
     require_count(1, budget=budget)
-    if budget > len(s):
-        raise ValueError(f"expected a budget of at most the {len(s)} calibration items, found {budget}")
+    expect(budget <= len(s), f"a budget of at most the {len(s)} calibration items", budget)
     return like(calibration, s.argsort(descending=True, stable=True)[:budget])
 
 
@@ -292,14 +238,8 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
 
     Args:
         calibration: Scores (n,).
-        confirmed: Indices (R,) of the confirmed oddities.
+        confirmed: Indices (R,) of the confirmed oddities, whose scores are left out.
         budget: Items that the person looked at, from the strangest on.
-
-    Returns:
-        Scores (n - R,), in their order.
-
-    Raises:
-        ValueError: A confirmed item is not among the strangest ``budget``, or nothing would be left.
 
     Example:
         >>> label_trim([0.1, 0.9, 0.5], [1], budget=2)
@@ -307,17 +247,14 @@ def label_trim(calibration: Values, confirmed: Any, budget: int) -> Any:
     """
     s = as_values("calibration", calibration)
     given = numeric("confirmed", confirmed)
-    if (confirmed if isinstance(confirmed, torch.Tensor) else np.asarray(confirmed)).dtype in (torch.bool, np.dtype(bool)):
-        raise ValueError("expected the indices of the confirmed oddities, found a mask: pass np.flatnonzero(mask)")
+    is_mask = (confirmed if isinstance(confirmed, Tensor) else np.asarray(confirmed)).dtype in (torch.bool, np.dtype(bool))
+    expect(not is_mask, "the indices of the confirmed oddities", "a mask", "pass np.flatnonzero(mask)")
     out = np.unique(given.cpu().numpy())
-    looked_at = set(np.asarray(to_label(s.cpu().numpy(), budget)).tolist())
-    if other := [i for i in out.tolist() if i not in looked_at]:
-        raise ValueError(
-            f"expected confirmed oddities among the {budget} strangest calibration items, found {len(other)} elsewhere "
-            f"(first: {other[0]:g}): an item is looked at because of its score alone, so raise the budget or leave it in"
-        )
-    if len(out) == len(s):
-        raise ValueError(f"expected calibration items to remain, found all {len(s)} confirmed as odd: pass typical items")
+    others = out[~np.isin(out, to_label(s.cpu().numpy(), budget))]
+    expected = f"confirmed oddities among the {budget} strangest calibration items"
+    advice = "an item is looked at because of its score alone, so raise the budget or leave it in"
+    expect(not len(others), expected, f"{len(others)} elsewhere (first: {others[0]:g})" if len(others) else "none", advice)
+    expect(len(out) < len(s), "calibration items to remain", f"all {len(s)} confirmed as odd", "pass typical items")
     keep = torch.ones(len(s), dtype=torch.bool)
     keep[torch.from_numpy(out).long()] = False
     return like(calibration, s[keep.to(s.device)])
@@ -342,12 +279,6 @@ def tail_p_values(scores: Values) -> Any:
     Args:
         scores: (N,), N >= 100, out-of-fold scores of all items of the folder, larger is stranger.
 
-    Returns:
-        (N,) of float64 in [0, 1], of the kind given.
-
-    Raises:
-        ValueError: There are too few scores, or the largest tenth is one value.
-
     Example:
         >>> s = np.r_[-np.log(1 - (np.arange(990) + 0.5) / 990), np.full(10, 30.0)]  # exponential, and ten oddities
         >>> p = tail_p_values(s)
@@ -357,9 +288,9 @@ def tail_p_values(scores: Values) -> Any:
     s = as_values("scores", scores, least=FEWEST)
     ordered, order = np.sort(s.cpu().numpy()), s.argsort(descending=True, stable=True)
     n = len(ordered)
-    if not np.isfinite(ordered).all() or not ordered[int((1 - MOST) * n)] < ordered[-1]:
-        quantiles = ", ".join(f"{ordered[int(share * n)]:g}" for share in (0.5, 1 - MOST)) + f", {ordered[-1]:g}"
-        raise ValueError(f"expected finite scores whose largest tenth differs, found quantiles {quantiles} at 0.5, 0.9, 1")
+    high, top = ordered[int((1 - MOST) * n)], ordered[-1]
+    differ = np.isfinite(ordered).all() and high < top
+    expect(differ, "finite scores whose largest tenth differs", f"quantiles {high:g}, {top:g} at 0.9, 1")
     p = np.arange(1, n + 1) / n
     most = int(MOST * n)
     p[:most] = np.minimum(_expected(ordered, np.arange(1, most + 1)) / n, 1.0)
@@ -371,11 +302,9 @@ def tail_p_values(scores: Values) -> Any:
 
 
 def _expected(ordered: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Returns how many typical scores are expected to be at least the k-th largest, by a tail fitted to those below it.
+    """Returns how many typical scores (K,) are expected to be at least the k-th largest, by a tail fitted to those below it.
 
-    Args:
-        ordered: Scores (N,), ascending.
-        k: (K,), from 1 to N / 10.
+    The scores (N,) are ascending, and k (K,) is from 1 to N / 10.
     """
     below = len(ordered) - k  # items below the k-th largest
     first = ((1 - TAIL) * below).astype(np.int64)
@@ -457,8 +386,7 @@ def drift_of_counts(counts: Ints) -> Drift:
     function over the uniform one. It is compared with samples of its law for n calibration items and m typical ones, since the
     usual tables for independent p-values reject far too often where m is not much smaller than n.
 
-    Args:
-        counts: (n + 2,), how many items have the p-value k / (n + 1), for k = 0..n + 1; m in all.
+    Of ``counts`` (n + 2,), the k-th is how many items have the p-value k / (n + 1); the counts are m in all.
 
     Example:
         >>> drift_of_counts(np.bincount(np.arange(1, 1001) // 2 + 1, minlength=1001)).p_value
@@ -466,7 +394,7 @@ def drift_of_counts(counts: Ints) -> Drift:
     """
     n, m = len(counts) - 2, int(counts.sum())
     ranks = rank_grid(n)
-    statistic = float(_excess(np.cumsum(counts)[ranks], n, m, ranks))
+    statistic = float(_excess(np.cumsum(counts)[ranks], n, m))
     p_value = (1 + float((_null_excess(n, m) >= statistic * (1 - ROUNDING)).sum())) / (SAMPLES + 1)
     return Drift(statistic, p_value)
 
@@ -474,13 +402,12 @@ def drift_of_counts(counts: Ints) -> Drift:
 @functools.lru_cache(maxsize=32)
 def _null_excess(n: int, m: int) -> Floats:
     """Returns samples of the statistic for typical items."""
-    ranks = rank_grid(n)
-    return _excess(null_counts(n, m, ranks, SAMPLES, np.random.default_rng(0)), n, m, ranks)
+    return _excess(null_counts(n, m, rank_grid(n), SAMPLES, np.random.default_rng(0)), n, m)
 
 
-def _excess(counts: Ints, n: int, m: int, ranks: Ints) -> Floats:
-    """Returns the statistic of counts at the ranks, over the last axis."""
-    return np.asarray(np.maximum(counts / m - ranks / (n + 1), 0.0).max(-1))
+def _excess(counts: Ints, n: int, m: int) -> Floats:
+    """Returns the statistic of counts at the ranks of the grid, over the last axis."""
+    return np.asarray(np.maximum(counts / m - rank_grid(n) / (n + 1), 0.0).max(-1))
 
 
 @dataclass(frozen=True)
@@ -502,13 +429,8 @@ class SimultaneousBounds:
     most: Ints
 
     def false_discoveries(self, chosen: Any) -> int:
-        """Returns an upper bound of the number of typical items in a list.
-
-        Args:
-            chosen: (m,) of bool.
-        """
-        mask = torch.as_tensor(chosen).to(self.p_values.device)
-        require_matching("chosen", mask, "judged", len(self.p_values))
+        """Returns an upper bound of the number of typical items in a list, whose items are ``chosen`` (m,) of bool."""
+        mask = torch.from_numpy(labels_of("chosen", chosen, len(self.p_values))).to(self.p_values.device)
         p = np.sort(self.p_values[mask.bool()].cpu().numpy())
         return int(self._bound(np.searchsorted(p, self.thresholds, side="right"), np.array([len(p)]))[0])
 
@@ -520,11 +442,7 @@ class SimultaneousBounds:
         return np.asarray(self._bound(inside, k) / k)
 
     def longest(self, proportion: float = 0.1) -> Any:
-        """Returns the longest list of least p-values of which at most a share is typical, as a mask (m,).
-
-        Args:
-            proportion: Largest share of typical items, in [0, 1).
-        """
+        """Returns the longest list of least p-values of which at most a proportion is typical, as a mask (m,)."""
         require_within("[0, 1)", proportion=proportion)
         good = np.flatnonzero(self.by_length() <= proportion)
         order = self.p_values.argsort(stable=True)
@@ -564,7 +482,7 @@ def simultaneous_bounds(p_values: Values, n_calibration: int, confidence: float 
     """
     require_count(1, EXACT, n_calibration=n_calibration)
     require_within("(0, 0.9999]", confidence=confidence)
-    p = require_p_values(p_values)
+    p = p_values_of(p_values)
     return SimultaneousBounds(confidence, p, *_template(n_calibration, len(p), confidence))
 
 
@@ -587,14 +505,9 @@ def _template(n: int, m: int, confidence: float) -> tuple[Floats, Ints]:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A bound on the rate at which typical items are flagged; see `certify`.
+    """A bound ``fpr``, which holds with a confidence, on the rate at which typical items have scores above a threshold.
 
-    Attributes:
-        threshold: Items with a score above it are flagged.
-        fpr: Upper bound of the rate.
-        confidence: Probability that the bound holds.
-        n_calibration: Calibration items n.
-        exceeding: Calibration items above the threshold.
+    Of ``n_calibration`` calibration items ``exceeding`` are above it.
     """
 
     threshold: float
@@ -618,9 +531,7 @@ def certify(
 
     The rate above the k-th largest of n calibration scores has the law Beta(k, n - k + 1), or is smaller if there are ties.
     The rate above a fixed threshold that k - 1 calibration scores exceed is bounded by the same quantile (Clopper, Pearson,
-    1934).
-
-    The threshold or the rank must be fixed without looking at the scores.
+    1934). The threshold or the rank must be fixed without looking at the scores.
 
     Args:
         calibration: Scores (n,) of typical items that no fit has seen.
@@ -628,26 +539,22 @@ def certify(
         rank: k in 1..n, for the k-th largest calibration score as the threshold.
         confidence: Probability that the rate is below the bound, over calibration sets, in (0, 1).
 
-    Raises:
-        ValueError: Neither or both of threshold and rank are given, or one is out of range.
-
     Example:
         >>> print(certify(range(1000), rank=3))
         scores above 997 flag at most 0.00628 of typical items, with confidence 0.95 (2 of 1,000 calibration items are above)
     """
     s = as_values("calibration", calibration).sort(descending=True).values
     require_within("(0, 1)", confidence=confidence)
-    if (threshold is None) == (rank is None):
-        raise ValueError("expected either a threshold or a rank, found both or neither: pass one of them")
+    expect((threshold is None) != (rank is None), "either a threshold or a rank", "both or neither", "pass one of them")
     n = len(s)
     if rank is None:
-        if not isinstance(threshold, Real) or threshold != threshold or (isinstance(threshold, int) and abs(threshold) > LARGEST):
-            raise ValueError(f"expected the threshold to be a number of at most {LARGEST:,}, found {shown(threshold)}")
-        exceeding = int((s > float(threshold)).sum())
-        return Certificate(float(threshold), _upper(exceeding + 1, n, confidence), confidence, n, exceeding)
+        usual = isinstance(threshold, Real) and threshold == threshold
+        expect(usual and not (isinstance(threshold, int) and abs(threshold) > LARGEST), "a threshold that is a number", threshold)
+        t = float(cast(float, threshold))
+        exceeding = int((s > t).sum())
+        return Certificate(t, _upper(exceeding + 1, n, confidence), confidence, n, exceeding)
     require_count(1, rank=rank)
-    if rank > n:
-        raise ValueError(f"expected a rank of at most the {n} calibration items, found {rank}")
+    expect(rank <= n, f"a rank of at most the {n} calibration items", rank)
     t = float(s[rank - 1])
     return Certificate(t, _upper(rank, n, confidence), confidence, n, int((s > t).sum()))
 
@@ -660,13 +567,7 @@ def _upper(k: int, n: int, confidence: float) -> float:
 def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> Certificate:
     """Returns the lowest threshold that is certified to flag at most a share ``fpr`` of typical items.
 
-    Args:
-        calibration: Scores (n,) of typical items that no fit has seen.
-        fpr: False-positive rate, in (0, 1).
-        confidence: Probability that the rate is not larger, in (0, 1).
-
-    Raises:
-        ValueError: There are too few calibration items; the message says how many are needed.
+    The scores (n,) are those of typical items that no fit has seen; the confidence is that the rate is not larger.
 
     Example:
         >>> fpr_threshold(range(5000), 0.001).exceeding
@@ -674,15 +575,12 @@ def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> 
         >>> fpr_threshold(range(500), 0.001)
         Traceback (most recent call last):
         ValueError: expected at least 2,995 calibration items to certify a rate of 0.001 with confidence 0.95, found 500, which
-        can certify 0.00597: pass more items or allow a larger rate
+        can certify 0.00597: pass more or allow a larger rate
     """
     s = as_values("calibration", calibration)
     needed, n = needed_for_fpr(fpr, confidence), len(s)
-    if n < needed:
-        raise ValueError(
-            f"expected at least {needed:,} calibration items to certify a rate of {fpr:g} with confidence {confidence:g}, found "
-            f"{n:,}, which can certify {_upper(1, n, confidence):.3g}: pass more items or allow a larger rate"
-        )
+    expected = f"at least {needed:,} calibration items to certify a rate of {fpr:g} with confidence {confidence:g}"
+    expect(n >= needed, expected, f"{n:,}, which can certify {_upper(1, n, confidence):.3g}", "pass more or allow a larger rate")
     low, high = 1, n  # the largest rank whose bound is at most the rate
     while low < high:
         middle = (low + high + 1) // 2

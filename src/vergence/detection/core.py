@@ -4,7 +4,6 @@ Shapes: N items, D features. Detectors are scikit-learn estimators with its conv
 """
 
 import abc
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,19 @@ from vergence.detection.inputs import generator, labels_of, numeric
 from vergence.detection.moments import blocks
 from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import Stored, pack
-from vergence.utils.checks import require_count, require_within, shown
+from vergence.utils.checks import expect, require_count, require_within
 
 __all__ = ["Detector", "cross_fit", "load_detector", "save_detector"]
 
 
 def weights_of(values: Any, items: Any) -> np.ndarray | None:
-    """Returns the weights (N,) of checked items, given for each or as one number for all; None where none are given.
-
-    Raises:
-        ValueError: They are not numbers, not N, negative, or all zero.
-    """
+    """Returns the weights (N,) of checked items, given for each or as one number for all; None where none are given."""
     if values is None:
         return None
     w = numeric("sample_weight", values).double()
     weights: np.ndarray = _check_sample_weight(to_numpy(w) if w.ndim else w.item(), _first(items), dtype=np.float64)
-    if (weights < 0).any() or not weights.sum() > 0:
-        raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
+    usual = (weights >= 0).all() and weights.sum() > 0
+    expect(usual, "weights that are not negative and not all zero", "others", "leave such items out")
     return weights
 
 
@@ -82,9 +77,6 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
             y: Not used.
             sample_weight: (N,), >= 0: an item of weight 2 counts as two items. All 1 by default.
 
-        Returns:
-            The detector.
-
         Raises:
             ValueError: A setting is out of its range, there is one item only, all features are constant, or values are not
                 finite or too large to be squared.
@@ -92,22 +84,17 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         require_within("(0, 0.5]", contamination=self.contamination)
         items = self._read(X, reset=True)
         items, w = positive(items, weights_of(sample_weight, items))
-        if len(_first(items)) < 2:
-            raise ValueError("expected at least 2 items of positive weight, found one: give more")
+        expect(len(_first(items)) >= 2, "at least 2 items of positive weight", "one", "give more")
         self._fit(items, w)
         scores = self._over(items)
         offset = lower_quantile(scores, w, self.contamination)
-        if np.isnan(scores).any() or not math.isfinite(offset):
-            raise ValueError("expected features whose squares can be summed, found larger ones: divide them by a number")
+        finite = np.isfinite(offset) and not np.isnan(scores).any()
+        expect(finite, "features whose squares can be summed", "larger ones", "divide them by a number")
         self.offset_ = offset
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Returns how typical each item is, (N,); larger is more typical. Log-densities are in nats.
-
-        Raises:
-            ValueError: The features are not finite or not D. NotFittedError, a ValueError, before `fit`.
-        """
+        """Returns how typical each item is, (N,); larger is more typical. Log-densities are in nats."""
         check_is_fitted(self)
         return self._over(self._read(X, reset=False))
 
@@ -124,17 +111,8 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def fit_features(self, z: Tensor, y: Tensor | None = None) -> "Detector":
-        """Fits the detector to features of a network, as the detectors of pytorch-ood.
-
-        Args:
-            z: (N, D).
-            y: Labels (N,); items of negative label, which marks outliers there, are left out. Other labels are not used.
-
-        Raises:
-            ValueError: There is not one label for each item; or as `fit`.
-        """
-        if y is not None and y.shape != z.shape[:1]:
-            raise ValueError(f"expected one label for each of {len(z)} items, found shape {tuple(y.shape)}: label the same items")
+        """Fits as the detectors of pytorch-ood: items (N, D) of negative label in ``y`` (N,), outliers there, are left out."""
+        expect(y is None or y.shape == z.shape[:1], f"one label for each of {len(z)} items", tuple(getattr(y, "shape", ())))
         return self.fit(z if y is None else z[y >= 0])
 
     def predict_features(self, z: Tensor) -> Tensor:
@@ -142,18 +120,17 @@ class Detector(OutlierMixin, Stored, abc.ABC):  # type: ignore[misc]
         return torch.from_numpy(self.anomaly_score(z)).to(z.device, torch.float32)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings and the fitted numbers and text, as JSON; see `restore`."""
+        """Returns the settings and the fitted numbers and text, as JSON; see `vergence.mixtures.storage.restore`."""
         content, _ = pack(self)
         return {"settings": content["settings"], "state": content["state"]}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the fitted arrays by name; see `restore`."""
+        """Returns the fitted arrays by name."""
         return pack(self)[1]
 
     def _try(self) -> None:
         check_is_fitted(self)
-        if np.isnan(self.decision_function(np.zeros((1, self.n_features_in_)))).any():
-            raise ValueError("scores that are not numbers")
+        expect(not np.isnan(self.decision_function(np.zeros((1, self.n_features_in_)))).any(), "scores that are numbers")
 
     def _read(self, X: Any, *, reset: bool) -> Any:
         """Returns checked items."""
@@ -191,9 +168,6 @@ def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, rando
         The scores (N,), larger is more anomalous; the fold of each item, (N,); and the fitted detector of each fold, which has
         seen all other folds.
 
-    Raises:
-        ValueError: There are fewer items or groups than folds, the groups do not fit the items, or it is no such detector.
-
     Example:
         >>> from vergence.detection import GaussianDetector
         >>> X = np.random.default_rng(0).normal(size=(100, 3))
@@ -203,11 +177,10 @@ def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, rando
         (7, 5)
     """
     require_count(2, n_folds=n_folds)
-    if isinstance(detector, type) or not hasattr(detector, "score_samples"):
-        raise ValueError(f"expected a detector with score_samples, found {shown(detector)}: pass one such as GaussianDetector()")
+    expect(hasattr(detector, "score_samples") and not isinstance(detector, type), "a detector with score_samples", detector)
     X = {name: _matrix(values) for name, values in X.items()} if isinstance(X, dict) else _matrix(X)
-    if isinstance(X, dict) and len({len(values) for values in X.values()}) != 1:
-        raise ValueError("expected the same items at every level, found none or different numbers of them")
+    lengths = {len(values) for values in X.values()} if isinstance(X, dict) else {len(X)}
+    expect(len(lengths) == 1, "the same items at every level", f"none or different numbers of them: {sorted(lengths)}")
     folds = _folds(len(_first(X)), n_folds, groups, random_state)
     scores, fitted = np.empty(len(folds)), []
     for fold in range(n_folds):
@@ -218,20 +191,18 @@ def cross_fit(detector: Any, X: Any, n_folds: int = 5, groups: Any = None, rando
 
 
 def _matrix(X: Any) -> Any:
-    """Returns features that have rows; raises a ValueError for anything else."""
+    """Returns features that have rows."""
     X = to_numpy(X)
     X = np.asarray(X) if isinstance(X, (list, tuple)) or issparse(X) else X
-    if getattr(X, "ndim", 0) != 2:
-        raise ValueError(f"expected features (N, D), or a dictionary of them, found a {type(X).__name__}: pass an array")
+    expect(getattr(X, "ndim", 0) == 2, "features (N, D), or a dictionary of them", f"a {type(X).__name__}", "pass an array")
     return X
 
 
 def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
     """Returns the fold of each item; folds have about equally many items, the largest groups are placed first."""
-    labels = np.arange(n) if groups is None else labels_of("groups", groups, "given", n)
+    labels = np.arange(n) if groups is None else labels_of("groups", groups, n)
     _, group, size = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(size) < n_folds:
-        raise ValueError(f"expected at least {n_folds} items or groups for {n_folds} folds, found {len(size)}: lower n_folds")
+    expect(len(size) >= n_folds, f"at least {n_folds} items or groups for {n_folds} folds", len(size), "lower n_folds")
     order = generator(random_state).permutation(len(size))
     order = order[np.argsort(-size[order], kind="stable")]
     fold, filled = np.empty(len(size), dtype=np.int64), np.zeros(n_folds, dtype=np.int64)
@@ -242,18 +213,10 @@ def _folds(n: int, n_folds: int, groups: Any, random_state: Any) -> np.ndarray:
 
 
 def save_detector(detector: Detector, path: str | Path) -> None:
-    """Writes a fitted detector to one ``.safetensors`` file, in one step.
-
-    Raises:
-        ValueError: It is not fitted, a setting is neither a number nor text nor an array, or the file cannot be written.
-    """
+    """Writes a fitted detector to one ``.safetensors`` file, in one step."""
     detector.save(path)
 
 
 def load_detector(path: str | Path) -> Detector:
-    """Returns the detector that `save_detector` wrote. Loading executes no code from the file.
-
-    Raises:
-        ValueError: The file is missing, damaged, from another version, or holds no detector.
-    """
+    """Returns the detector that `save_detector` wrote. Loading executes no code from the file."""
     return Detector.load(path)

@@ -19,7 +19,7 @@ from vergence.detection.core import Detector
 from vergence.detection.inputs import numeric
 from vergence.detection.moments import blocks, consistency, nearest_share, residuals, trimmed, uniform
 from vergence.mixtures.gaussian_mixture import GaussianMixture
-from vergence.utils.checks import require_choice, require_count
+from vergence.utils.checks import expect, require_choice, require_count
 
 __all__ = ["GaussianDetector", "MixtureDetector", "surprise"]
 
@@ -79,8 +79,7 @@ class GaussianDetector(Detector):
     def _fit(self, X: np.ndarray, w: np.ndarray | None) -> None:
         k = X.shape[1] if self.n_components is None else self.n_components
         require_count(n_components=k)
-        if k > X.shape[1]:
-            raise ValueError(f"expected n_components of at most the {X.shape[1]} features, found {k}: lower it")
+        expect(k <= X.shape[1], f"n_components of at most the {X.shape[1]} features", k)
         m = trimmed(X, w, self.trim, self.shrinkage, standardize=self.standardize)
         values, vectors = principal(m.shrunk(self.shrinkage))
         self.location_ = m.location.numpy()
@@ -110,13 +109,10 @@ class MixtureDetector(Detector):
 
     Attributes:
         mixture_: The fitted `vergence.mixtures.GaussianMixture`.
-        n_components_: K.
-        covariance_type_: Its structure.
+        n_components_, covariance_type_: K and the structure.
         held_out_: Mean held-out log-likelihood, in nats, by "structure K"; empty where nothing was chosen.
-        location_: Mean (D,).
-        scale_: Unit of each feature (D,).
-        components_: Principal directions (k, D) of the features in these units.
-        variances_: Their variances (k,).
+        location_, scale_: Mean (D,) and unit (D,) of each feature.
+        components_, variances_: Principal directions (k, D) of the features in these units, and their variances (k,).
         noise_variance_: Variance of the residual in each of its directions, in standardized units; 0 without residual.
 
     Example:
@@ -262,7 +258,7 @@ def surprise(density: Any, target: Tensor, n_samples: int = 64, random_state: in
         density: Distribution of batch (B,) over (T,), as of `vergence.mixtures.ConditionalGaussian.conditional`.
         target: (B, T).
         n_samples: S in 2..100,000; the relative error of d is about 1 / sqrt(S).
-        random_state: Seed of the samples; the global state of torch is restored.
+        random_state: Seed of the samples.
 
     Example:
         >>> normal = JointGaussian(torch.zeros(1, 8), 9 * torch.eye(8))

@@ -15,16 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import to_unit
-from vergence.detection.inputs import features_of, images_of, labels_of, numeric
-from vergence.utils.checks import require_at_least, require_count, require_within
+from vergence.detection.inputs import features_of, images_of, labels_of
+from vergence.utils.checks import expect, require_at_least, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = [
     "SIDE",
-    "Duplicates",
-    "Similarity",
     "cell_means",
-    "grouped",
     "leaks",
     "mild_views",
     "near_duplicates",
@@ -47,69 +44,25 @@ LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above bo
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of items that are alike, and what they have in common.
+    """Pairs (P, 2) of items that are alike, the most similar first, with the cosine of their features (P,).
 
-    Attributes:
-        pairs: (P, 2) int64, the most similar first; within one folder i < j, between two the index in each.
-        similarity: (P,), cosine of the features; 1 for exact duplicates.
+    Within one folder i < j, between two a pair is the index in each.
     """
 
     pairs: Ints
     similarity: npt.NDArray[np.float64]
 
-    def groups(self, n: int) -> list[Ints]:
-        """Returns the groups of a folder of n items, see `grouped`."""
-        return grouped(self.pairs, n)
-
     def __len__(self) -> int:
         return len(self.pairs)
 
 
-def grouped(pairs: Any, n: int) -> list[Ints]:
-    """Returns the groups that pairs join, the largest first, each in the items' order: keep the first of each.
-
-    Args:
-        pairs: (P, 2), indices below n.
-        n: Items.
-
-    Example:
-        >>> grouped([(0, 3), (3, 5), (1, 2)], 6)
-        [array([0, 3, 5]), array([1, 2])]
-    """
-    require_count(0, n=n)
-    given = numeric("pairs", pairs)
-    if given.numel() and (given.ndim != 2 or given.shape[1] != 2):
-        raise ValueError(f"expected pairs of indices (P, 2), found shape {tuple(given.shape)}")
-    edges = given.long().cpu().numpy().reshape(-1, 2)
-    if len(edges) and not 0 <= edges.min() <= edges.max() < n:
-        raise ValueError(f"expected pairs of indices below {n}, found {edges.min()} to {edges.max()}")
-    item, inverse = np.unique(edges, return_inverse=True)  # those that are in a pair
-    label = components(inverse.reshape(-1, 2), len(item))
-    order = np.argsort(label, kind="stable")
-    groups = np.split(item[order], np.flatnonzero(np.diff(label[order])) + 1)
-    return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group[0]))
-
-
 @dataclass(frozen=True)
 class Similarity:
-    """The threshold of `similarity_threshold`.
+    """The threshold of `similarity_threshold`."""
 
-    Attributes:
-        threshold: Cosine from which two images count as near-duplicates.
-        recall: Share of the views whose cosine with their own image reaches it.
-        different: Cosine of the median image with its nearest other one.
-    """
-
-    threshold: float
-    recall: float
-    different: float
-
-    def __str__(self) -> str:
-        """Returns the threshold in one sentence."""
-        return (
-            f"images with a cosine of at least {self.threshold:.4f} count as near-duplicates: {self.recall:.0%} of slightly "
-            f"changed copies reach it; the median image has {self.different:.4f} with its nearest other one"
-        )
+    threshold: float  # cosine from which two images count as near-duplicates
+    recall: float  # share of the views whose cosine with their own image reaches it
+    different: float  # cosine of the median image with its nearest other one
 
 
 def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, deviations: float = 4.0) -> Similarity:
@@ -126,20 +79,17 @@ def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, devi
         views: Features (N, D) of one changed copy of each (`mild_views`).
         share: Share of the views to find, in (0, 1).
         deviations: Robust standard deviations below the median.
-
-    Raises:
-        ValueError: The features do not fit, or all are equal.
     """
     x, y = F.normalize(features_of("features", features).double()), F.normalize(features_of("views", views).double())
-    if x.shape != y.shape or len(x) < FEWEST:
-        raise ValueError(f"expected one view of each of at least {FEWEST} images, found {tuple(x.shape)} and {tuple(y.shape)}")
+    found = f"{tuple(x.shape)} and {tuple(y.shape)}"
+    expect(x.shape == y.shape and len(x) >= FEWEST, f"one view of each of at least {FEWEST} images", found)
     require_within("(0, 1)", share=share)
     require_at_least(0, deviations=deviations)
     same = (x - y).square().sum(1) / 2  # 1 - cosine, without cancellation
     middle, spread = max(_log_nearest(x, 1), _of_different(x), key=lambda law: law[0] - deviations * law[1])
     limit = min(float(same.quantile(share)), math.exp(middle - deviations * spread))
-    if middle < math.log(1e-12):
-        raise ValueError("expected features that differ from image to image, found equal ones: check the encoder for collapse")
+    advice = "check the encoder for collapse"
+    expect(middle >= math.log(1e-12), "features that differ from image to image", "equal ones", advice)
     return Similarity(1 - limit, float((same <= limit).double().mean()), 1 - math.exp(middle))
 
 
@@ -163,14 +113,7 @@ def _of_different(x: Tensor) -> tuple[float, float]:
 
 
 def near_duplicates(features: Any, *, threshold: float) -> Duplicates:
-    """Returns pairs of items of one folder that are alike in the embedding.
-
-    Args:
-        features: Features (N, D), an array or tensor.
-        threshold: Least cosine, of `similarity_threshold`.
-
-    Raises:
-        ValueError: The features are not a finite matrix, or the threshold joins nearly everything.
+    """Returns pairs of items of one folder with features (N, D) whose cosine is at least that of `similarity_threshold`.
 
     Example:
         >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.99, 0.01]])
@@ -183,21 +126,14 @@ def near_duplicates(features: Any, *, threshold: float) -> Duplicates:
 def leaks(train: Any, test: Any, *, threshold: float) -> Duplicates:
     """Returns pairs of near-duplicates between two folders: test items that are in the training folder.
 
-    Args:
-        train: Features (N, D).
-        test: Features (M, D) of the same encoder.
-        threshold: As in `near_duplicates`.
-
-    Returns:
-        Pairs (index in ``train``, index in ``test``).
+    The features (N, D) and (M, D) are those of one encoder, and the threshold is as in `near_duplicates`.
 
     Example:
         >>> leaks(torch.eye(3), torch.tensor([[0.0, 2.0, 0.0]]), threshold=0.99).pairs
         array([[1, 0]])
     """
     a, b = features_of("train", train), features_of("test", test)
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"expected features of one encoder, found {a.shape[1]} and {b.shape[1]} numbers an item")
+    expect(a.shape[1] == b.shape[1], "features of one encoder", f"{a.shape[1]} and {b.shape[1]} numbers an item")
     return _matches(a, b.to(a), threshold)
 
 
@@ -214,11 +150,8 @@ def _collected(blocks: Iterable[tuple[Tensor, Tensor, Tensor]], most: int, thres
         pairs.append(torch.stack([i, j], 1).cpu())
         cosines.append(cosine.cpu())
         total += len(i)
-        if total > most:
-            raise ValueError(
-                f"expected few near-duplicates, found more than {most:,} pairs at a cosine of {threshold:g}: raise it, "
-                "or check the encoder for collapse"
-            )
+        advice = "raise it, or check the encoder for collapse"
+        expect(total <= most, "few near-duplicates", f"more than {most:,} pairs at a cosine of {threshold:g}", advice)
     cosine = torch.cat(cosines).double()
     order = cosine.argsort(descending=True, stable=True)
     return Duplicates(torch.cat(pairs)[order].numpy(), cosine[order].clamp(max=1).numpy())
@@ -228,13 +161,7 @@ def mild_views(images: Any, generator: torch.Generator | None = None) -> Tensor:
     """Returns a slightly changed copy of each image, as saving it again makes it: cropped, brighter or darker, noisy.
 
     Up to 4 % of each side is cut off, brightness changes by up to 8 %, contrast by up to 8 %, and noise has 1 % of the range.
-
-    Args:
-        images: (N, C, H, W), uint8, or float in [0, 1].
-        generator: Randomness, on the CPU; torch's own by default.
-
-    Returns:
-        (N, C, H, W), float in [0, 1].
+    The images are (N, C, H, W), uint8 or float in [0, 1]; the copies float in [0, 1]. The generator is on the CPU.
     """
     x = to_unit(images_of(images)).float()
     n = len(x)
@@ -280,11 +207,7 @@ def positions(x: Tensor) -> Iterator[Tensor]:
 
 
 def thumbnails(images: Any) -> Tensor:
-    """Returns means of at most 16 x 16 cells of images, (N, C, h, w) uint8; see `near_groups`.
-
-    Args:
-        images: (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1].
-    """
+    """Returns means of at most 16 x 16 cells of images (N, C, H, W), (N, C, h, w) uint8; see `near_groups`."""
     return (255 * cell_means(to_unit(images_of(images), torch.float32))).round().clamp(0, 255).byte()
 
 
@@ -302,9 +225,6 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_
         turned: Whether mirrored and turned images are near-duplicates, too: by quarters if they are square, else by half.
         random_state: Seed of the sample and its views.
 
-    Returns:
-        (N,) int64, from 0.
-
     Example:
         >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         >>> x[7] = (0.9 * x[3].float() + 10).byte()
@@ -316,7 +236,7 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_
     x = images_of(images)
     content = np.arange(len(x))
     if equal is not None:
-        content = np.unique(labels_of("equal", equal, "given", len(x)), return_inverse=True)[1]
+        content = np.unique(labels_of("equal", equal, len(x)), return_inverse=True)[1]
     pairs = _near_thumbnails(x, turned, random_state)
     first = np.unique(content, return_index=True)[1][content]
     label = components(np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)]), len(x))
@@ -331,17 +251,7 @@ def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False, random_state
     The cosine is the larger one of those that 2,000 thumbnails of each folder give, so that it does not matter how many images
     the folders share; folders of less than 3 different images give none.
 
-    Args:
-        train: `thumbnails` (N, C, h, w) of uint8.
-        test: `thumbnails` (M, C, h, w) of uint8.
-        turned: As in `near_groups`.
-        random_state: Seed of the sample and its views.
-
-    Returns:
-        Pairs (index in ``train``, index in ``test``), the most similar first.
-
-    Raises:
-        ValueError: The thumbnails of the two folders differ in shape, or cannot be told apart: nearly all are equal, or alike.
+    Of the `thumbnails` (N, C, h, w) and (M, C, h, w) the pairs are (index in ``train``, index in ``test``).
 
     Example:
         >>> x = torch.randint(0, 256, (60, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -351,8 +261,7 @@ def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False, random_state
     """
     require_count(0, random_state=random_state)
     x, y = images_of(train), images_of(test)
-    if x.shape[1:] != y.shape[1:]:
-        raise ValueError(f"expected thumbnails of one shape, found {tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
+    expect(x.shape[1:] == y.shape[1:], "thumbnails of one shape", f"{tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
     folders = [images for images in (_different(x), _different(y)) if len(images) >= FEWEST]
     threshold = max(_threshold(images, random_state) for images in folders or [_different(torch.cat([x, y]))])
     return _turned(x, y, threshold) if turned else leaks(_means(x), _means(y), threshold=threshold)
@@ -407,13 +316,9 @@ def _near_thumbnails(x: Tensor, turned: bool, seed: int) -> Ints:
 
 
 def _threshold(x: Tensor, seed: int) -> float:
-    """Returns the cosine of `_means` from which two thumbnails count as near-duplicates.
-
-    Raises:
-        ValueError: They cannot be told apart.
-    """
-    if len(x) < FEWEST or min(x.shape[2:]) < 2:
-        raise ValueError(f"expected at least {FEWEST} different thumbnails of at least 2 pixels a side, found {tuple(x.shape)}")
+    """Returns the cosine of `_means` from which two thumbnails count as near-duplicates."""
+    usual = len(x) >= FEWEST and min(x.shape[2:]) >= 2
+    expect(usual, f"at least {FEWEST} different thumbnails of at least 2 pixels a side", tuple(x.shape))
     generator = torch.Generator().manual_seed(seed)
     part = x[torch.randperm(len(x), generator=generator)[:SAMPLE].to(x.device)]
     return round(similarity_threshold(_means(part), _means(mild_views(part, generator))).threshold, 6)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from vergence.detection.conformal import Certificate
-    from vergence.detection.groups import Group
+from vergence.detection.conformal import Certificate
+from vergence.detection.groups import Group
 
 __all__ = ["Findings"]
 
@@ -47,13 +46,13 @@ class Findings:
     total: int
     flagged: int
     fdr: float = 0.1
-    certificate: "Certificate | None" = None
+    certificate: Certificate | None = None
     calibration: int | None = None
     why_none: str = ""
     changed: str = ""
     unjudged: int = 0
     advice: str = ""
-    groups: Sequence["Group"] = ()
+    groups: Sequence[Group] = ()
     leak_scope: str = ""
     notes: Sequence[str] = ()
 

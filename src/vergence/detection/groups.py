@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vergence.densities.moments import leading
 from vergence.detection.inputs import features_of
-from vergence.utils.checks import require_at_least, require_count, require_within
+from vergence.utils.checks import expect, require_at_least, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others
 
 __all__ = ["Group", "odd_groups"]
@@ -32,7 +32,8 @@ class Group:
     """A small group of items that lies apart; see `odd_groups`.
 
     Attributes:
-        members: Indices of the items, (g,) int64, the medoid first, then by their distance to it.
+        members: Indices of the items, (g,) int64, the medoid first, which has the least sum of distances to the others, then by
+            their distance to it.
         separation: Distance to the nearest item outside, relative to the members' distances to their neighbors; 1 in a cloud
             without gaps.
         p_value: Probability that Gaussian items of the same covariance have a group so separate.
@@ -52,15 +53,8 @@ class Group:
 
     @property
     def medoid(self) -> int:
-        """The member with the least sum of distances to the others."""
+        """Index of the medoid."""
         return int(self.members[0])
-
-    def __str__(self) -> str:
-        """Returns the group in one sentence."""
-        return (
-            f"{self.size} items like item {self.medoid} form a group of their own: {self.separation:.2f} times as far from all "
-            f"others as from each other (p = {self.p_value:.2g})"
-        )
 
 
 def odd_groups(
@@ -95,9 +89,6 @@ def odd_groups(
         alpha: Probability of any group in Gaussian items.
         random_state: Seed of the simulations.
 
-    Raises:
-        ValueError: Features are not a finite matrix, or there are too few items.
-
     Example:
         >>> x = torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
         >>> odd_groups(x)
@@ -115,11 +106,9 @@ def odd_groups(
     if directions is not None:
         require_count(1, directions=directions)
     most = int(largest * len(x))
-    if not smallest <= neighbors < len(x) or most < smallest:
-        raise ValueError(
-            f"expected smallest <= neighbors < N and at most {largest:g} N >= smallest, found smallest {smallest}, neighbors "
-            f"{neighbors}, N {len(x)}: pass more items or lower them"
-        )
+    fits = smallest <= neighbors < len(x) and smallest <= most
+    found = f"smallest {smallest}, neighbors {neighbors}, N {len(x)}"
+    expect(fits, f"smallest <= neighbors < N and smallest <= {largest:g} N", found, "pass more items or lower them")
     given = x
     x = leading(x - x.mean(0), directions)
     x = x / x.square().mean().sqrt().clamp(min=torch.finfo(x.dtype).tiny)
@@ -137,17 +126,11 @@ def odd_groups(
 
 @dataclass(frozen=True)
 class _Cluster:
-    """A cluster of single linkage.
+    """A cluster of single linkage, by one of its items."""
 
-    Attributes:
-        separation: Logarithm of the separation.
-        item: One of its items.
-        edges: The edges (E, 2) of the minimum spanning forest that are shorter than the one that joins it to the rest.
-    """
-
-    separation: float
+    separation: float  # its logarithm
     item: int
-    edges: Ints
+    edges: Ints  # (E, 2) of the minimum spanning forest that are shorter than the one that joins it to the rest
 
     def members(self) -> Ints:
         """Returns its items, ascending."""
@@ -225,10 +208,10 @@ def _p_values(separation: list[float], x: Tensor, smallest: int, largest: float,
     return p
 
 
-_Found = tuple[float, float, Ints]  # separation or its logarithm, p-value, members
+_Candidate = tuple[float, float, Ints]  # separation or its logarithm, p-value, members
 
 
-def _most_separate(clusters: list[_Found]) -> list[_Found]:
+def _most_separate(clusters: list[_Candidate]) -> list[_Candidate]:
     """Returns the most separate of the clusters, then the most separate of those that share no item with it, and so on."""
     taken: set[int] = set()
     apart = []
@@ -253,9 +236,9 @@ def _grow(members: Ints, index: Ints, most: int) -> Ints:
     return np.flatnonzero(inside)
 
 
-def _described(given: Tensor, x: Tensor, clusters: list[_Found]) -> list[Group]:
+def _described(given: Tensor, x: Tensor, clusters: list[_Candidate]) -> list[Group]:
     """Returns the groups; one that shares half of its items with a more separate one is merged into it."""
-    merged: list[_Found] = []
+    merged: list[_Candidate] = []
     for separation, p, members in clusters:
         for i, (other, q, before) in enumerate(merged):
             if len(np.intersect1d(members, before)) * 2 >= min(len(members), len(before)):

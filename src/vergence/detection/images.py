@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.data.arrays import not_finite
 from vergence.data.images import FORMATS
 from vergence.data.pixels import luma, to_bytes, to_unit
 from vergence.detection.inputs import images_of, numeric
-from vergence.utils.checks import require_count
+from vergence.utils.checks import expect, require_count
 
-__all__ = ["FLAGS", "Measured", "flags", "image_size", "measure", "pixel_statistics"]
+__all__ = ["Measured", "flags", "image_size", "measure", "pixel_statistics"]
 
 Floats = npt.NDArray[np.float64]
 NUMBERS = 1 << 23  # pixels of a block
@@ -37,24 +36,14 @@ FLAGS = ("dark", "light", "blurry", "low_information", "grayscale", "odd_size", 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of N images, (N,) float64 each.
+    """Measurements of N images, (N,) float64 each."""
 
-    Attributes:
-        brightest: 99th percentile of the luminance, in [0, 1].
-        darkest: 5th percentile of the luminance, in [0, 1].
-        sharpness: Standard deviation of the Laplacian divided by that of the luminance; 0 without contrast.
-        information: Entropy of the luminance's histogram of 256 levels, in bits.
-        color: Largest difference of a channel from the channels' mean, of 255.
-        height: Rows in pixels.
-        width: Columns in pixels.
-    """
-
-    brightest: Floats
-    darkest: Floats
-    sharpness: Floats
-    information: Floats
-    color: Floats
-    height: Floats
+    brightest: Floats  # 99th percentile of the luminance, in [0, 1]
+    darkest: Floats  # 5th percentile of the luminance, in [0, 1]
+    sharpness: Floats  # standard deviation of the Laplacian divided by that of the luminance; 0 without contrast
+    information: Floats  # entropy of the luminance's histogram of 256 levels, in bits
+    color: Floats  # largest difference of a channel from the channels' mean, of 255
+    height: Floats  # in pixels
     width: Floats
 
     @property
@@ -70,9 +59,6 @@ def measure(images: Any, sizes: Any = None) -> Measured:
         images: (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1]; or a sequence of images (C, H, W) of any sizes.
         sizes: Heights and widths (N, 2) of the files, where the images were resized.
 
-    Raises:
-        ValueError: The images have another shape, or the sizes another number.
-
     Example:
         >>> measured = measure(torch.full((1, 3, 8, 8), 255, dtype=torch.uint8))
         >>> round(float(measured.darkest[0]), 2), abs(float(measured.information[0])), float(measured.width[0])
@@ -83,13 +69,11 @@ def measure(images: Any, sizes: Any = None) -> Measured:
     else:
         x = images_of(images)
         parts = [_columns(part) for part in x.split(max(1, NUMBERS // x[0].numel()))]
-    if not parts:
-        raise ValueError("expected at least one image, found none")
+    expect(parts, "at least one image", "none")
     columns = torch.cat(parts).double().cpu().numpy()
     if sizes is not None:
         given = numeric("sizes", sizes).double().cpu().numpy()
-        if given.shape != (len(columns), 2):
-            raise ValueError(f"expected sizes ({len(columns)}, 2), found {given.shape}: give the height and width of each file")
+        expect(given.shape == (len(columns), 2), f"sizes ({len(columns)}, 2), the height and width of each file", given.shape)
         columns[:, 5:] = given
     return Measured(*columns.T)
 
@@ -135,14 +119,8 @@ def flags(measured: Measured, reference: Measured | None = None) -> dict[str, np
     - ``odd_size``: the square root of the area is over 3 times, or under a third of, the reference's median.
     - ``odd_aspect_ratio``: width / height is below 0.35 of the reference's median, or above its inverse.
 
-    A property that more than half of the reference has is not flagged: a folder of drawings is not full of errors.
-
-    Args:
-        measured: `measure` of the images.
-        reference: `measure` of the images that they are compared with; the images themselves by default.
-
-    Returns:
-        (N,) of bool by name, in the order of `FLAGS`.
+    A property that more than half of the reference has is not flagged: a folder of drawings is not full of errors. The reference
+    are the images themselves by default. Returns (N,) of bool by name, in the order of ``FLAGS``.
     """
     usual = measured if reference is None else reference
     common = _properties(usual, usual)
@@ -165,15 +143,10 @@ def _properties(m: Measured, usual: Measured) -> dict[str, npt.NDArray[np.bool_]
 
 
 def image_size(file: str | Path) -> tuple[int, int]:
-    """Returns the height and width of an image file, from its header.
-
-    Raises:
-        ValueError: The file is no image that can be read.
-    """
+    """Returns the height and width of an image file, from its header."""
     from PIL import Image
 
-    if not isinstance(file, str | Path):
-        raise ValueError(f"expected the path of an image file, found a {type(file).__name__}")
+    expect(isinstance(file, str | Path), "the path of an image file", f"a {type(file).__name__}")
     try:
         with Image.open(file, formats=FORMATS) as opened:
             width, height = opened.size
@@ -192,12 +165,8 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     to four scales of a pyramid; the logarithm of the noise level (Immerkær, Fast noise variance estimation, 1996); and the
     shares of black and white pixels. Logarithms make a lack of contrast as unusual as an excess of it.
 
-    Args:
-        images: (N, C, H, W), uint8 or floats in [0, 1], an array or tensor; sides of at least 2 pixels.
-        grid: Cells per side, >= 1; at most the shorter side is used.
-
-    Raises:
-        ValueError: The images have another shape or their channels last, or are not finite numbers.
+    The images are (N, C, H, W), uint8 or floats in [0, 1], with sides of at least 2 pixels; at most the shorter side of cells is
+    used.
 
     Example:
         >>> tuple(pixel_statistics(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape)
@@ -205,12 +174,12 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     """
     require_count(grid=grid)
     x = numeric("images", images)
-    if x.ndim != 4 or min(x.shape[2:]) < 2 or x.shape[1] < 1:
-        raise ValueError(f"expected images (N, C, H, W) with sides of at least 2 pixels, found {tuple(x.shape)}: reshape them")
-    if x.shape[3] == 3 and x.shape[1] > 4:
-        raise ValueError(f"expected images (N, C, H, W), found {tuple(x.shape)}, whose channels are last: move them to the front")
-    if not (finite := x.flatten(1).isfinite().all(1)).all():
-        raise not_finite("images", int(finite.int().argmin()))
+    fits = x.ndim == 4 and min(x.shape[2:]) >= 2 and x.shape[1] >= 1
+    expect(fits, "images (N, C, H, W) with sides of at least 2 pixels", tuple(x.shape), "reshape them")
+    last = x.shape[3] == 3 and x.shape[1] > 4
+    expect(not last, "images (N, C, H, W)", f"{tuple(x.shape)}, whose channels are last", "move them to the front")
+    finite = x.flatten(1).isfinite().all(1)
+    expect(finite.all(), "finite images", f"NaN or infinity in row {int(finite.int().argmin())}", "leave it out")
     x = to_unit(x, torch.float32)
     light = x.mean(1, keepdim=True)
     parts = [*_cells(x, light, min(grid, *x.shape[2:])), *_moments(x), *_frequencies(light)]

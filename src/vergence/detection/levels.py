@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vergence.encoders.config import Patches
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, sampled_patches
-from vergence.utils.checks import require_count
+from vergence.utils.checks import expect, require_count
 
 __all__ = ["patch_dictionary", "stage_features"]
 
@@ -22,18 +22,15 @@ def patch_dictionary(
     """Returns a small dictionary of whitened patches, for the level ``patches`` of any encoder.
 
     The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
-    has, wherever they are. It takes about as long as a small network. Images whose shorter side has more than 48 pixels
-    are resized to 32. See `vergence.encoders.dictionary` and `vergence.encoders.pooling`.
+    has, wherever they are. Images whose shorter side has more than 48 pixels are resized to 32. See
+    `vergence.encoders.dictionary` and `vergence.encoders.pooling`.
 
     Args:
         batches: Typical images of one size, uint8 or floats in [0, 1], in batches; 100,000 of their patches are used.
         atoms: Size of the dictionary.
         patch: Side of a patch in pixels; 6 by default, and 4 for images of fewer than 16 pixels.
         stride: Distance of neighboring patches in pixels.
-        seed: Seed of the choice of patches.
-
-    Raises:
-        ValueError: There is no image, images are smaller than a patch, or there are fewer distinct patches than atoms.
+        seed: Of the choice of patches.
 
     Example:
         >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
@@ -42,14 +39,11 @@ def patch_dictionary(
         torch.Size([20, 32])
     """
     require_count(1, 100_000, atoms=atoms)
-    if not isinstance(batches, Iterable) or getattr(batches, "ndim", 5) != 5:
-        raise ValueError("expected batches of images, found one tensor or no batches: pass images.split(256)")
-    stream = iter(batches)
+    stream = iter(() if not isinstance(batches, Iterable) or hasattr(batches, "ndim") else batches)
     first = next(stream, None)
-    if first is None:
-        raise ValueError("expected images to learn a dictionary of patches from, found none: give at least one batch")
-    if not isinstance(first, Tensor) or first.ndim != 4:
-        raise ValueError(f"expected batches (B, C, H, W), found {tuple(getattr(first, 'shape', ()))}: pass images.split(256)")
+    usual = isinstance(first, Tensor) and first.ndim == 4
+    expect(usual, "at least one batch of images (B, C, H, W)", advice="pass images.split(256)")
+    assert first is not None
     settings = Patches(atoms=atoms, stride=stride, pool=1, second=0, patch=patch).complete(first.shape[1:])
     maps = PatchMaps(first.shape[1], settings).float()
     maps.set(*learn_dictionary(sampled_patches(itertools.chain([first], stream), maps, seed=seed), atoms))
@@ -83,11 +77,7 @@ def stage_features(encoder: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Returns the embedding ``z`` (B, D) of a batch and the pooled activations of each stage, ``stage1``, ``stage2``, ....
 
     A map (B, C, H, W) is pooled to its mean and its deviation over positions, (B, 2 C), a sequence (B, T, C) likewise; pooled
-    features (B, C) stay as they are. All come from one forward pass.
-
-    Args:
-        encoder: Network from images to embeddings, in evaluation mode.
-        x: Images (B, C, H, W).
+    features (B, C) stay as they are. All come from one forward pass of the encoder, which is in evaluation mode.
 
     Example:
         >>> from vergence.encoders.networks import small_convnet

@@ -12,9 +12,9 @@ from scipy.special import chdtr, gammaincinv
 
 from vergence.densities.moments import StandardizedMoments, principal, standardized_moments
 from vergence.detection.inputs import generator
-from vergence.utils.checks import require_within
+from vergence.utils.checks import expect, require_within
 
-__all__ = ["Tail", "deviation"]
+__all__ = ["deviation"]
 
 BLOCK = 1 << 21  # numbers in a block of items
 START = 10_000  # items that the robust initialization reads
@@ -59,19 +59,15 @@ def trimmed(
     deterministic algorithm for robust location and scatter, 2012), the share is chosen by the Mahalanobis distance under the
     moments of the last share until it does not change. One cluster of oddities does not attract the initialization.
 
-    Args:
-        X: Items (N, D).
-        w: Weights (N,), or None.
-        trim: Share h of the weight that is left out, in [0, 0.5).
-        shrinkage: As for `StandardizedMoments.shrunk`.
-        standardize: Whether features are standardized.
+    ``w`` are weights (N,) or None, ``trim`` is the share h of the weight that is left out, in [0, 0.5), and the shrinkage is as
+    for `StandardizedMoments.shrunk`.
     """
     require_within("[0, 0.5)", trim=trim)
     if trim == 0:
         return standardized_moments(X, w, standardize=standardize)
     likely = nearest_share(_distances(X, *_signs(X)), w, trim)
-    if (X[likely] == X[likely][:1]).all() and not (X == X[:1]).all():
-        raise ValueError(f"expected less than {1 - trim:.0%} equal items, found {likely.mean():.0%}: leave copies out")
+    differ = (X[likely] != X[likely][:1]).any() or (X == X[:1]).all()
+    expect(differ, f"less than {1 - trim:.0%} equal items", f"{likely.mean():.0%}", "leave copies out")
     for _ in range(STEPS):
         m = standardized_moments(X[likely], None if w is None else w[likely], standardize=standardize)
         values, vectors = principal(m.shrunk(shrinkage))
@@ -167,11 +163,7 @@ class Tail:
     Parameter and quantile estimation for the generalized Pareto distribution, 1987) with xi from 1/m to 0.9. With xi = 1/m it is
     the predictive distribution of an exponential tail whose rate is known from m excesses, under the prior 1 / rate. It ranks
     items beyond the largest typical score, where all empirical shares are equal; it guarantees no rate: calibrate what is
-    computed from it.
-
-    Args:
-        scores: Scores of typical items (n,), larger is more anomalous.
-        w: Their weights (n,), or None.
+    computed from it. The scores (n,) of typical items are larger where these are more anomalous; w are their weights or None.
 
     Example:
         >>> tail = Tail(np.random.default_rng(0).exponential(size=20_000))
@@ -193,13 +185,9 @@ class Tail:
         self.log_rate = float(np.interp(self.threshold, self.scores, self.log_share))
         self.sigma, self.xi = _pareto(s[tail] - self.threshold, weight[tail], float(np.ptp(s)))
 
-    def arrays(self) -> dict[str, Any]:
-        """Returns the state as arrays and numbers; see `of`."""
-        return dict(vars(self))
-
     @classmethod
     def of(cls, state: dict[str, Any]) -> "Tail":
-        """Returns the tail of a state that `arrays` returned."""
+        """Returns the tail whose attributes these are."""
         tail = cls.__new__(cls)
         vars(tail).update(state)
         return tail

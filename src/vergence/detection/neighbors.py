@@ -6,7 +6,7 @@ import torch
 from vergence.densities.moments import standardized_moments
 from vergence.detection.core import Detector
 from vergence.detection.moments import blocks, uniform
-from vergence.utils.checks import require_choice, require_count
+from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.neighbors import nearest_rows
 
 __all__ = ["NeighborDetector"]
@@ -84,8 +84,7 @@ class NeighborDetector(Detector):
         self.items_, self.weights_ = np.empty_like(X, order="C"), w
         for rows in blocks(X):
             self.items_[rows] = self._scaled(X[rows])
-        if not w.sum() > 1:
-            raise ValueError(f"expected weights that count items, found a sum of {w.sum():g}: multiply them")
+        expect(w.sum() > 1, "weights that count items", f"a sum of {w.sum():g}", "multiply them")
 
     def _centers(self, X: np.ndarray, w: np.ndarray, chance: np.ndarray) -> np.ndarray:
         """Returns the centers of clusters of items in the order of their random numbers; the first distinct ones start."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vergence.detection.inputs import as_values, features_of, numeric
 from vergence.detection.moments import deviation
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.names import counted
 
 __all__ = ["explain", "extremes", "look_at", "outlying_features"]
@@ -41,14 +41,8 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
     A level counts as rare where at most one in 100 typical items is as unusual; of an item that is rare at none, the rarest is
     named if at most one in 10 is. Of n typical items nothing rarer than 1 in n can be seen, so that the reason does not say more.
 
-    Args:
-        levels: Names of the levels (L,).
-        p_values: Share of the typical items that are at least as unusual at each level (M, L), from 0 to 1.
-        n: Typical items that these shares come from.
-        words: Words about each item, (M,), such as those of `extremes`.
-
-    Raises:
-        ValueError: Shapes do not fit.
+    The shares of n typical items that are at least as unusual at each of the levels are (M, L). Words about each item, (M,), such
+    as those of `extremes`, follow.
 
     Example:
         >>> explain(["pixels", "z"], [[0.0001, 0.004], [0.3, 0.02]], 500, [["dark"], []])
@@ -58,8 +52,8 @@ def explain(levels: Sequence[str], p_values: Any, n: int, words: Sequence[Sequen
     """
     require_count(1, n=n)
     p = numeric("p_values", p_values).double().cpu().numpy()
-    if p.ndim != 2 or p.shape[1] != len(levels) or (words is not None and len(words) != len(p)):
-        raise ValueError(f"expected p-values (M, {len(levels)}) and words (M,), found shape {p.shape}")
+    fits = p.ndim == 2 and p.shape[1] == len(levels) and (words is None or len(words) == len(p))
+    expect(fits, f"p-values (M, {len(levels)}) and words (M,)", p.shape)
     return ["; ".join([*_rare(levels, row, n), *(words[i] if words is not None else ())]) for i, row in enumerate(p)]
 
 
@@ -74,16 +68,14 @@ def _rare(levels: Sequence[str], p: Floats, n: int) -> list[str]:
 def extremes(measurements: Mapping[str, Any], typical: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Returns the measurements of each item that at most one in 200 typical items exceeds, the rarest first, at most two.
 
-    Args:
-        measurements: Values (M,) by name, as of `vergence.detection.measure`.
-        typical: Values (N,) of typical items by the same names.
+    Values (M,) are given by name, as of `vergence.detection.measure`, those of typical items (N,) by the same names.
 
     Example:
         >>> extremes({"sharpness": [0.0, 9.0]}, {"sharpness": np.arange(1, 401) / 100})
         [('low sharpness',), ('high sharpness',)]
     """
-    if not isinstance(measurements, Mapping) or not isinstance(typical, Mapping) or not measurements.keys() <= typical.keys():
-        raise ValueError("expected two dictionaries of measurements by the same names, found others: pass vars(measure(images))")
+    fits = isinstance(measurements, Mapping) and isinstance(typical, Mapping) and measurements.keys() <= typical.keys()
+    expect(fits, "two dictionaries of measurements by the same names", "others", "pass vars(measure(images))")
     ranked: list[list[tuple[float, str]]] = []
     for name, given in measurements.items():
         v, usual = (as_values(name, values).cpu().numpy() for values in (given, typical[name]))
@@ -102,10 +94,7 @@ def outlying_features(x: Any, typical: Any, names: Sequence[str] = ()) -> list[t
     Features within 4 standard deviations are not named. A robust standard deviation is 1.4826 times the median absolute
     deviation, and the plain one of a feature that is one value for most vectors.
 
-    Args:
-        x: Vectors (M, D).
-        typical: Typical vectors (N, D).
-        names: Names of the features (D,); their numbers, from 0, by default.
+    The vectors are (M, D), typical ones (N, D); the names (D,) are the features' numbers, from 0, by default.
 
     Example:
         >>> outlying_features([[0.0, 7.413]], np.linspace([-1, -1], [1, 1], 2001), ["width", "height"])
@@ -113,8 +102,8 @@ def outlying_features(x: Any, typical: Any, names: Sequence[str] = ()) -> list[t
     """
     v, usual = (features_of(name, values).double().cpu().numpy() for name, values in (("x", x), ("typical", typical)))
     names = list(names)
-    if v.shape[1] != usual.shape[1] or len(names) not in (0, v.shape[1]):
-        raise ValueError(f"expected {v.shape[1]} features and as many names, found {usual.shape[1]} and {len(names)}")
+    fits = v.shape[1] == usual.shape[1] and len(names) in (0, v.shape[1])
+    expect(fits, f"{v.shape[1]} features and as many names", f"{usual.shape[1]} and {len(names)}")
     middle = np.median(usual, axis=0)
     z = (v - middle) / np.where(np.ptp(usual, axis=0) > 0, deviation(usual - middle), np.inf)
     order = np.argsort(-np.abs(z), axis=1, kind="stable")[:, :NAMED]

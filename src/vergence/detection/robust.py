@@ -12,16 +12,14 @@ Shapes: N items, L levels.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vergence.detection.conformal import tail_p_values
 from vergence.detection.core import cross_fit
+from vergence.detection.density import GaussianDetector
 from vergence.detection.moments import Tail, deviation
-
-if TYPE_CHECKING:
-    from vergence.detection.density import GaussianDetector
-    from vergence.detection.neighbors import NeighborDetector
+from vergence.detection.neighbors import NeighborDetector
 
 __all__ = ["SUMMARY", "RobustDetector"]
 
@@ -35,10 +33,7 @@ FEWEST_TAIL = 100  # scores of `tail_p_values`
 
 
 class RobustDetector:
-    """Scores of the items that it is fitted to, out of fold, and of others.
-
-    Args:
-        seed: Seed of the folds.
+    """Scores of the items that it is fitted to, out of fold, and of others; ``seed`` is that of the folds.
 
     Attributes:
         levels_: Names of the levels.
@@ -56,12 +51,7 @@ class RobustDetector:
         self.seed = seed
 
     def fit(self, X: Mapping[str, np.ndarray], groups: np.ndarray | None = None) -> "RobustDetector":
-        """Fits the detectors of all levels.
-
-        Args:
-            X: Features (N, D) by level, with at least 20 items.
-            groups: Group of each item, (N,), such as copies; a group is in one fold. None makes each item a group.
-        """
+        """Fits the detectors of all levels to their features (N, D), N >= 20; a group, such as copies, is in one fold."""
         self.levels_ = list(X)
         self._detectors: dict[str, GaussianDetector | NeighborDetector] = {}  # of the first fold
         self._units: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # medians and deviations of levels that neighbors score
@@ -80,30 +70,19 @@ class RobustDetector:
             columns.append(self._standardized(name, _log_distance(detector, scores)))
         return np.stack(columns, -1)
 
-    def score_samples(self, X: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns how typical items (M,) are that no fit has seen; larger is more typical."""
-        return np.asarray(-self.contributions(X).max(1))
-
     def p_values(self, score: np.ndarray, level: int | None = None) -> np.ndarray:
         """Returns how probable it is that a typical item has at least each anomaly score (M,), most of which `fit` has seen.
 
         Each score is compared with a tail of the smaller ones (`vergence.detection.tail_p_values`); of few or equal ones the
-        tail is fitted to the largest tenth, which hides oddities among them.
-
-        Args:
-            score: Largest contribution of each item, or that of one level.
-            level: Number of that level.
+        tail is fitted to the largest tenth, which hides oddities among them. A score is the largest contribution of an item, or
+        that of the level of the given number.
         """
-        from vergence.detection import tail_p_values
-
         if len(score) >= FEWEST_TAIL and np.quantile(score, 0.9) < score.max():
             return np.asarray(tail_p_values(score))
         typical = self.contributions_.max(1) if level is None else self.contributions_[:, level]
         return np.asarray(np.exp(Tail(typical).log_probability(score)))
 
     def _fit(self, name: str, x: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
-        from vergence.detection import GaussianDetector, NeighborDetector
-
         detector: GaussianDetector | NeighborDetector = GaussianDetector(trim=TRIM)
         if name == SUMMARY:
             detector = NeighborDetector(NEIGHBORS, standardize=False)
@@ -129,7 +108,7 @@ class RobustDetector:
         return (t - median) / spread
 
 
-def _log_distance(detector: "GaussianDetector | NeighborDetector", scores: np.ndarray) -> np.ndarray:
+def _log_distance(detector: GaussianDetector | NeighborDetector, scores: np.ndarray) -> np.ndarray:
     """Returns log d^2, the squared distance from the mean of a Gaussian, or log d, that to a neighbor."""
     d = 2 * (scores + detector.log_norm_) if hasattr(detector, "log_norm_") else scores
     return np.asarray(np.log(np.maximum(d, np.finfo(np.float64).tiny)))
