@@ -156,10 +156,10 @@ def test_gradient_in_closed_form():
     """A query is drawn to its key and pushed from the mean of all keys under gamma; a key likewise by its queries."""
     objective = Contrastive(D, components="pairs", weights="norm", normalize=False, temperature=TAU)
     za, zb = (z.requires_grad_() for z in pair())
-    found = torch.autograd.grad(loss(objective, za, zb), za)[0]
+    result = torch.autograd.grad(loss(objective, za, zb), za)[0]
     ab, ba = (za @ zb.T / TAU).softmax(1), (zb @ za.T / TAU).softmax(1)
     eye = torch.eye(B)
-    close(found, 0.5 * ((ab - eye) @ zb + (ba - eye).T @ zb).detach() / (B * TAU))
+    close(result, 0.5 * ((ab - eye) @ zb + (ba - eye).T @ zb).detach() / (B * TAU))
 
 
 def test_both_views_learn_and_a_teacher_may_be_the_target():

@@ -101,12 +101,12 @@ def test_a_fit_goes_on_from_the_kept_mixture_or_starts_afresh():
     near = [Z[label == c].mean(0) for c in range(3)]
     worse = [(0.5, Z[label < 2].mean(0), 4 * eye), (0.5, near[2], eye), (1e-6, near[2] + 0.1, eye)]
     best = [(1 / 3, m, 0.2 * eye) for m in near]
-    for kept, least in ((worse, 0.1), (best, -1e-9)):
+    for stored, least in ((worse, 0.1), (best, -1e-9)):
         objective = GMJEEM(3, components=3, bank=60, floor=0.3, steps=2)
         objective.update(za[:60], zb[:60])
-        objective.bank.keep(as_em(kept))
+        objective.bank.keep(as_em(stored))
         objective.update(za[60:], zb[60:])
-        gone_on = slow.em_step(slow.em_step(kept, Z[60:], 0.3**2), Z[60:], 0.3**2)
+        gone_on = slow.em_step(slow.em_step(stored, Z[60:], 0.3**2), Z[60:], 0.3**2)
         assert likelihood(objective) >= -slow.nll(gone_on, Z[60:]) + least
 
 
@@ -115,20 +115,20 @@ def test_a_mixture_that_a_partition_cannot_find_is_kept():
     g = torch.Generator().manual_seed(0)
     za, zb = torch.randn(2, 200, D, generator=g) * torch.where(torch.arange(200) % 2 > 0, 0.1, 3.0)[:, None]
     Z, eye = joined(za, zb), torch.eye(2 * D)
-    kept = [(0.5, torch.zeros(2 * D), 0.02 * eye), (0.5, torch.zeros(2 * D), 9 * eye)]
+    stored = [(0.5, torch.zeros(2 * D), 0.02 * eye), (0.5, torch.zeros(2 * D), 9 * eye)]
     objective = GMJEEM(D, components=2, bank=100, floor=0.1, steps=1)
     objective.update(za[:100], zb[:100])
-    objective.bank.keep(as_em(kept))
+    objective.bank.keep(as_em(stored))
     objective.update(za[100:], zb[100:])
-    close(likelihood(objective), -slow.nll(slow.em_step(kept, Z[100:], 0.1**2), Z[100:]))
+    close(likelihood(objective), -slow.nll(slow.em_step(stored, Z[100:], 0.1**2), Z[100:]))
 
 
 def test_planted_clusters_are_found():
     za, zb, label = slow.clusters(300, 3)
     objective = GMJEEM(3, components=3, bank=300)
     objective.update(za, zb)
-    found = objective.joint().responsibilities(joined(za, zb)).argmax(1)
-    assert len({(a, b) for a, b in zip(found.tolist(), label.tolist(), strict=True)}) == 3
+    result = objective.joint().responsibilities(joined(za, zb)).argmax(1)
+    assert len({(a, b) for a, b in zip(result.tolist(), label.tolist(), strict=True)}) == 3
     close(objective.joint().weights, torch.full((3,), 1 / 3), 1e-6)
     assert objective.diagnostics(za, zb)["components"] == pytest.approx(3, abs=1e-6)
 
@@ -175,10 +175,10 @@ def test_a_training_that_dies_ends_with_the_same_bits(tmp_path, monkeypatch):
 
 def test_low_rank_far_from_the_origin():
     za, zb = slow.pair(400, 6)
-    found = []
+    result = []
     for far in (0.0, 3000.0):
         objective = GMJEEM(6, components=1, covariance="low_rank", rank=2).to(torch.float32)
         a, b = (za + far).float(), (zb + far).float()
         objective.update(a, b)
-        found.append(nll(objective, a, b).item())
-    assert found[0] == pytest.approx(found[1], abs=0.05)
+        result.append(nll(objective, a, b).item())
+    assert result[0] == pytest.approx(result[1], abs=0.05)

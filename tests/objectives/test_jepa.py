@@ -72,7 +72,7 @@ def test_directions_are_separate_unless_tied():
 def test_targets_get_no_gradient(tied):
     """The gradient of z_b is that of the direction from z_b alone, with its target held at z_a's value."""
     objective, (za, zb) = JEPA(D, tied=tied), (z.requires_grad_() for z in pair())
-    found = torch.autograd.grad(loss(objective, za, zb), (za, zb))
+    result = torch.autograd.grad(loss(objective, za, zb), (za, zb))
 
     def held(a, b):
         """Returns the loss as it is seen from contexts a and b, with targets that never move."""
@@ -80,13 +80,13 @@ def test_targets_get_no_gradient(tied):
         return 0.5 * (ab + (objective.predict(b, backward=True) - za.detach()).square().sum(1).mean())
 
     step, e = 1e-5, torch.randn(B, D)
-    for i, g in enumerate(found):
+    for i, g in enumerate(result):
         ends = [[z.detach() + s * step * e * (i == j) for j, z in enumerate((za, zb))] for s in (1, -1)]
         close((g * e).sum(), (held(*ends[0]) - held(*ends[1])) / (2 * step), 1e-7)
         moving = (loss(objective, *ends[0]) - loss(objective, *ends[1])) / (2 * step)
         assert ((g * e).sum() - moving).abs() > 1e-3  # what a target with gradient would give
     alone = torch.autograd.grad(loss(objective, za, zb.detach()), za)[0]
-    close(alone, found[0])
+    close(alone, result[0])
     leaked = torch.autograd.grad(squared_error(objective.predict(za), zb), (za, zb), allow_unused=True)
     assert leaked[1] is None and leaked[0].norm() > 0
 
@@ -194,26 +194,6 @@ def test_residuals_are_averaged_as_the_loops_do():
         expected, mean = keep * expected + (1 - keep) * r, keep * mean + (1 - keep) * za.mean(0)
         close(objective.residual, expected)
         close(objective.moving.mean, mean)
-
-
-def test_variance_is_calibrated():
-    """Fresh squared residuals are v on average, feature by feature, to within their standard error; a wrong v is seen."""
-    objective, noise = JEPA(D, momentum=0.999), torch.tensor([0.1, 1.0, 3.0])
-
-    def data(n, seed):
-        za = pair(n, seed)[0]
-        with torch.no_grad():
-            return za, objective.predict(za) + noise * torch.randn(n, D, generator=torch.Generator().manual_seed(seed + 100))
-
-    for seed in range(50):
-        objective.update(*data(200, seed))
-    za, zb = data(5000, 99)
-    given = objective.conditional(za)
-    ratio = (zb - given.mean).square() / given.variance
-    error = ratio.std(0) * math.sqrt(1 / 5000 + 1 / 10000)  # of the test and of the fitted pairs
-    assert (((ratio.mean(0) - 1) / error).abs() < 4).all()
-    assert (((1.2 * ratio.mean(0) - 1) / error).abs() > 4).all()
-    close(objective.conditional(za).variance[0].sqrt(), noise, 0.05)
 
 
 def test_density_is_its_definition():

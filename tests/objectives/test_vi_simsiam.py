@@ -53,10 +53,10 @@ def check_loss():
     for beta in (0.0, 0.7, 1.0):
         m, (za, zb) = model(beta=beta), pair()
         expected = reference.terms((za.tolist(), zb.tolist()), *listed(m, za, zb), beta)
-        found = m(za, zb)
-        assert set(found) == set(expected)
+        result = m(za, zb)
+        assert set(result) == set(expected)
         for term in expected:
-            close(found[term], expected[term])
+            close(result[term], expected[term])
             close(m(zb, za)[term], expected[term])
 
 
@@ -75,9 +75,9 @@ def check_encoder_learns():
     assert total.requires_grad
     for z, other, got in zip((za, zb), (zb, za), torch.autograd.grad(total, (za, zb), allow_unused=True), strict=True):
         q = REAL.posterior(m, z)
-        one = -q.log_prob(F.normalize(other.detach(), dim=1)) + q.kl_to_uniform()
+        single = -q.log_prob(F.normalize(other.detach(), dim=1)) + q.kl_to_uniform()
         assert got is not None and got.norm() > 0
-        close(got, torch.autograd.grad(one.mean() / 2, z)[0])
+        close(got, torch.autograd.grad(single.mean() / 2, z)[0])
 
 
 def check_kl_is_averaged_over_views():
@@ -90,9 +90,9 @@ def check_kl_is_averaged_over_views():
 def check_log_prob_and_scores():
     m, (za, zb) = model(), pair()
     mu, kappa = (x[0] for x in listed(m, za))
-    for target, found in ((zb, m.log_prob(zb, za)), (za, -m.score(za))):
+    for target, result in ((zb, m.log_prob(zb, za)), (za, -m.score(za))):
         expected = [power_spherical.log_prob(reference.unit(t), *q) for t, *q in zip(target.tolist(), mu, kappa, strict=True)]
-        close(found, expected)
+        close(result, expected)
     close(m.score(za, "concentration"), [-k for k in kappa])
     close(m.score(za, "entropy"), [power_spherical.entropy(D, k) for k in kappa])
     assert list(m.scores(za)) == ["alignment", "concentration", "entropy"]
@@ -113,10 +113,10 @@ def test_at_constant_kappa_the_gradient_is_simsiam_s_weighted_by_pair(kappa=3.0)
     """The weight of a pair is kappa / (1 + cos): half of kappa where they agree."""
     prediction, target = torch.randn(B, D, requires_grad=True), torch.randn(B, D)
     q = PowerSpherical(direction(prediction), torch.tensor(kappa))
-    found = torch.autograd.grad(-q.log_prob(direction(target)).sum(), prediction)[0]
+    result = torch.autograd.grad(-q.log_prob(direction(target)).sum(), prediction)[0]
     cosine = F.cosine_similarity(prediction, target).detach()
     simsiam = torch.tensor([reference.simsiam_gradient(p, t) for p, t in zip(prediction.tolist(), target.tolist(), strict=True)])
-    close(found, (kappa / (1 + cosine))[:, None] * simsiam)
+    close(result, (kappa / (1 + cosine))[:, None] * simsiam)
 
 
 @pytest.mark.parametrize("dim", [3, 64, 512])
@@ -201,14 +201,14 @@ def override(**methods):
     return lambda: type("Variant", (REAL,), methods)
 
 
-def kept(z):
+def stored(z):
     return z
 
 
 REAL = vi_simsiam.VISimSiam
 PLANTED = {
-    "one-sided stop-gradient": (check_target_is_detached, lambda: variant(second=kept)),
-    "no stop-gradient": (check_encoder_learns, lambda: variant(first=kept, second=kept)),
+    "one-sided stop-gradient": (check_target_is_detached, lambda: variant(second=stored)),
+    "no stop-gradient": (check_encoder_learns, lambda: variant(first=stored, second=stored)),
     "detached input": (check_encoder_learns, override(posterior=lambda self, z: REAL.posterior(self, z.detach()))),
     "sum over pairs": (check_loss, lambda: variant(reduce=torch.sum)),
     "mean over features": (check_loss, lambda: variant(log_prob=lambda q, x: PowerSpherical.log_prob(q, x) / D)),

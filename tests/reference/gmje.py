@@ -6,7 +6,6 @@ A mixture is a list of (weight, mean (D,), covariance (D, D)).
 import math
 
 import torch
-from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 
@@ -111,25 +110,3 @@ def clusters(n, D, centers=3, gap=6.0, seed=0):
     return za, za + 0.2 * torch.randn(n, D, generator=g), label
 
 
-def trained(objective, steps, D=3):
-    """Returns the narrowest direction's deviation and the mean variance after a short run on two noisy views."""
-    torch.manual_seed(0)
-    g = torch.Generator().manual_seed(1)
-    mix = torch.randn(4, 12, generator=g)
-    net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, D))
-    optimizer = torch.optim.Adam([*net.parameters(), *objective.parameters()], lr=5e-3)
-
-    def views(n):
-        x = torch.randn(n, 4, generator=g) @ mix
-        return (net(x + 0.5 * torch.randn(x.shape, generator=g)) for _ in range(2))
-
-    for _ in range(steps):
-        za, zb = views(256)
-        optimizer.zero_grad()
-        sum(objective(za, zb).values()).backward()
-        optimizer.step()
-        objective.update(za.detach(), zb.detach())
-    with torch.no_grad():
-        za, zb = views(4000)
-    narrowest = torch.linalg.eigvalsh(torch.cov(za.T))[0].clamp(min=0).sqrt()
-    return float(narrowest), float((za.var(0).sum() + zb.var(0).sum()) / (2 * D))

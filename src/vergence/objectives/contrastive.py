@@ -4,7 +4,7 @@ Let each key k_m be the mean of a component with weight pi_m and covariance Sigm
 
     gamma_m(q) = pi_m N(q; k_m, Sigma_m) / sum_l pi_l N(q; k_l, Sigma_l)           Loss = mean over queries of -log gamma_+(q)
 
-where + is the key of the query's own pair. With pi_m = 1/M, Sigma_m = tau I and keys of one norm this is InfoNCE exactly,
+where + is the key of the query's positive pair. With pi_m = 1/M, Sigma_m = tau I and keys of one norm this is InfoNCE exactly,
 
     -log gamma_+ = -log exp(q . k_+ / tau) / sum_m exp(q . k_m / tau)
 
@@ -111,7 +111,7 @@ class Contrastive(ConditionalObjective):
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the only term, ``infonce``: the mean of -log gamma_+, >= 0; 0 for a single pair, which has no negatives."""
-        losses = [F.cross_entropy(scores, own) for scores, own in self.classifications(za, zb)]
+        losses = [F.cross_entropy(scores, positive) for scores, positive in self.classifications(za, zb)]
         return {"infonce": torch.stack(losses).mean()}
 
     def classifications(self, za: Tensor, zb: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -119,8 +119,8 @@ class Contrastive(ConditionalObjective):
         a, b = self._placed(za), self._placed(zb)
         B, v = len(a), self.variance()
         if self.components == "pairs":
-            own = torch.arange(B, device=a.device)
-            return [(logits(a, b, v, self.weights), own), (logits(b, a, v, self.weights), own)]
+            positive = torch.arange(B, device=a.device)
+            return [(logits(a, b, v, self.weights), positive), (logits(b, a, v, self.weights), positive)]
         z = torch.cat([a, b])
         scores = logits(z, z, v, self.weights).fill_diagonal_(-math.inf)  # a view is not a key of itself
         return [(scores, torch.arange(2 * B, device=z.device).roll(B))]
@@ -142,7 +142,7 @@ class Contrastive(ConditionalObjective):
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the accuracy of the classification, the mean variance, and `parts.diagnostics.collapse`."""
-        right = [(scores.argmax(1) == own).float().mean() for scores, own in self.classifications(za, zb)]
+        right = [(scores.argmax(1) == positive).float().mean() for scores, positive in self.classifications(za, zb)]
         temperature = torch.as_tensor(self.variance()).mean().item()
         return {"accuracy": torch.stack(right).mean().item(), "temperature": temperature, **diagnostics.collapse(za, zb)}
 

@@ -73,8 +73,8 @@ class MoCo(Objective):
 
     def contrast(self, q: Tensor, k: Tensor) -> Tensor:
         """Returns ctr(Q, K), a scalar, for predictions and targets (B, D)."""
-        own = torch.arange(len(q), device=q.device)
-        return 2 * self.temperature * F.cross_entropy(similarities(q, k, self.temperature), own)
+        diagonal = torch.arange(len(q), device=q.device)
+        return 2 * self.temperature * F.cross_entropy(similarities(q, k, self.temperature), diagonal)
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns ``accuracy``, the share of queries with their own pair as the most similar; without the predictor."""

@@ -107,5 +107,5 @@ class VISimSiam(Objective):
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns the posterior's mean length |E u|, in [0, 1), and the cosine of prediction and target, means over the batch."""
         q = self.posterior(za)
-        found = {"length": q.mean.norm(dim=-1), "cosine": (q.mu * direction(zb)).sum(-1)}
-        return {name: value.mean().item() for name, value in found.items()}
+        numbers = {"length": q.mean.norm(dim=-1), "cosine": (q.mu * direction(zb)).sum(-1)}
+        return {name: value.mean().item() for name, value in numbers.items()}

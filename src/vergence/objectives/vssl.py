@@ -194,14 +194,14 @@ class VSSL(ConditionalObjective):
         ``score`` is -log p(z_a), ``cross_entropy`` -E_q log p with the teacher's Gaussian of the same embedding, ``variance``
         and ``entropy`` are those of `conditional`.
         """
-        belief, own = self.conditional(z), cross_entropy(*self.student(z), *self.prior(z))
+        belief, crossed = self.conditional(z), cross_entropy(*self.student(z), *self.prior(z))
         spread = {"variance": belief.variance.sum(-1), "entropy": belief.entropy()}
-        return {"score": self.score(z), "cross_entropy": own, **spread}
+        return {"score": self.score(z), "cross_entropy": crossed, **spread}
 
     def diagnostics(self, za: Tensor, zb: Tensor) -> dict[str, float]:
         """Returns mean and coefficient of variation of q's variance, the cosine of f and z_b, and gamma."""
         f, v = self.student(za)
         cosine = 1 - cosine_distance(f, upcast_half(zb)).mean()
         cv = v.std(correction=0) / v.mean()
-        found = {"variance_mean": v.mean(), "variance_cv": cv, "cosine": cosine, "gamma": self.scales()[1]}
-        return {name: value.item() for name, value in found.items()}
+        numbers = {"variance_mean": v.mean(), "variance_cv": cv, "cosine": cosine, "gamma": self.scales()[1]}
+        return {name: value.item() for name, value in numbers.items()}

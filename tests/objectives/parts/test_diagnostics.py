@@ -16,7 +16,7 @@ N, D = 50, 3
 
 def test_diagnostics_are_their_definitions():
     za, zb = slow.pair(N, D)
-    found = diagnostics.collapse(za, zb)
+    result = diagnostics.collapse(za, zb)
     S = torch.cov(torch.cat([za, zb], 1).T, correction=0)
     values = torch.linalg.eigvalsh(S[:D, :D])
     expected = {
@@ -25,9 +25,9 @@ def test_diagnostics_are_their_definitions():
         "condition": values[-1] / values[0],
         "information": 0.5 * (torch.logdet(S[:D, :D]) + torch.logdet(S[D:, D:]) - torch.logdet(S)),
     }
-    assert found.keys() == expected.keys() and all(type(value) is float for value in found.values())
+    assert result.keys() == expected.keys() and all(type(value) is float for value in result.values())
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value.item(), rel=1e-6), name
+        assert result[name] == pytest.approx(value.item(), rel=1e-6), name
 
 
 def test_a_collapse_shows_in_the_numbers_and_constant_features_are_finite():
@@ -43,8 +43,8 @@ def test_a_collapse_shows_in_the_numbers_and_constant_features_are_finite():
 
 def test_mahalanobis_is_one_formula_for_gaussians_mixtures_and_kernels():
     z, h2, keys = slow.pair(N, D)[0], torch.tensor(0.7), torch.randn(4, D)
-    one = diagnostics.mahalanobis(JointGaussian(keys[0], h2 * torch.eye(D)), z)
-    assert one == pytest.approx(((z - keys[0]).square().sum(1) / h2).mean().item() / D)
+    first = diagnostics.mahalanobis(JointGaussian(keys[0], h2 * torch.eye(D)), z)
+    assert first == pytest.approx(((z - keys[0]).square().sum(1) / h2).mean().item() / D)
     mixture = GaussianMixture(torch.randn(4), keys, Diagonal(h2.expand(D)))
     kernels = KernelMixture(mixture.mixture_distribution.logits, keys, h2)
     r = mixture.responsibilities(z)

@@ -85,10 +85,10 @@ class Prototypes(nn.Module):
     @classmethod
     def single(cls, dim: int, *, rank: int | None, floor: float) -> "Prototypes":
         """Returns one learnable Gaussian, initialized as the standard normal; its weight is not learned."""
-        one = cls(dim, 1, rank=rank, floor=floor)
-        one.means.data.zero_()
-        one.logits.requires_grad_(False)
-        return one
+        prototypes = cls(dim, 1, rank=rank, floor=floor)
+        prototypes.means.data.zero_()
+        prototypes.logits.requires_grad_(False)
+        return prototypes
 
     def covariance(self) -> Covariance:
         """Returns the covariances S_k, a batch (K,)."""
