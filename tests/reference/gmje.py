@@ -108,5 +108,3 @@ def clusters(n, D, centers=3, gap=6.0, seed=0):
     middle = gap * torch.eye(D)[:centers] + 0.3
     za = middle[label] + 0.4 * torch.randn(n, D, generator=g)
     return za, za + 0.2 * torch.randn(n, D, generator=g), label
-
-
