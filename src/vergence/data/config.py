@@ -60,6 +60,7 @@ class ViewConfig(Checked):
         noise: Vectors: standard deviation of additive Gaussian noise, in units of the data's standard deviation.
         mask: Vectors: probability that a feature is replaced by its mean.
         scale: Vectors: standard deviation of the logarithm of a factor per sample.
+        function: Name of a function of one's own that makes the views instead; `vergence.train` sets it.
     """
 
     finite = True
@@ -76,6 +77,7 @@ class ViewConfig(Checked):
     noise: float = 0.3
     mask: float = 0.2
     scale: float = 0.1
+    function: str | None = None
 
 
 def usual_flip(source: str) -> float:

@@ -16,7 +16,9 @@ from vergence.utils.checks import expect, shown
 from vergence.utils.linalg import as_array
 from vergence.utils.names import unknown
 
-__all__ = ["is_object"]
+__all__ = ["IN_MEMORY", "in_words", "is_object"]
+
+IN_MEMORY = "memory: "  # starts the name of data that a program holds
 
 MIXED = "a list of paths, of PIL images, of tensors or of rows of numbers"
 
@@ -29,6 +31,24 @@ def is_object(source: Any) -> bool:
         (False, False, True, True)
     """
     return not isinstance(source, str | os.PathLike)
+
+
+def in_words(source: Any) -> str:
+    """Returns the name that a run's description has for data that a program holds.
+
+    Example:
+        >>> in_words(np.zeros((5, 28, 28), dtype=np.uint8)), in_words((np.zeros((5, 2)), np.zeros((5, 3))))
+        ('memory: ndarray (5, 28, 28)', 'memory: ndarray (5, 2), ndarray (5, 3)')
+    """
+    parts = source if isinstance(source, tuple) and len(source) == 2 else (source,)
+    return IN_MEMORY + ", ".join(f"{type(part).__name__} {_extent(part)}".strip() for part in parts)
+
+
+def _extent(source: Any) -> str:
+    shape = getattr(source, "shape", None)
+    if isinstance(shape, Sequence):
+        return f"({', '.join(map(str, shape))})"
+    return f"of {len(source)}" if hasattr(source, "__len__") else ""
 
 
 def from_object(

@@ -9,8 +9,9 @@ import abc
 import contextlib
 import copy
 import dataclasses
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from vergence.data.config import ViewConfig
 from vergence.data.pixels import luma, to_unit
 from vergence.utils.checks import expect
 
-__all__ = ["ImageViews", "VectorViews", "Views"]
+__all__ = ["GivenViews", "ImageViews", "VectorViews", "Views"]
 
 TRIES = 10
 ASPECT = (3 / 4, 4 / 3)
@@ -42,6 +43,62 @@ class Views(abc.ABC):
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Returns a new view of each sample of ``x``, shape (B, ...)."""
         return self.apply(x, self.draw(len(x), generator))
+
+
+class GivenViews(Views):
+    """Views by a function of one's own.
+
+    A function ``(batch, generator) -> batch`` gets a batch at a time; a function of one argument, such as a transform of
+    torchvision v2, gets one item at a time, under a seed of torch. Images are floats in [0, 1]. The first batch is checked.
+
+    Args:
+        function: The function.
+        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,), which each view must have.
+
+    Example:
+        >>> views = GivenViews(lambda x, generator: x + 0.1 * torch.randn(x.shape, generator=generator), (6,))
+        >>> views(torch.zeros(4, 6), torch.Generator().manual_seed(0)).shape
+        torch.Size([4, 6])
+    """
+
+    def __init__(self, function: Callable[..., Any], shape: Sequence[int]) -> None:
+        self.function, self.shape, self.checked = function, tuple(shape), False
+        parameters = inspect.signature(function).parameters.values()
+        named = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.of_batches = len(named) > 1
+
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Returns a seed for each item."""
+        return {"seed": torch.randint(2**62, (n,), generator=generator)}
+
+    def apply(self, x: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Returns the function's views; see `Views.apply`.
+
+        Raises:
+            ValueError: The function returned something else than a finite view of the right shape for each item.
+        """
+        x, seed = to_unit(x) if x.ndim == 4 else x, int(draws["seed"][0]) if len(x) else 0
+        if self.of_batches:
+            y = self.function(x, torch.Generator().manual_seed(seed))
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                y = [self.function(item) for item in x]
+        return self._checked(y, len(x)).to(x)
+
+    def _checked(self, y: Any, n: int) -> Tensor:
+        if isinstance(y, list) and all(isinstance(item, Tensor) and item.shape == y[0].shape for item in y):
+            y = torch.stack(y) if y else torch.zeros(0, *self.shape)
+        if not self.checked:
+            wanted = (n, *self.shape)
+            if not isinstance(y, Tensor) or tuple(y.shape) != wanted or not y.is_floating_point():
+                what = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else f"{type(y).__name__}"
+                raise ValueError(f"expected views of shape {wanted}, of floats, found {what}; change the function of views")
+            if not bool(y.isfinite().all()):
+                raise ValueError("expected finite views, found nan or infinity; change the function of views")
+            self.checked = True
+        views: Tensor = y
+        return views
 
 
 class ImageViews(Views):

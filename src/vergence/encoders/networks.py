@@ -5,6 +5,7 @@ are random here, also those of timm's names with a tag of pretrained weights (``
 architecture. `vergence.encoders.pretrained` reads weights and puts them into a network.
 """
 
+import copy
 import itertools
 import re
 from collections.abc import Sequence
@@ -164,7 +165,7 @@ def require_timm(name: str) -> Any:
 
 
 def factory_model(name: str) -> nn.Module:
-    """Returns the network that a function outside the library returns, ``package.module:factory``; its code runs.
+    """Returns the network that a function outside the library returns, or a copy of one that the program gave; its code runs.
 
     Args:
         name: Name of a function without arguments that returns a module from images (B, C, H, W) to embeddings (B, D).
@@ -174,6 +175,8 @@ def factory_model(name: str) -> nn.Module:
     """
     expected = "package.module:factory"
     factory = load_outside("encoder", name, expected)
+    if isinstance(factory, nn.Module):  # of the program, which goes on using its own
+        return copy.deepcopy(factory)
     try:
         model = factory()
     except (TypeError, ValueError, RuntimeError, OSError) as error:

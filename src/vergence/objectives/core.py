@@ -97,8 +97,15 @@ class Objective(nn.Module, abc.ABC):
     behind: ClassVar[Mapping[str, Any] | None] = None
 
     dim = 0  # features D of the embeddings; 0 for any
+    built_with: tuple[tuple[Any, ...], dict[str, Any]]  # arguments of the constructor
     managed = False  # whether a method calls `update` and has the teacher; a loop of one's own is watched for both
     _without_update = _without_teacher = 0  # calls in a row
+
+    def __new__(cls, *values: Any, **named: Any) -> "Objective":
+        """Returns an instance that knows how it was built, so that a run can build it again."""
+        self = super().__new__(cls)
+        object.__setattr__(self, "built_with", (values, named))
+        return self
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.items import Items, PairItems, batches
+from vergence.data.objects import IN_MEMORY
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.sources import Data, open_data
 from vergence.data.views import ImageViews
@@ -533,5 +534,19 @@ def opened(folder: RunFolder) -> Data:
     Raises:
         ValueError: They cannot be opened.
     """
+    return calibration.split(whole(folder), folder.config)
+
+
+def whole(folder: RunFolder) -> Data:
+    """Returns a run's data as they were opened, before a calibration part was taken out.
+
+    Raises:
+        ValueError: They cannot be opened, or are data of a program that has not given them.
+    """
     config = folder.config
-    return calibration.split(open_data(config.data, workers=config.fit.workers), config)
+    if config.data.source.startswith(IN_MEMORY) and not folder.given:
+        held = config.data.source.removeprefix(IN_MEMORY)
+        raise ValueError(
+            f"expected the data of the training, {held}, which no file holds; pass them with vergence.load(path, data=...)"
+        )
+    return open_data(config.data, workers=config.fit.workers, **folder.given)

@@ -13,6 +13,7 @@ from vergence.evaluation.uncertainty import crop_spread
 from vergence.methods.core import Method
 from vergence.objectives.core import DensityObjective
 from vergence.runs.rows import Columns, Reading, by_parts, of_module, write_rows
+from vergence.training import build
 from vergence.training.config import RunConfig
 from vergence.training.records import RunMetadata
 from vergence.utils.checks import require_count
@@ -28,6 +29,8 @@ def views_of(config: RunConfig, metadata: RunMetadata, encoder: nn.Module) -> Vi
     """
     if metadata.kind == "pairs":
         raise ValueError("expected a run on single items for random views, found one on pairs: leave crops out")
+    if config.views.function is not None:
+        return build.given_views(config.views.function, metadata.shape)
     if metadata.kind == "image":
         return ImageViews(config.views, metadata.shape[1])
     standardize = networks.standardization(encoder)

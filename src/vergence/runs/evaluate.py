@@ -14,12 +14,13 @@ from torch.nn import functional as F
 
 from vergence.data.items import Items
 from vergence.data.pixels import resize, to_bytes, to_unit
-from vergence.data.sources import Data, open_data
+from vergence.data.sources import Data
 from vergence.encoders.networks import standardization
 from vergence.encoders.patch_maps import RefinedEncoder
 from vergence.evaluation import anomaly, features
 from vergence.evaluation.accuracy import knn_accuracy, linear_probe
 from vergence.evaluation.collapse import collapse
+from vergence.runs import detector
 from vergence.runs.rows import parts
 from vergence.runs.run import Run, load
 from vergence.runs.uncertainty import measure_uncertainty
@@ -96,7 +97,7 @@ class _Evaluator:
 
     def __init__(self, run: Run) -> None:
         self.run, self.config = run, run.folder.config
-        self.opened = self._without_known(open_data(self.config.data, workers=self.config.fit.workers))
+        self.opened = self._without_known(detector.whole(run.folder))
         self.kept = _kept(self.opened, self.config.data.keep_classes)
         self.train: Features = {}
         self.test: Features = {}

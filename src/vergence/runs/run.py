@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,16 @@ from vergence.evaluation import features
 from vergence.evaluation.judgment import collapse_warning
 from vergence.methods.core import Method
 from vergence.methods.paired import Side
-from vergence.objectives.core import ConditionalObjective, DensityObjective, PredictiveObjective
+from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.runs import detector, embed
 from vergence.runs.detector import Levels, RunDetector
 from vergence.runs.rows import MOST_ITEMS, Reading, sample
 from vergence.training import build
-from vergence.training.folder import RunFolder
+from vergence.training.folder import RunFolder, require_known_code
 from vergence.utils.checks import is_count, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.files import as_path
+from vergence.utils.outside import give
 
 if TYPE_CHECKING:
     from vergence.detection import MixtureDetector
@@ -38,7 +40,18 @@ __all__ = ["Run", "load"]
 Images = str | Path | np.ndarray | Tensor | Items
 
 
-def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) -> "Run":
+def load(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    trust_code: bool = False,
+    encoder: "nn.Module | Callable[[], nn.Module] | None" = None,
+    objective: "type[Objective] | None" = None,
+    views: Callable[..., Any] | None = None,
+    data: Any = None,
+    column: str | Sequence[str] = (),
+    labels: Any = None,
+) -> "Run":
     """Opens a trained run; runs no code of the folder's.
 
     Args:
@@ -46,11 +59,26 @@ def load(path: str | Path, *, device: str = "auto", trust_code: bool = False) ->
         device: ``auto``, ``cpu`` or ``cuda``.
         trust_code: Whether to import what the run names outside the library: an objective ``package.module:Class``, an encoder
             ``package.module:factory``.
+        encoder: Network of one's own that the run was trained with, or the function that returns it; its weights are the run's.
+        objective: Class of one's own that the run was trained with.
+        views: Function of one's own that made the run's views.
+        data: Data of the training, where a program held them; they are needed to evaluate.
+        column: Column or columns of these data, as in `vergence.train`.
+        labels: Labels of these data.
 
     Raises:
         ValueError: There is no finished run, it is damaged, a newer version wrote it, or it names code that is not trusted.
     """
-    folder = RunFolder.open(as_path(path, "the run folder"), trust_code=trust_code)
+    folder = RunFolder.open(as_path(path, "the run folder"), trust_code=True)  # opening imports nothing
+    model = folder.config.model
+    own = {model.encoder.outside: encoder, model.objective: objective, folder.config.views.function: views}
+    for name, value in own.items():
+        if name is not None and value is not None:
+            give(value, name)
+    if not trust_code:
+        require_known_code(folder.path, model)
+    if data is not None:
+        folder.given = {"source": data, "column": column, "labels": labels}
     on = as_device(device)
     state = folder.load_model()
     method = untrained_method(folder)

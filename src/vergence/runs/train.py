@@ -1,29 +1,41 @@
-"""Trains a run: opens the data, builds the method, fits it and writes the run folder."""
+"""Trains a run: opens the data, builds the method, fits it stage by stage and writes the run folder."""
 
 import dataclasses
+import inspect
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Unpack
+
 from vergence.data import sources
-from vergence.encoders.config import Encoder
+from vergence.data.config import ViewConfig
+from vergence.data.objects import in_words
+from vergence.encoders.config import Encoder, Factory
+from vergence.objectives.core import Objective
 from vergence.runs.description import describe, for_data, resumed
 from vergence.runs.run import Run
 from vergence.runs.stages import State, stages_of
 from vergence.training import build, calibration, closed_form, loop, recipes, staged, start
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.folder import require_new, run_lock
+from vergence.training.listeners import Listener, Logger, listeners_of
 from vergence.training.processes import CALL, together
 from vergence.training.recipes import Facts
+from vergence.training.settings import Settings
 from vergence.utils import terminal
 from vergence.utils.checks import shown
 from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
+from vergence.utils.outside import give
 from vergence.utils.resources import resources
 
 if TYPE_CHECKING:
@@ -33,30 +45,48 @@ __all__ = ["describe", "join", "train"]
 
 
 def train(
-    source: str | RunConfig | None = None,
+    data: Any = None,
     *,
-    out: str | Path,
+    out: str | Path | None = None,
     recipe: str | None = None,
     resume: bool = False,
     trust_code: bool = False,
-    **settings: Any,
-) -> "Run":
+    views: ViewConfig | Callable[..., Any] | None = None,
+    column: str | Sequence[str] = (),
+    labels: Any = None,
+    logger: str | Logger | None = None,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
+    on_epoch: Callable[[int, dict[str, Any]], None] | None = None,
+    **settings: Unpack[Settings],
+) -> Run:
     """Trains an encoder and an objective, or takes an encoder as it comes; writes a run folder, and returns the run.
 
     Args:
-        source: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description. It may
-            be left out when resuming.
-        out: Run folder.
+        data: Name of a built-in data set, path (see `vergence.data.config.DataConfig`), or complete run description; an array,
+            a tensor, a list of paths or of PIL images, a pair ``(context, target)``, a table or a `torch.utils.data.Dataset`
+            (see `vergence.data.objects.from_object`). It may be left out when resuming.
+        out: Run folder. Without one the run lives in a temporary folder for as long as the returned object;
+            `vergence.Run.save` keeps it.
         recipe: Name of the recipe that the settings start from (`vergence.training.recipes.names`). By default ``patches`` for
-            images and ``gmje_small`` for pairs; ``vje_small`` for other data, for images that are too small, and where a setting
-            of networks or optimizers is given, which a closed form does not have (`vergence.training.recipes.default`); with
-            ``method="NAME"`` the recipe ``NAME_small``.
+            images and ``gmje_small`` for pairs; ``vje_small`` for other data and for images that are too small
+            (`vergence.training.recipes.suggested`); with ``method="NAME"`` the recipe ``NAME_small``.
         resume: Whether the run in ``out`` goes on from its last checkpoint. Settings that are given must be those of the run.
         trust_code: Whether a run that is resumed, or that weights come from, may name an objective ``package.module:Class`` or an
             encoder ``package.module:factory`` outside the library, which is imported. Not needed where the settings name it.
-        **settings: Fields of the run's description by name, such as ``epochs=20`` or ``encoder="resnet18"``. With
-            ``pretrained=True``, ``weights=FILE`` or ``init=RUN`` the encoder starts from weights, with ``freeze=True`` it is not
-            trained (``docs/encoders.md``); with ``init`` the settings that are not given are that run's.
+        views: Strengths of the random views, or what makes them: a function ``(batch, generator) -> batch``, or a transform of
+            torchvision v2 (see `vergence.data.views.GivenViews`).
+        column: Column or columns of a table; key of a data set's items.
+        labels: Labels (N,) of data that the program holds, for the evaluation; training does not read them.
+        logger: ``tensorboard`` or ``csv``, in the folder ``logs`` of the run, or an object with ``log_metrics(metrics, step)``,
+            such as a logger of Lightning's.
+        on_step: Called in the first process with the number of steps that are done and the last row of metrics.
+        on_epoch: Called in the first process with the number of epochs that are done and the row of metrics at their end.
+        **settings: Fields of the run's description by name, such as ``epochs=20``. ``encoder`` may be a name, a dataclass of
+            `vergence.encoders`, a module, or a function without arguments that returns one; ``objective`` a name, a class or an
+            instance such as ``VJE(256, nu=1)``, which says class and options. A module is copied, and gets images standardized
+            by ``input_mean`` and ``input_std``, by default those of the data. With ``pretrained=True``, ``weights=FILE`` or
+            ``init=RUN`` the encoder starts from weights, with ``freeze=True`` it is not trained (``docs/encoders.md``); with
+            ``init`` the settings that are not given are that run's.
 
     Returns:
         The trained run.
@@ -66,40 +96,99 @@ def train(
         vergence.training.loop.Interrupted: SIGINT or SIGTERM came; the run can be resumed.
 
     Example:
-        >>> import tempfile, torch
-        >>> folder = tempfile.mkdtemp()
-        >>> run = train("digits", out=folder + "/run", recipe="vje_small", epochs=1, limit=256, device="cpu", precision="fp32")
-        >>> run.score(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
+        >>> import torch
+        >>> run = train(torch.randn(300, 6), epochs=1, device="cpu", precision="fp32")
+        >>> run.score(torch.zeros(2, 6)).shape
         torch.Size([2])
     """
-    out = Path(out)
-    settings = _plain(settings)
-    call = {"source": source, "out": out, "recipe": recipe, "resume": resume, "trust_code": trust_code, **settings}
-    if resume:
-        config = resumed(out, source, recipe, settings, trust_code)
-    else:
-        config = describe(source, recipe, settings, trust_code=trust_code)
-        _require_apart(out, config.data.source)
-        require_new(out)
-        config = start.configured(config)
-    _require_usable(config, {} if resume else settings)
-    several = config.fit.devices * config.fit.nodes > 1
-    if resume and not several:
-        with run_lock(out):  # refused before the data is read; held again below
-            pass
-    any_recipe = recipe is None and not isinstance(source, RunConfig)
-    for_facts = None if resume else partial(_for_data, config, source, any_recipe, settings)
-    enough = enough_memory("lower --batch-size, --size or the network's widths")
-    with together(out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
-        fabric = loop.launch(config.fit, _as_json(call)) if several else None  # before the work
-        return _train(fabric, out, config, trust_code, for_facts)
+    if resume and out is None:
+        raise ValueError("expected out, the folder of the run to resume, found none; name it")
+    source, plain, given = _named(data, {**settings}, views, column, labels)
+    folder = Path(tempfile.mkdtemp(prefix="vergence-")) if out is None else Path(out)
+    job = _Job(folder, source, recipe, plain, given, trust_code, resume, listeners_of(logger, on_epoch, folder), on_step)
+    try:
+        run = job.run()
+    except BaseException:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if out is None:
+        weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    return run
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A call of `train`, with data and settings by name, the data that the program holds, and what listens."""
+
+    out: Path
+    source: str | RunConfig | None
+    recipe: str | None
+    settings: dict[str, Any]
+    given: dict[str, Any]
+    trust_code: bool
+    resume: bool
+    listeners: list[Listener]
+    on_step: Callable[[int, dict[str, float]], None] | None
+
+    def run(self) -> Run:
+        """Starts the processes, each of which trains."""
+        config = self._described()
+        _require_usable(config, {} if self.resume else self.settings)
+        several = config.fit.devices * config.fit.nodes > 1
+        if self.resume and not several:
+            with run_lock(self.out):  # refused before the data is read; held again below
+                pass
+        enough = enough_memory("lower --batch-size, --size or the network's widths")
+        with together(self.out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
+            fabric = loop.launch(config.fit, self._as_json()) if several else None  # before the work
+            return _train(fabric, self, config)
+
+    def _described(self) -> RunConfig:
+        """Returns the run's description as far as it is known before the data are opened."""
+        if self.resume:
+            return resumed(self.out, self.source, self.recipe, self.settings, self.trust_code)
+        config = describe(self.source, self.recipe, self.settings, trust_code=self.trust_code)
+        _require_apart(self.out, config.data.source)
+        require_new(self.out)
+        return start.configured(config)
+
+    def for_facts(self, config: RunConfig, facts: Facts) -> RunConfig:
+        """Returns the description for its data; notes say what follows from them. That of a resumed run is complete."""
+        if self.resume:
+            return config
+        any_recipe = self.recipe is None and not isinstance(self.source, RunConfig)
+        if any_recipe and recipes.suggested(self.settings, facts) != recipes.suggested(self.settings):
+            config = describe(self.source, None, self.settings, facts)
+        config, notes = for_data(config, self.settings, facts, any_recipe)
+        own = "lr" in self.settings and "encoder_lr" not in self.settings and config.model.takes_steps
+        if own and (ratio := config.fit.encoder_lr) != 1:
+            after = ", after distillation" if config.model.distill is not None else ""
+            rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
+            notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
+        for note in notes:
+            terminal.note(note)
+        return config
+
+    def _as_json(self) -> dict[str, Any] | None:
+        """Returns the call for other processes, as JSON has it; None where these cannot make it."""
+        names = [value.outside for value in self.settings.values() if isinstance(value, Encoder)]
+        names += [value for name, value in self.settings.items() if name in ("objective", "function") and ":" in str(value)]
+        if self.given or any(mark in str(name) for name in names for mark in ("#", "<", "__main__:")):
+            return None
+
+        def plain(value: Any) -> Any:
+            return value.to_dict() if isinstance(value, RunConfig | Encoder) else value
+
+        call = {"data": self.source, "recipe": self.recipe, "resume": self.resume, "trust_code": self.trust_code, **self.settings}
+        return {"out": str(self.out), **{name: plain(value) for name, value in call.items()}}
 
 
 def join() -> None:
     """Makes the call that the first process of a training made; exits with 2 for an error, which that one has, too."""
     call: dict[str, Any] = json.loads(os.environ[CALL])
-    if isinstance(call["source"], dict):
-        call["source"] = RunConfig.from_dict(call["source"])
+    if isinstance(call["data"], dict):
+        call["data"] = RunConfig.from_dict(call["data"])
     try:
         arguments: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in call.items()}
         train(**arguments)
@@ -109,69 +198,85 @@ def join() -> None:
         sys.exit(2)
 
 
-def _as_json(call: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a call of `train` as JSON has them."""
-
-    def plain(value: Any) -> Any:
-        return value.to_dict() if isinstance(value, RunConfig | Encoder) else str(value) if isinstance(value, Path) else value
-
-    return {name: plain(value) for name, value in call.items()}
-
-
-def _for_data(
-    config: RunConfig, source: str | RunConfig | None, any_recipe: bool, settings: dict[str, Any], facts: Facts
-) -> RunConfig:
-    """Returns a new run's description for its data; ``any_recipe`` where no recipe is named."""
-    if any_recipe and recipes.suggested(settings, facts) != recipes.suggested(settings):
-        config = describe(source, None, settings, facts)
-    config, notes = for_data(config, settings, facts, any_recipe)
-    if "lr" in settings and "encoder_lr" not in settings and config.model.takes_steps and (ratio := config.fit.encoder_lr) != 1:
-        after = ", after distillation" if config.model.distill is not None else ""
-        rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
-        notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
-    for note in notes:
-        terminal.note(note)
-    return config
-
-
-def _train(
-    fabric: "Fabric | None", out: Path, config: RunConfig, trust_code: bool, for_facts: "Callable[[Facts], RunConfig] | None"
-) -> "Run":
-    """Trains as `train` does; ``for_facts`` returns a new run's description for its data, and is None for a resumed run."""
-    resume = for_facts is None
-    opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers), config)
+def _train(fabric: "Fabric | None", job: _Job, config: RunConfig) -> Run:
+    """Trains in this process."""
+    opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **job.given), config)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
-    config = config if for_facts is None else for_facts(Facts(opened.kind, shape, len(opened.train)))
+    config = job.for_facts(config, Facts(opened.kind, shape, len(opened.train)))
     build.require_images(config.model, opened.kind)
     method = build.initial_method(config, shape, target_shape, mean, std)
-    if not resume:
+    if not job.resume:
         build.require_whole_images(method, shape, target_shape)
-    weights = None if resume and not config.model.freeze else start.load_start(method, config, trust_code=trust_code)
+    keeps = job.resume and not config.model.freeze
+    weights = None if keeps else start.load_start(method, config, trust_code=job.trust_code)
     views = None if config.model.freeze else build.make_views(opened, config.views, shape, mean, std)
     if config.model.takes_steps:
         loop.require_batches(len(opened.train), config.fit)
     fabric = fabric or loop.launch(config.fit)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
-    with run_lock(out) if fabric.is_global_zero else nullcontext():
-        folder = (
-            start.continued(out, config, metadata, method)
-            if resume
-            else start.created(fabric, out, config, metadata, opened, method)
-        )
-        state = State(fabric, method, opened, folder, views)
+    with run_lock(job.out) if fabric.is_global_zero else nullcontext():
+        if job.resume:
+            folder = start.continued(job.out, config, metadata, method)
+        else:
+            folder = start.created(fabric, job.out, config, metadata, opened, method)
+        folder.given, folder.listeners = job.given, job.listeners
+        state = State(fabric, method, opened, folder, views, job.on_step)
         for stage in stages_of(config.model):
             state = stage.fit(state)
     return Run(folder, method, fabric.device)
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings with paths as text; raises a ValueError for code that is given itself and not by its name."""
-    for name, kind in {"encoder": "factory", "target_encoder": "factory", "objective": "Class"}.items():
-        if callable(value := settings.get(name)):
-            hint = f"name code of your own as 'package.module:{kind}'"
-            raise ValueError(f"expected {name} to be a name, found {shown(value)}; {hint}")
-    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+def _named(
+    data: Any, settings: dict[str, Any], views: Any, column: str | Sequence[str], labels: Any
+) -> tuple[str | RunConfig | None, dict[str, Any], dict[str, Any]]:
+    """Returns data and settings by their names, and the data that the program holds as arguments of `open_data`."""
+    plain: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    for name in ("encoder", "target_encoder"):
+        if callable(value := plain.get(name)) and not isinstance(value, Encoder):
+            plain[name] = Factory(give(value))
+    plain |= _objective(plain) | _processes(plain)
+    if isinstance(views, ViewConfig):
+        plain |= {field.name: getattr(views, field.name) for field in dataclasses.fields(views)}
+    elif views is not None:
+        plain["function"] = give(views)
+    if data is not None and not isinstance(data, str | os.PathLike | RunConfig):
+        return in_words(data), plain, {"source": data, "column": column, "labels": labels}
+    if column or labels is not None:
+        raise ValueError("expected column and labels with data that the program holds, found a path or a name; leave them out")
+    return str(data) if isinstance(data, os.PathLike) else data, plain, {}
+
+
+def _objective(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the name of an objective that is given as a class or an instance, and the options of an instance."""
+    value = settings.get("objective")
+    if isinstance(value, Objective):
+        values, named = value.built_with
+        options = {**dict(zip(inspect.signature(type(value)).parameters, values, strict=False)), **named}
+        options.pop("dim", None)
+        for name, option in options.items():
+            if not isinstance(option, bool | int | float | str | tuple | None):
+                raise ValueError(f"expected an objective with options of numbers and texts, found {name} {shown(option)}")
+        return {"objective": _class_name(type(value)), "options": {**options, **(settings.get("options") or {})}}
+    if isinstance(value, type) and issubclass(value, Objective):
+        return {"objective": _class_name(value)}
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"expected objective to be a name, a class or an instance of Objective, found {shown(value)}")
+    return {}
+
+
+def _class_name(kind: type) -> str:
+    package, _, file = kind.__module__.rpartition(".")
+    return file if package == "vergence.objectives" else give(kind)
+
+
+def _processes(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the number of processes where torchrun or another launcher has started them, and the settings do not say it."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1 or CALL in os.environ or {"devices", "nodes"} & settings.keys():
+        return {}
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    return {"devices": local, "nodes": world // local}
 
 
 def _require_usable(config: RunConfig, settings: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import Items, PairItems, spaced
 from vergence.data.pixels import to_unit
 from vergence.data.sources import Data
-from vergence.data.views import ImageViews, VectorViews, Views
+from vergence.data.views import GivenViews, ImageViews, VectorViews, Views
 from vergence.densities.moments import Deviations
 from vergence.encoders import networks
 from vergence.encoders.config import MLP
@@ -26,12 +26,14 @@ from vergence.training.calibration import content_of
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.devices import describe_device
-from vergence.utils.names import unknown
+from vergence.utils.names import quoted, unknown
+from vergence.utils.outside import is_given, load_outside
 from vergence.utils.version import commit
 
 __all__ = [
     "build_method",
     "describe",
+    "given_views",
     "initial_encoder",
     "initial_method",
     "input_shapes",
@@ -287,6 +289,17 @@ def describe(
     )
 
 
+def given_views(name: str, shape: Sequence[int]) -> Views:
+    """Returns the views by a function that the program gave under a name; imports nothing.
+
+    Raises:
+        ValueError: It gave none.
+    """
+    if not is_given(name):
+        raise ValueError(f"expected the function {quoted(name)} of this run's views; pass it with vergence.load(path, views=...)")
+    return GivenViews(load_outside("views", name, ""), shape)
+
+
 def make_views(opened: Data, config: ViewConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> Views | None:
     """Returns what makes two views of a batch; None for data that comes as pairs.
 
@@ -299,6 +312,8 @@ def make_views(opened: Data, config: ViewConfig, shape: Sequence[int], mean: Ten
     """
     if opened.kind == "pairs":
         return None
+    if config.function is not None:
+        return given_views(config.function, shape)
     if opened.kind == "image":
         return ImageViews(config, shape[1])
     return VectorViews(config, mean, std.masked_fill(_sides(opened.train)[0].std() == 0, 0.0))

@@ -25,7 +25,7 @@ from vergence.training.records import Evaluation, RunMetadata
 from vergence.utils.checks import is_count, shortened
 from vergence.utils.files import locked, remove_leftovers, replacing, sha256
 from vergence.utils.names import quoted
-from vergence.utils.outside import read_object, read_pytorch
+from vergence.utils.outside import is_given, read_object, read_pytorch
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
 
@@ -67,6 +67,8 @@ class RunFolder:
 
     def __init__(self, path: Path, config: RunConfig, metadata: RunMetadata, version: str = __version__) -> None:
         self.path, self.config, self.metadata, self.version = path, config, metadata, version
+        self.given: dict[str, Any] = {}  # data that the program holds: arguments of `open_data`
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []  # called with each row of metrics
         self.digests: dict[str, list[str]] = {}  # SHA-256 of the files that this object has written to the end
 
     @classmethod
@@ -121,6 +123,8 @@ class RunFolder:
         """Adds a row to ``metrics.jsonl``; numbers that are not finite become null."""
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         self._add_line("metrics.jsonl", json.dumps(clean))
+        for listen in self.listeners:
+            listen(clean)
 
     def log(self, line: str) -> None:
         """Adds a line to ``log.txt``."""
@@ -274,12 +278,12 @@ class RunFolder:
 
 def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | None] = ()) -> None:
     """Raises a ValueError if a run's description names code outside the library, except the ``trusted`` names."""
-    foreign = [name for name in model.outside if name not in trusted]
+    foreign = [name for name in model.outside if name not in trusted and not is_given(name)]
     if foreign:
-        kind = "objectives" if foreign[0] == model.objective else "encoders"
+        kind = "objective" if foreign[0] == model.objective else "encoder"
         raise ValueError(
-            f"expected {kind} of the library in {path}, found {quoted(foreign[0])}, whose code would run: if you "
-            f"trust it, use --trust-code, or trust_code=True in Python"
+            f"expected {kind}s of the library in {path}, found {quoted(foreign[0])}, whose code would run: if you trust it, use "
+            f"--trust-code; in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
         )
 
 

@@ -83,7 +83,7 @@ def launch(config: FitConfig, call: Mapping[str, Any] | None = None) -> "Fabric"
     if config.nodes > 1:
         _require_address(fabric, config.nodes)
     if config.devices > 1:
-        start_others(fabric, config.devices, config.nodes, call or {})
+        start_others(fabric, config.devices, config.nodes, call)
     fabric.launch()
     return fabric
 

@@ -30,7 +30,7 @@ STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes after signal
 _others: list[subprocess.Popen[bytes]] = []  # what this process has started, by rank from 1
 
 
-def start_others(fabric: "Fabric", devices: int, nodes: int, call: Mapping[str, Any]) -> None:
+def start_others(fabric: "Fabric", devices: int, nodes: int, call: Mapping[str, Any] | None) -> None:
     """Makes a call of `vergence.train` in ``devices - 1`` more processes, unless a launcher outside starts the processes.
 
     They get the environment variables of ``torch.distributed`` (MASTER_ADDR, MASTER_PORT, NODE_RANK, LOCAL_RANK, WORLD_SIZE).
@@ -39,13 +39,20 @@ def start_others(fabric: "Fabric", devices: int, nodes: int, call: Mapping[str, 
         fabric: The engine, before it is launched.
         devices: Processes of this machine.
         nodes: Machines.
-        call: Arguments of the call, as JSON has them.
+        call: Arguments of the call, as JSON has them; None where they are objects of this process.
+
+    Raises:
+        ValueError: There is no such call.
     """
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     environment = getattr(fabric.strategy, "cluster_environment", None)
     if not isinstance(environment, LightningEnvironment) or environment.creates_processes_externally:
         return
+    if call is None:
+        found = "found data, a network or code that this process alone holds"
+        hint = "save them and give paths and names package.module:NAME, or start the script with torchrun"
+        raise ValueError(f"expected paths and names with --devices {devices}, {found}; {hint}")
     where = {"MASTER_ADDR": environment.main_address, "MASTER_PORT": environment.main_port}
     where |= {"NODE_RANK": environment.node_rank(), "LOCAL_RANK": 0, "WORLD_SIZE": devices * nodes}
     os.environ.update({name: str(value) for name, value in where.items()})

@@ -18,6 +18,7 @@ from vergence.training.folder import RunFolder, write_skipped
 from vergence.training.records import RunMetadata, Weights
 from vergence.utils.files import as_path, sha256
 from vergence.utils.names import quoted
+from vergence.utils.outside import is_given
 
 __all__ = ["configured", "continued", "created", "from_run", "load_start"]
 
@@ -41,9 +42,10 @@ def configured(config: RunConfig) -> RunConfig:
     if model.weights is not None:
         read_weights(as_path(model.weights, "weights"))
     known, outside = model.pretrained or model.weights is not None, model.encoder.outside is not None
+    own = outside and is_given(model.encoder.outside or "")  # takes the images of its program
     if model.init is not None or not (known or outside):
         return config
-    found = model.encoder.expected_input() or (Input() if outside and (known or model.freeze) else None)
+    found = model.encoder.expected_input() or (Input() if outside and not own and (known or model.freeze) else None)
     if found is None:
         return config
     if model.input_mean is None:

@@ -1,5 +1,6 @@
 """What comes from outside and is not trusted: code by name, JSON objects, PyTorch files; torch is imported on the first call."""
 
+import hashlib
 import importlib
 import json
 import struct
@@ -9,15 +10,44 @@ from typing import Any
 
 from vergence.utils.checks import shortened
 
-__all__ = ["load_outside", "read_object", "read_pytorch"]
+__all__ = ["give", "is_given", "load_outside", "read_object", "read_pytorch"]
 
 MAX_BYTES = 64 << 20  # of a JSON file: more is refused before it is parsed
 # of torch, where a file is damaged
 ERRORS = (EOFError, RuntimeError, TypeError, AttributeError, LookupError, AssertionError, ArithmeticError, struct.error)
 
 
+_given: dict[str, Any] = {}  # code that the program itself gave, by the name that a run's description has for it
+
+
+def give(value: Any, name: str | None = None) -> str:
+    """Keeps code that the program gives, so that `load_outside` finds it and imports nothing; returns its name.
+
+    Args:
+        value: A class or a function, which is named ``module:Name``, or an object, whose name ends with a digest of its text.
+        name: Another name.
+
+    Example:
+        >>> give(dict), is_given("builtins:dict"), load_outside("objective", "builtins:dict", "")
+        ('builtins:dict', True, <class 'dict'>)
+    """
+    if name is None:
+        kind = value if hasattr(value, "__qualname__") else type(value)
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        name += "" if kind is value else f"#{hashlib.blake2b(repr(value).encode(), digest_size=4).hexdigest()}"
+    _given[name] = value
+    return name
+
+
+def is_given(name: str) -> bool:
+    """Returns whether the program gave the code of a name."""
+    return name in _given
+
+
 def load_outside(what: str, name: str, expected: str) -> Any:
-    """Returns the object of a name ``package.module:attribute``; importing runs the module, so the name has to be trusted.
+    """Returns the object of a name ``package.module:attribute``, or what the program gave under it.
+
+    Importing runs the module, so the name has to be trusted.
 
     Args:
         what: The kind of thing that is named, for instance ``objective``.
@@ -31,6 +61,8 @@ def load_outside(what: str, name: str, expected: str) -> Any:
         >>> load_outside("encoder", "math:sqrt", "package.module:factory")(4)
         2.0
     """
+    if name in _given:
+        return _given[name]
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
