@@ -79,9 +79,8 @@ def test_data_of_every_form_train(form, vectors, pictures, tmp_path):
         data, column = pa.table(dict(zip("abcdef", vectors.T, strict=True))), ("a", "c", "f")
     images = form in ("pictures", "paths")
     run = vergence.train(data, column=column, **(QUICK | {"recipe": "vje_small", "encoder": MLP()} if images else QUICK))
-    assert run.folder.metadata.shape == (
-        (3, 12, 12) if form == "pictures" else (3, 64, 64) if images else (3,) if form == "table" else (6,)
-    )
+    shapes = {"pictures": (3, 12, 12), "paths": (3, 64, 64), "table": (3,)}
+    assert run.folder.metadata.shape == shapes.get(form, (6,))
     assert run.folder.config.data.source.startswith("memory: ")
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from tests import forked
-from torch import nn
 
 import vergence
 from vergence.data.config import DataConfig
@@ -64,20 +63,6 @@ def test_a_run_whose_data_has_grown_is_evaluated_on_items_that_it_does_not_know(
         vergence.evaluate(run, probes=False)
 
 
-def test_code_that_is_given_itself_is_refused_with_the_form_of_its_name(tmp_path):
-    for name, value in {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "objective": nn.Linear}.items():
-        with pytest.raises(ValueError, match=rf"^expected {name} to be a name, found .*'package\.module:[a-zA-Z]+'$"):
-            vergence.train("digits", out=tmp_path / "run", **{**QUICK, name: value})
-
-
-def test_an_array_is_no_source_and_is_to_be_saved(tmp_path):
-    for x in (np.zeros((300, 6)), torch.zeros(300, 6)):
-        with pytest.raises(ValueError, match=r"^expected a path or a built-in name, found an array of shape \(300, 6\); save it"):
-            vergence.train(x, out=tmp_path / "run", objective="vje", **QUICK)
-    with pytest.raises(ValueError, match=r"^expected a path or a built-in name, found \['digits'\]; give one as text$"):
-        vergence.train(["digits"], out=tmp_path / "run", objective="vje", **QUICK)
-
-
 def test_no_data_is_named(tmp_path):
     for source in (None, ""):
         with pytest.raises(ValueError, match="expected data, found none"):
@@ -89,7 +74,7 @@ def test_no_data_is_named(tmp_path):
 
 def test_a_second_training_and_a_resume_beside_a_running_one_are_refused(tmp_path):
     run = tmp_path / "run"
-    arguments = ["digits", "--out", str(run), "--epochs", "400", "--device", "cpu", "--set", "checkpoint_seconds=1e9"]
+    arguments = ["digits", "--out", str(run), "--recipe", "vje_small", "--epochs", "400", "--device", "cpu", "--set", "checkpoint_seconds=1e9"]
     process = forked.popen("train", *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
@@ -266,5 +251,5 @@ def test_a_network_without_memory_left_is_one_line(tmp_path):
 )
 def test_a_learning_rate_that_is_not_the_encoders_is_told(tmp_path, capsys, settings, told):
     own = {"epochs": 1, "batch_size": 16, "limit": 64, "device": "cpu", "precision": "fp32", "knn_every": 0}
-    vergence.train("digits", out=tmp_path / "run", **own, **settings)
+    vergence.train("digits", out=tmp_path / "run", **({"recipe": "vje_small"} | own), **settings)
     assert ("encoder's learning rate is 0.2 times 0.001, as in the recipe" in capsys.readouterr().err) == told
