@@ -187,7 +187,7 @@ def test_two_processes_are_one(tmp_path):
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_cleanly_and_the_run_goes_on(tmp_path, signum):
-    command = ["train", "digits", "--out", tmp_path / "run", "--epochs", "400", "--device", "cpu"]
+    command = ["train", "digits", "--out", tmp_path / "run", "--recipe", "vje_small", "--epochs", "400", "--device", "cpu"]
     process = forked.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() and process.poll() is None:
@@ -278,7 +278,15 @@ def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):
 
 def test_a_teacher_follows_the_student(tmp_path):
     run = vergence.train(
-        "digits", out=tmp_path / "run", epochs=1, limit=256, teacher=0.5, device="cpu", precision="fp32", knn_every=0
+        "digits",
+        out=tmp_path / "run",
+        objective="vje",
+        epochs=1,
+        limit=256,
+        teacher=0.5,
+        device="cpu",
+        precision="fp32",
+        knn_every=0,
     )
     student = dict(run.method.encoder.named_parameters())
     teacher = {k.removeprefix("0."): v for k, v in run.method.teacher.named_parameters() if k.startswith("0.")}
