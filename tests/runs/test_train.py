@@ -74,7 +74,8 @@ def test_no_data_is_named(tmp_path):
 
 def test_a_second_training_and_a_resume_beside_a_running_one_are_refused(tmp_path):
     run = tmp_path / "run"
-    arguments = ["digits", "--out", str(run), "--recipe", "vje_small", "--epochs", "400", "--device", "cpu", "--set", "checkpoint_seconds=1e9"]
+    arguments = ["digits", "--out", str(run), "--recipe", "vje_small", "--epochs", "400", "--device", "cpu"]
+    arguments += ["--set", "checkpoint_seconds=1e9"]
     process = forked.popen("train", *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60

@@ -159,17 +159,6 @@ def test_a_run_records_its_part_and_resumes_with_it(tmp_path):
         vergence.train(out=tmp_path / "run", resume=True, calibration_share=0.1)
 
 
-def test_a_run_from_before_has_no_part(tmp_path):
-    vergence.train("digits", out=tmp_path / "run", calibration_share=0.0, objective="vje", **QUICK)
-    file = tmp_path / "run" / "config.json"
-    record = json.loads(file.read_text())
-    del record["data"]["calibration_share"], record["metadata"]["n_calibration"]
-    file.write_text(json.dumps(record))
-    run = vergence.load(tmp_path / "run")
-    assert run.folder.config.data.calibration_share == 0 and run.folder.metadata.n_calibration == 0
-    assert vergence.train(out=tmp_path / "run", resume=True).folder.metadata.n_train == 1438
-
-
 def test_the_encoder_is_trained_on_the_other_items_alone(tmp_path):
     """A run on the items that remain has the same weights, bit for bit."""
     x = np.random.default_rng(0).normal(size=(500, 6)).astype(np.float32)

@@ -153,10 +153,10 @@ class _Job:
         require_new(self.out)
         return start.configured(config)
 
-    def for_facts(self, config: RunConfig, facts: Facts) -> RunConfig:
-        """Returns the description for its data; notes say what follows from them. That of a resumed run is complete."""
+    def for_facts(self, config: RunConfig, facts: Facts) -> tuple[RunConfig, list[str]]:
+        """Returns the description for its data, and notes on what follows from them. That of a resumed run is complete."""
         if self.resume:
-            return config
+            return config, []
         any_recipe = self.recipe is None and not isinstance(self.source, RunConfig)
         if any_recipe and recipes.suggested(self.settings, facts) != recipes.suggested(self.settings):
             config = describe(self.source, None, self.settings, facts)
@@ -166,9 +166,7 @@ class _Job:
             after = ", after distillation" if config.model.distill is not None else ""
             rates = f"{ratio:g} times {config.fit.lr:g}{after}, as in the recipe"
             notes.append(f"the encoder's learning rate is {rates}; --set encoder_lr=1 for equal rates")
-        for note in notes:
-            terminal.note(note)
-        return config
+        return config, notes
 
     def _as_json(self) -> dict[str, Any] | None:
         """Returns the call for other processes, as JSON has it; None where these cannot make it."""
@@ -203,11 +201,13 @@ def _train(fabric: "Fabric | None", job: _Job, config: RunConfig) -> Run:
     opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **job.given), config)
     mean, std = build.statistics(opened.train)
     shape, target_shape = build.input_shapes(opened)
-    config = job.for_facts(config, Facts(opened.kind, shape, len(opened.train)))
+    config, notes = job.for_facts(config, Facts(opened.kind, shape, len(opened.train)))
     build.require_images(config.model, opened.kind)
     method = build.initial_method(config, shape, target_shape, mean, std)
     if not job.resume:
         build.require_whole_images(method, shape, target_shape)
+    for note in notes:
+        terminal.note(note)
     keeps = job.resume and not config.model.freeze
     weights = None if keeps else start.load_start(method, config, trust_code=job.trust_code)
     views = None if config.model.freeze else build.make_views(opened, config.views, shape, mean, std)
