@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.utils.linalg import as_array, as_float, require_features
+from vergence.utils.linalg import as_array, require_features
 
 
 def rank_correlation(uncertainty: Any, strength: Any) -> dict[str, float]:
@@ -142,7 +142,7 @@ def loss_head(train: Any, loss: Any, test: Any, *, hidden: int = 128, seed: int 
 
 
 def _standardized(train: Any, test: Any) -> tuple[np.ndarray, np.ndarray]:
-    x, t = (as_float(torch.as_tensor(one)) for one in (train, test))
+    x, t = (z if z.is_floating_point() else z.float() for z in map(torch.as_tensor, (train, test)))
     require_features(train=x, test=t)
     mean, scale = x.mean(0), x.std(0)
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))

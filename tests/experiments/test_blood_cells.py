@@ -5,7 +5,6 @@ import csv
 import numpy as np
 import pytest
 from experiments.detection import blood_cells
-from experiments.detection import table as detection_tables
 from experiments.detection.blood_cells import ORDINARY, PLATELET, WHITE_CELL
 from PIL import Image
 
@@ -34,17 +33,6 @@ def test_an_odd_tile_stays_odd_whatever_else_it_touches():
     assert blood_cells.label(0, 0, [white, inside]) == PLATELET
 
 
-def test_photographs_are_cut_in_reading_order(tmp_path):
-    photograph = np.zeros((128, 192, 3), np.uint8)
-    photograph[64:, 128:] = 200
-    Image.fromarray(photograph).save(tmp_path / "a.png")
-    names = ("file", "split", "label", "xmin", "ymin", "xmax", "ymax")
-    rows = [dict(zip(names, ("a.png", "val", "WBC", "0", "0", "64", "64"), strict=True))]
-    x, y = blood_cells.tiles(tmp_path, rows)
-    assert x.shape == (6, 32, 32, 3) and y.tolist() == [WHITE_CELL, 0, 0, 0, 0, 0]
-    assert (x[5] == 200).all() and not x[:5].any()
-
-
 def test_parts_keep_photographs_apart_and_train_on_ordinary_tiles(tmp_path):
     folder = tmp_path / "bccd"
     folder.mkdir()
@@ -56,26 +44,3 @@ def test_parts_keep_photographs_apart_and_train_on_ordinary_tiles(tmp_path):
         writer.writerows([(f"{name}.png", part, "WBC", 0, 0, 64, 64) for name, part in (("a", "val"), ("b", "test"))])
     found = blood_cells.parts(tmp_path, None)
     assert found["y_train"].tolist() == [ORDINARY] and found["y_test"].tolist() == [WHITE_CELL, ORDINARY]
-
-
-def test_accuracies_are_of_each_kind_against_ordinary_tiles():
-    labels = np.array([ORDINARY, ORDINARY, WHITE_CELL, PLATELET])
-    found = blood_cells.aurocs({"s": np.array([0.0, 2.0, 3.0, 1.0])}, labels)
-    assert found == {
-        "auroc": {"s": 0.75},
-        "white_cells": {"s": 1.0},
-        "platelets": {"s": 0.5},
-        "odd_of_first_50": {"s": 2},
-    }
-
-
-def test_the_table_has_every_detector_and_the_best_of_an_objectives_scores():
-    scores = {"detector": 0.6, "own joint": 0.72, "own entropy": 0.8, "z: kNN, cosine": 0.9, "z: Gaussian": 0.65}
-    rows = [
-        {"encoder": "vje", "seed": seed, **dict.fromkeys(("auroc", "white_cells", "platelets", "odd_of_first_50"), scores)}
-        for seed in (0, 1)
-    ]
-    header, body = detection_tables.blood_cells(rows)
-    assert [line[1] for line in body] == ["z: kNN, cosine", "own entropy", "**detector**"]
-    assert {len(line) for line in body} == {len(header)} and body[0][2] == "0.900 ± 0.000"
-    assert detection_tables.blood_cells([])[1] == []

@@ -42,13 +42,6 @@ def test_the_optimum_of_separated_branches(branches):
     assert abs(-found.log_truth.mean() - (math.log(3) + 0.5 * math.log(2 * math.pi * math.e * 0.05**2))) < 4 * error
 
 
-def test_the_optimum_of_growing_noise(branches):
-    found = branches.branch_set("heteroscedastic", 200_000, 1)
-    x = (np.arange(10_000) + 0.5) / 5000 - 1
-    expected = (np.log(branches.noise(x)) + 0.5 * math.log(2 * math.pi * math.e)).mean()
-    assert abs(-found.log_truth.mean() - expected) < 4 * found.log_truth.std() / len(found.log_truth) ** 0.5
-
-
 @pytest.mark.slow
 def test_the_arms_truth_by_another_quadrature(branches):
     """p(angles | hand) = N(hand; f(angles)) / integral, with the integral from draws of the angles."""

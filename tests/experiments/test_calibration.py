@@ -56,8 +56,3 @@ def test_splits_follow_from_the_seed():
     odd = normal(50, 3.0, seed=1)
     first, again, other = (cb.measured((normal(800), None), odd, **settings(splits=5, seed=s)) for s in (0, 0, 1))
     assert first == again != other
-
-
-def test_too_few_items_for_a_split_are_refused():
-    with pytest.raises(AssertionError, match="680"):
-        cb.measured((normal(500), None), normal(50), **settings())

@@ -27,17 +27,6 @@ def test_the_network_has_neither_biases_nor_scales_and_shifts():
         assert norms and all(one.weight is None and one.bias is None for one in norms)
 
 
-def test_the_gradient_of_the_last_layer_is_the_formula():
-    """d/dW of 1/n sum |W h_i - c|^2 is 2/n sum (W h_i - c) h_i^T."""
-    net, center = double_network()
-    x = images()
-    ds.loss(net(x), center).backward()
-    with torch.no_grad():
-        h = net[:-1](x)
-        wanted = 2 / len(x) * (h @ net[-1].weight.T - center).T @ h
-    assert torch.allclose(net[-1].weight.grad, wanted, rtol=1e-10, atol=1e-12)
-
-
 def test_the_gradient_of_all_layers_agrees_with_finite_differences():
     net, center = double_network()
     x, step = images(), 1e-6
@@ -66,6 +55,7 @@ def test_contrast_is_normalized_in_each_image():
     assert bool(ds.normalized(torch.zeros(1, 3, 8, 8)).isfinite().all())
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_it_comes_closer_to_the_center_without_collapsing_and_ranks_other_images():
     def bars(n, vertical, seed):
@@ -80,11 +70,3 @@ def test_it_comes_closer_to_the_center_without_collapsing_and_ranks_other_images
     scores = found.anomaly_score(torch.cat([bars(50, True, 1), bars(50, False, 2)]))
     assert scores[:50].std() > 0
     assert roc_auc_score([0] * 50 + [1] * 50, scores) > 0.9
-
-
-@pytest.mark.float32
-@pytest.mark.parametrize("shape", [(3, 32), (1, 28), (1, 8)])
-def test_images_of_other_sizes_are_reconstructed_in_their_size(shape):
-    channels, side = shape
-    x = torch.rand(2, channels, side, side)
-    assert ds.Decoder(channels, side)(ds.network(channels, side)(x)).shape == x.shape

@@ -44,10 +44,6 @@ def test_lines_are_those_of_one_method(program):
     assert [peers.lines(program, method) for method in peers.METHODS] == [4, 5]
 
 
-def test_imports_leave_the_shared_network_out(program):
-    assert peers.imports(program) == "import torch"
-
-
 @pytest.mark.parametrize("library", [library for library in peers.LIBRARIES.values() if library.program])
 def test_every_program_has_both_methods_and_the_shared_network(library):
     file = PROGRAMS / library.program
@@ -73,19 +69,7 @@ def test_both_reach_the_lower_of_their_last_accuracies():
     assert peers.to_accuracy(there, here) == (30.0, (12.0, 2.0))
 
 
-def test_one_number_a_round_is_compared_with_that_of_the_same_round():
-    here = [
-        {"images_per_second": 2.0, "epochs": [1.0], "knn": [50.0]},
-        {"images_per_second": 8.0, "epochs": [2.0], "knn": [50.0]},
-    ]
-    there = [
-        {"images_per_second": 1.0, "epochs": [3.0], "knn": [50.0]},
-        {"images_per_second": 4.0, "epochs": [6.0], "knn": [50.0]},
-    ]
-    found = peers.compared(here, there)
-    assert found["ratio"] == [2.0, 2.0, 2.0] and found["seconds_ratio"] == [3.0, 3.0, 3.0]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", peers.ENCODERS)
 def test_the_network_is_read_without_this_library_and_computes_the_same(encoder, tmp_path):
     torch.manual_seed(0)
@@ -137,13 +121,3 @@ def test_the_clock_keeps_the_trained_network_and_leaves_its_own_time_out(clock, 
     assert [torch.equal(torch.load(tmp_path / f"epoch {n}.pt")["weight"], after[2 * n - 1]) for n in (1, 2)] == [True, True]
     walls = [wall for _, wall in clock.marks]
     assert walls == sorted(walls) and walls[2] - walls[1] < 0.2 <= clock.paused[1] / 2
-
-
-def test_bfloat16_needs_hardware(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ["peers.py", "--data-root", str(tmp_path), "--scratch", str(tmp_path), "--precisions", "bf16"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as stop:
-        peers.main()
-    assert stop.value.code == 2 and "bfloat16" in capsys.readouterr().err

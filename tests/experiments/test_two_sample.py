@@ -25,11 +25,6 @@ def test_mmd_is_its_double_sum():
     assert maximum_mean_discrepancy(x, y, 1.3) == pytest.approx(xx + yy - 2 * xy, abs=1e-12)
 
 
-def test_mmd_is_zero_on_average_for_one_distribution():
-    found = torch.tensor([maximum_mean_discrepancy(*torch.randn(2, 30, 2), 1.0) for _ in range(300)])
-    assert abs(found.mean() / (found.std() / len(found) ** 0.5)) < 4
-
-
 def test_sliced_wasserstein_in_one_dimension_is_the_transport_of_sorted_points():
     x, y = clouds(50, 50, 1)
     expected = (x.sort(0).values - y.sort(0).values).square().mean().sqrt()
@@ -38,6 +33,7 @@ def test_sliced_wasserstein_in_one_dimension_is_the_transport_of_sorted_points()
     assert sliced_wasserstein(x, y, 4) >= mean - 1e-12  # W_2 is at least W_1
 
 
+@pytest.mark.slow
 def test_sliced_wasserstein_of_gaussians():
     """W_2^2 of N(0, 1) and N(m_u, s_u^2) along u is m_u^2 + (s_u - 1)^2."""
     x, y = torch.randn(40_000, 4), 2 * torch.randn(20_000, 4)
@@ -56,12 +52,6 @@ def test_overlap_is_its_definition():
     assert found["coverage"] == pytest.approx(sum(map(any, inside)) / 12)
     reached = [any(float((a - b).norm()) <= r for b, r in zip(y, reach_y, strict=True)) for a in x]
     assert found["recall"] == pytest.approx(sum(reached) / 12)
-
-
-def test_samples_that_miss_a_mode_are_precise_and_cover_half():
-    modes = torch.cat([torch.randn(300, 2), torch.randn(300, 2) + 20])
-    found = overlap(modes, torch.randn(600, 2))
-    assert found["precision"] > 0.9 and found["coverage"] == pytest.approx(0.5, abs=0.03) and found["recall"] < 0.55
 
 
 @pytest.mark.parametrize("f", [maximum_mean_discrepancy, sliced_wasserstein, overlap])
@@ -87,12 +77,3 @@ def test_tight_embeddings_in_float32_are_those_of_float64(spread):
     exact = overlap(x.double(), y.double())
     assert overlap(x, y) == exact and 0 < exact["coverage"] < 1
     assert maximum_mean_discrepancy(x, y) == pytest.approx(maximum_mean_discrepancy(x.double(), y.double()), abs=1e-9)
-
-
-def test_a_bandwidth_is_positive():
-    x, y = clouds()
-    for h in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="bandwidth > 0"):
-            maximum_mean_discrepancy(x, y, h)
-    with pytest.raises(ValueError, match="points that differ"):
-        maximum_mean_discrepancy(torch.ones(5, 2), torch.ones(6, 2))

@@ -23,7 +23,7 @@ from vergence.runs.train import train
 from vergence.training.records import Evaluation
 from vergence.utils.files import replacing
 
-__all__ = ["demo", "photographs", "write_pairs"]
+__all__ = ["SETTINGS", "demo", "photographs", "write_pairs"]
 
 SIDE, NOISE, SHOTS = 16, 0.3, 12
 HELD_OUT = 9
