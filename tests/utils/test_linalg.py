@@ -202,7 +202,7 @@ def test_cholesky_of_a_batch_shares_one_rung():
         ([[1.0, 0.0], [0.0, -0.01]], r"not positive semidefinite \(smallest eigenvalue -0.01\)"),
         ([[1.0, math.nan], [math.nan, 1.0]], r"finite matrix to factorize, found NaN or infinity"),
         ([[1.0, 0.0], [0.0, math.inf]], r"finite matrix to factorize, found NaN or infinity"),
-        ([[0.0, 0.0], [0.0, 0.0]], r"positive diagonal to factorize, found zeros: nothing varies"),
+        ([[0.0, 0.0], [0.0, 0.0]], r"positive diagonal to factorize, found zeros"),
     ],
 )
 def test_cholesky_refuses(a, message):

@@ -81,17 +81,6 @@ def test_a_damaged_part_and_all_behind_it_are_computed_again(tmp_path, damage):
     assert (tmp_path / "t.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
 
 
-def test_files_that_are_no_parts_and_a_finished_file_stay(tmp_path):
-    write(tmp_path / "t.csv")
-    before = (tmp_path / "t.csv").read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "t.csv", stop=20)
-    (tmp_path / ".t.csv.parts" / "notes.txt").write_text("mine")
-    assert (tmp_path / "t.csv").read_bytes() == before
-    write(tmp_path / "t.csv")
-    assert [p.name for p in (tmp_path / ".t.csv.parts").iterdir()] == ["notes.txt"]
-
-
 def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path):
     with open_parts(tmp_path / "t.csv", JOB, every=10) as kept:
         for start in range(0, N, BATCH):
@@ -113,6 +102,7 @@ def run(code, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
 def test_a_full_disk_keeps_the_parts_and_says_how_to_go_on(tmp_path, ending):
     path = tmp_path / f"t.{ending}"
@@ -141,6 +131,7 @@ except ValueError as error:
         assert str(path) in said and not (tmp_path / f".{path.name}.parts").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("where", ["part", "rows"])
 def test_a_signal_leaves_finished_parts_alone(tmp_path, number, where):
@@ -209,32 +200,6 @@ def test_derived_columns_are_computed_when_all_rows_are_there_also_after_a_stop(
             assert found["rank"].max() == 1.0 and found["rank"].min() == 0.1
     else:
         assert out.read_text().splitlines()[0] == "rank,name,value" and len(out.read_text().splitlines()) == 11
-
-
-def test_a_part_that_was_written_and_not_yet_counted_is_kept(tmp_path, monkeypatch):
-    out, calls, kind = tmp_path / "o.csv", [], parts._Part
-
-    def interrupted(*arguments):
-        calls.append(0)
-        if len(calls) == 1:
-            raise SystemExit(143)
-        return kind(*arguments)
-
-    def rows(table):
-        for start in range(table.done, 4, 2):
-            table.append({"x": np.arange(start, start + 2)}, 2)
-
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(SystemExit),
-        open_parts(out, {"n": 4}, every=2) as table,
-    ):
-        patch.setattr(parts, "_Part", interrupted)
-        rows(table)
-    with open_parts(out, {"n": 4}, every=2) as table:
-        assert table.done == 2
-        rows(table)
-    assert out.read_text().split() == ["x", "0", "1", "2", "3"]
 
 
 FORMULAS = ["=1+1.png", "+1", "-2+3.png", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "'=1", "''-", "'"]

@@ -52,6 +52,7 @@ def measured(**environment):
     return [int(line) for line in run.stdout.split()]
 
 
+@pytest.mark.slow
 @glibc
 def test_a_freed_block_is_taken_again_without_a_page_fault_and_returned_at_the_end():
     before, kept, nested, returned, after = measured()
@@ -60,6 +61,7 @@ def test_a_freed_block_is_taken_again_without_a_page_fault_and_returned_at_the_e
     assert returned * os.sysconf("SC_PAGE_SIZE") > 0.9 * BLOCK, "what is free returns when the outermost context ends"
 
 
+@pytest.mark.slow
 @glibc
 def test_settings_of_the_environment_are_left_as_they_are():
     before, kept, *_ = measured(MALLOC_MMAP_THRESHOLD_=str(1 << 20))
@@ -104,12 +106,6 @@ def test_a_number_that_is_given_or_without_measuring_is_not_tried(timed):
     assert not timed
 
 
-def test_slow_calls_are_abandoned(monkeypatch):
-    calls = []
-    monkeypatch.setattr(module, "_work", lambda: calls.append(1))
-    assert module._seconds(1, limit=-1.0) > 0 and len(calls) == 1
-
-
 def test_zero_threads_are_refused_and_thousands_are_bounded():
     with pytest.raises(ValueError, match="threads"), resources(0):
         pass
@@ -118,6 +114,7 @@ def test_zero_threads_are_refused_and_thousands_are_bounded():
         assert torch.get_num_threads() == most, "OpenMP ends the process where the memory of so many threads is not to be had"
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_a_training_records_its_number_and_a_resumed_one_takes_it(tmp_path, timed, monkeypatch):
     append, settings = RunFolder.append, {"encoder": "mlp", "epochs": 2, "limit": 200, "batch_size": 64, "knn_every": 0}

@@ -61,7 +61,7 @@ def advise_on(
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp()) / "advice"
-        >>> advise_on(DataConfig(source="digits", limit=200), ViewConfig(), out=folder, device="cpu").facts.items
+        >>> advise_on(DataConfig(source="digits", limit=200), ViewConfig(), out=folder, n_draws=4).facts.items
         200
         >>> sorted(path.name for path in folder.iterdir())
         ['advice.json', 'report.html']

@@ -83,13 +83,7 @@ def shortened(error: BaseException) -> str:
 
 
 def expect(condition: Any, expected: str, found: Any = None, advice: str = "") -> None:
-    """Raises a ValueError unless a condition holds.
-
-    Args:
-        condition: What has to be true.
-        expected: What was expected, in words; after "expected".
-        found: What there is instead: text as it is, another value as Python shows it; nothing where None.
-        advice: What to do.
+    """Raises a ValueError unless a condition holds: what was expected, what was found (text as it is), what to do.
 
     Example:
         >>> expect(2 > 1, "two items")
@@ -194,18 +188,12 @@ def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     """
     known = list(known)
     if not isinstance(value, Hashable) or value not in set(known):  # arrays and matrices are not compared with the known ones
-        hint = did_you_mean(str(value), map(str, known))
-        expected = f"expected {name} among {', '.join(map(str, known))}"
-        raise ValueError(f"{expected}, found {shown(value)}" + (f"; {hint}" if hint else ""))
+        names = list(map(str, known))
+        expect(False, f"{name} among {', '.join(names)}", shown(value), did_you_mean(str(value), names))
 
 
 def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
-    """Returns a range as two floats; raises a ValueError unless it is 0 < smallest <= largest <= most.
-
-    Args:
-        name: Name of the setting, for the message.
-        value: A tuple or list of two numbers.
-        most: Upper end of what is allowed.
+    """Returns a range as two floats; raises a ValueError unless it is a pair with 0 < smallest <= largest <= most.
 
     Example:
         >>> as_range("local_crop", [0.05, 0.4], 1)
@@ -214,14 +202,11 @@ def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, floa
         Traceback (most recent call last):
         ValueError: expected local_crop to be two numbers 0 < smallest <= largest <= 1, found 0.4; change local_crop
     """
-    pair = (
-        value if isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_number(name, one) for one in value) else (0, 0)
-    )
-    low, high = (float(one) for one in pair)
-    if not 0 < low <= high <= most or high == math.inf:
-        bound = "" if most == math.inf else f" <= {most:g}"
-        expected = f"two numbers 0 < smallest <= largest{bound}"
-        raise ValueError(f"expected {name} to be {expected}, found {shown(value)}; change {name}")
+    pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_number(name, end) for end in value)
+    low, high = map(float, value) if pair else (0.0, 0.0)
+    bound = "" if most == math.inf else f" <= {most:g}"
+    fits = 0 < low <= high <= most and high < math.inf
+    expect(fits, f"{name} to be two numbers 0 < smallest <= largest{bound}", shown(value), f"change {name}")
     return low, high
 
 
@@ -234,14 +219,14 @@ def require_numbers(x: Any) -> None:
         Traceback (most recent call last):
         ValueError: expected numbers, found an array of type [('f0', '<f4'), ('f1', '<i4')]; convert it
     """
-    if getattr(getattr(x, "dtype", None), "kind", "") in {"V", "m", "M"}:
-        raise ValueError(f"expected numbers, found an array of type {x.dtype}; convert it")
+    dtype = getattr(x, "dtype", None)
+    expect(getattr(dtype, "kind", "") not in {"V", "m", "M"}, "numbers", f"an array of type {dtype}", "convert it")
 
 
 def _is_number(name: str, value: Any) -> bool:
     """Returns whether a setting is a number; raises a ValueError for a whole number that arrays cannot hold."""
-    if isinstance(value, Integral) and abs(int(value)) > LARGEST:
-        raise ValueError(f"expected {name} below 2^63 where it is a whole number, found {shown(value)}: write it as a float")
+    fits = not isinstance(value, Integral) or abs(int(value)) <= LARGEST
+    expect(fits, f"{name} below 2^63 where it is a whole number", value, "write it as a float")
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -263,18 +248,13 @@ class Checked:
             if not _fits(value, hint):
                 wanted = _described(hint)
                 single = "..." in wanted and isinstance(value, int | float) and not isinstance(value, bool)
-                form = f"; write {name}=({shown(value)},)" if single else ""
-                raise ValueError(f"expected {name} to be {wanted}, found {shown(value)}{form}")
-            if name in self.least and value is not None and not value >= self.least[name]:
-                raise ValueError(f"expected {name} of at least {self.least[name]:g}, found {shown(value)}")
-            if name in self.most and value is not None and not value <= self.most[name]:
-                raise ValueError(f"expected {name} of at most {self.most[name]:,}, found {shown(value)}")
-            if self.finite and any(isinstance(one, float) and not math.isfinite(one) for one in _numbers(value)):
-                raise ValueError(f"expected {name} to be finite, found {shown(value)}")
-
-
-def _numbers(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, tuple) else (value,)
+                expect(False, f"{name} to be {wanted}", shown(value), f"write {name}=({shown(value)},)" if single else "")
+            low, high = self.least.get(name, -math.inf), self.most.get(name, math.inf)
+            expect(name not in self.least or value is None or value >= low, f"{name} of at least {low:g}", shown(value))
+            expect(name not in self.most or value is None or value <= high, f"{name} of at most {high:,}", shown(value))
+            numbers = value if isinstance(value, tuple) else (value,)
+            finite = all(math.isfinite(number) for number in numbers if isinstance(number, float))
+            expect(finite or not self.finite, f"{name} to be finite", shown(value))
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -302,29 +282,16 @@ def _described(hint: Any) -> str:
         return "one of " + ", ".join(map(str, inner))
     if origin is tuple:
         return "numbers (a, b, ...)" if inner[-1] is Ellipsis else f"{len(inner)} numbers ({', '.join('abcd'[: len(inner)])})"
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "True or False",
-        type(None): "None",
-        dict: "a dictionary",
-    }
+    names = {int: "a whole number", float: "a number", str: "text", bool: "True or False", type(None): "None"}
+    names |= {dict: "a dictionary"}
     return names.get(origin or hint, str(hint))
 
 
 def from_json(kind: type[T], raw: Any, name: str = "") -> T:
     """Builds a dataclass from what `json.loads` gave: lists become tuples, objects become dataclasses.
 
-    Keys that the dataclass does not know are ignored, so that a later field does not make a file unreadable.
-
-    Args:
-        kind: Dataclass whose fields are numbers, text, booleans, tuples, dictionaries or dataclasses, or None.
-        raw: Its JSON object.
-        name: What errors call it.
-
-    Raises:
-        ValueError: A field is missing, or of another type than the dataclass says.
+    Keys that the dataclass does not know are ignored, so that a later field does not make a file unreadable. A field that is
+    missing, or of another type, is a ValueError, which calls the object ``name``.
 
     Example:
         >>> Point = dataclasses.make_dataclass("Point", [("x", float), ("tags", tuple[str, ...], ())])
@@ -335,8 +302,7 @@ def from_json(kind: type[T], raw: Any, name: str = "") -> T:
         ValueError: point has no 'x'
     """
     name = name or kind.__name__
-    if not isinstance(raw, dict):
-        raise ValueError(f"expected {name} to be an object, found {shown(raw)}")
+    expect(isinstance(raw, dict), f"{name} to be an object", shown(raw))
     hints = typing.get_type_hints(kind)
     values = {}
     for field in dataclasses.fields(typing.cast(Any, kind)):
@@ -366,6 +332,5 @@ def _value(hint: Any, raw: Any, name: str) -> Any:
 
 def _key(kind: type, key: str, name: str) -> Any:
     """Returns a key of an object as its dictionary has it: JSON writes numbers as text."""
-    if kind is int and not key.isdecimal():
-        raise ValueError(f"expected whole numbers as keys of {name}, found {shown(key)}")
+    expect(kind is not int or key.isdecimal(), f"whole numbers as keys of {name}", shown(key))
     return kind(key)

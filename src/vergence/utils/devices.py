@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vergence.utils.checks import is_out_of_memory
+from vergence.utils.checks import expect, is_out_of_memory
 
 __all__ = ["as_device", "describe_device", "enough_memory", "fast_bfloat16", "in_evaluation", "rank_and_size", "several"]
 __all__ += ["total_memory"]
@@ -17,10 +17,7 @@ CONTAINERS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/mem
 
 
 def as_device(name: str) -> torch.device:
-    """Returns an available device by name; ``auto`` is a GPU if there is one.
-
-    Raises:
-        ValueError: torch does not know the device, or does not find it.
+    """Returns an available device by name; ``auto`` is a GPU if there is one. Others are a ValueError.
 
     Example:
         >>> as_device("cpu")
@@ -32,8 +29,8 @@ def as_device(name: str) -> torch.device:
         device = torch.device(name)
     except (RuntimeError, TypeError):
         raise ValueError(f"expected a device such as cpu or cuda, found {name!r}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device '{name}' was asked for, but torch finds no CUDA device; use cpu")
+    there = device.type != "cuda" or torch.cuda.is_available()
+    expect(there, f"a device of this machine, found '{name}', but torch finds no CUDA device", advice="use cpu")
     return device
 
 

@@ -37,12 +37,7 @@ DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 def as_path(value: Any, what: str) -> Path:
     """Returns a path that a person gave, with the home folder in the place of ``~``.
 
-    Args:
-        value: The path, as text or a path object.
-        what: Name of the setting, for the message.
-
-    Raises:
-        ValueError: It is something else, or the home folder of an unknown user.
+    Anything else, or the home folder of an unknown user, is a ValueError that calls the path ``what``.
 
     Example:
         >>> as_path("runs/first", "init").parts
@@ -87,13 +82,6 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 def explained(path: Path, advice: str) -> Iterator[None]:
     """Turns what stops the writing of a file, such as a full disk, into one line: where, why, and what to do.
 
-    Args:
-        path: File that is written.
-        advice: What is safe, and what to do.
-
-    Raises:
-        ValueError: The block raised an OSError.
-
     Example:
         >>> with explained(Path("a.npz"), "free space and repeat the command"):
         ...     raise OSError(28, "No space left on device")
@@ -116,15 +104,10 @@ def sha256(file: Path) -> str:
 
 
 def remove_leftovers(folder: Path, prefix: str = ".") -> None:
-    """Removes the temporary files that dead processes of this machine left in a folder.
-
-    Args:
-        folder: Folder to look into; need not exist.
-        prefix: Start of the names to look at: ``.NAME.`` for the temporary files of one output.
-    """
+    """Removes the temporary files that dead processes of this machine left in a folder; ``.NAME.`` begins those of one output."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        found = TEMPORARY.fullmatch(path.name) if path.name.startswith(prefix) else None
-        if found is not None and found["host"] == HOST and not _is_alive(int(found["pid"])):
+        match = TEMPORARY.fullmatch(path.name) if path.name.startswith(prefix) else None
+        if match is not None and match["host"] == HOST and not _is_alive(int(match["pid"])):
             with contextlib.suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -163,16 +146,9 @@ def require_parent(path: Path) -> None:
 def locked(file: Path, what: str) -> Iterator[bool]:
     """Holds a lock for as long as the context lasts; yields whether it is one that other processes see.
 
-    The file holds the process's number, its host and the time, for the error of the next process. It is removed on release;
-    what a killed process left behind is taken over. On a file system or platform without locks a line on stderr says so.
-
-    Args:
-        file: Lock file; its folder exists.
-        what: What is locked, for the error.
-
-    Raises:
-        ValueError: Another process holds the lock.
-        OSError: The file cannot be opened.
+    The file holds the process's number, its host and the time, for the error of the next process, which calls it ``what``. It is
+    removed on release; what a killed process left behind is taken over. On a file system or platform without locks a line on
+    stderr says so.
     """
     opened = _acquire(file, what)
     try:

@@ -9,29 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "JITTER",
-    "as_array",
-    "cholesky",
-    "covariance_cholesky",
-    "require_features",
-    "require_symmetric",
-    "upcast_half",
-    "weighted_mean",
-]
+from vergence.utils.checks import expect
+
+__all__ = ["JITTER", "as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric"]
+__all__ += ["upcast_half", "weighted_mean"]
 
 ROWS = 65_536  # of a file at a time
 JITTER = (0.0, *(10.0**k for k in range(-13, -3)))  # the ladder, in units of the mean of the diagonal
 
 
 def require_features(**named: Tensor) -> None:
-    """Raises a ValueError unless every tensor is a finite matrix of features, all with the same number of features.
-
-    Args:
-        named: Tensors (N, D) by their names in the messages.
-
-    Raises:
-        ValueError: A tensor is not of shape (N, D) with N, D >= 1, holds NaN or infinite values, or differs in D.
+    """Raises a ValueError unless every tensor is a finite matrix of features (N, D), N, D >= 1, all with one number of features.
 
     Example:
         >>> require_features(train=torch.ones(3, 2), test=torch.ones(1, 2))
@@ -41,17 +29,14 @@ def require_features(**named: Tensor) -> None:
     """
     for name, z in named.items():
         if z.ndim != 2 or z.numel() == 0:
-            raise ValueError(
-                f"{name}: expected features of shape (N, D) with N, D >= 1, "
-                f"found {tuple(z.shape)}: flatten items and pass at least one"
-            )
+            fix = "flatten items and pass at least one"
+            raise ValueError(f"{name}: expected features of shape (N, D) with N, D >= 1, found {tuple(z.shape)}: {fix}")
         bad = int((~z.isfinite()).any(1).sum())
         if bad:
             raise ValueError(f"{name}: expected finite features, found NaN or infinity in {bad} of {len(z)} rows: leave them out")
     widths = {name: z.shape[1] for name, z in named.items()}
-    if len(set(widths.values())) > 1:
-        found = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise ValueError(f"expected the same number of features D, found {found}: use one encoder for all")
+    found = ", ".join(f"{name} {width}" for name, width in widths.items())
+    expect(len(set(widths.values())) == 1, "the same number of features D", found, "use one encoder for all")
 
 
 def as_float(x: Tensor) -> Tensor:
@@ -94,18 +79,15 @@ def require_symmetric(a: Tensor) -> None:
         >>> require_symmetric(torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
         >>> require_symmetric(torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
         Traceback (most recent call last):
-        ValueError: expected a symmetric covariance, found entries that differ by 0.5 across the diagonal: pass (S + S.mT) / 2
+        ValueError: expected a symmetric covariance, found entries that differ by 0.5 across the diagonal; pass (S + S.mT) / 2
     """
-    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
-        raise ValueError(f"expected a square covariance (..., D, D), found shape {tuple(a.shape)}: pass one row per feature")
+    square = a.ndim >= 2 and a.shape[-1] == a.shape[-2]
+    expect(square, "a square covariance (..., D, D)", f"shape {tuple(a.shape)}", "pass one row per feature")
     difference = (a - a.mT).detach().abs()
     scale = a.detach().diagonal(dim1=-2, dim2=-1).abs().sqrt()
-    allowed = torch.finfo(a.dtype).eps ** 0.5 * scale[..., None] * scale[..., None, :]
-    if bool((difference > allowed).any()):
-        raise ValueError(
-            f"expected a symmetric covariance, found entries that differ by {float(difference.max()):.3g} across the diagonal: "
-            "pass (S + S.mT) / 2"
-        )
+    if bool((difference > torch.finfo(a.dtype).eps ** 0.5 * scale[..., None] * scale[..., None, :]).any()):
+        found = f"entries that differ by {float(difference.max()):.3g} across the diagonal"
+        expect(False, "a symmetric covariance", found, "pass (S + S.mT) / 2")
 
 
 def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
@@ -124,9 +106,6 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
         The lower factor L, L L^T = a + jitter I, and the largest jitter that was added, in the units of ``a``; 0.0 where
         none was needed.
 
-    Raises:
-        ValueError: ``a`` holds NaN or infinity, has no positive diagonal, or is not positive semidefinite.
-
     Example:
         >>> L, jitter = cholesky(torch.tensor([[4.0, 2.0], [2.0, 1.0]], dtype=torch.float64))
         >>> bool(jitter > 0), [round(x, 6) for x in (L @ L.T).flatten().tolist()]
@@ -135,18 +114,15 @@ def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:
     scale = _mean_variance(a)
     if unit is not None:
         scale = scale.clamp(min=1e-10 * unit)
-    if not bool((scale > 0).all()):
-        raise ValueError("expected a matrix with a positive diagonal to factorize, found zeros: nothing varies")
+    expect(bool((scale > 0).all()), "a matrix with a positive diagonal to factorize", "zeros", "nothing varies")
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     for jitter in JITTER:
         L = _well_conditioned(a + (jitter * scale)[..., None, None] * eye if jitter else a)
         if L is not None:
             return L, jitter * float(scale.detach().max())
     smallest = float(torch.linalg.eigvalsh(a).min())
-    raise ValueError(
-        f"expected a covariance, found a matrix that is not positive semidefinite (smallest eigenvalue {smallest:.3g}): "
-        "check the data"
-    )
+    found = f"a matrix that is not positive semidefinite (smallest eigenvalue {smallest:.3g})"
+    raise ValueError(f"expected a covariance, found {found}; check the data")
 
 
 def covariance_cholesky(S: Tensor) -> tuple[Tensor, float]:
@@ -161,9 +137,6 @@ def covariance_cholesky(S: Tensor) -> tuple[Tensor, float]:
     Returns:
         The lower factor L, L L^T = S + jitter diag(S), and the jitter, without unit, from 0.0 to 1e-4.
 
-    Raises:
-        ValueError: As `cholesky`.
-
     Example:
         >>> scale = torch.tensor([1e6, 1e6, 0.1], dtype=torch.float64)
         >>> R = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
@@ -177,16 +150,15 @@ def covariance_cholesky(S: Tensor) -> tuple[Tensor, float]:
         return L, 0.0
     variance = S.detach().diagonal(dim1=-2, dim2=-1)
     scale = torch.where(variance > 0, variance, mean.detach()[..., None]).clamp(min=0).sqrt()
-    if not bool((scale > 0).all()):
-        raise ValueError("expected a matrix with a positive diagonal to factorize, found zeros: nothing varies")
+    expect(bool((scale > 0).all()), "a matrix with a positive diagonal to factorize", "zeros", "nothing varies")
     L, jitter = cholesky(S / scale[..., None] / scale[..., None, :])
     return scale[..., None] * L, jitter
 
 
 def _mean_variance(a: Tensor) -> Tensor:
     """Returns the mean of the diagonal of finite matrices (..., D, D)."""
-    if not bool(a.isfinite().all()):
-        raise ValueError("expected a finite matrix to factorize, found NaN or infinity: check the data for extreme values")
+    finite = bool(a.isfinite().all())
+    expect(finite, "a finite matrix to factorize", "NaN or infinity", "check the data for extreme values")
     return a.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vergence.utils.checks import expect
 from vergence.utils.linalg import as_float, require_features
 
 __all__ = ["components", "cosine_distances", "nearest", "nearest_others", "nearest_rows", "similar_pairs"]
@@ -38,9 +39,6 @@ def nearest(train: Tensor, test: Tensor, k: int, block: int = 2048) -> tuple[Ten
     Returns:
         The similarities (M, k) in [-1, 1] and the indices (M, k) into ``train``.
 
-    Raises:
-        ValueError: The features are not finite matrices of one width, or k is out of range.
-
     Example:
         >>> similarity, index = nearest(torch.eye(3), torch.tensor([[0.0, 3.0, 4.0]]), k=2)
         >>> [round(s, 2) for s in similarity[0].tolist()], index[0].tolist()
@@ -52,15 +50,6 @@ def nearest(train: Tensor, test: Tensor, k: int, block: int = 2048) -> tuple[Ten
 
 def cosine_distances(train: Tensor, test: Tensor, k: int, block: int = 2048) -> Tensor:
     """Returns the cosine distances 1 - cosine (M, k) in [0, 2] to the neighbors of `nearest`, without cancellation.
-
-    Args:
-        train: Features (N, D).
-        test: Features (M, D), on the same device.
-        k: Neighbors, 1 to N.
-        block: Test items in a block.
-
-    Raises:
-        ValueError: As `nearest`.
 
     Example:
         >>> cosine_distances(torch.eye(2), torch.tensor([[2.0, 0.0], [-1.0, 0.0]]), k=2)
@@ -74,8 +63,7 @@ def _search(train: Tensor, test: Tensor, k: int, block: int) -> tuple[Tensor, Te
     """Returns similarities, distances and indices, (M, k) each."""
     require_features(train=train, test=test)
     train, test = as_float(train), as_float(test)
-    if not 1 <= k <= len(train):
-        raise ValueError(f"expected k from 1 to the {len(train)} training items, found {k}: lower k or pass more items")
+    expect(1 <= k <= len(train), f"k from 1 to the {len(train)} training items", k, "lower k or pass more items")
     similarity, index = _blockwise(train, test, min(max(k, LEADING + 1), len(train)), block)
     unresolved = _unresolved(similarity)
     similarity, index = similarity[:, :k].clamp(-1, 1), index[:, :k]
@@ -107,9 +95,8 @@ def _nearest(bank: Tensor, query: Tensor, k: int, block: int) -> tuple[Tensor, T
     best = query.new_empty(len(query), 0), torch.empty(len(query), 0, dtype=torch.long, device=query.device)
     for start in range(0, len(bank), block):
         similarity, index = _top(query @ bank[start : start + block].T, k)
-        similarity, index = torch.cat([best[0], similarity], 1), torch.cat([best[1], index + start], 1)
-        similarity, order = _top(similarity, k)
-        best = similarity, index.gather(1, order)
+        similarity, order = _top(torch.cat([best[0], similarity], 1), k)
+        best = similarity, torch.cat([best[1], index + start], 1).gather(1, order)
     return best
 
 
@@ -160,12 +147,9 @@ def nearest_others(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         table[torch.arange(len(rows), device=x.device), rows] = torch.inf
         parts.append(table.topk(k, dim=1, largest=False).indices)
     index = torch.cat(parts)
-    distance = torch.cat(
-        [
-            (x[rows, None] - x[index[rows]]).square().sum(2).sqrt()
-            for rows in torch.arange(len(x), device=x.device).split(max(1, NUMBERS // (k * x.shape[1])))
-        ]
-    )
+    rows_each = max(1, NUMBERS // (k * x.shape[1]))
+    pieces = zip(x.split(rows_each), index.split(rows_each), strict=True)
+    distance = torch.cat([(rows[:, None] - x[nearby]).square().sum(2).sqrt() for rows, nearby in pieces])
     distance, order = distance.sort(dim=1, stable=True)
     return distance, index.gather(1, order)
 

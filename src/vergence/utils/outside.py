@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from vergence.utils.checks import shortened
+from vergence.utils.checks import expect, shortened
 
 __all__ = ["give", "is_given", "load_outside", "read_object", "read_pytorch"]
 
@@ -49,13 +49,7 @@ def load_outside(what: str, name: str, expected: str) -> Any:
 
     Importing runs the module, so the name has to be trusted.
 
-    Args:
-        what: The kind of thing that is named, for instance ``objective``.
-        name: The name.
-        expected: Form of the name, for the error.
-
-    Raises:
-        ValueError: There is no such module or attribute.
+    Where there is none, the error calls it ``what``, for instance an objective, and shows the ``expected`` form of the name.
 
     Example:
         >>> load_outside("encoder", "math:sqrt", "package.module:factory")(4)
@@ -75,21 +69,15 @@ def load_outside(what: str, name: str, expected: str) -> Any:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds.
-
-    Raises:
-        ValueError: The file is too large, is not JSON, or holds something else than an object.
-    """
+    """Returns the object that a JSON file holds; a file that is too large, or holds something else, is a ValueError."""
     size = file.stat().st_size
-    if size > MAX_BYTES:
-        raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found {size:,}")
+    expect(size <= MAX_BYTES, f"at most {MAX_BYTES:,} bytes", f"{size:,}")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"), parse_int=_whole)
+        content = json.loads(file.read_text(encoding="utf-8"), parse_int=_whole)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"expected an object, found {type(found).__name__}")
-    return found
+    expect(isinstance(content, dict), "an object", type(content).__name__)
+    return dict(content)
 
 
 def read_pytorch(file: Path) -> Any:

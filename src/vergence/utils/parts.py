@@ -57,9 +57,6 @@ def write_table(path: Path, columns: Mapping[str, Column]) -> None:
     In ``.csv``, a matrix has a column for each of its own (``z_0``, ``z_1``, ...), and texts that a spreadsheet could take for a
     formula stand behind a single quote (`neutral`); numbers never do.
 
-    Raises:
-        ValueError: The ending is another, or the file cannot be written.
-
     Example:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "t.csv"
@@ -206,16 +203,14 @@ def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
     """Opens a table that is written in parts; ``out`` appears when the context ends without an error.
 
     Parts of an earlier call with the same job are kept: the caller goes on behind `Parts.done` items. Parts of another job are
-    discarded, with one line on stderr. An error leaves the finished parts where they are.
+    discarded, with one line on stderr. An error leaves the finished parts where they are; another process that writes this file
+    is a ValueError.
 
     Args:
         out: ``.npz``, ``.csv`` or ``.parquet`` file.
         job: Numbers and text that determine the rows: the model, the items, the settings.
         every: Items of a part.
         derived: Columns that are added at the end.
-
-    Raises:
-        ValueError: The file or a part cannot be written, or another process writes this file.
     """
     require_table(out)
     with keep_parts(out, job, every=every, derived=derived) as parts:
@@ -227,17 +222,7 @@ def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
 def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived: Derived | None = None) -> Iterator["Parts"]:
     """Opens rows that are kept in parts beside ``out`` and read back by `Parts.columns`; they go when the context ends.
 
-    As `open_parts`, but ``out`` is not written: for what a long job computes first. An error leaves the finished parts where
-    they are.
-
-    Args:
-        out: File that the job writes; it names the folder of the parts.
-        job: As in `open_parts`.
-        every: Items of a part.
-        derived: As in `open_parts`.
-
-    Raises:
-        ValueError: A part cannot be written, or another process writes this file.
+    As `open_parts`, but ``out`` is not written: for what a long job computes first. ``out`` names the folder of the parts.
     """
     folder = out.with_name(f".{out.name}.parts")
     with explained(out, "choose another --out"):
@@ -266,15 +251,7 @@ class _Part:
 
 
 class Parts:
-    """Rows that are kept in parts; see `open_parts`.
-
-    Args:
-        out: File that the parts become.
-        folder: Folder of the parts.
-        job: Description of the job.
-        every: Items of a part.
-        derived: Columns that are added at the end.
-    """
+    """Rows that are kept in parts in a folder; see `open_parts`."""
 
     def __init__(self, out: Path, folder: Path, job: Mapping[str, Any], every: int, derived: Derived | None = None) -> None:
         self.out, self.folder, self.every, self.derived = out, folder, every, derived
