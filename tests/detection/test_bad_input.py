@@ -51,17 +51,17 @@ BAD = {  # a word of the message, and what gives it
     "chosen": [lambda: d.simultaneous_bounds([0.5, 0.1], 9).false_discoveries([True])],
     "n_calibration of at most": [lambda: d.simultaneous_bounds([0.1], 10**30)],
     "confidence": [lambda: d.simultaneous_bounds([0.1], 9, 1 - 1e-16)],
-    "smallest <= neighbors < N": [lambda: d.odd_groups(np.eye(12))],
+    "more than 15 items": [lambda: d.odd_groups(np.eye(12))],
     "features of shape": [lambda: d.odd_groups(torch.zeros(5))],
     "threshold": [lambda: d.near_duplicates(torch.eye(3), threshold=-1)],
     "one encoder": [lambda: d.leaks(torch.ones(2, 3), torch.ones(2, 2), threshold=0.9)],
     "few near-duplicates.*collapse": [lambda: d.near_duplicates(torch.ones(400, 3), threshold=0.99)],
     "differ from image to image": [lambda: d.similarity_threshold(torch.ones(400, 3), torch.ones(400, 3))],
-    "deviations": [lambda: d.similarity_threshold(torch.eye(3), torch.eye(3), deviations=None)],
-    r"below 2\^63": [lambda: d.similarity_threshold(X, X, deviations=10**30), lambda: d.MixtureDetector(reg_covar=10**30).fit(X)],
+    "one view of each": [lambda: d.similarity_threshold(torch.eye(3), torch.eye(2))],
+    r"below 2\^63": [lambda: d.MixtureDetector(reg_covar=10**30).fit(X)],
     "equal": [lambda: d.near_groups(torch.rand(4, 1, 8, 8), 0)],
     "random_state": [
-        lambda: d.near_groups(torch.rand(4, 1, 8, 8), random_state=True),
+        lambda: d.odd_groups(X, random_state=True),
         lambda: d.surprise(NORMAL, torch.zeros(3, 2), random_state=10**30),
         lambda: d.cross_fit(d.GaussianDetector(), X, random_state="a"),
         lambda: d.CombinedDetector(random_state=0.5).fit(X),
@@ -78,8 +78,6 @@ BAD = {  # a word of the message, and what gives it
     "channels are last": [lambda: d.pixel_statistics(torch.zeros(2, 16, 16, 3))],
     "reshape": [lambda: d.pixel_statistics(np.zeros((2, 16, 16, 1)))],
     "in row 2": [lambda v=v: d.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
-    "at least one image": [lambda: d.measure([])],
-    r"sizes \(4, 2\)": [lambda: d.measure(IMAGES, [1, 2])],
     "path": [lambda: d.image_size(3)],
     "batch of images": [lambda v=v: d.patch_dictionary(v) for v in (None, [], torch.rand(4, 3, 16, 16), [torch.rand(3)])],
     "atoms": [lambda: d.patch_dictionary([IMAGES], 10**30)],
@@ -164,7 +162,6 @@ def test_numbers_of_any_type_and_labels_of_any_kind():
     x = torch.randint(0, 2, (2, 3, 8, 8), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(d.pixel_statistics(x.bfloat16()), d.pixel_statistics(x.float()))
     torch.testing.assert_close(d.pixel_statistics(x.numpy()), d.pixel_statistics(x.float()))
-    assert (d.measure(IMAGES, torch.ones(4, 2).bfloat16()).height == 1).all()
     given = np.ones((3, 2), np.float32)
     torch.testing.assert_close(d.surprise(NORMAL, given), d.surprise(NORMAL, torch.from_numpy(given)))
     groups = torch.tensor([0, 0, 1, 1])

@@ -14,10 +14,10 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from vergence.densities.gaussian import JointGaussian
-from vergence.densities.moments import principal
+from vergence.densities.moments import principal, standardized_moments
 from vergence.detection.core import Detector
 from vergence.detection.inputs import numeric
-from vergence.detection.moments import blocks, consistency, nearest_share, residuals, trimmed, uniform
+from vergence.detection.moments import blocks, trimmed, uniform
 from vergence.mixtures.gaussian_mixture import GaussianMixture
 from vergence.utils.checks import expect, require_choice, require_count
 
@@ -28,7 +28,6 @@ TYPES = ("full", "diag", "tied", "spherical")
 HELD_OUT = 5  # one item in five chooses
 SEARCH = 10_000  # items that the choice reads at most
 SEARCH_STEPS = 20  # iterations of EM while choosing
-STEPS = 10  # concentration steps at most
 PATIENCE = 2  # numbers of components without a gain that end the search
 SAMPLES = 16  # of conditional densities that are held at a time
 MOST_SAMPLES = 100_000  # of each conditional density
@@ -101,8 +100,6 @@ class MixtureDetector(Detector):
         n_components: K; None chooses among 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32.
         covariance_type: ``full``, ``diag``, ``tied`` or ``spherical``; None chooses between the first two.
         n_directions: Principal directions, at least 1; at most D are used, of which all keep no residual.
-        trim: Share h in [0, 0.5) of the items, the least likely ones, that is left out (trimmed likelihood; García-Escudero et
-            al., A general trimming approach to robust cluster analysis, 2008). Covariances are corrected as for one Gaussian.
         reg_covar: Added to the variances in the principal coordinates.
         random_state: Seed of the held-out part and of the initialization; the order of the items does not matter.
         contamination: Share of the items of `fit` that `predict` calls outliers, in (0, 0.5].
@@ -132,7 +129,6 @@ class MixtureDetector(Detector):
         *,
         covariance_type: str | None = None,
         n_directions: int = 64,
-        trim: float = 0.0,
         reg_covar: float = 1e-3,
         random_state: int | None = 0,
         contamination: float = 0.05,
@@ -140,7 +136,6 @@ class MixtureDetector(Detector):
         self.n_components = n_components
         self.covariance_type = covariance_type
         self.n_directions = n_directions
-        self.trim = trim
         self.reg_covar = reg_covar
         self.random_state = random_state
         self.contamination = contamination
@@ -160,12 +155,12 @@ class MixtureDetector(Detector):
         first = slice(SEARCH // HELD_OUT), slice(SEARCH - SEARCH // HELD_OUT)
         parts = [(y[side][few], None if v is None else v[side][few]) for side, few in zip((held, ~held), first, strict=True)]
         structure, K = self._chosen(*parts[1], *parts[0])
-        self.mixture_ = self._trimmed(structure, K, y, v)
+        self.mixture_ = self._mixture(structure, K, y, v)
         self.covariance_type_, self.n_components_ = structure, int(self.mixture_.n_components)
 
     def _project(self, X: np.ndarray, w: np.ndarray | None) -> None:
         """Sets the principal coordinates."""
-        m = trimmed(X, w, self.trim, "ledoit_wolf")
+        m = standardized_moments(X, w)
         values, vectors = (part.numpy() for part in principal(m.shrunk("ledoit_wolf")))
         k = min(self.n_directions, len(values))
         rest = values[k:].mean() if k < len(values) else 0.0
@@ -177,7 +172,9 @@ class MixtureDetector(Detector):
         """Returns the whitened principal coordinates (n, k), and the squared length of the residual (n,)."""
         x = (block - self.location_) / self.scale_
         y = x @ self.components_.T
-        return y / np.sqrt(self.variances_), residuals(x, y)
+        whole = np.square(x).sum(1)
+        rest = np.maximum(whole - np.where(np.isinf(whole), 0.0, np.square(y).sum(1)), 0.0)  # infinite where it overflows
+        return y / np.sqrt(self.variances_), rest
 
     def _chosen(self, train: np.ndarray, w: Any, held: np.ndarray, v: Any) -> tuple[str, int]:
         """Returns the structure and K, given or chosen by the likelihood of the held-out items."""
@@ -192,7 +189,7 @@ class MixtureDetector(Detector):
             for K in COMPONENTS if self.n_components is None else (self.n_components,):
                 if K * (train.shape[1] if structure == "full" else 1) * 2 > len(train) and K > 1:
                     break
-                model = self._trimmed(structure, K, train, w, max_iter=SEARCH_STEPS)
+                model = self._mixture(structure, K, train, w, max_iter=SEARCH_STEPS)
                 likelihoods[structure, K] = model.score_samples(held)
                 means = [float(values.mean()) for (s, _), values in likelihoods.items() if s == structure]
                 if len(means) - 1 - int(np.argmax(means)) >= PATIENCE:
@@ -202,39 +199,26 @@ class MixtureDetector(Detector):
     def _simplest(self, likelihoods: dict[tuple[str, int], np.ndarray], w: np.ndarray | None) -> tuple[str, int]:
         """Returns the model of fewest components within one standard error of the best."""
         weight = np.ones(len(next(iter(likelihoods.values())))) if w is None else w
+        weight = weight / weight.sum()
         best = max(likelihoods.values(), key=lambda values: float(weight @ values))
-        likely = nearest_share(-best, w, self.trim)
-        weight = weight[likely] / weight[likely].sum()
         near = []
         for (structure, K), values in likelihoods.items():
-            self.held_out_[f"{structure} {K}"] = float(weight @ values[likely])
-            loss = best[likely] - values[likely]
+            self.held_out_[f"{structure} {K}"] = float(weight @ values)
+            loss = best - values
             mean = float(weight @ loss)
             error = math.sqrt(float(weight @ np.square(loss - mean)) / len(loss))
             if mean <= error:
-                near.append((K, -float(weight @ values[likely]), structure))
+                near.append((K, -float(weight @ values), structure))
         K, _, structure = min(near)
         return structure, K
 
-    def _trimmed(self, structure: str, K: int, y: np.ndarray, w: np.ndarray | None, max_iter: int = 100) -> GaussianMixture:
-        """Returns the mixture of the most likely share of the items, found by concentration steps."""
+    def _mixture(self, structure: str, K: int, y: np.ndarray, w: np.ndarray | None, max_iter: int = 100) -> GaussianMixture:
+        """Returns the mixture fitted to principal coordinates."""
         settings: dict[str, Any] = {"covariance_type": structure, "reg_covar": self.reg_covar, "random_state": self.random_state}
-        model = GaussianMixture(min(K, len(y)), warm_start=True, max_iter=max_iter, **settings)
+        model = GaussianMixture(min(K, len(y)), max_iter=max_iter, **settings)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the next step continues
-            model.fit(y, sample_weight=w)
-            likely = np.ones(len(y), dtype=bool)
-            for _ in range(STEPS if self.trim else 0):
-                again = nearest_share(-model.score_samples(y), w, self.trim)
-                if (again == likely).all():
-                    break
-                likely = again
-                model.fit(y[likely], sample_weight=None if w is None else w[likely])
-        factor = consistency(y.shape[1], self.trim)
-        model.covariances_ = model.covariances_ * factor
-        model.precisions_ = model.precisions_ / factor
-        model.precisions_cholesky_ = model.precisions_cholesky_ / math.sqrt(factor)
-        return model
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return model.fit(y, sample_weight=w)
 
     def _score(self, block: np.ndarray) -> np.ndarray:
         y, residual = self._coordinates(block)

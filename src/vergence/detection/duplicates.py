@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from vergence.data.pixels import to_unit
 from vergence.detection.inputs import features_of, images_of, labels_of
-from vergence.utils.checks import expect, require_at_least, require_count, require_within
+from vergence.utils.checks import expect, require_within
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = [
@@ -37,6 +37,7 @@ CANDIDATES = 1 << 16  # pairs of thumbnails that are compared in all positions a
 MOST = 100  # pairs per item, above which a threshold cannot be meant
 SIDE = 16  # cells of a thumbnail, at most, in each direction
 CELLS = 8  # a side, of the means by which thumbnails are compared
+RECALL, DEVIATIONS = 0.95, 4.0  # share of the views to find; robust standard deviations below the median
 SAMPLE, FEWEST = 2000, 3  # thumbnails that a threshold comes from, at most and at least
 PARTS, FEWEST_OF_PART = 256, 4  # parts that show how near different images are: at most, and images of one at least
 LARGEST, FEW = 0.01, 50  # share and number of the images in one group, above both of which they are a kind and no copies
@@ -65,29 +66,23 @@ class Similarity:
     different: float  # cosine of the median image with its nearest other one
 
 
-def similarity_threshold(features: Any, views: Any, *, share: float = 0.95, deviations: float = 4.0) -> Similarity:
+def similarity_threshold(features: Any, views: Any) -> Similarity:
     r"""Returns the cosine that tells slightly changed copies of an image from different images, by the images themselves.
 
-    With d = 1 - cosine, the threshold is the smaller distance of two: the one that a share of the views have at most to their own
-    image, and the one that lies some robust standard deviations of log d below the median of images to their nearest different
+    With d = 1 - cosine, the threshold is the smaller distance of two: the one that 95 % of the views have at most to their own
+    image, and the one that lies four robust standard deviations of log d below the median of images to their nearest different
     image. Where most images have copies, as the frames of a film do, the nearest other image is one of these. So both numbers
     are also taken within random parts, at most 256 of at least 4 images, and a fourth as many, which few copies share; the median
     of log d changes with the logarithm of the number of images and is continued to all of them. The larger distance counts.
 
-    Args:
-        features: Features (N, D) of images, N >= 3; a few thousand are enough.
-        views: Features (N, D) of one changed copy of each (`mild_views`).
-        share: Share of the views to find, in (0, 1).
-        deviations: Robust standard deviations below the median.
+    The features (N, D) are those of N >= 3 images, a few thousand are enough, and of one changed copy of each (`mild_views`).
     """
     x, y = F.normalize(features_of("features", features).double()), F.normalize(features_of("views", views).double())
     found = f"{tuple(x.shape)} and {tuple(y.shape)}"
     expect(x.shape == y.shape and len(x) >= FEWEST, f"one view of each of at least {FEWEST} images", found)
-    require_within("(0, 1)", share=share)
-    require_at_least(0, deviations=deviations)
     same = (x - y).square().sum(1) / 2  # 1 - cosine, without cancellation
-    middle, spread = max(_log_nearest(x, 1), _of_different(x), key=lambda law: law[0] - deviations * law[1])
-    limit = min(float(same.quantile(share)), math.exp(middle - deviations * spread))
+    middle, spread = max(_log_nearest(x, 1), _of_different(x), key=lambda law: law[0] - DEVIATIONS * law[1])
+    limit = min(float(same.quantile(RECALL)), math.exp(middle - DEVIATIONS * spread))
     advice = "check the encoder for collapse"
     expect(middle >= math.log(1e-12), "features that differ from image to image", "equal ones", advice)
     return Similarity(1 - limit, float((same <= limit).double().mean()), 1 - math.exp(middle))
@@ -211,7 +206,7 @@ def thumbnails(images: Any) -> Tensor:
     return (255 * cell_means(to_unit(images_of(images), torch.float32))).round().clamp(0, 255).byte()
 
 
-def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_state: int = 0) -> Ints:
+def near_groups(images: Any, equal: Any = None, *, turned: bool = False) -> Ints:
     """Returns a label for each image, which equal images and near-duplicates share: whole groups belong on one side of a split.
 
     `thumbnails` are compared by the cosine of 8 x 8 means, less each image's own mean. The least cosine comes from 2,000 of them
@@ -223,7 +218,6 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_
         images: `thumbnails` (N, C, h, w) of uint8.
         equal: Labels (N,) that equal images share, such as digests of their contents; by default near-duplicates alone join.
         turned: Whether mirrored and turned images are near-duplicates, too: by quarters if they are square, else by half.
-        random_state: Seed of the sample and its views.
 
     Example:
         >>> x = torch.randint(0, 256, (50, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -232,12 +226,11 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_
         >>> bool(label[7] == label[3]), len(set(label.tolist()))
         (True, 49)
     """
-    require_count(0, random_state=random_state)
     x = images_of(images)
     content = np.arange(len(x))
     if equal is not None:
         content = np.unique(labels_of("equal", equal, len(x)), return_inverse=True)[1]
-    pairs = _near_thumbnails(x, turned, random_state)
+    pairs = _near_thumbnails(x, turned)
     first = np.unique(content, return_index=True)[1][content]
     label = components(np.concatenate([pairs, np.stack([first, np.arange(len(x))], 1)]), len(x))
     is_kind = np.bincount(label) > max(LARGEST * len(x), FEW)
@@ -245,7 +238,7 @@ def near_groups(images: Any, equal: Any = None, *, turned: bool = False, random_
     return joined
 
 
-def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False, random_state: int = 0) -> Duplicates:
+def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False) -> Duplicates:
     """Returns pairs of copies and near-duplicates between the images of two folders, compared as in `near_groups`.
 
     The cosine is the larger one of those that 2,000 thumbnails of each folder give, so that it does not matter how many images
@@ -259,11 +252,10 @@ def thumbnail_leaks(train: Any, test: Any, *, turned: bool = False, random_state
         >>> thumbnail_leaks(x[:51], y).pairs
         array([[50,  0]])
     """
-    require_count(0, random_state=random_state)
     x, y = images_of(train), images_of(test)
     expect(x.shape[1:] == y.shape[1:], "thumbnails of one shape", f"{tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
     folders = [images for images in (_different(x), _different(y)) if len(images) >= FEWEST]
-    threshold = max(_threshold(images, random_state) for images in folders or [_different(torch.cat([x, y]))])
+    threshold = max(_threshold(images) for images in folders or [_different(torch.cat([x, y]))])
     return _turned(x, y, threshold) if turned else leaks(_means(x), _means(y), threshold=threshold)
 
 
@@ -306,20 +298,20 @@ def _of_any_position(vectors: list[Tensor]) -> Tensor:
     return torch.cat([mean, rest.clamp(min=0).sqrt()], 1)
 
 
-def _near_thumbnails(x: Tensor, turned: bool, seed: int) -> Ints:
+def _near_thumbnails(x: Tensor, turned: bool) -> Ints:
     """Returns the pairs (P, 2) of near-duplicates among thumbnails; none where they cannot be told apart."""
     try:
-        threshold = _threshold(x, seed)
+        threshold = _threshold(x)
         return (_turned(x, None, threshold) if turned else near_duplicates(_means(x), threshold=threshold)).pairs
     except ValueError:  # nearly all are equal, or alike
         return np.zeros((0, 2), dtype=np.int64)
 
 
-def _threshold(x: Tensor, seed: int) -> float:
+def _threshold(x: Tensor) -> float:
     """Returns the cosine of `_means` from which two thumbnails count as near-duplicates."""
     usual = len(x) >= FEWEST and min(x.shape[2:]) >= 2
     expect(usual, f"at least {FEWEST} different thumbnails of at least 2 pixels a side", tuple(x.shape))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     part = x[torch.randperm(len(x), generator=generator)[:SAMPLE].to(x.device)]
     return round(similarity_threshold(_means(part), _means(mild_views(part, generator))).threshold, 6)
 

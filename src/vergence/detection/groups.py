@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vergence.densities.moments import leading
 from vergence.detection.inputs import features_of
-from vergence.utils.checks import expect, require_at_least, require_count, require_within
+from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others
 
 __all__ = ["Group", "odd_groups"]
@@ -22,6 +22,9 @@ __all__ = ["Group", "odd_groups"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 EULER = 0.5772156649015329
+SMALLEST, NEIGHBORS = 5, 15  # members at least; neighbors of each item in the graph
+SEPARATION, ALPHA = 1.2, 0.05  # of a group, at least; probability of any group in Gaussian items
+DIRECTIONS = 16  # that distances are computed in, since in many directions all distances are alike
 SHARE = 2 / 3  # of neighbors that are members, for an item to join
 SIMULATIONS = 40
 SIMULATED = 1000  # items of a simulation
@@ -57,37 +60,20 @@ class Group:
         return int(self.members[0])
 
 
-def odd_groups(
-    features: Any,
-    *,
-    smallest: int = 5,
-    largest: float = 0.05,
-    neighbors: int = 15,
-    separation: float = 1.2,
-    directions: int | None = 16,
-    alpha: float = 0.05,
-    random_state: int = 0,
-) -> list[Group]:
+def odd_groups(features: Any, *, largest: float = 0.05, random_state: int = 0) -> list[Group]:
     r"""Returns small groups of items that are near each other and far from all others, the most separate first.
 
-    1. Single linkage by mutual reachability, max(c_i, c_j, |x_i - x_j|) with c the distance to the ``smallest - 1``-th neighbor
+    1. Single linkage by mutual reachability, max(c_i, c_j, |x_i - x_j|) with c the distance to the fourth neighbor
        (as in HDBSCAN: Campello, Moulavi, Sander, Density-based clustering based on hierarchical density estimates, 2013).
     2. The separation of a cluster is the height at which it joins the rest, divided by the geometric mean of its members' c.
     3. Its p-value compares it with the largest separation in simulated Gaussian items of the same covariance (a Gumbel law).
-       Clusters with p <= alpha and at least the stated separation are kept, the most separate of nested ones. The lower bound is
-       needed since clouds with dense centers, as most real ones, have groups of their own.
+       Clusters of at least 5 items with p <= 0.05 and a separation of at least 1.2 are taken, the most separate of nested ones.
+       The lower bound is needed since clouds with dense centers, as most real ones, have groups of their own.
     4. A cluster grows by neighbors of its members, at least two thirds of whose own neighbors are members.
 
-    Args:
-        features: (N, D), an array or tensor; on the tensor's device. Distances are Euclidean: use features of one unit.
-        smallest: Fewest members, 2 to ``neighbors``; larger clusters only. Near-duplicates in pairs are not groups.
-        largest: Most members, as a share of the items in (0, 0.5].
-        neighbors: Neighbors k of the graph.
-        separation: Least separation, >= 1.
-        directions: Principal directions of largest variance that distances are computed in, since in many directions all
-            distances are alike; None for all.
-        alpha: Probability of any group in Gaussian items.
-        random_state: Seed of the simulations.
+    Distances are Euclidean in the 16 directions of largest variance of the features (N, D), which are of one unit. The graph has
+    15 neighbors of each item. ``largest`` is the largest share of the items in one group, in (0, 0.5]; ``random_state`` seeds the
+    simulations.
 
     Example:
         >>> x = torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
@@ -98,28 +84,22 @@ def odd_groups(
         [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
     """
     x = features_of("features", features)
-    require_count(2, smallest=smallest, neighbors=neighbors)
     require_count(0, random_state=random_state)
     require_within("(0, 0.5]", largest=largest)
-    require_within("(0, 1)", alpha=alpha)
-    require_at_least(1.0, separation=separation)
-    if directions is not None:
-        require_count(1, directions=directions)
     most = int(largest * len(x))
-    fits = smallest <= neighbors < len(x) and smallest <= most
-    found = f"smallest {smallest}, neighbors {neighbors}, N {len(x)}"
-    expect(fits, f"smallest <= neighbors < N and smallest <= {largest:g} N", found, "pass more items or lower them")
+    fits = NEIGHBORS < len(x) and SMALLEST <= most
+    expect(fits, f"more than {NEIGHBORS} items, of which a share of {largest:g} are at least {SMALLEST}", len(x))
     given = x
-    x = leading(x - x.mean(0), directions)
+    x = leading(x - x.mean(0), DIRECTIONS)
     x = x / x.square().mean().sqrt().clamp(min=torch.finfo(x.dtype).tiny)
-    distance, index = (a.cpu().numpy() for a in nearest_others(x, neighbors))
-    clusters = _clusters(x, distance, index, smallest, most)
+    distance, index = (a.cpu().numpy() for a in nearest_others(x, NEIGHBORS))
+    clusters = _clusters(x, distance, index, SMALLEST, most)
     # Only what exceeds the lower bound can be reported; most clean folders need no simulation.
-    clusters = [cluster for cluster in clusters if cluster.separation >= math.log(separation)]
+    clusters = [cluster for cluster in clusters if cluster.separation >= math.log(SEPARATION)]
     if not clusters:
         return []
-    p = _p_values([cluster.separation for cluster in clusters], x, smallest, largest, neighbors, random_state)
-    apart = _most_separate([(c.separation, value, c.members()) for c, value in zip(clusters, p, strict=True) if value <= alpha])
+    p = _p_values([cluster.separation for cluster in clusters], x, largest, random_state)
+    apart = _most_separate([(c.separation, value, c.members()) for c, value in zip(clusters, p, strict=True) if value <= ALPHA])
     grown = [(math.exp(log_ratio), value, _grow(members, index, most)) for log_ratio, value, members in apart]
     return _described(given, x, grown)
 
@@ -191,16 +171,16 @@ def _mask(x: Tensor, members: Ints) -> Tensor:
     return inside.to(x.device)
 
 
-def _p_values(separation: list[float], x: Tensor, smallest: int, largest: float, neighbors: int, seed: int) -> list[float]:
+def _p_values(separation: list[float], x: Tensor, largest: float, seed: int) -> list[float]:
     """Returns P(largest separation of Gaussian items >= each one), by a Gumbel law for the maxima of simulations."""
-    n = max(min(len(x), SIMULATED), neighbors + 1, math.ceil(smallest / largest))
+    n = max(min(len(x), SIMULATED), NEIGHBORS + 1, math.ceil(SMALLEST / largest))
     deviations = torch.linalg.eigvalsh(torch.cov(x.T.double()).reshape(x.shape[1], -1)).clamp(min=0).sqrt().to(x)
     random = torch.Generator().manual_seed(seed)
     maxima = []
     for _ in range(SIMULATIONS):
         z = torch.randn(n, x.shape[1], generator=random, dtype=x.dtype).to(x.device) * deviations
-        distance, index = (a.cpu().numpy() for a in nearest_others(z, neighbors))
-        clusters = _clusters(z, distance, index, smallest, int(largest * n))
+        distance, index = (a.cpu().numpy() for a in nearest_others(z, NEIGHBORS))
+        clusters = _clusters(z, distance, index, SMALLEST, int(largest * n))
         maxima.append(max((cluster.separation for cluster in clusters), default=0.0))
     scale = max(float(np.std(maxima, ddof=1)) * math.sqrt(6) / math.pi, 1e-9)
     location = float(np.mean(maxima)) - EULER * scale + scale * math.log(len(x) / n)  # more items, more clusters to choose from

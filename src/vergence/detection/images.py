@@ -3,7 +3,6 @@
 Shapes: N images, C channels, H x W pixels, D features.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -52,30 +51,17 @@ class Measured:
         return np.stack([getattr(self, field.name) for field in fields(self)], 1)
 
 
-def measure(images: Any, sizes: Any = None) -> Measured:
-    """Returns measurements of images.
-
-    Args:
-        images: (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1]; or a sequence of images (C, H, W) of any sizes.
-        sizes: Heights and widths (N, 2) of the files, where the images were resized.
+def measure(images: Any) -> Measured:
+    """Returns measurements of images (N, C, H, W) with C = 1 or 3, uint8 or float in [0, 1].
 
     Example:
         >>> measured = measure(torch.full((1, 3, 8, 8), 255, dtype=torch.uint8))
         >>> round(float(measured.darkest[0]), 2), abs(float(measured.information[0])), float(measured.width[0])
         (1.0, 0.0, 8.0)
     """
-    if isinstance(images, Sequence):
-        parts = [_columns(images_of(numeric("images", image)[None])) for image in images]
-    else:
-        x = images_of(images)
-        parts = [_columns(part) for part in x.split(max(1, NUMBERS // x[0].numel()))]
-    expect(parts, "at least one image", "none")
-    columns = torch.cat(parts).double().cpu().numpy()
-    if sizes is not None:
-        given = numeric("sizes", sizes).double().cpu().numpy()
-        expect(given.shape == (len(columns), 2), f"sizes ({len(columns)}, 2), the height and width of each file", given.shape)
-        columns[:, 5:] = given
-    return Measured(*columns.T)
+    x = images_of(images)
+    columns = torch.cat([_columns(part) for part in x.split(max(1, NUMBERS // x[0].numel()))])
+    return Measured(*columns.double().cpu().numpy().T)
 
 
 def _columns(x: Tensor) -> Tensor:

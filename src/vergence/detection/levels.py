@@ -16,9 +16,7 @@ from vergence.utils.checks import expect, require_count
 __all__ = ["patch_dictionary", "stage_features"]
 
 
-def patch_dictionary(
-    batches: Iterable[Tensor], atoms: int = 128, *, patch: int | None = None, stride: int = 2, seed: int = 0
-) -> PatchMaps:
+def patch_dictionary(batches: Iterable[Tensor], atoms: int = 128, *, patch: int | None = None, stride: int = 2) -> PatchMaps:
     """Returns a small dictionary of whitened patches, for the level ``patches`` of any encoder.
 
     The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
@@ -30,7 +28,6 @@ def patch_dictionary(
         atoms: Size of the dictionary.
         patch: Side of a patch in pixels; 6 by default, and 4 for images of fewer than 16 pixels.
         stride: Distance of neighboring patches in pixels.
-        seed: Of the choice of patches.
 
     Example:
         >>> images = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
@@ -46,7 +43,7 @@ def patch_dictionary(
     assert first is not None
     settings = Patches(atoms=atoms, stride=stride, pool=1, second=0, patch=patch).complete(first.shape[1:])
     maps = PatchMaps(first.shape[1], settings).float()
-    maps.set(*learn_dictionary(sampled_patches(itertools.chain([first], stream), maps, seed=seed), atoms))
+    maps.set(*learn_dictionary(sampled_patches(itertools.chain([first], stream), maps, seed=0), atoms))
     return maps
 
 

@@ -149,12 +149,6 @@ def _key(X: np.ndarray, robust: bool = False) -> np.ndarray:
     return np.concatenate([(X[rows] - low) @ direction for rows in blocks(X)])
 
 
-def residuals(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns the squared length of items x (n, D) outside of their coordinates y (n, k), (n,); infinity where it overflows."""
-    whole = np.square(x).sum(1)
-    return np.asarray(np.maximum(whole - np.where(np.isinf(whole), 0.0, np.square(y).sum(1)), 0.0))
-
-
 class Tail:
     r"""Log-probabilities that a typical score is at least as large as a given one.
 
