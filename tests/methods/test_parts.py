@@ -10,9 +10,9 @@ from torch import nn
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder
+from vergence.methods.dino import PrototypeHead
 from vergence.methods.parts import masks, tokens
-from vergence.methods.parts.heads import PrototypeHead
-from vergence.methods.parts.views import OneView, SeveralViews, two_views
+from vergence.methods.parts.views import OneView, SeveralViews
 from vergence.objectives.parts import teachers
 
 VIT = "timm:vit_tiny_patch16_224,patch_size=4,embed_dim=12,depth=2,num_heads=3"
@@ -26,19 +26,21 @@ def test_the_views_of_a_part_of_a_batch_are_that_part_of_the_views():
     views = ImageViews(ViewConfig(), 8)
     x = torch.randint(256, (6, 3, 8, 8), dtype=torch.uint8)
     numbers = lambda n, g: {"a": torch.rand(n, 2, generator=g), "b": torch.randperm(n, generator=g)}  # noqa: E731
-    for sampler in (two_views(views), SeveralViews([views, views.changed(4, crop=(0.1, 0.3))]), OneView(views, numbers)):
+    for sampler in (
+        SeveralViews([views, views]),
+        SeveralViews([views, views.changed(4, crop=(0.1, 0.3))]),
+        OneView(views, numbers),
+    ):
         draws = sampler.draw(6, generator())
         part = tuple({name: draw[2:5] for name, draw in drawn.items()} for drawn in draws)
         for whole, some in zip(sampler.apply(x, draws), sampler.apply(x[2:5], part), strict=True):
             assert torch.equal(whole[2:5], some)
 
 
-@pytest.mark.parametrize("side", [1, 2, 4])
-def test_patches_are_those_of_loops(side):
+def test_patches_are_those_of_loops():
     x = torch.randn(2, 3, 8, 4)
-    found = masks.patches(x.contiguous(memory_format=torch.channels_last), side)
-    expected = [[reference.patch(image, i, side) for i in range(32 // side**2)] for image in x]
-    assert torch.equal(found, torch.tensor(expected))
+    expected = [[reference.patch(image, i, 2) for i in range(8)] for image in x]
+    assert torch.equal(masks.patches(x.contiguous(memory_format=torch.channels_last), 2), torch.tensor(expected))
 
 
 def test_random_masks_hide_every_patch_equally_often():
@@ -62,7 +64,7 @@ def rectangle(index, grid):
     return len(rows), len(columns)
 
 
-@pytest.mark.parametrize("grid", [(8, 8), (7, 7), (4, 6)])
+@pytest.mark.parametrize("grid", [(8, 8), (4, 6)])
 def test_blocks_are_rectangles_of_one_size_and_contexts_are_disjoint_from_them(grid):
     tokens = grid[0] * grid[1]
     for seed in range(20):
@@ -88,17 +90,10 @@ def test_blocks_reach_every_patch_and_are_placed_uniformly():
 
 @pytest.mark.parametrize(("side", "ratio"), [(8, 1.5), (14, 7 / 6), (16, 1.1)])
 def test_contexts_are_larger_than_the_released_codes_by_what_the_docstring_says(side, ratio, batches=40):
-    lengths = torch.tensor(
-        [
-            (
-                masks.block_masks(64, (side, side), generator(seed), least=10)[0].shape[1],
-                len(reference.released_blocks(64, (side, side), generator(seed))[0]),
-            )
-            for seed in range(batches)
-        ]
-    ).double()
-    mean = lengths.mean(0)
-    assert (mean[0] / mean[1]).item() == pytest.approx(ratio, abs=0.08)
+    grid = (side, side)
+    ours = sum(masks.block_masks(64, grid, generator(seed), least=10)[0].shape[1] for seed in range(batches))
+    released = sum(len(reference.released_blocks(64, grid, generator(seed))[0]) for seed in range(batches))
+    assert ours / released == pytest.approx(ratio, abs=0.08)
 
 
 def test_block_sizes_follow_share_and_aspect():
@@ -112,21 +107,16 @@ def test_block_sizes_follow_share_and_aspect():
     assert abs(torch.corrcoef(torch.tensor([areas, aspects]))[0, 1]) < 0.2
 
 
-@pytest.mark.parametrize("least", [9, 10])
-def test_blocks_of_another_size_are_tried_where_one_leaves_no_context(least):
+def test_blocks_of_another_size_are_tried_where_one_leaves_no_context():
     """With blocks of one size alone every sixth batch failed, and a resumed run at the same step."""
-    for seed in range(60):
-        context, targets = masks.block_masks(64, (4, 4), torch.Generator().manual_seed(seed), least=least)
-        assert context.shape[1] >= least and targets.shape[:2] == (64, 4)
-
-
-def test_schedules_start_and_end_where_they_say():
-    assert teachers.cosine(0.996, 1, 0) == pytest.approx(0.996) and teachers.cosine(0.996, 1, 1) == 1
-    assert teachers.cosine(0.9, 1, 0.25) == pytest.approx(1 - 0.1 * (1 + math.cos(math.pi / 4)) / 2)
-    assert teachers.linear(0.996, 1, 0.25) == pytest.approx(0.997)
+    for seed in range(20):
+        context, targets = masks.block_masks(64, (4, 4), generator(seed), least=10)
+        assert context.shape[1] >= 10 and targets.shape[:2] == (64, 4)
 
 
 def test_a_teacher_follows_step_by_step_and_keeps_its_buffers():
+    assert teachers.cosine(0.996, 1, 0) == pytest.approx(0.996) and teachers.linear(0.996, 1, 0.25) == pytest.approx(0.997)
+    assert teachers.cosine(0.9, 1, 0.25) == pytest.approx(1 - 0.1 * (1 + math.cos(math.pi / 4)) / 2)
     student = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     teacher = teachers.frozen_copy(student)
     student[1].running_mean += 1
@@ -140,7 +130,7 @@ def test_a_teacher_follows_step_by_step_and_keeps_its_buffers():
     assert (teacher[1].running_mean == 0).all() and not any(p.requires_grad for p in teacher.parameters())
 
 
-@pytest.mark.parametrize("name", [VIT, f"{VIT},class_token=False,global_pool=avg", f"{VIT},dynamic_img_size=True"])
+@pytest.mark.parametrize("name", [VIT, f"{VIT},class_token=False,global_pool=avg,dynamic_img_size=True"])
 def test_tokens_of_part_of_the_patches_are_those_of_loops(name):
     vit = encoder(name, (3, 16, 16), torch.zeros(3), torch.ones(3))[1].double()
     x, keep = torch.randn(2, 3, 16, 16), torch.tensor([[3, 0, 9], [15, 8, 1]])
@@ -175,8 +165,6 @@ def test_a_decoder_depends_on_what_it_sees_and_not_on_the_order():
     order = [2, 0, 1]
     assert torch.allclose(decoder(x[:, order], keep[:, order], masked), y, atol=1e-12)
     assert not torch.allclose(decoder(x, keep.flip(1), masked), y)
-    with pytest.raises(ValueError, match="decoder_width to be a multiple of 4 and of decoder_heads"):
-        tokens.TokenDecoder(6, 5, (4, 4), width=10, depth=2, heads=3, names="decoder_")
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
@@ -190,14 +178,3 @@ def test_the_head_is_lightlys(recwarn, batch_norm):
     theirs.last_layer.weight_v.data.copy_(mine.prototypes.weight)
     x = torch.randn(4, 6)
     assert torch.allclose(mine(x), theirs(x), atol=1e-12)
-
-
-@pytest.mark.parametrize(("name", "shape", "words"), [
-    ("small", (3, 16, 16), "expected a vision transformer of timm for method 'x', found Sequential"),
-    (VIT, (3, 18, 18), "patch of 4 pixels divides, found 18 x 18; use --size 16"),
-    ("timm:resnet10t", (3, 32, 32), "found ResNet"),
-])  # fmt: skip
-def test_other_encoders_and_sizes_are_refused(name, shape, words):
-    net = encoder(name, shape, torch.zeros(3, dtype=torch.float32), torch.ones(3, dtype=torch.float32))
-    with pytest.raises(ValueError, match=words):
-        tokens.require_transformer("x", net, shape)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from vergence.data.views import Views
-from vergence.methods.parts.views import MultiView, two_views
+from vergence.methods.parts.views import MultiView, SeveralViews
 from vergence.objectives.core import Objective
 
 __all__ = ["Gather", "ImageMethod", "Method", "mean_over"]
@@ -54,23 +54,17 @@ class Method(nn.Module, abc.ABC):
 
     def inputs(self, views: Views) -> MultiView:
         """Returns the tensors of each item that a step uses, from views of the run's strengths; by default two views."""
-        return two_views(views)
+        return SeveralViews((views, views))
 
     def before_step(self, progress: float) -> None:
-        """Sets the scheduled values; called before each step with the share of the steps that are done, in [0, 1).
-
-        Does nothing by default.
-        """
+        """Called before each step with the share of the steps that are done, in [0, 1), which schedules follow."""
 
     def frozen(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the optimizer leaves out in this step, called before it; none by default."""
         return ()
 
     def after_step(self) -> None:
-        """Updates what follows the optimizer's step (a teacher's weights, an objective's bank); called without gradient.
-
-        Does nothing by default.
-        """
+        """Updates what follows the optimizer's step (a teacher's weights, an objective's bank); called without gradient."""
 
     def embeddings(self) -> Tensor | None:
         """Returns the last batch's embeddings (B, D), detached, whose spread training monitors; None by default."""
@@ -92,27 +86,21 @@ class Method(nn.Module, abc.ABC):
 class ImageMethod(Method):
     """A method on images that has one encoder and no density over pairs of embeddings.
 
-    A concrete class is the only one of its file in this folder, and is built by ``Cls(encoder, shape, *, ...)`` with its paper's
-    values as defaults. Random numbers are part of `inputs`, so that several processes train as one does.
+    A concrete class is built by ``Cls(encoder, shape, *, ...)`` with its paper's values as defaults. Random numbers are part of
+    `inputs`, so that several processes train as one does.
 
     Args:
         encoder: Images (B, C, H, W) -> embeddings (B, D), as `vergence.encoders.networks.encoder` returns it: statistics of the
             input, then the network.
         shape: Shape (C, H, W) of the images as the encoder sees them.
-
-    Attributes:
-        shape: Shape of the images.
-        package: Package of an extra that the loss needs; None for none. A trained method is used without it.
-        small: Settings of ``NAME_small`` by the names of a run's settings, where they differ from the common ones; ``{patch}`` in
-            the encoder's name stands for the side of a transformer's patches.
     """
 
-    package: ClassVar[str | None] = None
-    small: ClassVar[Mapping[str, Any]] = {}
+    package: ClassVar[str | None] = None  # of an extra that the loss needs; a trained method is used without it
+    small: ClassVar[Mapping[str, Any]] = {}  # settings of the recipe NAME_small; ``{patch}`` is the side of a patch
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
         super().__init__()
-        self.encoder, self.shape = encoder, tuple(shape)
+        self.encoder, self.shape, self.progress = encoder, tuple(shape), 0.0
         self.objective, self.projector, self.target_encoder = None, nn.Identity(), None
         self._last: Tensor | None = None
 
@@ -131,6 +119,10 @@ class ImageMethod(Method):
 
     def reset_teacher(self) -> None:
         """Does nothing: there is no teacher."""
+
+    def before_step(self, progress: float) -> None:
+        """Sets the share of the steps that are done, which determines a teacher's momentum."""
+        self.progress = progress
 
     def embeddings(self) -> Tensor | None:
         """Returns the last batch's embeddings (B, D), detached."""

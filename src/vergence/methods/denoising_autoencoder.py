@@ -50,9 +50,6 @@ class DenoisingAutoencoder(ImageMethod):
         noise: Standard deviation of Gaussian noise on the view, in units of pixels in [0, 1].
         mask: Probability that a pixel of the view is black in all channels (the paper's masking noise), in [0, 1).
 
-    Raises:
-        ValueError: The noise is negative, or the probability out of its range.
-
     Example:
         >>> from vergence.encoders.networks import encoder
         >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3]))
@@ -98,15 +95,14 @@ class _Corrupted(MultiView):
 
     def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the corrupted view and the item."""
-        drawn, seeds = draws
-        y = self.views.apply(x, drawn)
-        noisy = torch.stack([self._noisy(one, int(seed)) for one, seed in zip(y, seeds["seed"], strict=True)])
+        of_views, seeds = draws
+        images = zip(self.views.apply(x, of_views), seeds["seed"], strict=True)
+        noisy = torch.stack([self._noisy(image, int(seed)) for image, seed in images])
         return noisy, self.whole.apply(x, self.whole.draw(len(x), torch.Generator().manual_seed(0)))
 
     def _noisy(self, x: Tensor, seed: int) -> Tensor:
         """Returns one image (C, H, W) with noise."""
         generator = torch.Generator(x.device).manual_seed(seed)
-        own = {"generator": generator, "device": x.device, "dtype": x.dtype}
-        keep = torch.rand(x.shape[1:], **own) >= self.mask  # type: ignore[call-overload]
-        noisy: Tensor = (x + self.noise * torch.randn(x.shape, **own)) * keep  # type: ignore[call-overload]
-        return noisy
+        like: dict[str, Any] = {"generator": generator, "device": x.device, "dtype": x.dtype}
+        keep = torch.rand(x.shape[1:], **like) >= self.mask
+        return (x + self.noise * torch.randn(x.shape, **like)) * keep

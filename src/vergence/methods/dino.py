@@ -13,19 +13,20 @@ first of 100 epochs), the teacher's temperature is constant (lightly's default; 
 a run's ``clip`` bounds the norm of all gradients (there: that of each weight's).
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vergence.data.views import ImageViews, Views
 from vergence.encoders.networks import width
 from vergence.methods.core import Gather, ImageMethod
-from vergence.methods.parts.heads import PrototypeHead
 from vergence.methods.parts.views import MultiView, SeveralViews
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
-from vergence.utils.checks import as_range, require_count, require_positive, require_within
+from vergence.utils.checks import as_range, expect, require_count, require_positive, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["Dino"]
@@ -33,6 +34,42 @@ __all__ = ["Dino"]
 FIRST: dict[str, Any] = {"blur": 1.0, "solarize": 0.0}
 SECOND: dict[str, Any] = {"blur": 0.1, "solarize": 0.2}
 SMALL: dict[str, Any] = {"blur": 0.5, "solarize": 0.0}
+
+
+class PrototypeHead(nn.Module):
+    """DINO's head: (B, D) -> similarities (B, K) in [-1, 1] to K unit vectors.
+
+    Three linear layers with GELU between them, normalization to length 1, and the product with K vectors of length 1, which is
+    the released code's weight-normalized layer of fixed gain. Weights of the first three are truncated normal (0.02).
+
+    Args:
+        dim: Width D of the embeddings.
+        outputs: Number K of outputs.
+        hidden: Width of the hidden layers.
+        bottleneck: Width of the normalized vector.
+        batch_norm: Whether the hidden layers are batch-normalized, without bias.
+
+    Example:
+        >>> PrototypeHead(8, 16, hidden=12, bottleneck=4)(torch.randn(2, 8)).shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(self, dim: int, outputs: int, *, hidden: int = 2048, bottleneck: int = 256, batch_norm: bool = False) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for i, o in itertools.pairwise((dim, hidden, hidden)):
+            layers += [nn.Linear(i, o, bias=not batch_norm), *([nn.BatchNorm1d(o)] if batch_norm else []), nn.GELU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        self.prototypes = nn.Linear(bottleneck, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the similarities (B, K)."""
+        return F.linear(F.normalize(self.layers(x), dim=-1), F.normalize(self.prototypes.weight, dim=-1))
 
 
 class Dino(ImageMethod):
@@ -58,9 +95,6 @@ class Dino(ImageMethod):
         center_momentum: Momentum m of the center, in [0, 1).
         momentum: Momentum l of the teacher at the first step, in [0, 1].
         fixed_prototypes: Share of the steps, at the start, in which the output layer does not move, in [0, 1].
-
-    Raises:
-        ValueError: A number is out of its range, or the encoder does not take small crops.
     """
 
     small: ClassVar[Mapping[str, Any]] = {
@@ -101,16 +135,14 @@ class Dino(ImageMethod):
         require_within("[0, 1]", momentum=momentum, fixed_prototypes=fixed_prototypes)
         self.local_crops, self.local_crop, self.asymmetric = local_crops, as_range("local_crop", local_crop, 1), asymmetric
         self.local_size = local_side(self.shape[1]) if local_size is None else local_size
-        self.momentum, self.fixed_prototypes, self.progress = momentum, fixed_prototypes, 0.0
+        self.momentum, self.fixed_prototypes = momentum, fixed_prototypes
         if local_crops:
-            if not 1 <= self.local_size <= min(self.shape[1:]):
-                raise ValueError(
-                    f"expected local_size from 1 to the images' {min(self.shape[1:])} pixels, found {self.local_size}; change it"
-                )
+            most = min(self.shape[1:])
+            expect(1 <= self.local_size <= most, f"local_size from 1 to the images' {most} pixels", self.local_size)
             require_crops(encoder, (self.shape[0], self.local_size, self.local_size))
         self.student = frozen_copy(encoder).requires_grad_()
-        own: dict[str, Any] = {"hidden": hidden, "bottleneck": bottleneck, "batch_norm": batch_norm}
-        self.head = PrototypeHead(width(encoder, self.shape), outputs, **own)
+        dim = width(encoder, self.shape)
+        self.head = PrototypeHead(dim, outputs, hidden=hidden, bottleneck=bottleneck, batch_norm=batch_norm)
         self.encoder.requires_grad_(False)
         self.teacher_head = frozen_copy(self.head)
         self.loss = _loss(outputs, temperature, teacher_temperature, center_momentum)
@@ -126,19 +158,15 @@ class Dino(ImageMethod):
     def inputs(self, views: Views) -> MultiView:
         """Returns two large crops and the small ones."""
         if not isinstance(views, ImageViews):
-            raise ValueError(f"expected views of images for method 'dino', found {type(views).__name__}; choose another method")
+            raise ValueError(f"expected views of images for method 'dino', found {type(views).__name__}: choose another method")
         first, second, small = (FIRST, SECOND, SMALL) if self.asymmetric else ({}, {}, {})
         large = [views.changed(**first), views.changed(**second)]
         return SeveralViews([*large, *[views.changed(self.local_size, crop=self.local_crop, **small)] * self.local_crops])
 
-    def before_step(self, progress: float) -> None:
-        """Sets the share of the steps that are done, which determines the teacher's momentum."""
-        self.progress = progress
-
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean cross-entropy, for two large crops and any number of small ones."""
         groups = [torch.cat(views[:2]), *([torch.cat(views[2:])] if views[2:] else [])]  # one pass for each size
-        outputs = [one for group in groups for one in self.head(self.student(group)).split(len(views[0]))]
+        outputs = [crop for group in groups for crop in self.head(self.student(group)).split(len(views[0]))]
         with torch.no_grad():
             z = self.encoder(groups[0])
             targets = self.teacher_head(z).split(len(views[0]))
@@ -178,8 +206,8 @@ def _loss(outputs: int, temperature: float, teacher_temperature: float, center_m
         from lightly.loss.dino_loss import DINOLoss
     except ImportError:  # of a trained method, which is used without its loss
         return _Center(outputs)
-    own = {"warmup_teacher_temp": teacher_temperature, "student_temp": temperature, "center_momentum": center_momentum}
-    return DINOLoss(outputs, teacher_temp=teacher_temperature, **own)
+    constant = {"teacher_temp": teacher_temperature, "warmup_teacher_temp": teacher_temperature}
+    return DINOLoss(outputs, student_temp=temperature, center_momentum=center_momentum, **constant)
 
 
 def local_side(size: int) -> int:

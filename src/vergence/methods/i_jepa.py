@@ -25,7 +25,7 @@ from vergence.methods.parts.masks import block_masks
 from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
 from vergence.methods.parts.views import MultiView, OneView
 from vergence.objectives.parts.teachers import follow, frozen_copy, linear
-from vergence.utils.checks import require_count, require_within
+from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["IJepa"]
@@ -54,10 +54,6 @@ class IJepa(ImageMethod):
         context_scale: Range of the share of the patches in the context block.
         min_context: Least number of patches of a context, the block without the targets.
         momentum: Momentum m of the teacher at the first step, in [0, 1].
-
-    Raises:
-        ValueError: timm is not installed, the encoder is another, its patches do not divide the image, a number is out of
-            range, or the target blocks leave no context of ``min_context`` patches.
     """
 
     small: ClassVar[Mapping[str, Any]] = {
@@ -86,19 +82,16 @@ class IJepa(ImageMethod):
         require_count(1, min_context=min_context)
         require_within("[0, 1]", momentum=momentum)
         vit = require_transformer("i_jepa", encoder, self.shape)
-        if vit.num_prefix_tokens:
-            raise ValueError(
-                "expected a transformer without class token for method 'i_jepa', found one with; add "
-                "class_token=False,global_pool=avg to the encoder's name"
-            )
-        self.grid, self.momentum, self.progress = tuple(vit.patch_embed.grid_size), momentum, 0.0
-        own: dict[str, Any] = {"targets": targets, "scale": target_scale, "aspect": target_aspect, "context": context_scale}
-        self.blocks = {**own, "least": min_context}
+        advice = "add class_token=False,global_pool=avg to the encoder's name"
+        expect(not vit.num_prefix_tokens, "a transformer without class token for method 'i_jepa'", "one with", advice)
+        self.grid, self.momentum = tuple(vit.patch_embed.grid_size), momentum
+        shares: dict[str, Any] = {"scale": target_scale, "aspect": target_aspect, "context": context_scale}
+        self.blocks = {**shares, "targets": targets, "least": min_context}
         block_masks(TRIED, self.grid, torch.Generator().manual_seed(0), **self.blocks)
         self.student = frozen_copy(encoder).requires_grad_()
         self.encoder.requires_grad_(False)
-        own = {"width": predictor_width, "depth": predictor_depth, "heads": predictor_heads}
-        self.predictor = TokenDecoder(vit.embed_dim, vit.embed_dim, self.grid, names="predictor_", **own)
+        sizes = {"width": predictor_width, "depth": predictor_depth, "heads": predictor_heads}
+        self.predictor = TokenDecoder(vit.embed_dim, vit.embed_dim, self.grid, names="predictor_", **sizes)
 
     def reset_teacher(self) -> None:
         """Gives the student the encoder's weights."""
@@ -112,10 +105,6 @@ class IJepa(ImageMethod):
             return {"context": context, "targets": targets}
 
         return OneView(views, numbers)
-
-    def before_step(self, progress: float) -> None:
-        """Sets the share of the steps that are done, which determines the teacher's momentum."""
-        self.progress = progress
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean error over target blocks, for a view (B, C, H, W), positions (B, K), and positions (B, M, T)."""

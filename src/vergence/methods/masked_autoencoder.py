@@ -22,6 +22,7 @@ from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.methods.parts.masks import patches, random_masks, visible
 from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
 from vergence.methods.parts.views import MultiView, OneView
+from vergence.utils.checks import expect
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["MaskedAutoencoder"]
@@ -54,10 +55,6 @@ class MaskedAutoencoder(ImageMethod):
         decoder_depth: Number of its blocks.
         decoder_heads: Number of its attention heads.
         normalize_patches: Whether each patch of the target has mean 0 and variance 1 (the paper's better one; off in lightly).
-
-    Raises:
-        ValueError: timm is not installed, the encoder is another, its patches do not divide the image or hold one
-            number each that is to be normalized, or the ratio leaves nothing.
     """
 
     small: ClassVar[Mapping[str, Any]] = {
@@ -80,20 +77,12 @@ class MaskedAutoencoder(ImageMethod):
         super().__init__(encoder, shape)
         vit = require_transformer("masked_autoencoder", encoder, self.shape)
         self.grid, self.side = tuple(vit.patch_embed.grid_size), vit.patch_embed.patch_size[0]
-        if normalize_patches and self.side**2 * self.shape[0] == 1:
-            raise ValueError("expected patches of at least 2 numbers to normalize, found 1; raise patch_size")
+        pixels = self.side**2 * self.shape[0]
+        expect(pixels > 1 or not normalize_patches, "patches of at least 2 numbers to normalize", "1", "raise patch_size")
         self.mask_ratio, self.normalize_patches = mask_ratio, normalize_patches
         visible(self.grid[0] * self.grid[1], mask_ratio)
-        self.decoder = TokenDecoder(
-            vit.embed_dim,
-            self.side**2 * self.shape[0],
-            self.grid,
-            width=decoder_width,
-            depth=decoder_depth,
-            heads=decoder_heads,
-            prefix=vit.num_prefix_tokens,
-            names="decoder_",
-        )
+        sizes = {"width": decoder_width, "depth": decoder_depth, "heads": decoder_heads, "prefix": vit.num_prefix_tokens}
+        self.decoder = TokenDecoder(vit.embed_dim, pixels, self.grid, names="decoder_", **sizes)
 
     def inputs(self, views: Views) -> MultiView:
         """Returns one view, and the positions of its visible and of its masked patches."""
@@ -113,6 +102,5 @@ class MaskedAutoencoder(ImageMethod):
         self.observe(pooled(vit, tokens), gather)
         target = patches(x, self.side)
         target = normalized(target) if self.normalize_patches else target
-        return {
-            "reconstruction": mean_over(masked_error(target, upcast_half(self.decoder(tokens, keep, masked)), masked), gather)
-        }
+        predicted = upcast_half(self.decoder(tokens, keep, masked))
+        return {"reconstruction": mean_over(masked_error(target, predicted, masked), gather)}

@@ -11,7 +11,7 @@ from vergence.methods.core import Gather, Method
 from vergence.objectives.core import Objective
 from vergence.objectives.parts.diagnostics import notices
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
-from vergence.utils.checks import require_choice, require_within
+from vergence.utils.checks import expect, require_choice, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["PairedMethod", "Schedule", "Side"]
@@ -36,9 +36,6 @@ class PairedMethod(Method):
             is (teacher a, student b), so that contexts stay contexts, and the update uses (teacher a, teacher b).
         schedule: ``constant``, or ``cosine``: the momentum rises from m to 1 as in BYOL.
 
-    Raises:
-        ValueError: The momentum is out of its range, or there is a second projector without a second encoder.
-
     Example:
         >>> from vergence.objectives.vje import VJE
         >>> method = PairedMethod(nn.Linear(5, 8), VJE(8))
@@ -60,16 +57,13 @@ class PairedMethod(Method):
         super().__init__()
         if teacher is not None:
             require_within("[0, 1)", teacher=teacher)
-        if target_projector is not None and target_encoder is None:
-            raise ValueError("expected a target_encoder with the target_projector, found none; pass both, or neither")
-        self.encoder = encoder
-        self.objective = objective
+        require_choice("schedule", schedule, typing.get_args(Schedule))
+        expect(target_projector is None or target_encoder is not None, "a target_encoder with the target_projector", "none")
+        self.encoder, self.objective = encoder, objective
         if objective is not None:
             objective.managed = True
         self.projector = nn.Identity() if projector is None else projector
-        self.target_encoder = target_encoder
-        self.target_projector = target_projector
-        require_choice("schedule", schedule, typing.get_args(Schedule))
+        self.target_encoder, self.target_projector = target_encoder, target_projector
         self.momentum, self.schedule, self.done = teacher, schedule, 0.0
         self.teacher = None if teacher is None else frozen_copy(self.branch("context"))
         self.target_teacher = None if teacher is None or target_encoder is None else frozen_copy(self.branch("target"))
@@ -94,11 +88,7 @@ class PairedMethod(Method):
             teacher.load_state_dict(student.state_dict())
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
-        """Returns the objective's terms for two views.
-
-        Raises:
-            ValueError: What the objective returned is no dictionary of scalar terms; checked in the first call.
-        """
+        """Returns the objective's terms for two views; whether they are scalar terms is checked in the first call."""
         a, b = views
         za, zb = gather(upcast_half(self.branch("context")(a))), gather(upcast_half(self.branch("target")(b)))
         with torch.autocast(za.device.type, enabled=False):  # the sums and factorizations of objectives need float32
@@ -164,17 +154,15 @@ class PairedMethod(Method):
 
 def _require_terms(name: str, terms: object, trained: bool) -> None:
     """Raises a ValueError unless an objective's ``forward`` returned what its contract says."""
-    learned = not (trained and torch.is_grad_enabled())
-    found = "" if isinstance(terms, dict) and terms else _described(terms)
+    wrong, learned = "" if isinstance(terms, dict) and terms else _described(terms), not (trained and torch.is_grad_enabled())
     for key, term in terms.items() if isinstance(terms, dict) else ():
         scalar = isinstance(term, Tensor) and not term.ndim and term.is_floating_point()
         if not isinstance(key, str) or not scalar:
-            found = f"{key!r}, {_described(term)}"
+            wrong = f"{key!r}, {_described(term)}"
         learned = learned or (scalar and term.requires_grad)
-    if found or not learned:
-        expected = "a dictionary of scalar terms by name, such as {'distance': tensor(0.5)}"
-        found = found or "terms without gradient, detached from the embeddings"
-        raise ValueError(f"expected {name}.forward to return {expected}, found {found}; reduce each to a mean over the pairs")
+    wrong = wrong or ("" if learned else "terms without gradient, detached from the embeddings")
+    form = f"{name}.forward to return a dictionary of scalar terms by name, such as {{'distance': tensor(0.5)}}"
+    expect(not wrong, form, wrong, "reduce each to a mean over the pairs")
 
 
 def _described(value: object) -> str:

@@ -89,8 +89,8 @@ class VariationalAutoencoder(ImageMethod):
         h = self.encoder(x)
         self.observe(h, gather)
         mu, log_variance = self.posterior(h)
-        found = upcast_half(self.decoder(mu + (0.5 * log_variance).exp() * e))
+        mean = upcast_half(self.decoder(mu + (0.5 * log_variance).exp() * e))
         return {
-            "reconstruction": mean_over(negative_log_likelihood(to_unit(x), found, self.deviation), gather),
+            "reconstruction": mean_over(negative_log_likelihood(to_unit(x), mean, self.deviation), gather),
             "kl": mean_over(self.beta * kl_to_prior(mu, log_variance), gather),
         }

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import as_range, require_count, require_within
+from vergence.utils.checks import as_range, expect, require_count, require_within
 
 ROUNDS = 100  # samples of an image whose context is too small, for blocks of one size
 SIZES = 20  # sizes of the blocks that are tried for a batch
@@ -24,26 +24,20 @@ def patches(x: Tensor, side: int) -> Tensor:
 
 
 def visible(tokens: int, ratio: float) -> int:
-    """Returns how many of L patches stay visible: L (1 - ratio), rounded down.
-
-    Raises:
-        ValueError: The ratio is not in (0, 1), or leaves no patch visible, or none masked.
+    """Returns how many of L patches stay visible: L (1 - ratio), rounded down; at least one, and not all.
 
     Example:
         >>> visible(64, 0.75)
         16
     """
     require_within("(0, 1)", mask_ratio=ratio)
-    if tokens < 2:
-        found = f"found {tokens}, of which a mask_ratio of {ratio:g} leaves 0"
-        raise ValueError(f"expected an image of at least 2 patches to mask some, {found}; choose smaller patches")
-    kept = int(tokens * (1 - ratio) + 1e-9)  # 100 (1 - 0.9) is 10
-    if not 0 < kept < tokens:
-        raise ValueError(
-            f"expected a mask_ratio that leaves between 1 and {tokens - 1} of the {tokens} patches visible, found {ratio:g}, "
-            f"which leaves {kept}; change mask_ratio, or choose smaller patches"
-        )
-    return kept
+    expect(tokens >= 2, "an image of at least 2 patches to mask some", tokens, "choose smaller patches")
+    n = int(tokens * (1 - ratio) + 1e-9)  # 100 (1 - 0.9) is 10
+    advice = "change mask_ratio, or choose smaller patches"
+    expect(
+        0 < n < tokens, f"a mask_ratio that leaves some of the {tokens} patches visible", f"{ratio:g}, which leaves {n}", advice
+    )
+    return n
 
 
 def random_masks(n: int, tokens: int, ratio: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -55,33 +49,13 @@ def random_masks(n: int, tokens: int, ratio: float, generator: torch.Generator) 
         ratio: Share of the patches that are masked, in (0, 1).
         generator: A CPU generator.
 
-    Raises:
-        ValueError: As of `visible`.
-
     Example:
         >>> keep, masked = random_masks(2, 8, 0.75, torch.Generator().manual_seed(0))
         >>> keep.shape, masked.shape, torch.cat([keep, masked], 1).sort(1).values[0].tolist()
         (torch.Size([2, 2]), torch.Size([2, 6]), [0, 1, 2, 3, 4, 5, 6, 7])
     """
-    kept = visible(tokens, ratio)
     order = torch.rand(n, tokens, generator=generator, dtype=torch.float64).argsort(1)
-    return order[:, :kept], order[:, kept:]
-
-
-def require_blocks(
-    grid: tuple[int, int],
-    targets: int,
-    scale: tuple[float, float],
-    aspect: tuple[float, float],
-    context: tuple[float, float],
-) -> None:
-    """Raises a ValueError unless blocks of these shares of the patches can be sampled."""
-    require_count(1, targets=targets)
-    scale, context = as_range("target_scale", scale, 1), as_range("context_scale", context, 1)
-    as_range("target_aspect", aspect)
-    tokens = math.prod(grid)
-    if int(tokens * scale[0]) < 1 or int(tokens * context[0]) < 2:
-        raise ValueError(f"expected blocks of at least one patch, found {tokens} in an image; choose smaller patches")
+    return order[:, : visible(tokens, ratio)], order[:, visible(tokens, ratio) :]
 
 
 def block_size(
@@ -128,46 +102,35 @@ def block_masks(
         aspect: Range of height / width of a target block.
         context: Range of the share of the patches in a context block, of aspect 1.
         least: Least number of patches of a context.
-
-    Raises:
-        ValueError: A range is not one, or the targets leave no such context.
     """
-    require_blocks(grid, targets, scale, aspect, context)
+    require_count(1, targets=targets)
+    as_range("target_aspect", aspect)
+    scale, context, tokens = as_range("target_scale", scale, 1), as_range("context_scale", context, 1), math.prod(grid)
+    expect(
+        int(tokens * scale[0]) >= 1 and int(tokens * context[0]) >= 2,
+        "blocks of at least one patch",
+        f"{tokens} in an image",
+        "choose smaller patches",
+    )
     for _ in range(SIZES):
         size = block_size(grid, scale, aspect, generator)
         large = block_size(grid, context, (1.0, 1.0), generator)
-        contexts, blocks = _placed(n, targets, grid, size, large, least, generator)
-        kept = int(contexts.sum(1).min())
-        if kept >= least:
-            break
-    else:
-        raise ValueError(
-            f"expected target blocks that leave a context of {least} patches, found {targets} of {size[0]} x {size[1]} in a grid "
-            f"of {grid[0]} x {grid[1]}; lower targets, target_scale or min_context"
-        )
-    first = torch.sort(~contexts, dim=1, stable=True).indices[:, :kept]  # those of the context, in the order of the patches
-    return first, blocks.nonzero()[:, 2].view(n, targets, -1)
-
-
-def _placed(
-    n: int,
-    targets: int,
-    grid: tuple[int, int],
-    size: tuple[int, int],
-    large: tuple[int, int],
-    least: int,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Returns the contexts (n, L) and target blocks (n, M, L); contexts that stay too small after `ROUNDS` samples stay so."""
-    contexts = torch.zeros(n, math.prod(grid), dtype=torch.bool)
-    blocks = torch.zeros(n, targets, math.prod(grid), dtype=torch.bool)
-    for _ in range(ROUNDS):
-        small = (contexts.sum(1) < least).nonzero()[:, 0]
-        if not len(small):
-            break
-        blocks[small] = _blocks(len(small), targets, grid, size, generator)
-        contexts[small] = _blocks(len(small), 1, grid, large, generator)[:, 0] & ~blocks[small].any(1)
-    return contexts, blocks
+        contexts = torch.zeros(n, tokens, dtype=torch.bool)
+        blocks = torch.zeros(n, targets, tokens, dtype=torch.bool)
+        for _ in range(ROUNDS):
+            small = (contexts.sum(1) < least).nonzero()[:, 0]
+            if not len(small):
+                break
+            blocks[small] = _blocks(len(small), targets, grid, size, generator)
+            contexts[small] = _blocks(len(small), 1, grid, large, generator)[:, 0] & ~blocks[small].any(1)
+        length = int(contexts.sum(1).min())
+        if length >= least:
+            order = torch.sort(~contexts, dim=1, stable=True).indices  # the context first, in the order of the patches
+            return order[:, :length], blocks.nonzero()[:, 2].view(n, targets, -1)
+    raise ValueError(
+        f"expected target blocks that leave a context of {least} patches, found {targets} of {size[0]} x {size[1]} in a grid "
+        f"of {grid[0]} x {grid[1]}; lower targets, target_scale or min_context"
+    )
 
 
 def _blocks(n: int, count: int, grid: tuple[int, int], size: tuple[int, int], generator: torch.Generator) -> Tensor:

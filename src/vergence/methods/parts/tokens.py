@@ -11,31 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from vergence.encoders.networks import require_whole_patches
+from vergence.utils.checks import expect, require_count
 
 EXAMPLE = "timm:vit_tiny_patch16_224,patch_size=4"
 
 
 def require_transformer(method: str, encoder: nn.Module, shape: Sequence[int]) -> Any:
-    """Returns the vision transformer behind an encoder's statistics of the input.
-
-    Args:
-        method: Name of the method that needs it.
-        encoder: As `vergence.encoders.networks.encoder` returns it.
-        shape: Shape (C, H, W) of the images.
+    """Returns timm's plain vision transformer in an encoder, whose patches divide images of ``shape`` (C, H, W).
 
     Raises:
-        ValueError: timm is not installed, the encoder is none of its plain vision transformers, or a patch does not divide the
-            image.
+        ValueError: timm is not installed, or the encoder is another; the message names the method.
     """
     try:
         from timm.models.vision_transformer import VisionTransformer
     except ImportError:
         raise ValueError(f"method '{method}' needs timm: pip install timm (the extra: pip install 'vergence[timm]')") from None
     net = encoder[1] if isinstance(encoder, nn.Sequential) and len(encoder) == 2 else encoder
-    if not isinstance(net, VisionTransformer) or not isinstance(net.fc_norm, nn.Identity) or net.attn_pool is not None:
-        raise ValueError(
-            f"expected a vision transformer of timm for method '{method}', found {type(net).__name__}; use --encoder {EXAMPLE}"
-        )
+    plain = isinstance(net, VisionTransformer) and isinstance(net.fc_norm, nn.Identity) and net.attn_pool is None
+    kind, advice = f"a vision transformer of timm for method '{method}'", f"use --encoder {EXAMPLE}"
+    expect(plain, kind, type(net).__name__, advice)
     require_whole_patches(net, shape[1:])
     return net
 
@@ -63,8 +57,8 @@ def seen(vit: Any, x: Tensor, keep: Tensor | None = None) -> Tensor:
     if keep is not None:
         prefix = vit.num_prefix_tokens
         tokens = torch.cat([tokens[:, :prefix], gathered(tokens[:, prefix:], keep)], 1)
-    found: Tensor = vit.norm(vit.blocks(vit.norm_pre(tokens)))
-    return found
+    features: Tensor = vit.norm(vit.blocks(vit.norm_pre(tokens)))
+    return features
 
 
 def pooled(vit: Any, tokens: Tensor) -> Tensor:
@@ -79,16 +73,12 @@ def sincos(dim: int, grid: tuple[int, int]) -> Tensor:
     For a coordinate t and w_i = 10000^(-i / (dim / 4)), i = 0, ..., dim / 4 - 1: sin(t w_i), then cos(t w_i), as in MAE's and
     I-JEPA's code.
 
-    Raises:
-        ValueError: The width is not a multiple of 4.
-
     Example:
         >>> sincos(4, (1, 2))
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0000, 1.0000]])
     """
-    if dim % 4:
-        raise ValueError(f"expected a width that is a multiple of 4 for sine-cosine positions, found {dim}; change it")
+    assert dim % 4 == 0, "sine-cosine positions have a width that is a multiple of 4"
     w = 10_000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim / 4))
     row, column = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
     angles = [t.flatten()[:, None] * w for t in (column, row)]
@@ -110,9 +100,6 @@ class TokenDecoder(nn.Module):
         heads: Number of attention heads.
         prefix: Number of prefix tokens, which have no position.
         names: Names of width and heads in messages.
-
-    Raises:
-        ValueError: The width is not a multiple of 4 and of the number of heads.
     """
 
     positions: Tensor
@@ -123,11 +110,9 @@ class TokenDecoder(nn.Module):
         from timm.models.vision_transformer import Block
 
         super().__init__()
-        if width < 1 or heads < 1 or depth < 1 or width % math.lcm(heads, 4):
-            raise ValueError(
-                f"expected {names}width to be a multiple of 4 and of {names}heads, and a {names}depth of at least 1, found width "
-                f"{width}, {heads} heads and depth {depth}; change them"
-            )
+        require_count(**{f"{names}width": width, f"{names}heads": heads, f"{names}depth": depth})
+        multiple = f"{names}width to be a multiple of 4 and of {names}heads"
+        expect(width % math.lcm(heads, 4) == 0, multiple, f"width {width} and {heads} heads")
         self.prefix = prefix
         self.embed, self.predict = nn.Linear(dim, width), nn.Linear(width, out)
         self.blocks = nn.Sequential(*(Block(width, heads, qkv_bias=True) for _ in range(depth)))

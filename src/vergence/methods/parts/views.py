@@ -35,14 +35,6 @@ class SeveralViews(MultiView):
 
     Args:
         kinds: The kinds of views, such as two of one kind, or large and small crops.
-
-    Example:
-        >>> from vergence.data.config import ViewConfig
-        >>> from vergence.data.views import ImageViews
-        >>> views = SeveralViews([ImageViews(ViewConfig(), 8), ImageViews(ViewConfig(), 4)])
-        >>> draws = views.draw(2, torch.Generator().manual_seed(0))
-        >>> [tuple(view.shape) for view in views.apply(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), draws)]
-        [(2, 1, 8, 8), (2, 1, 4, 4)]
     """
 
     def __init__(self, kinds: Sequence[Views]) -> None:
@@ -55,11 +47,6 @@ class SeveralViews(MultiView):
     def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the views."""
         return tuple(views.apply(x, drawn) for views, drawn in zip(self.kinds, draws, strict=True))
-
-
-def two_views(views: Views) -> MultiView:
-    """Returns two views of one kind."""
-    return SeveralViews((views, views))
 
 
 class OneView(MultiView):
