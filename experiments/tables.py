@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from experiments.accuracy import table as accuracy_tables
+from experiments.advice import alignment
 from experiments.advice import table as advice_tables
 from experiments.calibration import table as calibration_tables
 from experiments.corruption import table as corruption_tables
@@ -272,6 +273,7 @@ PAGES = {
         "failures": advice_tables.failures_table,
         "features": advice_tables.features_table,
     },
+    ROOT / "docs" / "alignment.md": alignment.TABLES,
     ROOT / "docs" / "corruption.md": {
         "corrupted": partial(corruption_table, "accuracies"),
         "clean": partial(corruption_table, "accuracies", measure="clean_probe"),

@@ -9,18 +9,16 @@ The predicted thresholds on alpha^2 (`vergence.linear.alignment_thresholds`) say
 
     python -m experiments.advice.alignment --data-root DATA             (needs matplotlib)
 
-adds its rows to the ledger, draws docs/figures/alignment_*.png and writes the tables of docs/alignment.md from the ledger.
+adds its rows to the ledger and draws docs/figures/alignment_*.png; `experiments.tables` writes the tables of docs/alignment.md.
 """
 
 import argparse
 import io
 import itertools
-import json
-import re
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +30,6 @@ from experiments import ledger
 from vergence.data.items import batches
 from vergence.data.sources import open_items
 from vergence.linear import alignment_thresholds, solutions
-from vergence.utils import terminal
 
 K = 50  # principal components, and as many of noise
 ALPHAS = (0.1, 1.0, 10.0)
@@ -178,7 +175,6 @@ def curves(
     noise: dict[str, float] = NOISE,
     theta: float = THETA,
     methods: Sequence[str] = tuple(METHODS),
-    done: Callable[[], None] = lambda: None,
 ) -> dict[tuple[str, str, float], list[list[float]]]:
     """Returns for each (method, noise, alpha) a list over seeds of the distances at each n of the grid.
 
@@ -190,7 +186,6 @@ def curves(
         noise: Largest variance of a noise component, by name.
         theta: Largest variance of the augmentation's other part.
         methods: Some of METHODS.
-        done: Called after each seed.
     """
     found: dict[tuple[str, str, float], list[list[float]]] = {}
     for seed in seeds:
@@ -199,11 +194,10 @@ def curves(
         for method, (name, largest), alpha in itertools.product(methods, noise.items(), ALPHAS):
             curve = [distance(method, unit, largest * draw.noise, draw.theta, alpha) for unit in units]
             found.setdefault((method, name, alpha), []).append(curve)
-        done()
     return found
 
 
-# What the theory predicts
+# What the theory predicts, and the rows
 
 
 def thresholds(method: str, largest: float, variances: Tensor, seeds: Sequence[int]) -> list[float]:
@@ -220,51 +214,34 @@ def prediction(method: str, largest: float, alpha: float, variances: Tensor, see
     if method not in ("joint_embedding", "reconstruction"):
         return None
     values = np.array(thresholds(method, largest, variances, seeds))
-    low, median, high = (float(f"{q:.4g}") for q in np.quantile(values, [0.05, 0.5, 0.95]))
+    low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
     return {"draws": len(values), "median": median, "q05": low, "q95": high, "above": float((alpha**2 > values).mean())}
 
 
-# The ledger
-
-
-def rounded(values: Sequence[float]) -> list[float]:
-    return [float(f"{v:.4g}") for v in values]
-
-
-def rows(dataset: str, root: str, seeds: Sequence[int], grid: Sequence[int], done: Callable[[], None]) -> list[dict]:
-    """Returns a data set's rows, one a (method, noise, alpha)."""
+def measured(dataset: str, root: str, seeds: Sequence[int], grid: Sequence[int]) -> Iterator[dict]:
+    """Yields a data set's rows, one a (method, noise, alpha)."""
     began = time.monotonic()
     x, y, variances = read(dataset, root)
-    found = curves(x, y, seeds, grid, done=done)
-    seconds = {"seconds": round(time.monotonic() - began, 1)}
-    made = [row(dataset, key, values, variances, seeds) for key, values in found.items()]
-    return [ledger.row(one | seconds, seed=list(seeds)) for one in made]
+    found = curves(x, y, seeds, grid)
+    seconds = round(time.monotonic() - began, 1)
+    for (method, noise, alpha), values in found.items():
+        predicted = prediction(method, NOISE[noise], alpha, variances, seeds)
+        over_seeds = list(zip(*values, strict=True))
+        yield {
+            "measurement": "figure 3 of arXiv:2505.12477",
+            **{"dataset": dataset, "method": method, "noise": noise, "alpha": alpha, "n": list(grid)},
+            "mean": [statistics.mean(v) for v in over_seeds],
+            "std": [statistics.stdev(v) for v in over_seeds],
+            "seeds": list(seeds),
+            "threshold": predicted,
+            "threshold_of_many_draws": prediction(method, NOISE[noise], alpha, variances, range(PREDICTED_FROM)),
+            "seconds": seconds,
+        }
 
 
-def row(dataset: str, key: tuple[str, str, float], values: list[list[float]], variances: Tensor, seeds: Sequence[int]) -> dict:
-    method, noise, alpha = key
-    over_seeds = list(zip(*values, strict=True))
-    predicted = prediction(method, NOISE[noise], alpha, variances, seeds)
-    return {
-        "measurement": "figure 3 of arXiv:2505.12477",
-        "dataset": dataset,
-        "method": method,
-        "noise": noise,
-        "alpha": alpha,
-        "n": sizes(100 * 2 ** (len(over_seeds) - 1)),
-        "mean": rounded([statistics.mean(v) for v in over_seeds]),
-        "std": rounded([statistics.stdev(v) for v in over_seeds]),
-        "seeds": list(seeds),
-        "values": [rounded(v) for v in values],
-        "thresholds": predicted and rounded(thresholds(method, NOISE[noise], variances, seeds)),
-        "threshold": predicted,
-        "threshold_of_many_draws": prediction(method, NOISE[noise], alpha, variances, range(PREDICTED_FROM)),
-    }
-
-
-def latest(file: Path) -> dict[tuple[str, str, str, float], dict]:
+def latest() -> dict[tuple[str, str, str, float], dict]:
     """Returns the newest row of each (data set, method, noise, alpha)."""
-    return {(r["dataset"], r["method"], r["noise"], r["alpha"]): r for r in ledger.rows(file)}
+    return {(r["dataset"], r["method"], r["noise"], r["alpha"]): r for r in ledger.rows("figure_alignment")}
 
 
 # The page's tables
@@ -284,26 +261,20 @@ def at(row: dict, n: int) -> float | None:
 
 def share(row: dict) -> str:
     """Returns in how many of a row's draws alpha^2 is above the threshold."""
-    t = row["threshold"]
+    t = row.get("threshold")
     return "every α" if t is None else f"{round(t['above'] * t['draws'])} of {t['draws']}"
 
 
-def grid_of(header: list[str], body: list[list[str]]) -> str:
-    """Returns a Markdown table."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *body])
-
-
-def measured(found: dict, dataset: str, paper: dict | None = None) -> tuple[list[str], list[list[str]]]:
-    """Returns header and lines of a data set's table, where given beside the paper's values and with the ratio to them."""
-    header = ["noise", "method", "α", "α² above threshold", *N_SHOWN]
-    body = []
+def distances_table(dataset: str, paper: dict | None = None) -> str:
+    """A data set's distances, where given beside the paper's values and with the ratio to them."""
+    body, found = [], latest()
     for (noise, method), alpha in itertools.product(PANELS, ALPHAS):
         row = found.get((dataset, method, noise, alpha))
         if row:
             theirs = paper[method, noise, alpha] if paper else (None,) * len(SHOWN)
             cells = [beside(at(row, n), p) for n, p in zip(SHOWN, theirs, strict=True)]
             body.append([noise, METHODS[method].lower(), f"{alpha:g}", share(row), *cells])
-    return header, body
+    return ledger.grid(["noise", "method", "α", "α² above threshold", *N_SHOWN], body)
 
 
 def beside(ours: float | None, paper: float | None) -> str:
@@ -312,32 +283,21 @@ def beside(ours: float | None, paper: float | None) -> str:
     return f"{number(ours)} / {number(paper)} ({ours / paper:#.2g})"
 
 
-def thresholds_table(found: dict) -> str:
+def thresholds_table() -> str:
     """One line a (data set, noise, method): the spread over many draws, and the share of them that each alpha satisfies."""
-    body = []
+    body, found = [], latest()
     for (dataset, method, noise, alpha), row in found.items():
-        if row["threshold"] and alpha == ALPHAS[0]:
+        if row.get("threshold") and alpha == ALPHAS[0]:
             t = row["threshold_of_many_draws"]
             above = [found[dataset, method, noise, a]["threshold_of_many_draws"]["above"] for a in ALPHAS]
             spread = f"{t['median']:.3g} [{t['q05']:.3g}, {t['q95']:.3g}]"
             body.append([dataset, noise, METHODS[method].lower(), spread, *(f"{100 * a:.0f} %" for a in above)])
-    return grid_of(["data", "noise", "method", "threshold on α²: median [5–95 %]", *(f"α = {a:g}" for a in ALPHAS)], body)
+    return ledger.grid(["data", "noise", "method", "threshold on α²: median [5–95 %]", *(f"α = {a:g}" for a in ALPHAS)], body)
 
 
-def draws_table(found: dict) -> str:
-    """One line a draw of joint embedding at alpha = 1 on Fashion-MNIST, by its threshold."""
-    body = []
-    for noise in NOISE:
-        row = found.get(("fashion_mnist", "joint_embedding", noise, 1.0))
-        for threshold, values in sorted(zip(row["thresholds"], row["values"], strict=True)) if row else ():
-            seen = [number(at(row | {"mean": values}, n)) for n in SHOWN]
-            body.append([noise, f"{threshold:.2f}", "converges" if threshold < 1 else "fails", *seen])
-    return grid_of(["noise", "threshold on α²", "predicted at α = 1", *N_SHOWN], body)
-
-
-def left_table(found: dict) -> str:
+def left_table() -> str:
     """The reconstruction panels on MNIST: theorem 3.1, the left singular vectors, and the paper's figure."""
-    body = []
+    body, found = [], latest()
     for noise, alpha in itertools.product(NOISE, ALPHAS):
         pair = [found.get(("mnist", method, noise, alpha)) for method in ("reconstruction", "left_singular_vectors")]
         if all(pair):
@@ -345,23 +305,15 @@ def left_table(found: dict) -> str:
                 (*(at(row, n) for row in pair), p) for n, p in zip(SHOWN, PAPER["reconstruction", noise, alpha], strict=True)
             ]
             body.append([noise, f"{alpha:g}", *(" / ".join(map(number, triple)) for triple in triples)])
-    return grid_of(["noise", "α", *N_SHOWN], body)
+    return ledger.grid(["noise", "α", *N_SHOWN], body)
 
 
-def written(text: str, found: dict) -> str:
-    """Returns the page's text with its tables made anew from the ledger's rows."""
-    tables = {
-        "alignment": grid_of(*measured(found, "mnist", PAPER)),
-        "fashion_mnist": grid_of(*measured(found, "fashion_mnist")),
-        "thresholds": thresholds_table(found),
-        "draws": draws_table(found),
-        "left": left_table(found),
-    }
-    for name, table in tables.items():
-        pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-        text, count = re.subn(pattern, lambda m, table=table: f"{m[1]}{table}\n{m[2]}", text, flags=re.S)
-        assert count == 1, f"the page has no table '{name}'"
-    return text
+TABLES = {
+    "alignment": partial(distances_table, "mnist", PAPER),
+    "fashion_mnist": partial(distances_table, "fashion_mnist"),
+    "thresholds": thresholds_table,
+    "left": left_table,
+}
 
 
 # The figure
@@ -372,7 +324,7 @@ CONVERGES, FAILS = "-", (0, (4, 2))
 
 
 def figure(found: dict, dataset: str, file: Path) -> None:
-    """Draws a data set's six panels: mean and range over seeds, dashed where the prediction is that the curve does not fall."""
+    """Draws a data set's six panels: mean and deviation over seeds, dashed where it is predicted that a curve does not fall."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -389,7 +341,7 @@ def figure(found: dict, dataset: str, file: Path) -> None:
             ax.set_ylabel("distance to optimality")
         _legend(fig, paper=dataset == "mnist")
         draws = len(lines[0]["seeds"])
-        note = f"{TITLES[dataset]}. Lines: mean over {draws} draws; bands: their range; thresholds: their median."
+        note = f"{TITLES[dataset]}. Lines: mean over {draws} draws; bands: one standard deviation; thresholds: their median."
         fig.suptitle(note, fontsize=9, x=0.01, ha="left")
         file.parent.mkdir(parents=True, exist_ok=True)
         _save(fig, file)
@@ -407,9 +359,10 @@ def _save(fig, file: Path) -> None:
 
 def _panel(ax, lines: list[dict], title: str) -> None:
     for row in lines:
-        color, t = COLORS[row["alpha"]], row["threshold"]
+        color, t = COLORS[row["alpha"]], row.get("threshold")
         style = CONVERGES if t is None or row["alpha"] ** 2 > t["median"] else FAILS
-        ax.fill_between(row["n"], np.min(row["values"], 0), np.max(row["values"], 0), color=color, alpha=0.13, linewidth=0)
+        mean, std = np.array(row["mean"]), np.array(row["std"])
+        ax.fill_between(row["n"], (mean - std).clip(1e-9), mean + std, color=color, alpha=0.13, linewidth=0)
         ax.plot(row["n"], row["mean"], color=color, linestyle=style, linewidth=1.8)
         if row["dataset"] == "mnist":
             read_by_eye = PAPER[row["method"], row["noise"], row["alpha"]]
@@ -420,7 +373,7 @@ def _panel(ax, lines: list[dict], title: str) -> None:
     ax.set(xscale="log", yscale="log", ylim=(3e-9, 1))
     ax.grid(color="0.92", linewidth=0.8, zorder=0)
     ax.set_axisbelow(True)
-    ax.set_title(f"{title}\n{_predicted(lines[0]['threshold'])}", fontsize=9, loc="left")
+    ax.set_title(f"{title}\n{_predicted(lines[0].get('threshold'))}", fontsize=9, loc="left")
 
 
 def _predicted(threshold: dict | None) -> str:
@@ -450,29 +403,14 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", default=["mnist", "fashion_mnist"], choices=["mnist", "fashion_mnist"])
     parser.add_argument("--seeds", type=int, default=5, help="how many, at least 2")
     parser.add_argument("--largest", type=int, default=51200, help="most items, at least 100")
-    parser.add_argument("--figures", type=Path, default=ledger.ROOT / "docs" / "figures", help="folder of the figures")
-    parser.add_argument("--page", type=Path, default=ledger.ROOT / "docs" / "alignment.md", help="where the tables are written")
     a = ledger.parse(parser, "figure_alignment")
     if a.tiny:
         a.datasets, a.seeds, a.largest = a.datasets[:1], 2, 100
-    if a.seeds < 2 or a.largest < 100:
-        parser.error("expected at least 2 seeds and 100 items")
-
-    import matplotlib  # noqa: F401  before the work, not after it
-
-    with tempfile.TemporaryDirectory() as place:
-        out = Path(place) / "rows.jsonl" if a.out is None else a.out
-        with terminal.bar("seeds", a.seeds * len(a.datasets), "seeds") as advance, out.open("a") as file:
-            for dataset in a.datasets:
-                for one in rows(dataset, a.data_root, range(a.seeds), sizes(a.largest), advance):
-                    file.write(json.dumps(one) + "\n")
-        found = latest(out)
     for dataset in a.datasets:
-        terminal.table(f"{dataset}: distance to optimality, mean over draws", *measured(found, dataset))
-    if not a.tiny:
-        for dataset in a.datasets:
-            figure(found, dataset, a.figures / f"alignment_{dataset}.png")
-        a.page.write_text(written(a.page.read_text(), found))
+        for values in measured(dataset, a.data_root, range(a.seeds), sizes(a.largest)):
+            ledger.add(a.out, ledger.row(values, seed=values["seeds"]), shown=("dataset", "method", "noise", "alpha", "mean"))
+    for dataset in a.datasets if not a.tiny else ():
+        figure(latest(), dataset, ledger.ROOT / "docs" / "figures" / f"alignment_{dataset}.png")
 
 
 if __name__ == "__main__":
