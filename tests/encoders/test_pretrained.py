@@ -235,9 +235,7 @@ def test_weights_in_timms_cache_are_used_without_network(cache):
 
 def test_a_pretrained_name_without_network_is_refused_at_once(cache):
     started = time.monotonic()
-    with pytest.raises(
-        ValueError, match=r"cannot load timm's weights of 'resnet10t': they are not in its cache, and .* does not answer"
-    ):
+    with pytest.raises(ValueError, match="not in its cache"):
         pretrained.timm_file("resnet10t")
     assert time.monotonic() - started < 15
 

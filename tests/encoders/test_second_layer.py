@@ -10,9 +10,7 @@ from torch.nn import functional as F
 from vergence.encoders import config, patch_maps
 from vergence.encoders.config import Patches, PatchSettings, as_encoder
 from vergence.encoders.dictionary import learn_dictionary, normalized_patches, spherical_k_means
-from vergence.encoders.patch_maps import PatchMaps, sampled_patches
-from vergence.encoders.pooling import cells, pooled
-from vergence.encoders.second_layer import SecondLayer
+from vergence.encoders.patch_maps import PatchMaps, SecondLayer, cells, pooled, sampled_patches
 
 
 def images(n=12, c=3, h=12, w=14, seed=0):

@@ -17,8 +17,7 @@ from vergence.data.views import ImageViews
 from vergence.densities import moments
 from vergence.encoders.config import Patches, PatchSettings, as_encoder
 from vergence.encoders.networks import Standardize
-from vergence.encoders.patch_maps import PatchEncoder
-from vergence.encoders.second_layer import SecondLayer
+from vergence.encoders.patch_maps import PatchEncoder, SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.training import closed_form, loop, recipes

@@ -21,7 +21,7 @@ def patch_dictionary(batches: Iterable[Tensor], atoms: int = 128, *, patch: int 
 
     The result maps images (B, C, H, W) in [0, 1] to the average responses over the whole image, (B, 2 atoms): what textures it
     has, wherever they are. Images whose shorter side has more than 48 pixels are resized to 32. See
-    `vergence.encoders.dictionary` and `vergence.encoders.pooling`.
+    `vergence.encoders.patch_maps`.
 
     Args:
         batches: Typical images of one size, uint8 or floats in [0, 1], in batches; 100,000 of their patches are used.

@@ -12,16 +12,16 @@
 """
 
 import abc
+import contextlib
 import dataclasses
 import math
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vergence.utils.checks import Checked
-from vergence.utils.names import quoted, unknown
+from vergence.utils.checks import Checked, expect, from_json
+from vergence.utils.names import unknown
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,6 +69,11 @@ class Encoder(Checked, abc.ABC):
     kind = ""
     closed_form, takes_steps, ready, standardized = False, True, False, True
 
+    @property
+    def outside(self) -> str | None:
+        """Name of the code outside the library that builds it; None for the library's own."""
+        return None
+
     @abc.abstractmethod
     def build(self, shape: Sequence[int]) -> "nn.Module":
         """Returns the network, with random weights, for items of ``shape``: items (B, ...) -> embeddings (B, D).
@@ -76,11 +81,6 @@ class Encoder(Checked, abc.ABC):
         Raises:
             ValueError: It does not take such items.
         """
-
-    @property
-    def outside(self) -> str | None:
-        """Name of the code outside the library that builds it; None for the library's own."""
-        return None
 
     def expected_input(self) -> Input | None:
         """Returns the input that the network's own configuration names; None for networks without one."""
@@ -100,9 +100,8 @@ class Encoder(Checked, abc.ABC):
         return [f"{key}={value if isinstance(value, bool | str) else format(value, 'g')}" for key, value in given.items()]
 
     def _require_images(self, shape: Sequence[int]) -> None:
-        if len(shape) != 3:
-            found = f"found vectors of {shape[0]} features; use --encoder mlp, or identity with --freeze"
-            raise ValueError(f"expected images for encoder '{self}', {found}")
+        found = f"vectors of {shape[0]} features"
+        expect(len(shape) == 3, f"images for encoder '{self}'", found, "use --encoder mlp, or identity with --freeze")
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,6 @@ class Small(Encoder):
     kind = "small"
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network for images of any size."""
         from vergence.encoders import networks
 
         self._require_images(shape)
@@ -126,7 +124,6 @@ class MLP(Encoder):
     kind = "mlp"
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network for items of any shape."""
         from torch import nn
 
         from vergence.encoders import networks
@@ -141,12 +138,10 @@ class Identity(Encoder):
     kind, ready, standardized = "identity", True, False
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the identity for vectors."""
         from torch import nn
 
-        if len(shape) != 1:
-            found = f"found images of shape {tuple(shape)}; choose another --encoder"
-            raise ValueError(f"expected vectors for encoder 'identity', {found}")
+        found = f"images of shape {tuple(shape)}"
+        expect(len(shape) == 1, "vectors for encoder 'identity'", found, "choose another --encoder")
         return nn.Identity()
 
 
@@ -166,14 +161,12 @@ class ResNet(Encoder):
     kind = "resnet"
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network for images of any size."""
         from vergence.encoders import networks
 
         self._require_images(shape)
         return networks.resnet(self.name, shape[0], self.stem or ("cifar" if shape[1] <= 64 else "imagenet"))
 
     def expected_input(self) -> Input | None:
-        """Returns ImageNet's."""
         return Input()
 
     def __str__(self) -> str:
@@ -214,14 +207,12 @@ class Timm(Encoder):
         return {key: value for key, value in dataclasses.asdict(self).items() if key != "name" and value is not None}
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network for images of a size."""
         from vergence.encoders import networks
 
         self._require_images(shape)
         return networks.timm_model(self, shape[0], shape[1])
 
     def expected_input(self) -> Input | None:
-        """Returns the input of timm's configuration of the name."""
         from vergence.encoders import networks, pretrained
 
         return pretrained.read_input(str(self), networks.require_timm(self.name).get_pretrained_cfg(self.name) or {})
@@ -244,17 +235,14 @@ class Factory(Encoder):
 
     @property
     def outside(self) -> str | None:
-        """The name."""
         return self.name
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network, whatever items it takes."""
         from vergence.encoders import networks
 
         return networks.factory_model(self.name)
 
     def expected_input(self) -> Input | None:
-        """Returns the input that the attribute ``pretrained_cfg`` or ``default_cfg`` of the network names; None for none."""
         from vergence.encoders import networks, pretrained
 
         net = networks.factory_model(self.name)
@@ -323,7 +311,6 @@ class Patches(Encoder):
     }
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network for images with a patch in every cell."""
         from vergence.encoders.patch_maps import PatchEncoder
 
         return PatchEncoder(shape[0], self.complete(shape))
@@ -334,9 +321,7 @@ class Patches(Encoder):
         Raises:
             ValueError: The images are smaller than the pooled patches.
         """
-        if len(shape) != 3:
-            found = f"found vectors of {shape[0]} features; use --encoder mlp"
-            raise ValueError(f"expected images for encoder '{self.kind}', {found}")
+        self._require_images(shape)
         side = min(shape[1:])
         sized = {"patch": 4, "shift": 0.125} if side < SMALL else {"patch": 6, "shift": 0.075}
         sized["side"] = LARGE_SIDE if side > LARGE else 0
@@ -386,7 +371,6 @@ class PatchesMLP(Patches):
     kind, takes_steps = "patches-mlp", True
 
     def build(self, shape: Sequence[int]) -> "nn.Module":
-        """Returns the network for images with a patch in every cell."""
         from vergence.encoders.patch_maps import RefinedEncoder
 
         return RefinedEncoder(shape[0], self.complete(shape))
@@ -445,12 +429,10 @@ class PatchSettings(Patches):
     def require_size(self, shape: Sequence[int]) -> None:
         """Raises a ValueError unless images of ``shape`` (C, H, W), once they are resized, have the least side."""
         side, least = min(self.shrunk(shape[1], shape[2])), self.least_side
-        if side < least:
-            resized = f" that are resized to {side}" if side < min(shape[1:]) else ""
-            alone = dataclasses.replace(self, second=0).least_side <= side
-            advice = "use second=0" if self.second and alone else "use smaller patches or pools"
-            found = f"{shape[1]} x {shape[2]}{resized}"
-            raise ValueError(f"expected images of at least {least} x {least} pixels, found {found}; {advice}")
+        resized = f" that are resized to {side}" if side < min(shape[1:]) else ""
+        alone = self.second and dataclasses.replace(self, second=0).least_side <= side
+        advice = "use second=0" if alone else "use smaller patches or pools"
+        expect(side >= least, f"images of at least {least} x {least} pixels", f"{shape[1]} x {shape[2]}{resized}", advice)
 
 
 KINDS: dict[str, type[Encoder]] = {kind.kind: kind for kind in (Small, MLP, Identity, ResNet, Timm, Factory, Patches, PatchesMLP)}
@@ -471,22 +453,16 @@ def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:
     if isinstance(value, Encoder):
         return value
     if isinstance(value, Mapping):
-        settings = {**value}
-        kind = KINDS.get(str(settings.pop("kind", None)))
-        if kind is None:
+        if (kind := KINDS.get(str(value.get("kind")))) is None:
             raise unknown("kind of encoder", str(value.get("kind")), KINDS)
-        try:
-            return kind(**settings)
-        except TypeError as error:
-            raise ValueError(f"not an encoder of kind '{kind.kind}': {error}") from None
-    if not isinstance(value, str):
-        raise ValueError(f"expected encoder to be a name or one of vergence.encoders, found {type(value).__name__}")
+        return from_json(kind, dict(value), f"encoder '{kind.kind}'")
+    expect(isinstance(value, str), "encoder to be a name or one of vergence.encoders", value)
     head, colon, rest = value.partition(":")
     if head in ("patches", "patches-mlp"):
-        return KINDS[head](**_parsed(KINDS[head], [pair for pair in rest.split(",") if pair]))
+        return KINDS[head](**_settings(KINDS[head], rest))
     if colon and head == "timm":
-        name, *pairs = rest.split(",")
-        return Timm(name, **_parsed(Timm, pairs))
+        name, _, rest = rest.partition(",")
+        return Timm(name, **_settings(Timm, rest))
     if colon:
         return Factory(value)
     if value in ("small", "mlp", "identity"):
@@ -497,18 +473,19 @@ def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:
     raise unknown("encoder", value, (*TEXTS, "package.module:factory"))
 
 
-def _parsed(kind: type[Encoder], pairs: Sequence[str]) -> dict[str, Any]:
-    """Returns settings from texts ``KEY=VALUE``, each of the type of its field."""
-    hints = {f.name: f.type for f in dataclasses.fields(typing.cast(Any, kind)) if f.default is not dataclasses.MISSING}
-    return {key: _value(kind, key, text, hints) for key, _, text in (pair.partition("=") for pair in pairs)}
+def _settings(kind: type[Encoder], text: str) -> dict[str, Any]:
+    """Returns the settings of a text ``KEY=VALUE,KEY=VALUE``; the encoder checks their types."""
+    settings = dict(pair.partition("=")[::2] for pair in text.split(",") if pair)
+    fields = {field.name: str(field.type) for field in dataclasses.fields(typing.cast(Any, kind))}
+    for key in settings:
+        if key not in fields:
+            raise unknown(f"setting of encoder '{kind.kind}'", key, fields)
+    return {key: _value(value, "float" in fields[key]) for key, value in settings.items()}
 
 
-def _value(kind: type[Encoder], key: str, text: str, hints: Mapping[str, Any]) -> Any:
-    if key not in hints:
-        raise unknown(f"setting of encoder '{kind.kind}'", key, hints)
-    parts = typing.get_args(hints[key]) if isinstance(hints[key], types.UnionType) else (hints[key],)
-    try:
-        return FLAGS[text] if bool in parts else float(text) if float in parts else int(text) if int in parts else text
-    except (ValueError, KeyError):
-        wanted = "true or false" if bool in parts else "a number"
-        raise ValueError(f"expected {wanted} for setting '{key}' of encoder '{kind.kind}', found {quoted(text)}") from None
+def _value(text: str, is_float: bool) -> Any:
+    """Returns the whole number, number or flag that a text says, or the text."""
+    for convert in (*(() if is_float else (int,)), float, FLAGS.__getitem__):
+        with contextlib.suppress(ValueError, KeyError):
+            return convert(text)
+    return text

@@ -10,21 +10,15 @@ patch p of F = C P P numbers at every position of an image in [0, 1],
 
 import hashlib
 import math
+import typing
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = [
-    "N_PATCHES",
-    "PatchSample",
-    "distinct",
-    "learn_dictionary",
-    "mark",
-    "normalized_patches",
-    "spherical_k_means",
-    "whitening",
-]
+from vergence.utils.checks import expect
+
+__all__ = ["N_PATCHES", "learn_dictionary", "normalized_patches"]
 
 EPS = 10 / 255**2
 WHITENING = 0.1  # r
@@ -96,9 +90,14 @@ class PatchSample:
         self.keys, order = torch.cat([self.keys, keys[new]]).sort()
         self.keys, self.patches = self.keys[: self.n], rows[order[: self.n]]
 
+    def sampled(self) -> Tensor:
+        """Returns the patches (n, F), in random order; a ValueError says that there was no image."""
+        expect(self.patches is not None, "images to learn a dictionary of patches from", "none that can be read", "give others")
+        return typing.cast(Tensor, self.patches)
+
     def _keys(self, image: int, positions: int) -> Tensor:
-        mark = hashlib.blake2b(f"{self.seed}/{image}".encode(), digest_size=4).digest()  # torch uses 32 bits of a seed
-        generator = torch.Generator().manual_seed(int.from_bytes(mark, "big"))
+        digest = hashlib.blake2b(f"{self.seed}/{image}".encode(), digest_size=4).digest()  # torch uses 32 bits of a seed
+        generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
         return torch.rand(positions, generator=generator, dtype=torch.float64)
 
 
@@ -111,11 +110,8 @@ def learn_dictionary(p: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
     m, Z = whitening(p)
     q = (p - m) @ Z
     first = distinct(mark(p))[:atoms]
-    if len(first) < atoms or len(p) < 2:
-        raise ValueError(
-            f"expected at least {atoms} distinct patches for {atoms} atoms, found {len(first)}; "
-            "use fewer atoms, or images that vary"
-        )
+    enough, expected = len(first) >= atoms and len(p) > 1, f"at least {atoms} distinct patches for {atoms} atoms"
+    expect(enough, expected, f"{len(first)}", "use fewer atoms, or images that vary")
     D = spherical_k_means(q, F.normalize(q[first], dim=1))
     V = D @ Z
     return V, V @ m

@@ -8,6 +8,7 @@ architecture. `vergence.encoders.pretrained` reads weights and puts them into a 
 import copy
 import itertools
 import re
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.encoders.config import Encoder, Timm, as_encoder
+from vergence.utils.checks import expect, shortened
 from vergence.utils.devices import in_evaluation
 from vergence.utils.names import did_you_mean, quoted
 from vergence.utils.outside import load_outside
@@ -124,15 +126,14 @@ def timm_model(kind: Timm, channels: int, size: int, weights: Path | None = None
         ValueError: timm is not installed, has no such model, or cannot build it for this input.
     """
     name, timm = kind.name, require_timm(kind.name)
-    fixed: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
-    fixed |= kind.settings | ({"fc_norm": False} if kind.global_pool == "avg" else {})  # the tokens are normalized instead
+    settings: dict[str, Any] = {"img_size": size} if "vit" in name or "swin" in name else {}
+    settings |= kind.settings | ({"fc_norm": False} if kind.global_pool == "avg" else {})  # the tokens are normalized instead
+    if weights is not None:
+        settings["pretrained_cfg_overlay"] = {"file": str(weights), "custom_load": weights.suffix == ".npz"}
     try:
-        if weights is not None:
-            fixed["pretrained_cfg_overlay"] = {"file": str(weights), "custom_load": weights.suffix == ".npz"}
-        pretrained = weights is not None
-        model: nn.Module = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=channels, **fixed)
+        model: nn.Module = timm.create_model(name, weights is not None, num_classes=0, in_chans=channels, **settings)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise ValueError(f"timm cannot build '{name}' for {channels} channels: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"timm cannot build '{name}' for {channels} channels: {shortened(error)}") from None
     return model
 
 
@@ -141,11 +142,10 @@ def require_whole_patches(net: nn.Module, sides: Sequence[int]) -> None:
     patches: Any = getattr(net, "patch_embed", None)
     side = getattr(patches, "patch_size", None)
     side = side[0] if isinstance(side, tuple) else side
-    if isinstance(side, int) and not getattr(patches, "dynamic_img_pad", False) and any(length % side for length in sides):
-        raise ValueError(
-            f"expected images whose sides the transformer's patch of {side} pixels divides, found {sides[0]} x {sides[1]}; use "
-            f"--size {max(side, sides[0] // side * side)}, or another patch_size"
-        )
+    if isinstance(side, int) and not getattr(patches, "dynamic_img_pad", False):
+        expected = f"images whose sides the transformer's patch of {side} pixels divides"
+        advice = f"use --size {max(side, sides[0] // side * side)}, or another patch_size"
+        expect(not any(length % side for length in sides), expected, f"{sides[0]} x {sides[1]}", advice)
 
 
 def require_timm(name: str) -> Any:
@@ -160,7 +160,7 @@ def require_timm(name: str) -> Any:
         raise ValueError("encoder 'timm:...' needs timm: pip install timm (the extra: pip install 'vergence[timm]')") from None
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
-        raise ValueError(f"expected a model of timm, found {quoted(name)}; {hint}")
+        expect(False, "a model of timm", quoted(name), hint)
     return timm
 
 
@@ -173,18 +173,16 @@ def factory_model(name: str) -> nn.Module:
     Raises:
         ValueError: There is no such function, it cannot be called so, or returns something else than a module.
     """
-    expected = "package.module:factory"
-    factory = load_outside("encoder", name, expected)
+    factory = load_outside("encoder", name, "package.module:factory")
     if isinstance(factory, nn.Module):  # of the program, which goes on using its own
         return copy.deepcopy(factory)
     try:
         model = factory()
     except (TypeError, ValueError, RuntimeError, OSError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"encoder '{name}' failed when it was called without arguments: {reason}; change the function") from None
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"expected encoder '{name}' to return a torch.nn.Module, found {type(model).__name__}")
-    return model
+        reason = f"{shortened(error)}; change the function"
+        raise ValueError(f"encoder '{name}' failed when it was called without arguments: {reason}") from None
+    expect(isinstance(model, nn.Module), f"encoder '{name}' to return a torch.nn.Module", type(model).__name__)
+    return typing.cast(nn.Module, model)
 
 
 def mlp(widths: Sequence[int]) -> nn.Module:
@@ -264,25 +262,22 @@ def _embedded_zeros(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
     return z
 
 
-def _advice(reason: str, shape: tuple[int, ...]) -> str:
-    """Returns what to do about an encoder that does not accept items of a shape, from torch's message."""
-    found = CHANNELS.search(reason)
-    if found is None or int(found[2]) != shape[0]:  # of another layer than the first
-        return "try another --size"
-    wanted = int(found[1])
-    if shape[0] != 1:
-        return f"give images of {wanted} channels, or choose another encoder"
-    mean, std = (f"({','.join([number] * wanted)})" for number in ("0.5", "0.25"))
-    settings = f'--set "input_mean={mean}" --set "input_std={std}"'
-    return f"make gray images {wanted} equal channels with {settings}, or with mean and std in the network's default_cfg"
-
-
 def _require_embeddings(name: str, net: nn.Module, shape: tuple[int, ...]) -> None:
     try:
         z = _embedded_zeros(net, shape)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        advice = _advice(reason, shape)
-        raise ValueError(f"encoder '{name}' does not accept items of shape {shape}: {reason}; {advice}") from None
-    if z.ndim != 2:
-        raise ValueError(f"expected embeddings (B, D) of encoder '{name}', found shape {tuple(z.shape)}; choose another")
+        advice = _advice(str(error), shape)
+        raise ValueError(f"encoder '{name}' does not accept items of shape {shape}: {shortened(error)}; {advice}") from None
+    expect(z.ndim == 2, f"embeddings (B, D) of encoder '{name}'", f"shape {tuple(z.shape)}", "choose another")
+
+
+def _advice(reason: str, shape: tuple[int, ...]) -> str:
+    """Returns what to do about an encoder that does not accept items of a shape, from torch's message."""
+    channels = CHANNELS.search(reason)
+    if channels is None or int(channels[2]) != shape[0]:  # of another layer than the first
+        return "try another --size"
+    if shape[0] != 1:
+        return f"give images of {channels[1]} channels, or choose another encoder"
+    mean, std = (f"({','.join([number] * int(channels[1]))})" for number in ("0.5", "0.25"))
+    settings = f'--set "input_mean={mean}" --set "input_std={std}"'
+    return f"make gray images {channels[1]} equal channels with {settings}, or with mean and std in the network's default_cfg"

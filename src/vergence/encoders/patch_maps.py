@@ -1,32 +1,175 @@
 r"""Image features without gradient descent: pooled responses of a dictionary, of a second layer on them, and an affine map.
 
-f_1 = pooled responses of K whitened patches                 see `vergence.encoders.dictionary` and `vergence.encoders.pooling`
-f_2 = those of a second dictionary, of patches of windows    see `vergence.encoders.second_layer`
+f_1 = pooled responses of K whitened patches                 see `vergence.encoders.dictionary`
+f_2 = those of a second dictionary, of patches of windows    see `SecondLayer`
 z = W [f_1; f_2] + w_0                                       set by `vergence.training.closed_form`
 
-`RefinedEncoder` trains a residual network behind it: with c = z, whose components have eigenvalues omega and are multiplied by
-omega^power, z = c + U relu(norm(V c / omega^power + v)). The closed form stays as it was fitted. U starts at zero, so that
-before the first step z = c.
+Responses r (B, L, K) of K atoms at L positions are pooled with soft thresholds, windows that overlap, and a root:
+
+    a = [max(r - theta, 0); max(-r - theta, 0)]                  two-sided soft threshold
+    f = (weighted mean of a in each of pool x pool cells)^(1/3)  2 K pool^2 features; the cells overlap, see `cells`
+
+With s = softshrink(r), the two parts of a are (|s| + s) / 2 and (|s| - s) / 2, so that both pooled maps follow from two products
+with a matrix of the cells.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.pixels import resize, to_unit
-from vergence.encoders.config import GRID, PatchSettings
-from vergence.encoders.dictionary import N_PATCHES, PatchSample, normalized_patches
-from vergence.encoders.pooling import cells, pooled
-from vergence.encoders.second_layer import SecondLayer
+from vergence.encoders.config import GRID, POOL, PatchSettings
+from vergence.encoders.config import SIZE_ABOVE as SIZE
+from vergence.encoders.dictionary import N_PATCHES, PART, PatchSample, distinct, mark, normalized_patches, spherical_k_means
 from vergence.utils.devices import fast_bfloat16
 
-__all__ = ["PatchEncoder", "PatchMaps", "RefinedEncoder", "sampled_patches"]
+__all__ = ["ROOT", "PatchEncoder", "PatchMaps", "RefinedEncoder", "sampled_patches"]
 
+ROOT = 3  # of the pooled responses
+WINDOW = 0.44  # standard deviation of a cell's weights, in sides of a cell
 BLOCK = 256  # atoms whose responses are kept at a time; the first block has those that the second layer reads
 RESPONSES = 400_000  # numbers of such a block: those of all positions of a few images stay in a processor's cache
+DIMENSIONS = 64  # d of the second layer, at most
+REGULARIZATION = 0.1  # of its eigenvalues, in units of their mean
+TOGETHER = 64  # images at a time in the second layer
 LEAST = 1e-2  # eigenvalue that a refined encoder's component is divided by
+
+
+def pooled(s: Tensor, A: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns f (B, 2, K, cells) in ``dtype``: the pooled positive parts, and the negative ones, of thresholded responses.
+
+    Args:
+        s: softshrink(r), (B, L, K); changed in place.
+        A: Weights (cells, L) of the positions, in the type of ``s``.
+        dtype: Type of the sums and of the root.
+
+    Example:
+        >>> pooled(torch.tensor([[[8.0], [-1.0]]]), torch.eye(2), torch.float32).squeeze().tolist()
+        [[2.0, 0.0], [0.0, 1.0]]
+    """
+    signed = (A @ s).mT.to(dtype)
+    size = (A @ s.abs_()).mT.to(dtype)
+    return torch.stack([size + signed, size - signed], 1).div_(2).clamp_(min=0).pow_(1 / ROOT)
+
+
+def cells(rows: int, columns: int, pool: int) -> Tensor:
+    """Returns the matrix (rows columns, pool^2) whose product with maps is their weighted average in each cell.
+
+    The weights are Gaussians around the centers of pool x pool equal cells, with a deviation of 0.44 of a cell's side, so that
+    neighboring cells overlap; one cell averages all positions.
+
+    Example:
+        >>> cells(1, 4, 1).flatten().tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+    return torch.kron(_windows(rows, pool), _windows(columns, pool))
+
+
+def _windows(n: int, pool: int) -> Tensor:
+    """Returns the weights (n, pool) of n positions in the cells along one side; each column adds up to 1."""
+    if pool == 1:
+        return torch.full((n, 1), 1 / n, dtype=torch.float64)
+    u, center = (((torch.arange(m, dtype=torch.float64) + 0.5) / m) for m in (n, pool))
+    a = (-0.5 * ((u[:, None] - center) * (pool / WINDOW)).square()).exp()
+    return a / a.sum(0)
+
+
+class SecondLayer(nn.Module):
+    r"""Maps (B, 2, K', 36) of the first layer -> features (B, 8 K); random until `learn`.
+
+    The responses of the first layer's first K' atoms are pooled in 6 x 6 windows, which gives maps of 2 K' channels. For the
+    patch p of F = 8 K' numbers in every 2 x 2 of these windows,
+
+        n(p) = (p - mean p) / |p - mean p|
+        q = Z^T (n(p) - m),  Z = U diag((w + 0.1 mean w)^{-1/2})     the d largest eigenvalues w of the covariance of n(p)
+        r_k = d_k . q / c                                            K unit vectors (spherical k-means); c: deviation of d_k . q
+        f = thresholded and pooled r, 8 K features
+
+    A patch of neighboring windows holds which edges lie beside each other, as in corners and outlines.
+
+    Args:
+        below: Atoms K' of the first layer.
+        atoms: Atoms K.
+        threshold: Soft threshold, in deviations of the responses.
+
+    Example:
+        >>> SecondLayer(3, 5, 0.25)(torch.rand(4, 2, 3, 36)).shape
+        torch.Size([4, 40])
+    """
+
+    def __init__(self, below: int, atoms: int, threshold: float) -> None:
+        super().__init__()
+        width = 2 * below * SIZE**2
+        d = min(DIMENSIONS, width)
+        self.threshold = threshold
+        self.basis = nn.Parameter(torch.randn(width, d), requires_grad=False)  # Z
+        self.center = nn.Parameter(torch.zeros(d), requires_grad=False)  # Z^T m
+        self.atoms = nn.Parameter(F.normalize(torch.randn(atoms, d), dim=1), requires_grad=False)  # d_k / c
+
+    def patches(self, maps: Tensor) -> Tensor:
+        """Returns n(p) of the patches of maps (B, 2, K', 36), (B, 25, F)."""
+        windows = maps.unflatten(3, (GRID, GRID)).unfold(3, SIZE, 1).unfold(4, SIZE, 1)  # (B, 2, K', 5, 5, 2, 2)
+        p = windows.permute(0, 3, 4, 1, 2, 5, 6).flatten(3).flatten(1, 2)
+        return F.normalize(p - p.mean(2, keepdim=True), dim=2)
+
+    def learn(self, parts: Sequence[Tensor], generator: torch.Generator) -> None:
+        """Sets Z, m and the atoms from patches n(p), in parts (n, F) of any type; atoms beyond the distinct patches are zero.
+
+        The sums are those of the CPU, which are the same in every process.
+
+        Args:
+            parts: Parts with at least two patches together, on the CPU.
+            generator: Orders the patches, the first of which are the atoms that the iterations start from.
+        """
+        own = self.basis.cpu()
+        n, d = sum(len(p) for p in parts), own.shape[1]
+        m = torch.stack([p.to(own).sum(0) for p in parts]).sum(0) / n
+        S = own.new_zeros(len(own), len(own))
+        for p in parts:
+            c = p.to(own) - m
+            S.addmm_(c.T, c)
+        w, U = torch.linalg.eigh(S / (n - 1))
+        w, U = w[-d:].clamp(min=0), U[:, -d:]
+        Z = U * (w + REGULARIZATION * w.mean() + torch.finfo(own.dtype).eps).rsqrt()
+        order = torch.randperm(n, generator=generator)
+        q = torch.cat([(p.to(own) - m) @ Z for p in parts])[order]
+        first = distinct(torch.cat([mark(p) for p in parts])[order])[: len(self.atoms)]
+        D = spherical_k_means(q, F.normalize(q[first], dim=1))
+        self.basis.copy_(Z)
+        self.center.copy_(m @ Z)
+        self.atoms.zero_()
+        self.atoms[: len(D)] = (D / _deviation(q, D)).to(self.atoms)
+
+    def forward(self, maps: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Returns f (B, 8 K) of maps, in their type.
+
+        Args:
+            maps: Maps (B, 2, K', 36) of the first layer.
+            dtype: Type of the products; that of the maps by default.
+        """
+        side, dtype = GRID - SIZE + 1, maps.dtype if dtype is None else dtype
+        A = cells(side, side, POOL).T.to(maps).to(dtype)
+        Z, center, atoms = (part.to(dtype) for part in (self.basis, self.center, self.atoms.T))
+        out = []
+        for part in maps.split(TOGETHER):
+            q = torch.addmm(-center, self.patches(part).to(dtype).flatten(0, 1), Z)
+            s = F.softshrink(q @ atoms, self.threshold).unflatten(0, (len(part), side**2))
+            out.append(pooled(s, A, maps.dtype).flatten(1))
+        return torch.cat(out)
+
+
+def _deviation(q: Tensor, D: Tensor) -> Tensor:
+    """Returns the standard deviation of all responses D q of vectors q (n, d), or 1 where there is none."""
+    total, square = (torch.zeros((), dtype=torch.float64) for _ in range(2))
+    for part in q.split(PART):
+        r = part @ D.T
+        total += r.sum(dtype=torch.float64)
+        square += r.square().sum(dtype=torch.float64)
+    n = len(q) * len(D)
+    variance = (square / n - (total / n).square()).to(q)
+    return variance.clamp(min=0).sqrt() if variance > 0 else torch.ones_like(variance)
 
 
 class PatchMaps(nn.Module):
@@ -106,10 +249,10 @@ class PatchMaps(nn.Module):
             p = normalized_patches(images, s.patch, s.stride).to(dtype).flatten(0, 1)
             for i, (v, minus) in enumerate(blocks):
                 a = F.softshrink(torch.addmm(minus, p, v), s.threshold).unflatten(0, (-1, rows * columns))
-                found = pooled(a, torch.cat(A) if i == 0 else A[0], x.dtype)
-                f[:, :, i * BLOCK : (i + 1) * BLOCK] = found[..., : s.pool**2]
+                both = pooled(a, torch.cat(A) if i == 0 else A[0], x.dtype)
+                f[:, :, i * BLOCK : (i + 1) * BLOCK] = both[..., : s.pool**2]
                 if i == 0 and s.below:
-                    below.copy_(found[:, :, : s.below, s.pool**2 :])
+                    below.copy_(both[:, :, : s.below, s.pool**2 :])
         return out.flatten(1), windows
 
 
@@ -134,9 +277,7 @@ def sampled_patches(images: Iterable[Tensor], maps: PatchMaps, *, n: int = N_PAT
     for x in images:
         if len(x):
             sample.add(maps.shrunk(to_unit(x, maps.filters.dtype)).cpu())
-    if sample.patches is None:
-        raise ValueError("expected images to learn a dictionary of patches from, found none that could be read; give others")
-    return sample.patches
+    return sample.sampled()
 
 
 class PatchEncoder(nn.Module):
@@ -169,6 +310,9 @@ class PatchEncoder(nn.Module):
 
 class RefinedEncoder(nn.Module):
     """Images (B, C, H, W) in [0, 1] -> embeddings (B, dim): a closed form without gradient, and a trained residual network.
+
+    With c, the closed form's embedding, whose components have eigenvalues omega and are multiplied by omega^power,
+    z = c + U relu(norm(V c / omega^power + v)). U starts at zero, so that before the first step z = c.
 
     Args:
         channels: Number of channels C.

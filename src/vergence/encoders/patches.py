@@ -1,4 +1,4 @@
-"""Patch features of one layer for scikit-learn; see `vergence.encoders.dictionary` and `vergence.encoders.pooling`."""
+"""Patch features of one layer for scikit-learn; see `vergence.encoders.patch_maps`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from vergence.data.sources import open_items
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import N_PATCHES, PatchSample, learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps
-from vergence.utils.checks import require_at_least, require_choice, require_count
+from vergence.utils.checks import expect, require_at_least, require_choice, require_count
 
 __all__ = ["PatchFeatures"]
 
@@ -39,7 +39,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         n_atoms: Unit vectors K of the dictionary.
         patch_size: Side of a patch, in pixels.
         threshold: Soft threshold of the responses, at least 0.
-        pool: Cells per side of the pooling; they overlap (`vergence.encoders.pooling.cells`).
+        pool: Cells per side of the pooling; they overlap (`vergence.encoders.patch_maps.cells`).
         stride: Distance of neighboring patches, in pixels.
         size: Shorter side that larger images are resized to, in pixels; 0 keeps their size.
         n_patches: Largest number of patches, sampled at random, that the dictionary is learned from.
@@ -73,16 +73,9 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         batch_size: int = 200,
         random_state: int | None = 0,
     ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_size = patch_size
-        self.threshold = threshold
-        self.pool = pool
-        self.stride = stride
-        self.size = size
-        self.n_patches = n_patches
-        self.dtype = dtype
-        self.batch_size = batch_size
-        self.random_state = random_state
+        self.n_atoms, self.patch_size, self.threshold, self.pool = n_atoms, patch_size, threshold, pool
+        self.stride, self.size, self.n_patches = stride, size, n_patches
+        self.dtype, self.batch_size, self.random_state = dtype, batch_size, random_state
 
     def fit(self, X: Any, y: Any = None) -> "PatchFeatures":
         """Learns the dictionary from a random sample of the patches of all images; ``y`` is ignored.
@@ -102,9 +95,8 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self._check_settings()
         for part in _parts(X):
             self._add(self._items(part, fitting=not hasattr(self, "_sample")))
-        if not hasattr(self, "_sample") or self._sample.patches is None:
-            raise ValueError("expected images, found none that can be read; give others")
-        V, bias = learn_dictionary(self._sample.patches, self.n_atoms)
+        expect(hasattr(self, "_sample"), "images", "none that can be read", "give others")
+        V, bias = learn_dictionary(self._sample.sampled(), self.n_atoms)
         self.filters_, self.bias_ = V.numpy(), bias.numpy()
         self.n_images_, self.n_features_in_ = self._sample.images, int(np.prod(self._shape))
         return self
@@ -141,9 +133,9 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return PatchSettings(**names, threshold=self.threshold, pool=self.pool)
 
     def _check_settings(self) -> None:
-        require_count(n_atoms=self.n_atoms, patch_size=self.patch_size, pool=self.pool, stride=self.stride)
+        counts = {name: getattr(self, name) for name in ("n_atoms", "patch_size", "pool", "stride", "batch_size")}
+        require_count(**counts)
         require_count(2, n_patches=self.n_patches)
-        require_count(batch_size=self.batch_size)
         require_count(0, size=self.size)
         require_at_least(0, threshold=self.threshold)
         require_choice("dtype", self.dtype, DTYPES)
@@ -155,20 +147,14 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return maps
 
     def _items(self, X: Any, fitting: bool = False) -> Items:
-        """Returns images as items.
-
-        Raises:
-            ValueError: They are not images, too small, or of another shape than those fitted.
-        """
+        """Returns images as items."""
         if isinstance(X, str | Path):
             items = open_items(str(X)) if fitting else open_items(str(X), shape=self._shape)
         else:
             items = X if isinstance(X, Items) else from_array(X if isinstance(X, torch.Tensor) else np.asarray(X), "X")
-        if len(items.shape) != 3:
-            raise ValueError(
-                f"expected images (N, H, W), (N, H, W, C) or (N, C, H, W) in X, found items of shape {items.shape}; reshape them"
-            )
+        forms = "images (N, H, W), (N, H, W, C) or (N, C, H, W) in X"
+        expect(len(items.shape) == 3, forms, f"items of shape {items.shape}", "reshape them")
         self._settings().require_size(items.shape)
-        if not fitting and tuple(items.shape) != self._shape:
-            raise ValueError(f"expected images of shape {self._shape} as in fit, found {items.shape}; resize them")
+        same = fitting or tuple(items.shape) == self._shape
+        expect(same, f"images of shape {'' if fitting else self._shape} as in fit", items.shape, "resize them")
         return items

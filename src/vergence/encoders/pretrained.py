@@ -3,6 +3,8 @@
 Reading weights runs no code: files are safetensors, or PyTorch files read with ``weights_only=True``.
 """
 
+import contextlib
+import itertools
 import pickle
 import urllib.error
 import urllib.request
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from vergence.encoders.config import MEAN, SIZE, STD, Input
 from vergence.encoders.networks import require_timm
+from vergence.utils.checks import expect, shortened, shown
 from vergence.utils.names import did_you_mean, quoted
 from vergence.utils.outside import read_pytorch
 
@@ -22,6 +25,7 @@ __all__ = ["load_weights", "read_input", "read_weights", "timm_file", "timm_tag"
 
 PATIENCE = 10.0  # seconds until a server has to answer
 NAMED = 3  # keys in a message
+ADVICE, SAVE = "give a .safetensors or a PyTorch file", "save the network's state_dict()"
 WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model")  # where checkpoints of trainings hold the weights
 CLASSIFIERS = ("fc", "_fc", "head", "heads", "classifier")  # layers that have no place in an encoder
 HF_FILES = ("model.safetensors", "pytorch_model.bin")  # as timm looks for them, in this order
@@ -42,10 +46,8 @@ def read_input(name: str, configuration: Any) -> Input:
         _, height, width = (int(n) for n in entry("input_size", (3, SIZE, SIZE)))
         mean, std = (tuple(float(x) for x in entry(key, default)) for key, default in (("mean", MEAN), ("std", STD)))
     except (TypeError, ValueError):
-        raise ValueError(
-            f"expected the configuration of encoder '{name}' to have input_size (C, H, W), mean and std as numbers, found "
-            f"{str(configuration)[:100]}; correct its default_cfg"
-        ) from None
+        expected = f"expected the configuration of encoder '{name}' to have input_size (C, H, W), mean and std as numbers"
+        raise ValueError(f"{expected}, found {shown(configuration)}; correct its default_cfg") from None
     return Input(min(height, width), mean, std)
 
 
@@ -64,26 +66,20 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if not file.is_file():
-        raise ValueError(f"expected a file of weights at {file}, found no such file; give a .safetensors or a PyTorch file")
-    errors = (OSError, EOFError, RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
+    expect(file.is_file(), f"a file of weights at {file}", "no such file", ADVICE)
     try:
-        raw = load_file(file) if file.suffix == ".safetensors" else read_pytorch(file)
+        raw = _unwrapped(load_file(file) if file.suffix == ".safetensors" else read_pytorch(file))
     except pickle.UnpicklingError:  # torch's own message says how to run the code
-        raise ValueError(
-            f"{file} holds something else than tensors, which is not loaded; save the network's state_dict()"
-        ) from None
-    except (*errors, ArithmeticError, SafetensorError) as error:
-        raise ValueError(
-            f"{file} cannot be read as weights: {_first_line(error)}; give a .safetensors or a PyTorch file"
-        ) from None
-    return _checked(_unwrapped(raw), file)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    kind = f"{type(error).__name__} " if isinstance(error, LookupError) else ""  # whose text is only a key
-    return kind + lines[0][:200] if lines else type(error).__name__
+        raise ValueError(f"{file} holds something else than tensors, which is not loaded; {SAVE}") from None
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(f"{file} cannot be read as weights: {shortened(error)}; {ADVICE}") from None
+    by_name = isinstance(raw, dict) and raw and all(isinstance(name, str) for name in raw)
+    expect(by_name, f"tensors by name in {file}", type(raw).__name__, SAVE)
+    for name, value in raw.items():
+        expect(isinstance(value, Tensor), f"tensors in {file}", f"{type(value).__name__} in {name}", SAVE)
+        finite = not value.is_floating_point() or value.isfinite().all()
+        expect(finite, f"finite weights in {file}", f"NaN or infinity in {name}", "save them again")
+    return dict(raw)
 
 
 def _unwrapped(raw: Any) -> Any:
@@ -96,27 +92,14 @@ def _unwrapped(raw: Any) -> Any:
     return raw
 
 
-def _checked(raw: Any, file: Path) -> dict[str, Tensor]:
-    if not isinstance(raw, dict) or not raw or not all(isinstance(name, str) for name in raw):
-        raise ValueError(f"expected tensors by name in {file}, found {type(raw).__name__}; save the network's state_dict()")
-    for name, value in raw.items():
-        if not isinstance(value, Tensor):
-            raise ValueError(
-                f"expected tensors in {file}, found {type(value).__name__} in {name}; save the network's state_dict()"
-            )
-        if value.is_floating_point() and not value.isfinite().all():
-            raise ValueError(f"expected finite weights in {file}, found NaN or infinity in {name}; save them again")
-    return raw
-
-
-def load_weights(net: nn.Module, found: Mapping[str, Tensor], where: str) -> tuple[str, ...]:
+def load_weights(net: nn.Module, weights: Mapping[str, Tensor], where: str) -> tuple[str, ...]:
     """Puts weights into a network; every tensor of the network has to be there.
 
     A classifier that the network does not have is left out, and step counters of BatchNorm may be missing.
 
     Args:
         net: The network; changed in place.
-        found: Tensors by name.
+        weights: Tensors by name.
         where: What holds them, for the error.
 
     Returns:
@@ -135,18 +118,22 @@ def load_weights(net: nn.Module, found: Mapping[str, Tensor], where: str) -> tup
         of (3, 2); give the encoder that the file was made for
     """
     wanted = net.state_dict()
-    missing = [name for name in wanted if name not in found and not name.endswith("num_batches_tracked")]
-    shapes = [name for name in wanted if name in found and wanted[name].shape != found[name].shape]
-    extra = [name for name in found if name not in wanted]
-    without_place = [name for name in extra if name.split(".")[0] not in CLASSIFIERS]
-    if missing or shapes or without_place:
-        described = [f"{name} {tuple(found[name].shape)} instead of {tuple(wanted[name].shape)}" for name in shapes]
-        lists = {"missing": missing, "of another shape": described, "unexpected": without_place}
-        words = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in lists.items() if names)
-        run = any(name.startswith("encoder.") for name in extra)
-        hint = "start from a run with --init RUN" if run else "give the encoder that the file was made for"
-        raise ValueError(f"expected the encoder's weights in {where}, found {words}; {hint}")
-    net.load_state_dict({name: found.get(name, wanted[name]) for name in wanted})
+    extra = [name for name in weights if name not in wanted]
+    both = [name for name in wanted if name in weights]
+    bad = {
+        "missing": [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")],
+        "of another shape": [
+            f"{name} {tuple(weights[name].shape)} instead of {tuple(wanted[name].shape)}"
+            for name in both
+            if wanted[name].shape != weights[name].shape
+        ],
+        "unexpected": [name for name in extra if name.split(".")[0] not in CLASSIFIERS],
+    }
+    words = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in bad.items() if names)
+    is_run = any(name.startswith("encoder.") for name in extra)
+    hint = "start from a run with --init RUN" if is_run else "give the encoder that the file was made for"
+    expect(not words, f"the encoder's weights in {where}", words, hint)
+    net.load_state_dict({name: weights.get(name, wanted[name]) for name in wanted})
     return tuple(extra)
 
 
@@ -176,53 +163,44 @@ def timm_file(name: str) -> Path:
     """
     timm = require_timm(name)
     configuration = timm.get_pretrained_cfg(name)
-    if configuration is None or not timm.is_model_pretrained(name) or not (configuration.hf_hub_id or configuration.url):
-        near = did_you_mean(name, timm.list_pretrained()) or "timm.list_pretrained() lists the names"
-        found = f"found {quoted(name)}; {near}, or leave --pretrained out"
-        raise ValueError(f"expected a name of timm with pretrained weights, {found}")
+    listed = configuration is not None and timm.is_model_pretrained(name) and (configuration.hf_hub_id or configuration.url)
+    near = "" if listed else did_you_mean(name, timm.list_pretrained()) or "timm.list_pretrained() lists the names"
+    expect(listed, "a name of timm with pretrained weights", quoted(name), f"{near}, or leave --pretrained out")
     try:
-        file = _cached(configuration)
-        if file is None:
-            _require_answer(configuration)
-            timm.create_model(name, pretrained=True)  # fills the cache
-            file = _cached(configuration)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"cannot load timm's weights of '{name}': {_first_line(error)}") from None
-    if file is None:
-        raise ValueError(f"expected timm's weights of '{name}' in its cache after the download, found none; use --weights FILE")
+        return _from_hub(configuration) if configuration.hf_hub_id else _from_url(str(configuration.url))
+    except (OSError, RuntimeError, ValueError) as error:
+        advice = "connect to the network, or use --weights FILE"
+        raise ValueError(f"cannot load timm's weights of '{name}', not in its cache: {shortened(error)}; {advice}") from None
+
+
+def _from_hub(configuration: Any) -> Path:
+    """Returns a configuration's file from the cache of the Hugging Face Hub, or else from the Hub."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    repository, _, revision = configuration.hf_hub_id.partition("@")
+    names = (configuration.hf_hub_filename,) if configuration.hf_hub_filename else HF_FILES
+    for local, file in itertools.product((True, False), names):
+        if not local and not constants.HF_HUB_OFFLINE:
+            _require_answer(f"{constants.ENDPOINT}/{repository}")
+        try:
+            return Path(hf_hub_download(repository, file, revision=revision or None, local_files_only=local))
+        except EntryNotFoundError as error:
+            reason = error
+    raise reason
+
+
+def _from_url(url: str) -> Path:
+    """Returns the file of a URL from torch's cache, or else from its server."""
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if not file.is_file():
+        _require_answer(url)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(file), progress=False)
     return file
 
 
-def _cached(configuration: Any) -> Path | None:
-    """Returns the file of a configuration's weights in the cache of the Hugging Face Hub or of torch.hub; None for none."""
-    if configuration.hf_hub_id:
-        from huggingface_hub import try_to_load_from_cache
-
-        repository, _, revision = configuration.hf_hub_id.partition("@")
-        names = (configuration.hf_hub_filename,) if configuration.hf_hub_filename else HF_FILES
-        found = (try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
-        return next((Path(path) for path in found if isinstance(path, str)), None)
-    file = Path(torch.hub.get_dir()) / "checkpoints" / str(configuration.url).rpartition("/")[2]
-    return file if file.is_file() else None
-
-
-def _require_answer(configuration: Any) -> None:
-    """Raises a ValueError unless the server that has a configuration's weights answers at all; clients retry for minutes."""
-    url = configuration.url
-    if configuration.hf_hub_id:
-        from huggingface_hub import constants
-
-        url = f"{constants.ENDPOINT}/{configuration.hf_hub_id.partition('@')[0]}"
-        if constants.HF_HUB_OFFLINE:
-            raise ValueError("they are not in its cache, and HF_HUB_OFFLINE is set; unset it, or use --weights FILE")
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE):
-            pass
-    except urllib.error.HTTPError:
-        pass  # an answer: what it means is for timm to say
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise ValueError(
-            f"they are not in its cache, and {url.split('/')[2]} does not answer ({reason}); connect to the network, or use "
-            "--weights FILE"
-        ) from None
+def _require_answer(url: str) -> None:
+    """Raises an OSError unless a server answers at all; the clients of the Hub try again for minutes."""
+    with contextlib.suppress(urllib.error.HTTPError):  # an answer
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()

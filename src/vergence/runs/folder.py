@@ -45,8 +45,7 @@ from vergence.detection.moments import deviation
 from vergence.detection.robust import SUMMARY, RobustDetector
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import learn_dictionary
-from vergence.encoders.patch_maps import PatchMaps, sampled_patches
-from vergence.encoders.pooling import ROOT
+from vergence.encoders.patch_maps import ROOT, PatchMaps, sampled_patches
 from vergence.runs.detector import ATOMS, Levels, usable_levels
 from vergence.runs.rows import (
     MOST_ITEMS,
