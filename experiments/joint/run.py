@@ -90,7 +90,7 @@ def _part(items: Items, limit: int) -> Items:
 @torch.no_grad()
 def _views(run: vergence.Run, opened: Data, items: Items) -> Tensor:
     """Returns the embeddings of one view of each item in the objective's space."""
-    views = build.make_views(opened, run.folder.config.views, run.folder.metadata.shape, torch.zeros(1), torch.ones(1))
+    views = build.make_views(opened, run.folder.config.views, run.folder.metadata.shape)
     net, g = run.method.branch("context").eval(), torch.Generator().manual_seed(0)
     parts = [net(views(x.to(run.device), g)).cpu() for _, x in items.stream(iter(torch.arange(len(items)).split(500)))]
     return torch.cat(parts)

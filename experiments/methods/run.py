@@ -162,7 +162,7 @@ def speed(a: argparse.Namespace, run: vergence.Run, opened: Data, steps: int) ->
     config, shape, moments = run.folder.config, run.folder.metadata.shape, build.statistics(opened.train)
     fit = dataclasses.replace(config.fit, epochs=1, warmup_epochs=0.0, checkpoint_seconds=1e9)
     method = build.initial_method(config, shape, None, *moments)
-    views = build.make_views(opened, config.views, shape, *moments)
+    views = build.make_views(opened, config.views, shape)
     for n in (1, steps):  # the first one warms up
         part = opened.train.subset(torch.arange(n * fit.batch_size) % len(opened.train))
         start = time.process_time()

@@ -57,7 +57,7 @@ def trained(name, recorder, *, devices=1, seed=0, progress=None, precision=None)
     opened = open_data(config.data)
     mean, std = build.statistics(opened.train)
     method = build.initial_method(config, (1, 8, 8), None, mean, std)
-    views = build.make_views(opened, config.views, (1, 8, 8), mean, std)
+    views = build.make_views(opened, config.views, (1, 8, 8))
     loop.fit(fabric, method, opened.train, views, config.fit, recorder, progress=progress, warn=lambda message: None)
     return recorder
 

@@ -116,8 +116,7 @@ def _require_enough(opened: Data, data: DataConfig) -> None:
 
 
 def _augmentation(opened: Data, views: ViewConfig) -> Views | None:
-    mean, std = build.statistics(opened.train)
-    return build.make_views(opened, views, build.input_shapes(opened)[0], mean, std)
+    return build.make_views(opened, views, build.input_shapes(opened)[0])
 
 
 def _facts(advice: Advice, opened: Data) -> Facts:

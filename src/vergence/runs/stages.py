@@ -212,7 +212,7 @@ def _teacher(state: State) -> State:
         folder = continued(path, config, metadata, method)
     else:
         folder = created(state.fabric, path, config, metadata, opened, method)
-    return State(state.fabric, method, opened, folder, build.make_views(opened, folder.config.views, shape, mean, std))
+    return State(state.fabric, method, opened, folder, build.make_views(opened, folder.config.views, shape))
 
 
 def _teacher_config(config: RunConfig, opened: Data, shape: tuple[int, ...]) -> RunConfig:

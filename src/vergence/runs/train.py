@@ -19,7 +19,9 @@ from typing_extensions import Unpack
 from vergence.data import sources
 from vergence.data.config import ViewConfig
 from vergence.data.objects import in_words
+from vergence.data.sources import Data
 from vergence.encoders.config import Encoder, Factory
+from vergence.methods.core import Method
 from vergence.objectives.core import Objective
 from vergence.runs.description import describe, for_data, resumed
 from vergence.runs.run import Run
@@ -30,6 +32,7 @@ from vergence.training.folder import require_new, run_lock
 from vergence.training.listeners import Listener, Logger, listeners_of
 from vergence.training.processes import CALL, together
 from vergence.training.recipes import Facts
+from vergence.training.records import Weights
 from vergence.training.settings import Settings
 from vergence.utils import terminal
 from vergence.utils.checks import shown
@@ -141,8 +144,24 @@ class _Job:
                 pass
         enough = enough_memory("lower --batch-size, --size or the network's widths")
         with together(self.out) if several else nullcontext(), resources(config.fit.threads, measure=not several), enough:
-            fabric = loop.launch(config.fit, self._as_json()) if several else None  # before the work
-            return _train(fabric, self, config)
+            fabric = loop.launch(config.fit, self._as_json())  # before the work
+            opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **self.given), config)
+            config, notes = self._for_facts(config, Facts(opened.kind, build.input_shapes(opened)[0], len(opened.train)))
+            method, weights = self._method(config, opened)
+            for note in notes:
+                terminal.note(note)
+            return _train(fabric, self, config, opened, method, weights)
+
+    def _method(self, config: RunConfig, opened: Data) -> tuple[Method, Weights | None]:
+        """Returns the method before its first step, and where its weights come from; None where a resumed run has kept them."""
+        build.require_images(config.model, opened.kind)
+        shape, target_shape = build.input_shapes(opened)
+        method = build.initial_method(config, shape, target_shape, *build.statistics(opened.train))
+        if not self.resume:
+            build.require_whole_images(method, shape, target_shape)
+        if self.resume and not config.model.freeze:
+            return method, None
+        return method, start.load_start(method, config, trust_code=self.trust_code)
 
     def _described(self) -> RunConfig:
         """Returns the run's description as far as it is known before the data are opened."""
@@ -153,7 +172,7 @@ class _Job:
         require_new(self.out)
         return start.configured(config)
 
-    def for_facts(self, config: RunConfig, facts: Facts) -> tuple[RunConfig, list[str]]:
+    def _for_facts(self, config: RunConfig, facts: Facts) -> tuple[RunConfig, list[str]]:
         """Returns the description for its data, and notes on what follows from them. That of a resumed run is complete."""
         if self.resume:
             return config, []
@@ -196,24 +215,12 @@ def join() -> None:
         sys.exit(2)
 
 
-def _train(fabric: "Fabric | None", job: _Job, config: RunConfig) -> Run:
-    """Trains in this process."""
-    opened = calibration.split(sources.open_data(config.data, workers=config.fit.workers, **job.given), config)
-    mean, std = build.statistics(opened.train)
+def _train(fabric: "Fabric", job: _Job, config: RunConfig, opened: Data, method: Method, weights: Weights | None) -> Run:
+    """Trains stage by stage in this process, on data whose calibration part has been taken out."""
     shape, target_shape = build.input_shapes(opened)
-    config, notes = job.for_facts(config, Facts(opened.kind, shape, len(opened.train)))
-    build.require_images(config.model, opened.kind)
-    method = build.initial_method(config, shape, target_shape, mean, std)
-    if not job.resume:
-        build.require_whole_images(method, shape, target_shape)
-    for note in notes:
-        terminal.note(note)
-    keeps = job.resume and not config.model.freeze
-    weights = None if keeps else start.load_start(method, config, trust_code=job.trust_code)
-    views = None if config.model.freeze else build.make_views(opened, config.views, shape, mean, std)
+    views = None if config.model.freeze else build.make_views(opened, config.views, shape)
     if config.model.takes_steps:
         loop.require_batches(len(opened.train), config.fit)
-    fabric = fabric or loop.launch(config.fit)
     metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(job.out) if fabric.is_global_zero else nullcontext():
         if job.resume:

@@ -300,15 +300,13 @@ def given_views(name: str, shape: Sequence[int]) -> Views:
     return GivenViews(load_outside("views", name, ""), shape)
 
 
-def make_views(opened: Data, config: ViewConfig, shape: Sequence[int], mean: Tensor, std: Tensor) -> Views | None:
-    """Returns what makes two views of a batch; None for data that comes as pairs.
+def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views | None:
+    """Returns what makes two views of a batch; None for data that comes as pairs. Constant features of vectors get no noise.
 
     Args:
         opened: The data.
         config: Strengths of the views.
         shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
-        mean: Mean of each feature (D,); not used for images.
-        std: Standard deviation of each feature (D,); not used for images. Features that are constant get no noise.
     """
     if opened.kind == "pairs":
         return None
@@ -316,4 +314,5 @@ def make_views(opened: Data, config: ViewConfig, shape: Sequence[int], mean: Ten
         return given_views(config.function, shape)
     if opened.kind == "image":
         return ImageViews(config, shape[1])
+    mean, std = statistics(opened.train)
     return VectorViews(config, mean, std.masked_fill(_sides(opened.train)[0].std() == 0, 0.0))
