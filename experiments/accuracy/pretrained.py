@@ -77,7 +77,7 @@ def encoded(run, *parts):
     """Returns the embeddings of each part in bfloat16, and images per second."""
     start = time.monotonic()
     with torch.autocast("cpu", torch.bfloat16):
-        found = [run.encode(part, batch_size=64) for part in parts]
+        found = [run.embed(part, batch_size=64) for part in parts]
     return found, sum(map(len, found)) / (time.monotonic() - start)
 
 

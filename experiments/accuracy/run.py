@@ -126,7 +126,7 @@ def measure(args, source, settings):
         train, test = parts(args, run.folder.config)
         config, passes = run.folder.config, [row["seconds"] for row in run.folder.metrics() if "seconds" in row]
         start, used = time.monotonic(), time.process_time()
-        z = run.encode(train), run.encode(test)
+        z = run.embed(train), run.embed(test)
         n, embed_cpu = len(train) + len(test), time.process_time() - used
         rate = n / (time.monotonic() - start)
         first = {} if settings["recipe"] == "patches" else {"untrained_": untrained(run, train, test)}

@@ -146,7 +146,7 @@ def digits(folder: Path, held_out: int, seed: int, **changes: Any) -> dict[str, 
     run = trained(source, folder, held_out, seed, **changes)
     test = open_data(run.folder.config.data).test
     odd = (test.labels == held_out).numpy()
-    scores = {how: run.score(test.context, how).numpy() for how in ("detector", "joint")}
+    scores = {how: run.anomaly_score(test.context, how).numpy() for how in ("detector", "joint")}
     return {how: (s[~odd], s[odd]) for how, s in scores.items()}
 
 
@@ -180,7 +180,7 @@ def of_cells(a: argparse.Namespace, encoder: str) -> Iterator[tuple[dict[str, An
     run, labels = vergence.load(out, device="cpu"), found["y_test"]
     tested = from_array(found["x_test"])
     for how in ("detector", "joint") if encoder == "vje" else ("detector",):
-        s = run.score(tested, how).numpy()
+        s = run.anomaly_score(tested, how).numpy()
         for name, kind in CELLS.items():
             fields = {"data": "blood_cells", "encoder": encoder, "score": how, "unusual_set": name}
             items, typical, odd = (FEW if kind == PLATELET and not a.tiny else a.items), s[labels == ORDINARY], s[labels == kind]

@@ -192,13 +192,13 @@ def measured(run: vergence.Run, opened: Data, parts: dict[str, torch.Tensor], co
         ]
         row |= two_cores.accuracies(name, *z, labels) | {f"{name}effective_rank": round(float(effective_rank(z[1])), 1)}
         row |= errors(run, *z, labels[1]) if not name else {}
-    found = auroc({name: run.score(x).numpy() for name, x in parts.items()})
+    found = auroc({name: run.anomaly_score(x).numpy() for name, x in parts.items()})
     return row | {"auroc": {name.removeprefix("conf:"): round(value, 4) for name, value in found.items()}}
 
 
 def components(run: vergence.Run, opened: Data, n: int) -> vergence.Run:
     """Returns the run of the pixels behind a projection to n principal components, which its detector reads."""
-    x = run.encode(opened.train)
+    x = run.embed(opened.train)
     linear = torch.nn.Linear(x.shape[1], min(n, *x.shape))
     axes = torch.linalg.svd((x - x.mean(0)).double(), full_matrices=False)[2][: linear.out_features].float()
     linear.load_state_dict({"weight": axes, "bias": -axes @ x.mean(0)})

@@ -51,7 +51,7 @@ from vergence.detection import GaussianDetector, NeighborDetector, default_detec
 from vergence.evaluation import features
 from vergence.runs.detector import opened
 from vergence.runs.evaluate import untrained_encoder
-from vergence.runs.score import objective_scores
+from vergence.runs.run import objective_scores
 
 ENCODERS = ("vje", "patches", "pixels", "svdd", "pretrained")
 COMPONENTS = 64  # principal components of the pixels
@@ -108,8 +108,8 @@ def of_pixels(data: Data, test: Items, seed: int) -> Scores:
 
 def of_run(run: vergence.Run, test: Items, seed: int, untrained: bool) -> Scores:
     """Returns the scores of a run: its detector's, its objective's own, and those of other detectors on its embedding."""
-    train, found = opened(run.folder).train, {"detector": run.score(test).numpy()}
-    z = run.encode(train), run.encode(test)
+    train, found = opened(run.folder).train, {"detector": run.anomaly_score(test).numpy()}
+    z = run.embed(train), run.embed(test)
     if run.has_density:
         with torch.inference_mode():
             own = objective_scores(run.method, z[1].to(run.device))

@@ -1,6 +1,6 @@
 """Throughput of the bare encoder against the whole: what the data path, views, objective and loop cost on one machine.
 
-Both are measured in turn. The whole step is `loop.fit` itself, and embedding is `write_embeddings` itself, not a copy of them.
+Both are measured in turn. The whole step is `loop.fit` itself, and embedding the rows of `write_embeddings`, not copies of them.
 
     python -m experiments.speed.run step --encoder resnet18 --rounds 5
     python -m experiments.speed.run objective --objective all --batch-size 512
@@ -30,8 +30,8 @@ from vergence.encoders.config import as_encoder
 from vergence.methods.paired import PairedMethod
 from vergence.runs.detector import Levels, dictionary
 from vergence.runs.detector import fit as fit_detector
-from vergence.runs.embed import write_embeddings
 from vergence.runs.rows import Reading, collected, write_rows
+from vergence.runs.run import embedded
 from vergence.runs.score import Tally, columns_of
 from vergence.training import build, closed_form, loop, recipes
 from vergence.training.config import FitConfig, ModelConfig
@@ -64,7 +64,7 @@ def bench(
 
     ``step``: forward and backward pass of the encoder on two ready views, against the training loop on a data set in memory
     (views, objective, optimizer, metrics). ``embed``: forward pass, against `write_embeddings` to a ``.npz``. ``score``: forward
-    pass, against `write_scores` to a ``.npz`` with a fitted detector, on a CPU by the time of its processors. A closed form,
+    pass, against the rows of `score` to a ``.npz`` with a fitted detector, on a CPU by the time of its processors. A closed form,
     ``encoder="patches"``, which takes no steps, is for ``embed`` and ``score``; for ``score`` it is fitted to noise first.
     ``objective``: cost of an objective in a step (loss, gradient and update on random embeddings; twice the loss where it has
     a teacher, whose own forward passes are left out), as a share of the encoder's step on the same batch; ``objective="all"``
@@ -183,9 +183,8 @@ def _embed(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
     def whole() -> float:
         with tempfile.TemporaryDirectory() as place:
             started = time.perf_counter()
-            write_embeddings(
-                method, items, Path(place) / "embeddings.npz", Reading(size, fabric.device, fit.batch_size, workers=2)
-            )
+            reading = Reading(size, fabric.device, fit.batch_size, workers=2)
+            write_rows(embedded(method), items, Path(place) / "embeddings.npz", {"job": "embed"}, reading)
             return len(items) / (time.perf_counter() - started)
 
     return lambda: _rate(once, steps, fit.batch_size, fabric.device), whole

@@ -94,7 +94,7 @@ def apart(run: vergence.Run, bank: Tensor, opened: Data, root: str, n: int) -> d
 
 @torch.inference_mode()
 def _scores(run: vergence.Run, bank: Tensor, items: Items) -> dict[str, Tensor]:
-    found = measured.uncertainties(bank, run.encode(items), run)
+    found = measured.uncertainties(bank, run.embed(items), run)
     x = next(iter(items.stream(iter([torch.arange(len(items))]))))[1]
     found["file size"] = compressed_size((255 * to_unit(x)).byte())
     return found | {"spread over crops": run.spread(items)[1]}
@@ -105,7 +105,7 @@ def row_of(name: str, seed: int, a: argparse.Namespace, folder: Path) -> dict[st
     began = time.monotonic()
     run = run_of(name, seed, a, folder)
     opened = opened_for(run, a)
-    train, test = run.encode(opened.train), run.encode(opened.test)
+    train, test = run.embed(opened.train), run.embed(opened.test)
     found = protocol(run, opened, train, test)
     far = apart(run, train, opened, a.data_root, 50 if a.tiny else FOREIGNERS)
     return {**found, "foreign": far, "trained_at": run.folder.metadata.commit, "seconds": time.monotonic() - began}

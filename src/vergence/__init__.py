@@ -9,6 +9,7 @@ _NAMES = {
     "Run": "runs.run",
     "evaluate": "runs.evaluate",
     "load": "runs.run",
+    "score": "runs.score",
     "score_folder": "runs.folder",
     "train": "runs.train",
     "write_report": "report.page",
@@ -29,13 +30,14 @@ _ROOMS = (
     "utils",
 )
 
-__all__ = ["Run", "__version__", "evaluate", "load", "score_folder", "train", "write_report", *_ROOMS]
+__all__ = ["Run", "__version__", "evaluate", "load", "score", "score_folder", "train", "write_report", *_ROOMS]
 
 if TYPE_CHECKING:
     from vergence.report.page import write_report
     from vergence.runs.evaluate import evaluate
     from vergence.runs.folder import score_folder
     from vergence.runs.run import Run, load
+    from vergence.runs.score import score
     from vergence.runs.train import train
 
 

@@ -65,9 +65,9 @@ def test_the_control_of_components_is_that_of_evaluation(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", **settings)
     opened = open_data(run.folder.config.data)
     found = benchmark.components(run, opened, 8)
-    x, y = (run.encode(part) for part in (opened.train, opened.test))
+    x, y = (run.embed(part) for part in (opened.train, opened.test))
     expected = torch.cat(features.pca(x, y, 8)).double()
-    z = torch.cat([found.encode(part) for part in (opened.train, opened.test)]).double()
+    z = torch.cat([found.embed(part) for part in (opened.train, opened.test)]).double()
     torch.testing.assert_close(torch.cdist(z, z), torch.cdist(expected, expected), atol=1e-3, rtol=1e-3)
 
 

@@ -80,7 +80,7 @@ def test_a_run_is_measured_as_a_whole(tmp_path):
     quick = {"epochs": 1, "batch_size": 64, "limit": 200, "device": "cpu", "precision": "fp32", "knn_every": 0}
     run = vergence.train("digits", out=tmp_path / "run", objective="vje", **quick)
     opened = open_data(run.folder.config.data)
-    found = protocol(run, opened, run.encode(opened.train), run.encode(opened.test))
+    found = protocol(run, opened, run.embed(opened.train), run.embed(opened.test))
     assert set(found["scores"]["kNN distance"]["strengths"]) == set(degradations.STRENGTHS)
     assert found["scores"]["file size"]["strengths"]["noise"] > 0.5 and found["scores"]["probe entropy"]["labels"]
     assert 0 <= found["scores"]["spread over crops"]["scrambled"] <= 1 and 0 < found["recall_at_1_equalized"] <= 1

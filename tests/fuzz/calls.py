@@ -43,14 +43,14 @@ def _embed(case, place):
     run = place.loaded_pictures if case["pictures"] else place.loaded
     x = _array(case["x"], case["tensor"])
     result = getattr(run, case["call"])(x, **case["settings"])
-    values = result.mean if case["call"] == "embed" else result
+    values = result.mean if case["call"] == "posterior" else result
     if values.ndim and len(values) != len(x):
         raise AssertionError(f"{len(values)} rows for {len(x)} items")
 
 
 def _embed_cases(place):
     kinds = {False: mutations.usual([(3, 6)]), True: mutations.usual([(5, 3, 10, 10), (2, 10, 10, 3)], ["|u1"], ["unit", "one"])}
-    calls = st.sampled_from(["embed", "score", "encode", "project"])
+    calls = st.sampled_from(["embed", "anomaly_score", "posterior"])
     odd = {
         "x": mutations.arrays([(3, 6), (5, 3, 8, 8), (2, 12, 10, 3), (4, 9, 9), (1, 1, 8, 8)]),
         "settings": st.sampled_from([{"batch_size": 1}, {"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}]),

@@ -23,6 +23,7 @@ from vergence.encoders.pretrained import load_weights, read_weights
 from vergence.runs.detector import FILE as DETECTOR
 from vergence.runs.evaluate import _with_state
 from vergence.runs.run import load
+from vergence.runs.score import Calibration
 from vergence.training.folder import RunFolder
 
 __all__ = ["TARGETS"]
@@ -72,7 +73,7 @@ def _run_file(name, share, strategy, *calls):
 
 
 def _load(run):
-    load(run, device="cpu").embed(np.zeros((2, 6), "f4"))
+    load(run, device="cpu").posterior(np.zeros((2, 6), "f4"))
 
 
 def _metrics(run):
@@ -137,10 +138,10 @@ def _of_detector(draw, place):
 
 def _score(path):
     run = load(path, device="cpu")
-    scores = run.score(np.zeros((2, 6), "f4"))
+    scores = run.anomaly_score(np.zeros((2, 6), "f4"))
     assert not scores.isnan().any(), "scores that are not numbers"
     out = path.parent / "scores.npz"
-    run.write_scores(str(path.parent / "data.npy"), out, workers=0)
+    vergence.score(str(path.parent / "data.npy"), Calibration(run, workers=0), out)
     with np.load(out) as found:
         p = found["p_value"]
         assert ((p > 0) & (p <= 1)).all(), "p-values out of (0, 1]"
@@ -206,7 +207,7 @@ def _file(name, share, strategy, run):
 def _arrays(file, place):
     _all(
         lambda: _read_data(file),
-        lambda: place.loaded.score(str(file)),
+        lambda: place.loaded.anomaly_score(str(file)),
         lambda: read_pairs(file),
         lambda: read_contexts(file, []),
     )
@@ -218,7 +219,7 @@ def _read_data(file):
 
 
 def _table(file, place):
-    _all(lambda: _read_data(file), lambda: place.loaded.score(str(file)))
+    _all(lambda: _read_data(file), lambda: place.loaded.anomaly_score(str(file)))
 
 
 def _csv(file, place):
@@ -229,7 +230,7 @@ def _picture(file, place):
     header(file)
     _all(
         lambda: open_items(str(file.parent), shape=(1, 8, 8)).read(torch.tensor([0])),
-        lambda: place.loaded_pictures.score(str(file.parent)),
+        lambda: place.loaded_pictures.anomaly_score(str(file.parent)),
     )
 
 

@@ -17,6 +17,7 @@ from vergence.densities.retrieval import retrieve
 from vergence.objectives.core import Objective
 from vergence.objectives.gje import GJE
 from vergence.runs import rows
+from vergence.runs.run import write_embeddings
 from vergence.training import build as building
 from vergence.training.build import build_method
 from vergence.training.config import ModelConfig, RunConfig
@@ -83,11 +84,11 @@ def test_pairs_of_every_kind_train_and_come_back(pairs):
     run, source = pairs
     again = vergence.load(run.folder.path, device="cpu")
     for side in ("context", "target"):
-        z = run.project(source, side=side)
+        z = run.embed(source, side=side, projected=True)
         assert z.shape == (400, 8) and torch.isfinite(z).all()
-        assert torch.equal(z, again.project(source, side=side))
-    assert run.encode(source, side="target").shape == (400, 256)
-    assert not torch.equal(run.project(source), run.project(source, side="target"))
+        assert torch.equal(z, again.embed(source, side=side, projected=True))
+    assert run.embed(source, side="target").shape == (400, 256)
+    assert not torch.equal(run.embed(source, projected=True), run.embed(source, side="target", projected=True))
     assert torch.equal(run.conditional(source).mean, again.conditional(source).mean)
 
 
@@ -97,10 +98,10 @@ def test_a_side_takes_its_own_items_in_every_form(pairs):
         both = {side: arrays[side] for side in ("context", "target")}
     items = PairItems(*(from_array(both[side]) for side in ("context", "target")))
     for side, array in both.items():
-        expected = run.project(source, side=side)
+        expected = run.embed(source, side=side, projected=True)
         np.save(source.parent / f"{side}.npy", array)
         for form in (array, items, source.parent / f"{side}.npy"):
-            assert torch.equal(run.project(form, side=side), expected), side
+            assert torch.equal(run.embed(form, side=side, projected=True), expected), side
     with pytest.raises(ValueError, match="as the model was trained on"):
         run.project(np.zeros((4, 3), dtype=np.float32), side="target")
 
@@ -126,7 +127,7 @@ def test_pairs_are_evaluated_embedded_and_reported(pairs, tmp_path):
     record = evaluate(run, probes=False)
     assert record.representations["z"].knn[1].majority > 0.5
     assert write_report(run.folder.path).stat().st_size > 10_000
-    run.write_embeddings(source, tmp_path / "e.npz")
+    write_embeddings(run, source, tmp_path / "e.npz")
     with np.load(tmp_path / "e.npz") as e:
         assert set(e.files) == {"name", "z", "mean", "variance"} | ({"log_density"} if source.stem == "halves" else set())
 
@@ -138,12 +139,12 @@ def build(shape=(1, 8, 8), target_shape=None, **settings):
 
 def test_a_named_second_encoder_makes_two_for_views_of_one_shape(tmp_path):
     run = vergence.train("digits", out=tmp_path / "run", target_encoder="mlp", **GAUSSIAN)
-    assert not torch.equal(run.project(images()), run.project(images(), side="target"))
+    assert not torch.equal(run.embed(images(), projected=True), run.embed(images(), side="target", projected=True))
     again = vergence.load(tmp_path / "run", device="cpu")
     for side in ("context", "target"):
-        assert torch.equal(run.project(images(), side=side), again.project(images(), side=side))
+        assert torch.equal(run.embed(images(), side=side, projected=True), again.embed(images(), side=side, projected=True))
     assert torch.equal(run.method.encoder[0].mean, run.method.target_encoder[0].mean)  # one kind of items, one statistics
-    assert torch.equal(run.score(images()), again.score(images()))
+    assert torch.equal(run.anomaly_score(images()), again.anomaly_score(images()))
 
 
 def test_the_second_encoder_stands_on_its_own_statistics():
@@ -228,16 +229,18 @@ def test_runs_from_before_second_encoders_load(run, tmp_path):
     config = json.loads(file.read_text())
     del config["model"]["target_encoder"]
     file.write_text(json.dumps(config))
-    assert torch.equal(vergence.load(tmp_path / "old", device="cpu").project(images()), run.project(images()))
+    assert torch.equal(
+        vergence.load(tmp_path / "old", device="cpu").embed(images(), projected=True), run.embed(images(), projected=True)
+    )
 
 
 def test_conditional_is_the_objectives_on_projected_embeddings(run):
-    expected = run.method.objective.conditional(run.project(images()))
+    expected = run.method.objective.conditional(run.embed(images(), projected=True))
     found = run.conditional(images())
     assert found.batch_shape == (5,) and found.event_shape == (8,)
     assert torch.equal(found.mean, expected.mean) and torch.allclose(found.variance, expected.variance)
-    z = run.project(images(), side="target")
-    assert torch.allclose(found.log_prob(z), run.method.objective.log_prob(z, run.project(images())))
+    z = run.embed(images(), side="target", projected=True)
+    assert torch.allclose(found.log_prob(z), run.method.objective.log_prob(z, run.embed(images(), projected=True)))
 
 
 def test_samples_are_repeatable_and_leave_the_global_seed_alone(run):
@@ -259,14 +262,14 @@ def test_mixtures_of_many_components_are_taken_in_parts(tmp_path, monkeypatch):
     run = vergence.train("digits", out=tmp_path / "run", **GAUSSIAN)
     conditional, _, _ = mixture(K=7, D=8)
     monkeypatch.setattr(run.method.objective, "conditional", conditional)
-    sizes, expected = [], (run.embed(images(9)).mean, run.score(images(9)))
+    sizes, expected = [], (run.posterior(images(9)).mean, run.anomaly_score(images(9)))
     monkeypatch.setattr(run.method.objective, "conditional", lambda z: sizes.append(len(z)) or conditional(z))
     monkeypatch.setattr(rows, "MAX_NUMBERS", 4 * 7 * 8)
-    run.write_embeddings(images(9), tmp_path / "e.npz")
+    write_embeddings(run, images(9), tmp_path / "e.npz")
     assert max(sizes) == 4 and sizes.count(4) == 4  # beliefs and log-densities of 4, 4 and 1
     with np.load(tmp_path / "e.npz") as e:
         assert np.allclose(e["mean"], expected[0], atol=1e-5)
-    assert torch.allclose(run.score(images(9)), expected[1], rtol=1e-4)
+    assert torch.allclose(run.anomaly_score(images(9)), expected[1], rtol=1e-4)
 
 
 def test_an_objective_without_a_conditional_says_so(vje):
@@ -280,12 +283,12 @@ def test_banks_of_every_form_are_one_thing(pairs):
     with np.load(source) as arrays:
         context, target = arrays["context"][:6], arrays["target"]
     found = run.retrieve(context, target, 4)
-    embedded = {"bank_embeddings": run.project(source, side="target")}
+    embedded = {"bank_embeddings": run.embed(source, side="target", projected=True)}
     for bank in ({"bank": source}, {"bank": run.items(source, side="target")}, {"bank": torch.from_numpy(target)}, embedded):
         again = run.retrieve(context, n=4, **bank)
         assert torch.equal(found.ranked, again.ranked) and torch.equal(found.index, again.index)
     assert found.index.shape == found.log_prob.shape == (6, 1, 4) and found.weight.tolist() == [[1.0]] * 6
-    expected = run.conditional(context).log_prob(run.project(target, side="target")[:, None]).T
+    expected = run.conditional(context).log_prob(run.embed(target, side="target", projected=True)[:, None]).T
     order = expected.argsort(dim=1, descending=True)[:, :4]
     assert torch.equal(found.ranked, order) and torch.equal(found.index[:, 0], order)
     assert torch.allclose(found.ranked_log_prob, expected.gather(1, order), rtol=1e-4, atol=1e-4)
@@ -441,8 +444,8 @@ def test_targets_are_embedded_by_the_teacher_that_the_density_knows(tmp_path, du
     student = run.method.branch("target").eval()
     with torch.no_grad():
         expected, other = teacher.eval()(x), student(x)
-    torch.testing.assert_close(run.project(x, side="target"), expected)
+    torch.testing.assert_close(run.embed(x, side="target", projected=True), expected)
     assert (expected - other).abs().max() > 1e-3
-    torch.testing.assert_close(run.project(x), run.method.branch("context").eval()(x).detach())
+    torch.testing.assert_close(run.embed(x, projected=True), run.method.branch("context").eval()(x).detach())
     found = run.retrieve(x[:3], x, n=2).ranked
-    assert torch.equal(found, run.retrieve(x[:3], bank_embeddings=run.project(x, side="target"), n=2).ranked)
+    assert torch.equal(found, run.retrieve(x[:3], bank_embeddings=run.embed(x, side="target", projected=True), n=2).ranked)

@@ -9,6 +9,7 @@ import torch
 import vergence
 from vergence import methods
 from vergence.cli.commands import main
+from vergence.runs.run import write_embeddings
 
 pytestmark = pytest.mark.float32
 
@@ -46,15 +47,15 @@ def test_a_short_training_beats_the_untrained_encoder(run):
 def test_what_needs_no_density_works_and_the_rest_is_one_line(run, tmp_path):
     x = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     again = vergence.load(run.folder.path, device="cpu")
-    assert torch.equal(run.encode(x), again.encode(x)) and torch.equal(run.score(x), again.score(x))
+    assert torch.equal(run.embed(x), again.embed(x)) and torch.equal(run.anomaly_score(x), again.anomaly_score(x))
     assert (run.folder.path / "detector.safetensors").is_file()
-    run.write_embeddings(x, tmp_path / "z.npz")
+    write_embeddings(run, x, tmp_path / "z.npz")
     with np.load(tmp_path / "z.npz") as written:
-        assert np.allclose(written["z"], run.encode(x).numpy(), atol=1e-5) and "mean" not in written
-    assert run.write_scores(x, tmp_path / "scores.csv") == 5
+        assert np.allclose(written["z"], run.embed(x).numpy(), atol=1e-5) and "mean" not in written
+    assert vergence.score(x, run, tmp_path / "scores.csv").rows == 5
     name = run.folder.config.model.method
     with pytest.raises(ValueError, match=rf"method '{name}' has no density to embed or score with; .*--objective vje"):
-        run.embed(x)
+        run.posterior(x)
     with pytest.raises(ValueError, match=rf"method '{name}' has no conditional density"):
         run.sample(3)
 
@@ -73,7 +74,7 @@ def test_images_that_are_no_squares(tmp_path, name):
     np.save(tmp_path / "x.npy", x)
     settings = {**QUICK, "epochs": 1, "batch_size": 16, "options": {"local_crops": 2} if name == "dino" else {}}
     run = vergence.train(str(tmp_path / "x.npy"), method=name, out=tmp_path / "run", **settings)
-    assert run.encode(x).isfinite().all()
+    assert run.embed(x).isfinite().all()
 
 
 @pytest.mark.slow
@@ -127,11 +128,11 @@ def test_a_missing_extra_is_one_line(method, package, extra, tmp_path, monkeypat
 def test_a_trained_method_is_used_without_the_package_of_its_loss(tmp_path, monkeypatch):
     own = {**QUICK, **SETTINGS["dino"], "epochs": 1, "limit": 200}
     run = vergence.train("digits", method="dino", out=tmp_path / "run", **own)
-    expected = run.encode("digits")
+    expected = run.embed("digits")
     for name in [name for name in sys.modules if name.split(".")[0] == "lightly"]:
         monkeypatch.setitem(sys.modules, name, None)
     again = vergence.load(tmp_path / "run", device="cpu")
-    assert torch.equal(again.encode("digits"), expected) and again.score("digits").shape == (359,)
+    assert torch.equal(again.embed("digits"), expected) and again.anomaly_score("digits").shape == (359,)
     with pytest.raises(ValueError, match="method 'dino' needs lightly"):
         again.method.loss([], [])
 

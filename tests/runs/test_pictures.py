@@ -46,7 +46,7 @@ def test_the_nearest_picture_of_an_embedding_is_the_picture_itself(run, monkeypa
     some = torch.tensor([7, 3, 700])
     for distances in (1 << 24, 1):
         monkeypatch.setattr(pictures, "DISTANCES", distances)
-        shown, index = pictures.nearest_pictures(run, run.project(items.subset(some)))
+        shown, index = pictures.nearest_pictures(run, run.embed(items.subset(some), projected=True))
         assert torch.equal(index, some) and torch.equal(shown, items.read(some).float() / 255)
 
 
@@ -75,7 +75,7 @@ def test_embeddings_are_those_of_sample_and_of_the_conditional(run, tmp_path):
         given = run.conditional("digits")
         z = (s["zb"].mean(1) - given.mean[:8].numpy()) / (given.variance[:8].numpy() / 500) ** 0.5
         assert np.abs(z).max() < 5
-        assert np.allclose(s["za"], run.project("digits")[:8], atol=1e-5)
+        assert np.allclose(s["za"], run.embed("digits", projected=True)[:8], atol=1e-5)
 
 
 def picture(path):

@@ -11,6 +11,8 @@ from vergence.densities.power_spherical import PowerSpherical
 from vergence.report.page import write_report
 from vergence.runs import demo
 from vergence.runs.evaluate import evaluate
+from vergence.runs.run import write_embeddings
+from vergence.runs.score import Calibration
 
 pytestmark = pytest.mark.float32
 
@@ -64,7 +66,7 @@ def test_every_score_is_measured_on_the_digit_left_out(run, record, photographs)
     for how in SCORES[name(run)]:
         found = record.anomaly.scores[how]
         assert found.kind == "model"
-        assert found.auroc == pytest.approx(roc_auc_score(foreign, run.score(images, how).numpy()), abs=1e-4)
+        assert found.auroc == pytest.approx(roc_auc_score(foreign, run.anomaly_score(images, how).numpy()), abs=1e-4)
 
 
 def test_uncertainty_and_calibration(run, record):
@@ -78,7 +80,7 @@ def test_uncertainty_and_calibration(run, record):
 def test_conditionals(run, photographs):
     with np.load(photographs) as arrays:
         context, target = arrays["context_test"][:50], arrays["target_test"][:50]
-    p, zb = run.conditional(context), run.project(target, side="target")
+    p, zb = run.conditional(context), run.embed(target, side="target", projected=True)
     if name(run) == "vi_simsiam":
         assert isinstance(p, PowerSpherical) and run.objective.on_sphere
         zb = torch.nn.functional.normalize(zb, dim=1)
@@ -93,13 +95,15 @@ def test_conditionals(run, photographs):
 def test_columns_and_page(run, record, photographs, tmp_path):
     with np.load(photographs) as arrays:
         images = arrays["context_test"][:20]
-    run.write_embeddings(run.items(images), tmp_path / "e.npz")
+    write_embeddings(run, run.items(images), tmp_path / "e.npz")
     with np.load(tmp_path / "e.npz") as e:
         assert {"z", "mean", "variance", "log_density"} <= set(e.files) and np.isfinite(e["log_density"]).all()
-    run.write_scores(run.items(images), tmp_path / "s.npz", all_scores=True)
+    vergence.score(images, Calibration(run, all_scores=True), tmp_path / "s.npz")
     with np.load(tmp_path / "s.npz") as s:
-        assert np.allclose(s["score"], run.score(images), rtol=1e-4), "the detector's, whatever the objective calls its own"
+        assert np.allclose(s["score"], run.anomaly_score(images), rtol=1e-4), (
+            "the detector's, whatever the objective calls its own"
+        )
         for how in SCORES[name(run)]:
-            assert np.allclose(s["own_score" if how == "score" else how], run.score(images, how), rtol=1e-3, atol=1e-3)
+            assert np.allclose(s["own_score" if how == "score" else how], run.anomaly_score(images, how), rtol=1e-3, atol=1e-3)
     text = write_report(run.folder.path).read_text()
     assert "How certain is the model?" in text and "Does the uncertainty mean anything?" in text and SCORES[name(run)][1] in text

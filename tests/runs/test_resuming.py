@@ -21,6 +21,8 @@ from vergence.report.page import write_report
 from vergence.runs import density
 from vergence.runs.evaluate import evaluate
 from vergence.runs.pictures import write_samples
+from vergence.runs.run import write_embeddings
+from vergence.runs.score import Calibration
 
 pytestmark = pytest.mark.float32
 
@@ -91,7 +93,7 @@ def test_a_folder_with_unreadable_files_goes_on(folder, tmp_path, monkeypatch, c
     (photos / "zz.png").symlink_to(photos / "05.png")
     run = vergence.load(folder / "run", device="cpu")
     whole, out = tmp_path / "whole.csv", tmp_path / "o.csv"
-    assert run.write_embeddings(photos, whole, batch_size=4) == 55
+    assert write_embeddings(run, photos, whole, batch_size=4) == 55
     forward, calls = type(run.method.encoder).forward, []
 
     def dies(self, x):
@@ -102,10 +104,10 @@ def test_a_folder_with_unreadable_files_goes_on(folder, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(type(run.method.encoder), "forward", dies)
     with pytest.raises(KeyboardInterrupt):
-        run.write_embeddings(photos, out, batch_size=4, workers=0)
+        write_embeddings(run, photos, out, batch_size=4, workers=0)
     monkeypatch.setattr(type(run.method.encoder), "forward", forward)
     assert not out.exists() and not out.with_name("o.csv.skipped.csv").exists()
-    assert run.write_embeddings(photos, out, batch_size=4, workers=2) == 55
+    assert write_embeddings(run, photos, out, batch_size=4, workers=2) == 55
     assert "continuing after" in capsys.readouterr().err
     assert out.read_bytes() == whole.read_bytes()
     listings = [(tmp_path / f"{name}.csv.skipped.csv").read_text() for name in ("o", "whole")]
@@ -129,8 +131,8 @@ def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, mon
                 raise ValueError("stop")
             return columns
 
-        patched.setattr("vergence.runs.embed._belief", lambda method, objective, z: stops({"mean": z}))
-        run.write_embeddings(source, out, batch_size=2)
+        patched.setattr("vergence.runs.run._belief", lambda method, objective, z: stops({"mean": z}))
+        write_embeddings(run, source, out, batch_size=2)
     assert (tmp_path / ".o.csv.parts").is_dir()
     capsys.readouterr()
     batch_size = 2
@@ -141,10 +143,17 @@ def test_parts_of_other_data_or_another_model_are_not_used(folder, tmp_path, mon
             next(run.method.encoder.parameters()).mul_(1.5)
     elif change == "setting":
         batch_size = 4
-    (run.write_scores if change == "verb" else run.write_embeddings)(source, out, batch_size=batch_size)
+
+    def write(out):
+        if change == "verb":
+            vergence.score(source, Calibration(run, batch_size=batch_size), out)
+        else:
+            write_embeddings(run, source, out, batch_size=batch_size)
+
+    write(out)
     said = [line for line in capsys.readouterr().err.splitlines() if "recognizes other views" not in line]  # of three steps
     assert len(said) == 1 + (change == "verb") and any("discarding the kept parts of another job" in line for line in said)
-    (run.write_scores if change == "verb" else run.write_embeddings)(source, tmp_path / "w.csv", batch_size=batch_size)
+    write(tmp_path / "w.csv")
     assert out.read_bytes() == (tmp_path / "w.csv").read_bytes()
 
 
@@ -197,7 +206,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(folder, tmp_path, verb,
     if verb == "picture":
         write_samples(run, tmp_path / "first.png", n=4)
     job = {
-        "embed": lambda: run.write_embeddings(folder / "images.npy", tmp_path / name),
+        "embed": lambda: write_embeddings(run, folder / "images.npy", tmp_path / name),
         "sample": lambda: write_samples(run, tmp_path / name, n=2000),
         "picture": lambda: write_samples(run, tmp_path / name, n=400),
         "evaluate": lambda: evaluate(run, probes=False),

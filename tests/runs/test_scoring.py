@@ -16,7 +16,7 @@ from vergence.data.views import ImageViews
 from vergence.detection import fpr_threshold, q_values, select
 from vergence.evaluation.recognition import rank_error
 from vergence.report.findings import lines
-from vergence.runs.detector import RunDetector, gap, opened, usable_levels
+from vergence.runs.detector import Levels, RunDetector, gap, opened, usable_levels
 from vergence.runs.score import Calibration, Tally, _odd_ones, read_names, score
 from vergence.utils.parts import neutral
 
@@ -56,7 +56,7 @@ def test_the_columns_agree_with_the_detector_and_the_procedures(run, tmp_path):
     _, found = scored(run, "digits", tmp_path / "s.npz", fdr=0.3)
     calibration = run.detector().calibration
     assert list(found) == ["name", "score", "p_value", "q_value", "flag", "level", "nearest", "reason", "seen"]
-    np.testing.assert_allclose(found["score"], run.score("digits").numpy(), rtol=1e-9)
+    np.testing.assert_allclose(found["score"], run.anomaly_score("digits").numpy(), rtol=1e-9)
     p = (1 + (calibration[:, None] >= found["score"]).sum(0)) / (len(calibration) + 1)
     np.testing.assert_allclose(found["p_value"], p, rtol=1e-12)
     np.testing.assert_allclose(found["q_value"], q_values(found["p_value"]), rtol=1e-12)
@@ -78,7 +78,7 @@ def test_ordinary_items_that_no_fit_has_seen_have_uniform_p_values(run, tmp_path
 
 def test_nearest_items_are_the_most_similar_training_items(run, tmp_path):
     found = run.detector()
-    z = run.encode("digits")[:7]
+    z = run.embed("digits")[:7]
     similar = torch.nn.functional.normalize(z, dim=1) @ torch.from_numpy(found.typical).float().T
     wanted = ["; ".join(found.typical_names[i] for i in row.topk(3).indices) for row in similar]
     assert found.nearest(z.numpy()) == wanted
@@ -97,7 +97,7 @@ def test_all_scores_add_the_levels_and_the_objectives_own(run, tmp_path):
     _, found = scored(run, noise(), tmp_path / "s.npz", all_scores=True)
     own = {"joint", "directional", "radial", "variance", "entropy"}
     assert own | {f"level_{name}" for name in run.detector().detector.levels_} <= set(found)
-    np.testing.assert_allclose(found["joint"], run.score(noise(), "joint").numpy(), rtol=1e-4)
+    np.testing.assert_allclose(found["joint"], run.anomaly_score(noise(), "joint").numpy(), rtol=1e-4)
 
 
 def test_items_of_the_training_are_named_as_seen(run, tmp_path):
@@ -162,7 +162,7 @@ def test_ordinary_calibration_items_are_not_called_odd_where_a_bulk_ends_early()
 
 def test_the_number_of_rows_is_returned_where_some_are_not_judged(run, tmp_path):
     train = next(run.items("digits:train").stream([torch.arange(30)]))[1]
-    assert run.write_scores(torch.cat([train, noise()]), tmp_path / "s.csv") == 50
+    assert score(torch.cat([train, noise()]), run, tmp_path / "s.csv").rows == 50
     assert len((tmp_path / "s.csv").read_text().splitlines()) == 51
 
 
@@ -170,7 +170,7 @@ def test_too_few_calibration_items_for_a_rate_are_refused_before_they_are_read(r
     given = run.items(noise(30))
     given.stream = None  # reading it fails
     with pytest.raises(ValueError, match="at least 2,995 calibration items for a false-positive rate of 0"):
-        run.write_scores(noise(), tmp_path / "s.csv", fpr=0.001, calibration=given)
+        score(noise(), Calibration(run, fpr=0.001, calibration=given), tmp_path / "s.csv")
 
 
 def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, tmp_path, capsys):
@@ -193,7 +193,7 @@ def test_calibration_by_items_of_the_training_and_equal_ones_is_not_silent(run, 
 def test_other_calibration_items_decide_and_must_be_others(run, tmp_path):
     given = run.items("digits")
     _, found = scored(run, noise(), tmp_path / "s.npz", calibration=given)
-    larger = (run.score(given).numpy()[:, None] >= found["score"]).sum(0)
+    larger = (run.anomaly_score(given).numpy()[:, None] >= found["score"]).sum(0)
     np.testing.assert_allclose(found["p_value"], (1 + larger) / (len(given) + 1), rtol=1e-6)
     assert found["flag"].all()
     with pytest.raises(ValueError, match="expected calibration items that are not among the scored ones"):
@@ -264,10 +264,12 @@ def test_the_detector_is_stored_without_pickle_and_its_damage_is_one_line(run, t
     try:
         file.write_bytes(content[:-40])
         with pytest.raises(ValueError, match=r"detector\.safetensors is damaged") as caught:
-            vergence.load(run.folder.path).score(x)
+            vergence.load(run.folder.path).anomaly_score(x)
         assert "\n" not in str(caught.value)
         file.unlink()
-        assert torch.equal(vergence.load(run.folder.path, device="cpu").score(x), run.score(x))  # fitted on demand: the same
+        assert torch.equal(
+            vergence.load(run.folder.path, device="cpu").anomaly_score(x), run.anomaly_score(x)
+        )  # fitted on demand: the same
         assert file.exists()
     finally:
         file.write_bytes(content)
@@ -379,7 +381,7 @@ def test_a_run_without_a_calibration_part_says_how_far_its_scores_are_off(tmp_pa
     found = run.detector()
     assert not found.held_out and len(found.calibration) == 1438 and 0 < found.gap < 0.2
     capsys.readouterr()
-    run.write_scores(noise(), tmp_path / "s.csv")
+    score(noise(), run, tmp_path / "s.csv")
     said = capsys.readouterr().err
     assert "kept no calibration part" in said and "have p <= 0.05 instead of 5 %" in said
 
@@ -395,7 +397,7 @@ def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
     run.folder.save_model(run.method.state_dict())
     run = vergence.load(tmp_path / "run", device="cpu")
     capsys.readouterr()
-    assert run.write_scores(noise(), tmp_path / "s.csv") == 20
+    assert score(noise(), run, tmp_path / "s.csv").rows == 20
     said = capsys.readouterr().err
     assert "warning: the embedding collapses" in said and "recognizes other views of an item no better than" in said
     assert run.detector().relative_error > 0.8 and run.detector().detector.weights["pixels"] > 1
@@ -404,7 +406,7 @@ def test_a_collapsed_run_says_so_beside_its_scores(tmp_path, capsys):
 def test_what_an_embedding_recognizes_decides_how_much_it_counts(run):
     """Recomputed for all training items from views that are made otherwise."""
     with torch.inference_mode():
-        x, levels = next(opened(run.folder).train.stream([torch.arange(1035)]))[1], run.levels()
+        x, levels = next(opened(run.folder).train.stream([torch.arange(1035)]))[1], Levels(run.method, (1, 8, 8))
         views, draws = ImageViews(run.folder.config.views, 8), torch.Generator().manual_seed(1)
         first, second = (levels(views(x, draws)) for _ in range(2))
     found = run.detector().relative_error
@@ -428,7 +430,7 @@ def test_pairs_of_images_are_views_of_each_other(tmp_path):
 @pytest.mark.parametrize("objective", ["contrastive", "gje", "jepa"])
 def test_every_objective_has_a_detector(tmp_path, objective):
     run = vergence.train("digits", out=tmp_path / "run", objective=objective, limit=400, **QUICK)
-    assert run.score(noise()).min() > run.score("digits").median() and "z" in run.detector().detector.levels_
+    assert run.anomaly_score(noise()).min() > run.anomaly_score("digits").median() and "z" in run.detector().detector.levels_
 
 
 def test_pairs_and_vectors_have_a_detector(tmp_path):
@@ -438,7 +440,7 @@ def test_pairs_and_vectors_have_a_detector(tmp_path):
     run = vergence.train(
         str(tmp_path / "pairs.npz"), out=tmp_path / "run", encoder="mlp", objective="gje", projector=(8,), **QUICK
     )
-    assert run.score(x[:5] + 50).min() > run.score(x).max() and "inputs" in run.detector().detector.levels_
+    assert run.anomaly_score(x[:5] + 50).min() > run.anomaly_score(x).max() and "inputs" in run.detector().detector.levels_
     assert run.detector().relative_error is None and run.detector().detector.weights == {"inputs": 0.15}
 
 
@@ -455,7 +457,7 @@ def test_a_training_on_equal_items_is_kept_without_a_detector(tmp_path, capsys):
     run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", encoder="mlp", **QUICK)
     assert "no detector" in capsys.readouterr().err and (tmp_path / "run" / "model.safetensors").exists()
     with pytest.raises(ValueError, match="found none"):
-        run.score(torch.ones(3, 4))
+        run.anomaly_score(torch.ones(3, 4))
 
 
 def test_a_run_without_a_detector_in_a_folder_that_cannot_be_written_is_scored(run, tmp_path, monkeypatch, capsys):
@@ -466,7 +468,7 @@ def test_a_run_without_a_detector_in_a_folder_that_cannot_be_written_is_scored(r
         raise ValueError(f"{folder.path / name} cannot be written: Read-only file system")
 
     monkeypatch.setattr(type(run.folder), "write_checked", refuse)
-    assert torch.equal(vergence.load(tmp_path / "run", device="cpu").score(noise()), run.score(noise()))
+    assert torch.equal(vergence.load(tmp_path / "run", device="cpu").anomaly_score(noise()), run.anomaly_score(noise()))
     shown = capsys.readouterr().err
     assert "note: the detector was fitted for this call alone" in shown and "Read-only" in shown
     assert not (tmp_path / "run" / "detector.safetensors").exists()
@@ -478,7 +480,7 @@ def test_a_run_whose_data_is_gone_says_what_is_missing(tmp_path):
     (tmp_path / "run" / "detector.safetensors").unlink()
     (tmp_path / "x.npy").unlink()
     with pytest.raises(ValueError, match="has no detector yet, and its data cannot be opened"):
-        vergence.load(tmp_path / "run").score(torch.ones(3, 4))
+        vergence.load(tmp_path / "run").anomaly_score(torch.ones(3, 4))
 
 
 def test_decisions_are_benjamini_hochbergs_for_any_parts():
@@ -554,7 +556,7 @@ def _metadata(file):
 def test_a_density_is_refitted_to_the_final_embeddings(run):
     density = run.density(n_components=2)
     x = next(run.items("digits").stream([torch.arange(100)]))[1]
-    typical, odd = (density.score_samples(run.encode(part).numpy()) for part in (x, noise()))
+    typical, odd = (density.score_samples(run.embed(part).numpy()) for part in (x, noise()))
     assert density.n_components_ == 2 and np.quantile(typical, 0.05) > odd.max()
 
 
@@ -568,7 +570,7 @@ def test_a_batch_of_which_nothing_could_be_read_has_no_rows(run, tmp_path):
             (place / f"{i}.png").write_bytes(b"no image")
         else:
             Image.fromarray(noise(8)[i, 0].numpy()).save(place / f"{i}.png")
-    assert run.write_scores(place, tmp_path / "s.csv", batch_size=2, workers=0) == 5
+    assert score(place, Calibration(run, batch_size=2, workers=0), tmp_path / "s.csv").rows == 5
     assert len((tmp_path / "s.csv.skipped.csv").read_text().splitlines()) == 4
 
 
@@ -576,5 +578,5 @@ def test_a_level_that_fails_is_one_line(run, tmp_path):
     x = noise(5).float() / 255
     x[2, 0, 3, 3] = float("inf")
     with pytest.raises(ValueError, match=r"found NaN or infinity at level \w+, 1 of 5 items|finite") as caught:
-        run.write_scores(x, tmp_path / "s.csv")
+        score(x, run, tmp_path / "s.csv")
     assert "\n" not in str(caught.value) and not (tmp_path / "s.csv").exists()

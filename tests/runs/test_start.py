@@ -14,6 +14,7 @@ import vergence
 from vergence.data.items import ArrayItems
 from vergence.report.page import write_report
 from vergence.runs.evaluate import evaluate
+from vergence.runs.run import write_embeddings
 from vergence.runs.train import train
 from vergence.training.folder import RunFolder
 from vergence.utils.files import sha256
@@ -64,9 +65,9 @@ def test_a_frozen_encoder_is_the_file_behind_its_own_statistics(file, tmp_path, 
     net.load_state_dict(factories.state())
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (config.model.input_mean, config.model.input_std))
     by_hand = net((x / 255 - mean) / std)
-    assert torch.allclose(run.encode(x), by_hand, atol=1e-5)
+    assert torch.allclose(run.embed(x), by_hand, atol=1e-5)
     again = vergence.load(tmp_path / "run", device="cpu", trust_code=True)
-    assert torch.equal(again.encode(x), run.encode(x)) and again.folder.metadata.weights == record
+    assert torch.equal(again.embed(x), run.embed(x)) and again.folder.metadata.weights == record
 
 
 def test_everything_after_the_encoder_works_frozen(file, tmp_path):
@@ -74,12 +75,12 @@ def test_everything_after_the_encoder_works_frozen(file, tmp_path):
     record = evaluate(run, probes=False)
     assert list(record.representations) == ["z", "untrained", "pixels", "pca"] and record.protocol.epoch == 0
     assert record.representations["z"].knn[30] != record.representations["untrained"].knn[30]
-    assert run.write_embeddings("digits", tmp_path / "e.npz") == 359
+    assert write_embeddings(run, "digits", tmp_path / "e.npz") == 359
     with np.load(tmp_path / "e.npz") as e:
         assert sorted(e.files) == ["name", "z"] and e["z"].shape == (359, 8)
-    assert run.score("digits").shape == (359,)  # the detector's
+    assert run.anomaly_score("digits").shape == (359,)  # the detector's
     with pytest.raises(ValueError, match="expected a score among detector, found 'joint'"):
-        run.score("digits", how="joint")
+        run.anomaly_score("digits", how="joint")
     page = write_report(tmp_path / "run").read_text()
     assert "nothing was trained" in page and sha256(file)[:12] in page
     assert not (tmp_path / "run" / "initial.safetensors").exists()
@@ -113,7 +114,7 @@ def test_timms_weights_come_from_its_cache(cache, tmp_path):
     found, wanted = run.method.encoder[1].state_dict(), net.state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in found.items())
     shutil.rmtree(cache)
-    assert torch.equal(vergence.load(tmp_path / "run").encode("digits"), run.encode("digits"))
+    assert torch.equal(vergence.load(tmp_path / "run").embed("digits"), run.embed("digits"))
 
 
 @pytest.mark.slow
@@ -217,7 +218,7 @@ def test_a_network_of_vectors_is_a_factorys(tmp_path):
     np.save(tmp_path / "f.npy", x)
     run = train(str(tmp_path / "f.npy"), out=tmp_path / "run", encoder="tests.factories:on_vectors", freeze=True)
     mean, std = torch.from_numpy(x).mean(0), torch.from_numpy(x).std(0)
-    assert run.encode(x).shape == (120, 4) and run.folder.config.model.input_mean is None
+    assert run.embed(x).shape == (120, 4) and run.folder.config.model.input_mean is None
     assert torch.allclose(run.method.encoder[0].mean, mean, atol=0.5) and torch.allclose(run.method.encoder[0].std, std, atol=0.5)
 
 
@@ -233,7 +234,7 @@ def test_another_objective_starts_from_the_encoder_alone_and_other_data_keeps_it
 
 def test_a_trained_encoder_is_frozen_and_a_frozen_one_is_trained(trained, tmp_path):
     frozen = train(out=tmp_path / "frozen", init=str(trained), freeze=True)
-    assert torch.equal(frozen.encode("digits"), vergence.load(trained, device="cpu").encode("digits"))
+    assert torch.equal(frozen.embed("digits"), vergence.load(trained, device="cpu").embed("digits"))
     run = train(out=tmp_path / "run", init=str(tmp_path / "frozen"), objective="gje", epochs=1)
     initial = run.folder.load_initial()
     assert all(torch.equal(initial[name], value) for name, value in state_of(frozen).items() if name.startswith("encoder."))
@@ -244,7 +245,7 @@ def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
     name = "patches:atoms=16,patch=4,directions=24,dim=12,views=2"
     before = train("digits", out=tmp_path / "a", recipe="patches", encoder=name, limit=200, device="cpu")
     run = train(out=tmp_path / "b", init=str(tmp_path / "a"), freeze=True, limit=8)
-    assert torch.allclose(run.encode("digits"), before.encode("digits")) and not run.has_density
+    assert torch.allclose(run.embed("digits"), before.embed("digits")) and not run.has_density
 
 
 @pytest.mark.parametrize(
@@ -348,14 +349,14 @@ def test_features_are_their_own_embedding(tmp_path):
     np.savez(tmp_path / "f.npz", features=x, names=np.array([f"{i}.png" for i in range(len(x))]), labels=y)
     run = train(str(tmp_path / "f.npz"), out=tmp_path / "run", encoder="identity", freeze=True)
     assert run.folder.metadata.weights.source == "none" and run.folder.metadata.kind == "vector"
-    assert torch.equal(run.encode(x), torch.from_numpy(x))
+    assert torch.equal(run.embed(x), torch.from_numpy(x))
     record = evaluate(run, probes=False)
     assert list(record.representations) == ["z", "pixels", "pca"] and record.representations["z"].knn[1].majority == 1.0
-    assert run.write_embeddings(str(tmp_path / "f.npz"), tmp_path / "e.npz") == 120
+    assert write_embeddings(run, str(tmp_path / "f.npz"), tmp_path / "e.npz") == 120
     with np.load(tmp_path / "e.npz") as e:
         assert list(e["name"][:2]) == ["0.png", "1.png"] and np.array_equal(e["z"], x)
     again = train(str(tmp_path / "e.npz"), out=tmp_path / "again", encoder="identity", freeze=True)
-    assert np.array_equal(again.encode(str(tmp_path / "e.npz")).numpy(), x)
+    assert np.array_equal(again.embed(str(tmp_path / "e.npz")).numpy(), x)
     write_report(tmp_path / "run")
 
 
@@ -363,9 +364,9 @@ def test_a_network_is_trained_on_features(tmp_path):
     x, _ = blobs()
     np.save(tmp_path / "f.npy", x)
     run = train(str(tmp_path / "f.npy"), out=tmp_path / "run", encoder="mlp", epochs=1, batch_size=32, device="cpu")
-    assert run.score(x).shape == (120,)
+    assert run.anomaly_score(x).shape == (120,)
     head = train(str(tmp_path / "f.npy"), out=tmp_path / "head", encoder="identity", projector=(4,), epochs=1, batch_size=32)
-    assert torch.equal(head.encode(x), torch.from_numpy(x)) and head.score(x).shape == (120,)
+    assert torch.equal(head.embed(x), torch.from_numpy(x)) and head.anomaly_score(x).shape == (120,)
 
 
 def write_table(path, columns):
@@ -386,18 +387,18 @@ def test_tables_of_features(tmp_path):
     assert (metadata.n_train + metadata.n_calibration, metadata.n_test, metadata.classes) == (100, 20, ("c0", "c1", "c2"))
     assert metadata.columns == tuple(columns) and metadata.note == "split of the table"
     other = write_table(tmp_path / "other.parquet", {"extra": np.zeros(120), **dict(reversed(columns.items()))})
-    assert np.array_equal(run.encode(other).numpy(), x)
+    assert np.array_equal(run.embed(other).numpy(), x)
     del columns["f3"]
     fewer = write_table(tmp_path / "fewer.parquet", {**columns, "f3x": x[:, 3]})
     with pytest.raises(ValueError, match=r"found no column f3 in fewer.parquet; did you mean"):
-        run.encode(fewer)
+        run.embed(fewer)
 
 
 def test_embeddings_in_a_table_are_features(tmp_path, trained):
     source = vergence.load(trained, device="cpu")
-    source.write_embeddings("digits", tmp_path / "e.parquet")
+    write_embeddings(source, "digits", tmp_path / "e.parquet")
     run = train(str(tmp_path / "e.parquet"), out=tmp_path / "run", encoder="identity", freeze=True)
-    assert torch.equal(run.encode(str(tmp_path / "e.parquet")), source.encode("digits"))
+    assert torch.equal(run.embed(str(tmp_path / "e.parquet")), source.embed("digits"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from vergence.evaluation.uncertainty import crop_spread, neighbor_is_right, neig
 from vergence.report.page import write_report
 from vergence.report.tables import show_evaluation
 from vergence.runs.evaluate import evaluate
+from vergence.runs.run import write_embeddings
 from vergence.runs.uncertainty import ITEMS
 from vergence.training.records import Evaluation
 
@@ -49,7 +50,7 @@ def test_every_uncertainty_stands_beside_its_controls(run, record):
 def test_numbers_are_those_made_by_hand(run, record):
     opened = open_data(run.folder.config.data)
     items = opened.test
-    z, bank, y = run.encode(items), run.encode(opened.train), items.labels
+    z, bank, y = run.embed(items), run.embed(opened.train), items.labels
     right = neighbor_is_right(z, y)
     found = record.uncertainty
     assert found.recall_at_1 == pytest.approx(float(right.double().mean()))
@@ -89,7 +90,9 @@ def test_the_record_is_written_read_shown_and_reported(run, record, capsys):
 def test_crops_are_columns_of_embed(run, tmp_path):
     items = run.items("digits").subset(torch.arange(30))
     assert (
-        run.write_embeddings(items, tmp_path / "plain.npz") == run.write_embeddings(items, tmp_path / "crops.npz", crops=4) == 30
+        write_embeddings(run, items, tmp_path / "plain.npz")
+        == write_embeddings(run, items, tmp_path / "crops.npz", crops=4)
+        == 30
     )
     with np.load(tmp_path / "plain.npz") as plain, np.load(tmp_path / "crops.npz") as crops:
         assert set(crops.files) - set(plain.files) == {"z_crops", "spread"}
@@ -100,11 +103,11 @@ def test_crops_are_columns_of_embed(run, tmp_path):
 
 
 def test_spread_is_that_of_the_views_of_training(run):
-    from vergence.runs.embed import views_of
+    from vergence.runs.run import views_of
 
     items = run.items("digits").subset(torch.arange(12))
     x = next(items.stream(iter([torch.arange(12)])))[1]
-    views, generator = views_of(run.folder.config, run.folder.metadata, run.method.encoder), torch.Generator().manual_seed(0)
+    views, generator = views_of(run), torch.Generator().manual_seed(0)
     with torch.inference_mode():
         z = torch.stack([run.method.encoder(views(x, generator)) for _ in range(5)])
     assert torch.allclose(run.spread(items, crops=5)[1], crop_spread(z)[1], atol=1e-5)
@@ -124,7 +127,7 @@ def test_bad_input_is_reported(run, tmp_path):
     with pytest.raises(ValueError, match="crops"):
         run.spread(items, crops=1)
     with pytest.raises(ValueError, match="crops"):
-        run.write_embeddings(items, tmp_path / "a.npz", crops=1)
+        write_embeddings(run, items, tmp_path / "a.npz", crops=1)
     assert not (tmp_path / "a.npz").exists()
 
 

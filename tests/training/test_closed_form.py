@@ -20,6 +20,7 @@ from vergence.encoders.networks import Standardize
 from vergence.encoders.patch_maps import PatchEncoder, SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
+from vergence.runs.run import write_embeddings
 from vergence.training import closed_form, loop, recipes
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
@@ -279,13 +280,13 @@ def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
     assert "was computed in closed form from" in page and "none: a closed form" in page and "Mean eigenvalue" in page
     loaded = vergence.load(tmp_path / "run")
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    assert torch.equal(loaded.encode(x), run.encode(x)) and loaded.encode(x).shape == (5, 8)
-    assert loaded.write_embeddings(x, tmp_path / "z.npz") == 5 == len(loaded.score(x))
-    assert loaded.sample(3)[0].shape == (3, 8) and loaded.embed(x).mean.shape == (5, 8)
+    assert torch.equal(loaded.embed(x), run.embed(x)) and loaded.embed(x).shape == (5, 8)
+    assert write_embeddings(loaded, x, tmp_path / "z.npz") == 5 == len(loaded.anomaly_score(x))
+    assert loaded.sample(3)[0].shape == (3, 8) and loaded.posterior(x).mean.shape == (5, 8)
     flat = torch.full((5, 1, 8, 8), 255, dtype=torch.uint8)
     flat[:, :, ::2, ::3] = 0  # unlike any digit
     digits = next(loaded.items("digits").stream([torch.arange(200)]))[1]
-    assert loaded.score(flat).min() > loaded.score(digits).median()
+    assert loaded.anomaly_score(flat).min() > loaded.anomaly_score(digits).median()
 
 
 @pytest.mark.slow
@@ -299,7 +300,7 @@ def test_two_processes_fit_what_one_fits(tmp_path, layers):
     one = vergence.train(source, out=tmp_path / "one", **{**QUICK, "encoder": encoder})
     two = vergence.load(tmp_path / "two")
     x = torch.randint(256, (5, 1, side, side), dtype=torch.uint8)
-    torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(two.embed(x), one.embed(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.float32
@@ -328,7 +329,7 @@ def test_what_the_data_reduces_is_noted(tmp_path, capsys):
     run = vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", recipe="patches", device="cpu")
     err = capsys.readouterr().err
     assert "note: with 12 images the encoder is smaller: atoms 43 instead of 2048" in err and "dim 11 instead of 512" in err
-    assert run.encode(x).shape == (15, 11) and run.encode(x).isfinite().all() and run.score(x).isfinite().all()
+    assert run.embed(x).shape == (15, 11) and run.embed(x).isfinite().all() and run.anomaly_score(x).isfinite().all()
 
 
 @pytest.mark.float32

@@ -76,14 +76,14 @@ def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
     alone = {"recipe": "patches", "encoder": TINY, "device": "cpu", "calibration_share": 0.0}
     closed = vergence.train("digits", out=tmp_path / "closed", **alone)
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    assert torch.equal(own.encode(x), closed.encode(x))
+    assert torch.equal(own.embed(x), closed.embed(x))
     assert own.folder.config.model == closed.folder.config.model and not (tmp_path / "run/closed_form/embedding.npy").exists()
     lines = [line for line in (tmp_path / "run/log.txt").read_text().splitlines() if line.startswith("distillation, epoch")]
     distances = [float(line.split("cosine distance ")[1].split(",")[0]) for line in lines]
     assert len(distances) == 8 and distances[-1] < 0.6 * distances[0]
     train = run.folder.config.data
     images = vergence.data.sources.open_data(train).train
-    z, c = run.encode(images), torch.nn.functional.normalize(own.encode(images), dim=1)
+    z, c = run.embed(images), torch.nn.functional.normalize(own.embed(images), dim=1)
     predicted = torch.linalg.lstsq(torch.cat([z, torch.ones(len(z), 1)], 1), c).solution
     error = (torch.cat([z, torch.ones(len(z), 1)], 1) @ predicted - c).square().sum() / (c - c.mean(0)).square().sum()
     assert error < 0.3
@@ -127,7 +127,7 @@ def test_two_processes_train_what_one_trains(tmp_path):
         forked.run(*command, "--devices", n, "--out", tmp_path / str(n), check=True)
     one, two = vergence.load(tmp_path / "1"), vergence.load(tmp_path / "2")
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(two.embed(x), one.embed(x), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_a_run_evaluates_beside_its_closed_form_and_starts_another(tmp_path):
     other = vergence.train(out=tmp_path / "other", init=tmp_path / "run", epochs=1, lr=0.0)
     assert other.folder.config.model.distill is None and not (tmp_path / "other/closed_form").exists()
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    assert torch.equal(other.method.encoder[1][0].weight, run.method.encoder[1][0].weight) and len(run.score(x)) == 5
+    assert torch.equal(other.method.encoder[1][0].weight, run.method.encoder[1][0].weight) and len(run.anomaly_score(x)) == 5
     (tmp_path / "run/closed_form").rename(tmp_path / "away")
     assert "closed_form" not in vergence.evaluate(vergence.load(tmp_path / "run"), probes=False).representations
 
@@ -185,7 +185,7 @@ def test_the_closed_form_shares_the_runs_items_and_what_its_views_forbid(tmp_pat
     own = vergence.load(tmp_path / "run/closed_form")
     split = [(r.folder.metadata.n_train, r.folder.metadata.n_calibration) for r in (run, own)]
     assert split == [(240, 60)] * 2 and own.folder.config.views.flip == 0 and own.folder.config.fit.threads == 1
-    assert vergence.train(out=tmp_path / "run/closed_form", resume=True).score(torch.zeros(2, 1, 8, 8)).shape == (2,)
+    assert vergence.train(out=tmp_path / "run/closed_form", resume=True).anomaly_score(torch.zeros(2, 1, 8, 8)).shape == (2,)
     mirrored = vergence.train("digits", out=tmp_path / "other", **{**settings, "flip": 0.5})
     assert mirrored.folder.config.views.flip == 0.5, "of the network"
     assert vergence.load(tmp_path / "other/closed_form").folder.config.views.flip == 0, "digits have no mirror images"

@@ -12,6 +12,7 @@ import vergence
 from vergence import objectives
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.patch_maps import RefinedEncoder
+from vergence.runs.run import write_embeddings
 from vergence.training import closed_form, loop
 
 TINY = "patches-mlp:atoms=16,patch=3,directions=20,dim=8"
@@ -28,10 +29,10 @@ def test_training_starts_from_the_closed_form(tmp_path):
     views |= {"jitter_p": 1.0, "grayscale": closed.folder.config.views.grayscale}
     run = vergence.train("digits", out=tmp_path / "run", **QUICK, **views, lr=0.0, weight_decay=0.0)
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    assert torch.equal(run.encode(x), closed.encode(x))
+    assert torch.equal(run.embed(x), closed.embed(x))
     trained = vergence.train("digits", out=tmp_path / "trained", **QUICK, **views)
     refined = trained.method.encoder[1]
-    assert isinstance(refined, RefinedEncoder) and not torch.equal(trained.encode(x), closed.encode(x))
+    assert isinstance(refined, RefinedEncoder) and not torch.equal(trained.embed(x), closed.embed(x))
     assert torch.equal(refined.closed_form.weight, closed.method.encoder[1].weight)
     assert torch.equal(refined.closed_form.maps.filters, closed.method.encoder[1].maps.filters)
 
@@ -43,10 +44,10 @@ def test_a_fitted_closed_form_is_a_first_stage(tmp_path):
     steps = {name: QUICK[name] for name in ("epochs", "batch_size", "knn_every", "projector", "device")}
     behind = vergence.train(out=tmp_path / "behind", init=tmp_path / "closed", objective="vje", **steps)
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    assert torch.equal(behind.encode(x), whole.encode(x))
+    assert torch.equal(behind.embed(x), whole.embed(x))
     vergence.train(out=tmp_path / "kept", init=tmp_path / "closed", freeze=True)
     frozen = vergence.train(out=tmp_path / "frozen", init=tmp_path / "kept", objective="vje", **steps)
-    assert torch.equal(frozen.encode(x), whole.encode(x))
+    assert torch.equal(frozen.embed(x), whole.embed(x))
     again = vergence.train("digits", out=tmp_path / "again", init=tmp_path / "behind", objective="gje", limit=300, epochs=1)
     assert torch.equal(again.method.encoder[1].closed_form.weight, whole.method.encoder[1].closed_form.weight)
     with pytest.raises(ValueError, match="train a network behind a fitted one with --init RUN --objective vje"):
@@ -81,8 +82,8 @@ def test_every_objective_with_a_density_has_a_recipe_on_patches(tmp_path, name):
     run = vergence.train("digits", out=tmp_path / "run", recipe=f"patches_{name}", **{**settings, "limit": 300})
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
     loaded = vergence.load(tmp_path / "run")
-    assert loaded.folder.config.model.objective == name and torch.equal(loaded.encode(x), run.encode(x))
-    assert len(loaded.score(x)) == 5 if loaded.has_density else name == "jepa"
+    assert loaded.folder.config.model.objective == name and torch.equal(loaded.embed(x), run.embed(x))
+    assert len(loaded.anomaly_score(x)) == 5 if loaded.has_density else name == "jepa"
     if loaded.method.teacher is not None:  # its closed form is the student's
         student, teacher = loaded.method.branch("context").state_dict(), loaded.method.teacher.state_dict()
         assert torch.allclose(student["0.1.closed_form.weight"], teacher["0.1.closed_form.weight"])
@@ -96,7 +97,7 @@ def test_two_processes_train_what_one_trains(tmp_path):
         forked.run(*command, "--devices", n, "--out", tmp_path / str(n), check=True)
     one, two = vergence.load(tmp_path / "1"), vergence.load(tmp_path / "2")
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    torch.testing.assert_close(two.encode(x), one.encode(x), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(two.embed(x), one.embed(x), rtol=1e-2, atol=1e-3)
 
 
 def test_a_run_evaluates_embeds_and_reports(tmp_path):
@@ -106,7 +107,7 @@ def test_a_run_evaluates_embeds_and_reports(tmp_path):
     assert z > 0.6 and z > closed_form - 0.05
     assert vergence.write_report(tmp_path / "run").exists()
     x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    assert run.write_embeddings(x, tmp_path / "z.npz") == 5
+    assert write_embeddings(run, x, tmp_path / "z.npz") == 5
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ def test_a_run_evaluates_scores_reports_and_loads(run, source, tmp_path):
     assert "was computed in closed form from" in vergence.write_report(run.folder.path).read_text()
     x = next(run.items(source).stream([torch.arange(200)]))[1]
     loaded = vergence.load(run.folder.path)
-    assert torch.equal(loaded.encode(x), run.encode(x)) and loaded.encode(x).shape == (200, 16)
+    assert torch.equal(loaded.embed(x), run.embed(x)) and loaded.embed(x).shape == (200, 16)
     noise = torch.randint(256, (20, 1, 16, 16), dtype=torch.uint8)
-    assert loaded.score(noise).min() > loaded.score(x).quantile(0.9)
+    assert loaded.anomaly_score(noise).min() > loaded.anomaly_score(x).quantile(0.9)
     findings = score(run.items(torch.cat([x, noise])), Calibration(run), tmp_path / "scores.npz")
     assert set(findings.names[:10]) <= {str(i) for i in range(200, 220)} and findings.flagged >= 20
 
@@ -68,7 +68,7 @@ def test_a_network_stands_behind_both_layers(run, source, tmp_path):
         second = trained.method.encoder[1].closed_form.maps.second
         assert torch.equal(second.atoms, run.method.encoder[1].maps.second.atoms)
     x = torch.randint(256, (5, 1, 16, 16), dtype=torch.uint8)
-    assert behind.encode(x).isfinite().all() and not torch.equal(behind.encode(x), run.encode(x))
+    assert behind.embed(x).isfinite().all() and not torch.equal(behind.embed(x), run.embed(x))
 
 
 def test_the_progress_counts_every_image_of_every_pass(source, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_more_directions_are_those_of_more_images(source, tmp_path, monkeypatch)
     monkeypatch.setattr(closed_form, "DIRECTIONS_FROM", 20)
     run = vergence.train(source, out=tmp_path / "run", **QUICK)
     assert run.folder.config.model.encoder.directions == 40
-    z = run.encode(source)
+    z = run.embed(source)
     assert z.std(0).min() > 0 and torch.linalg.matrix_rank(z.double() - z.double().mean(0)) == z.shape[1]
 
 

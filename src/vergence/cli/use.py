@@ -103,13 +103,13 @@ def _evaluate_file(command: Evaluate) -> None:
 
 def embed(command: Embed) -> None:
     """Runs ``vergence embed``."""
-    from vergence.runs.run import load
+    from vergence.runs.run import load, write_embeddings
 
     run = load(command.run, device=command.device, trust_code=command.trust_code)
     items = run.items(command.images, root=command.data_root)
     if items.conversion is not None:
         terminal.note(f"images are changed from {items.conversion}, as the run reads them")
-    print_written(command.out, run.write_embeddings(items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
+    print_written(command.out, write_embeddings(run, items, command.out, crops=command.crops or 0, batch_size=command.batch_size))
 
 
 def sample(command: Sample) -> None:

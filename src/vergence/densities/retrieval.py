@@ -4,7 +4,7 @@ Shapes: N contexts, M items in the bank, D features, K components, m modes, n re
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.utils.checks import expect
+from vergence.utils.results import Tabular
 
 __all__ = ["Retrieved", "retrieve"]
 
@@ -20,7 +21,7 @@ NUMBERS = 1 << 20  # numbers held at a time: more would not fit the cache
 
 
 @dataclass(frozen=True)
-class Retrieved:
+class Retrieved(Tabular):
     """Items of a bank retrieved for N contexts, by decreasing density.
 
     Attributes:
@@ -37,6 +38,15 @@ class Retrieved:
     weight: Tensor
     ranked: Tensor
     ranked_log_prob: Tensor
+
+    def table(self) -> Mapping[str, Sequence[int | float]]:
+        """Returns a row for each context and item of ``ranked``."""
+        N, n = self.ranked.shape
+        return {
+            "context": torch.arange(N).repeat_interleave(n).tolist(),
+            "index": self.ranked.flatten().tolist(),
+            "log_prob": self.ranked_log_prob.flatten().tolist(),
+        }
 
 
 def retrieve(

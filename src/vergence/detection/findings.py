@@ -8,12 +8,13 @@ import numpy as np
 
 from vergence.detection.conformal import Certificate
 from vergence.detection.groups import Group
+from vergence.utils.results import Tabular
 
 __all__ = ["Findings"]
 
 
 @dataclass(frozen=True)
-class Findings:
+class Findings(Tabular):
     """What was found, what was flagged and why.
 
     Attributes:
@@ -55,6 +56,11 @@ class Findings:
     groups: Sequence[Group] = ()
     leak_scope: str = ""
     notes: Sequence[str] = ()
+
+    def table(self) -> Mapping[str, Any]:
+        """Returns the columns, the strangest items first."""
+        order = np.argsort(-self.score, kind="stable")
+        return {name: [values[i] for i in order] for name, values in self.columns.items()}
 
     @property
     def names(self) -> list[str]:

@@ -199,7 +199,7 @@ class _Evaluator:
         """
         items = self.opened.test
         try:
-            detected, known = self.run.score(items), self._known(items)
+            detected, known = self.run.anomaly_score(items), self._known(items)
         except ValueError as error:
             terminal.note(f"no detector: {error}")
             return None, torch.zeros(len(items), dtype=torch.bool)

@@ -8,7 +8,8 @@ Shapes: N items, n of them held with their levels (all, up to 50,000), L levels.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vergence.data.images import file_name
+from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Items
+from vergence.data.objects import is_object
 from vergence.data.pixels import fit as fitted
 from vergence.data.pixels import to_unit
 from vergence.data.sources import as_source, open_items
@@ -59,14 +61,13 @@ from vergence.runs.rows import (
     of_module,
     streamed,
 )
-from vergence.runs.run import Run
+from vergence.runs.run import Images, Run
 from vergence.runs.score import require_apart, score
 from vergence.training.calibration import FEWEST, MOST_COMPARED, digests
 from vergence.training.folder import write_skipped
 from vergence.utils import terminal
 from vergence.utils.neighbors import nearest_rows
 from vergence.utils.parts import Parts, keep_parts, write_table
-from vergence.utils.resources import resources
 
 __all__ = ["FolderLevels", "Itself", "leaked", "score_folder"]
 
@@ -86,15 +87,14 @@ DESCRIBED = ("measured", "thumbnail")
 Advance = Callable[[int], None]
 
 
-@resources()
 def score_folder(
-    source: str | Path | Items,
+    source: Images,
     out: str | Path | None = None,
     *,
     run: Run | None = None,
     fdr: float = 0.1,
     confirmed: Sequence[str] | None = None,
-    leaks_from: str | Path | Items | None = None,
+    leaks_from: Images | None = None,
     root: str | None = None,
     seed: int = 0,
     workers: int = 2,
@@ -107,7 +107,7 @@ def score_folder(
     is written too.
 
     Args:
-        source: Path of a folder of images or of an array, name of a built-in set, or items.
+        source: Path of a folder of images or of an array, name of a built-in set, or items, as `Run` takes them.
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; None writes nothing.
         run: Run whose levels are used instead, for instance one that was trained on this folder.
         fdr: False-discovery rate of the flags, in (0, 1), of p-values that are an estimate.
@@ -123,30 +123,12 @@ def score_folder(
             of another kind or among the items.
 
     Example:
-        >>> found = score_folder("digits")
-        >>> len(found.names), found.score.shape
+        >>> findings = score_folder("digits")
+        >>> len(findings.names), findings.score.shape
         (359, (359,))
     """
-
-    def opened(given: str | Path | Items) -> Items:
-        if isinstance(given, Items):
-            return given
-        return open_items(as_source(given), root=root) if run is None else run.items(given, root=root)
-
-    path = None if isinstance(source, Items) else Path(source)
-    if not isinstance(source, Items) and isinstance(leaks_from, str | Path):
-        require_apart(as_source(leaks_from), as_source(source), f"other items than those of {source}", "name others")
-    items = opened(source)
-    where = {} if run is None else run.where()
-    reference = Itself(
-        None if run is None else Levels(run.method, run.folder.metadata.shape),
-        confirmed=confirmed or (),
-        other=None if leaks_from is None else opened(leaks_from),
-        sizes=None if path is None else _sizes(path, items),
-        seed=seed,
-        reading=Reading(**where, workers=workers),
-    )
-    return score(items, reference, None if out is None else Path(out), fdr=fdr, name="items" if path is None else path.name)
+    reference = Itself(run, confirmed or (), leaks_from, root, seed, workers)
+    return score(source, reference, out, fdr=fdr, name="items" if is_object(source) else Path(source).name)
 
 
 @dataclass(frozen=True)
@@ -154,28 +136,51 @@ class Itself:
     """The items themselves as their reference: nothing is known to be typical.
 
     Attributes:
-        levels: Levels of features of a batch, such as those of a run; None for `FolderLevels`.
+        run: Run whose levels of features are used; None for `FolderLevels`.
         confirmed: Names of items that are known to be odd, which no fit sees.
-        other: Items among which copies and near-duplicates of the items are looked for.
-        sizes: Heights and widths (N, 2) of the images' files; those of the items by default.
+        leaks_from: Items among which copies and near-duplicates of the items are looked for.
+        root: Folder of torchvision's data sets.
         seed: Seed of the folds and of the dictionary.
-        reading: How items are read.
+        workers: Processes that decode images.
     """
 
-    levels: Levels | None = None
+    run: Run | None = None
     confirmed: Sequence[str] = ()
-    other: Items | None = None
-    sizes: np.ndarray | None = None
+    leaks_from: Images | None = None
+    root: str | None = None
     seed: int = 0
-    reading: Reading = field(default_factory=Reading)
+    workers: int = 2
 
-    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
-        """Returns what is unusual among items, and writes their table where ``out`` is given."""
-        levels = FolderLevels(items, self.seed) if self.levels is None else self.levels
+    def items(self, images: Images) -> Items:
+        """Returns items of the run's shape, or as they are."""
+        if not is_object(images) and self.leaks_from is not None and not is_object(self.leaks_from):
+            require_apart(as_source(self.leaks_from), as_source(images), f"other items than those of {images}", "name others")
+        return self._opened(images)
+
+    def _opened(self, images: Images) -> Items:
+        if self.run is not None:
+            return self.run.items(images, root=self.root)
+        return open_items(images if is_object(images) else as_source(images), root=self.root)
+
+    @cached_property
+    def other(self) -> Items | None:
+        """The items of ``leaks_from``."""
+        return None if self.leaks_from is None else self._opened(self.leaks_from)
+
+    @property
+    def reading(self) -> Reading:
+        """How items are read."""
+        return Reading(**({} if self.run is None else self.run.where()), workers=self.workers)
+
+    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
+        """Returns what is unusual among items, and writes their table."""
+        run = self.run
+        levels = FolderLevels(items, self.seed) if run is None else Levels(run.method, run.folder.metadata.shape)
         with self._kept(items, levels, out) as (of_levels, of_others):
-            leaks = None if self.other is None else leaked(items, self.other, self.reading.workers)
+            leaks = None if self.other is None else leaked(items, self.other, self.workers)
+            sizes = _sizes(items)
             with terminal.late_bar("items", len(items)) as advance:
-                held = self._held(items, levels, of_levels, advance)
+                held = self._held(items, sizes, levels, of_levels, advance)
                 robust, each = _scored(held, self._confirmed(items, held), self.seed)
                 others = self._others(items, levels, held, robust, of_others, advance)
             findings = _Judged.of(items, held, robust, each, others).findings(fdr)
@@ -185,19 +190,15 @@ class Itself:
                 findings = replace(findings, columns={**findings.columns, "leak": leak}, leak_scope=leaks.scope, notes=notes)
             for note in findings.notes:
                 print(f"warning: {note}", file=sys.stderr)
-            for note in (unseen := [] if self.sizes is None else _unseen(self.sizes, items.shape)):
+            for note in (unseen := _unseen(sizes, items.shape)):
                 terminal.note(note)
-            if out is not None:
-                write_table(out, findings.columns)
-                write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
+            write_table(out, findings.columns)
+            write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
         return replace(findings, notes=[*findings.notes, *unseen])
 
     @contextmanager
-    def _kept(self, items: Items, levels: nn.Module, out: Path | None) -> Iterator[tuple[Parts | None, Parts | None]]:
+    def _kept(self, items: Items, levels: nn.Module, out: Path) -> Iterator[tuple[Parts, Parts]]:
         """Yields where finished parts are kept: the levels of the items that are held, and the scores of all others."""
-        if out is None:
-            yield None, None
-            return
         job = {"job": "folder", "model": of_module(levels), "seed": self.seed, **self.reading.job()}
         job["source"] = of_items(items)
         confirmed = {"confirmed": "\n".join(self.confirmed)}
@@ -208,14 +209,14 @@ class Itself:
         ):
             yield of_levels, of_others
 
-    def _held(self, items: Items, levels: Leveled, kept: Parts | None, advance: Advance) -> "_Held":
+    def _held(self, items: Items, sizes: np.ndarray | None, levels: Leveled, kept: Parts, advance: Advance) -> "_Held":
         """Returns the items whose levels are held, with what describes them."""
         given = collected(_Described(levels), items, self.reading, advance, kept)
         if len(given.index) < FEWEST:
             raise ValueError(f"expected at least {FEWEST} items to judge a folder by itself, found {len(given.index)}; give more")
         measured, thumbnail = (given.levels.pop(name, None) for name in DESCRIBED)
-        if self.sizes is not None and measured is not None:
-            measured = np.concatenate([measured[:, :-2], self.sizes[given.index.numpy()]], 1)
+        if sizes is not None and measured is not None:
+            measured = np.concatenate([measured[:, :-2], sizes[given.index.numpy()]], 1)
         usable, notes = usable_levels(given.levels)
         alike = _alike(thumbnail, given.digests, items.shape, self.reading.size)
         return _Held(given.index, given.digests, given.levels, usable, alike, thumbnail, measured, notes)
@@ -228,7 +229,7 @@ class Itself:
         return np.isin(np.asarray(names_of(items, held.index)), np.asarray(self.confirmed, dtype=np.str_))
 
     def _others(
-        self, items: Items, levels: Leveled, held: "_Held", robust: RobustDetector, kept: Parts | None, advance: Advance
+        self, items: Items, levels: Leveled, held: "_Held", robust: RobustDetector, kept: Parts, advance: Advance
     ) -> Arrays:
         """Returns index, digests and scores of the items that are not held; nothing where there are none."""
         if len(items) <= MOST_ITEMS and len(held.index) == len(items):
@@ -522,14 +523,14 @@ def _dictionary(items: Items, seed: int) -> PatchMaps | None:
     return maps
 
 
-def _sizes(source: Path, items: Items) -> np.ndarray | None:
-    """Returns heights and widths (N, 2) of the files of a folder of images, which items may be resized from; None for others."""
-    if len(items.shape) != 3 or not source.is_dir():
+def _sizes(items: Items) -> np.ndarray | None:
+    """Returns heights and widths (N, 2) of image files, which items may be resized from; None for other items."""
+    if not isinstance(items, ImageFiles):
         return None
-    rows = []
+    rows: list[tuple[int, ...]] = []
     for name in items.names:
         try:
-            rows.append(image_size(source / file_name(name)))
+            rows.append(image_size(items.folder / file_name(name)))
         except ValueError:  # it cannot be read, which is listed elsewhere
             rows.append(items.shape[1:])
     return np.array(rows)

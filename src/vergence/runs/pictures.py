@@ -144,7 +144,7 @@ def _contexts(run: Run, context: Images) -> Items:
 @torch.inference_mode()
 def _given(run: Run, items: Items, n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Returns the contexts' embeddings (R, D), and n samples of the targets' for each (R, n, D)."""
-    za = run.project(items)
+    za = run.embed(items, projected=True)
     density = run.conditional_objective.conditional(run.to_device(za))
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -1,9 +1,12 @@
 """The library in three calls: `train` makes a run, `load` opens one, and a `Run` embeds, scores and evaluates."""
 
+import copy
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,28 +19,36 @@ from vergence.data import sources
 from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.data.objects import is_object
+from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.densities import retrieval
+from vergence.encoders import networks
 from vergence.evaluation import features
 from vergence.evaluation.judgment import collapse_warning
+from vergence.evaluation.uncertainty import crop_spread
 from vergence.methods.core import Method
 from vergence.methods.paired import Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
-from vergence.runs import detector, embed
-from vergence.runs.detector import Levels, RunDetector
-from vergence.runs.rows import MOST_ITEMS, Reading, sample
+from vergence.runs import detector
+from vergence.runs.detector import RunDetector
+from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, sample, stream, write_rows
 from vergence.training import build
-from vergence.training.folder import RunFolder, require_known_code
+from vergence.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import is_count, require_count
 from vergence.utils.devices import as_device
-from vergence.utils.files import as_path
+from vergence.utils.files import as_path, explained
+from vergence.utils.names import unknown
+from vergence.utils.neighbors import nearest
 from vergence.utils.outside import give
+from vergence.utils.results import Tabular
 
 if TYPE_CHECKING:
     from vergence.detection import MixtureDetector
+    from vergence.training.records import Evaluation
 
-__all__ = ["Run", "load"]
+__all__ = ["Neighbors", "Run", "load", "write_embeddings"]
 
-Images = str | Path | np.ndarray | Tensor | Items
+DETECTOR = "detector"  # the name of the detector's score among the objective's
+Images = Any  # what `vergence.data.objects.from_object` opens, or a path or a built-in name
 
 
 def load(
@@ -97,8 +108,37 @@ def untrained_method(folder: RunFolder) -> Method:
     return build.build_method(folder.config.model, metadata.shape, metadata.target_shape, mean, std)
 
 
+@dataclass(frozen=True)
+class Neighbors(Tabular):
+    """Most similar items of a bank, for N items, the most similar first.
+
+    Attributes:
+        names: Names of the items (N,).
+        neighbors: Names of the n most similar items of each.
+        index: Their index among the bank's items, (N, n) int64.
+        similarity: Cosine similarities of the embeddings, (N, n).
+    """
+
+    names: list[str]
+    neighbors: list[list[str]]
+    index: Tensor
+    similarity: Tensor
+
+    def table(self) -> Mapping[str, Sequence[Any]]:
+        """Returns a row for each pair of an item and a neighbor."""
+        n = self.index.shape[1]
+        return {
+            "name": [name for name in self.names for _ in range(n)],
+            "neighbor": list(itertools.chain.from_iterable(self.neighbors)),
+            "similarity": self.similarity.flatten().tolist(),
+        }
+
+
 class Run:
     """A trained run.
+
+    ``images`` are items as a program has them: a path or a built-in name, an array or a tensor of images or of vectors, a list
+    of paths or of PIL images, a pair ``(context, target)``, a table, a `torch.utils.data.Dataset`, or `Items`.
 
     Attributes:
         folder: The run folder: description, metadata, files.
@@ -112,6 +152,213 @@ class Run:
         for encoder in (self.method.encoder, self.method.target_encoder):
             if encoder is not None:
                 encoder.to(memory_format=torch.channels_last)
+
+    def __repr__(self) -> str:
+        model, about = self.folder.config.model, self.folder.metadata
+        name = model.method or model.objective
+        shape = " x ".join(map(str, about.shape))
+        return f"Run('{self.folder.path}': {model.encoder.kind}, {name}, {about.n_train:,} items of {about.kind} {shape})"
+
+    # What a user asks of a run
+
+    def embed(self, images: Images, *, side: Side = "context", projected: bool = False, batch_size: int = 256) -> Tensor:
+        """Returns the embeddings of N items, (N, D) float32.
+
+        Args:
+            images: Items.
+            side: Of the encoder where there are two, and of pairs the part that is embedded.
+            projected: Whether embeddings are those of the objective's space, behind the projector. With a teacher, targets are
+                then embedded by the teacher, whose embeddings the density describes.
+            batch_size: Items at a time.
+        """
+        net: nn.Module = self.method.branch(side)[0]
+        if projected:
+            net = self.method.target_network() if side == "target" else self.method.branch(side)
+        return self._collect(net.eval(), images, side, batch_size)[0]
+
+    @torch.inference_mode()
+    def posterior(self, images: Images, *, batch_size: int = 256) -> Distribution:
+        """Returns the posterior of each item's latent: a distribution over (N, D) with ``mean``, ``variance``, ``sample()``, ...
+
+        Raises:
+            ValueError: The objective defines no density.
+        """
+        objective = self.objective
+        z = self.embed(images, batch_size=batch_size)
+        return objective.posterior(self.method.projector(self.to_device(z)))
+
+    def anomaly_score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
+        """Returns how anomalous each item is, (N,); larger is more anomalous.
+
+        For p-values, flags and reasons see `vergence.score`.
+
+        Args:
+            images: Items.
+            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed. By default the
+                score is that of the run's detector, whatever the objective.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
+        """
+        reading, method = Reading(**self.where(), batch_size=batch_size), self.method
+        if how in (None, DETECTOR):
+            fitted = self.detector()
+            levels = fitted.of_batches(method, self.folder.metadata.shape)
+            rows = stream(lambda x: {"score": -fitted.score_samples(levels(x))}, self.items(images), reading)
+            return torch.from_numpy(np.concatenate([part["score"] for _, part in rows]))
+        parts = [part for _, part in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
+        if how not in parts[0]:
+            raise unknown("score", str(how), [DETECTOR, *parts[0]])
+        return torch.cat([part[how] for part in parts]).cpu()
+
+    def neighbors(self, images: Images, bank: Images | None = None, n: int = 5, *, batch_size: int = 256) -> Neighbors:
+        """Returns the n most similar items of a bank of each item, by the cosine similarity of their embeddings.
+
+        Args:
+            images: N items.
+            bank: M items; the run's training items by default.
+            n: Number of neighbors, 1 to M.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: ``n`` is out of range, or the run's data cannot be opened.
+        """
+        given = self.items(images)
+        others = detector.opened(self.folder).train if bank is None else self.items(bank)
+        (z, rows), (around, index) = (self._collect(self.method.encoder, part, "context", batch_size) for part in (given, others))
+        similarity, nearby = nearest(around, z, n)
+        names = [[others.names[i] for i in row] for row in index[nearby].tolist()]
+        return Neighbors([given.names[i] for i in rows.tolist()], names, index[nearby], similarity)
+
+    @torch.inference_mode()
+    def retrieve(
+        self,
+        context: Images,
+        bank: Images | None = None,
+        n: int = 1,
+        modes: int = 3,
+        *,
+        bank_embeddings: Tensor | None = None,
+        batch_size: int = 256,
+    ) -> retrieval.Retrieved:
+        """Returns the targets of a bank that are most likely given each context: per component of `conditional`, and in all.
+
+        Args:
+            context: N contexts.
+            bank: M targets: items, an array or tensor of images or vectors, or a path (of pairs: their targets).
+            n: Number of targets to return, 1 to M.
+            modes: Maximum number of components to retrieve by, the heaviest first.
+            bank_embeddings: Embeddings (M, D) of the targets from `embed` with ``side="target"`` and ``projected``, instead of
+                ``bank``, so that a large bank is embedded once.
+            batch_size: Items at a time.
+
+        Raises:
+            ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
+        """
+        objective = self.conditional_objective
+        z, index = self._bank(bank, bank_embeddings, batch_size)
+        za = self.embed(context, projected=True, batch_size=batch_size)
+        found = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
+        columns = {field.name: getattr(found, field.name).cpu() for field in dataclasses.fields(found)}
+        return retrieval.Retrieved(**columns | {name: index[columns[name]] for name in ("index", "ranked")})
+
+    @torch.inference_mode()
+    def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:
+        """Returns p(z_b | z_a), the density of the target's embedding given each of N contexts, over (D,), on the run's device.
+
+        It lives in the objective's space, where `embed` with ``side="target"`` and ``projected`` embeds targets; it is a density
+        of these embeddings' directions for an objective that is ``on_sphere``.
+
+        Raises:
+            ValueError: The objective has no such density.
+        """
+        objective = self.predictive_objective
+        return objective.conditional(self.to_device(self.embed(context, projected=True, batch_size=batch_size)))
+
+    @torch.inference_mode()
+    def sample(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Returns n pairs of embeddings (z_a, z_b) in the objective's space, each (n, D): z_a ~ p(z_a), z_b ~ p(z_b | z_a).
+
+        Raises:
+            ValueError: The objective has no such densities, or ``n`` is below 1.
+        """
+        objective = self.conditional_objective
+        if not is_count(n, 1):
+            raise ValueError(f"expected n of at least 1, found {n}; give a whole number")
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            za, zb = objective.sample(n)
+        return za.cpu(), zb.cpu()
+
+    def density(self, images: Images | None = None, *, batch_size: int = 256, **settings: Any) -> "MixtureDetector":
+        """Returns a Gaussian mixture that is fitted to the final embeddings z, whatever the objective.
+
+        A density that is trained along with the encoder describes embeddings that still move; one that is fitted afterwards
+        covers the embeddings of new items better.
+
+        Args:
+            images: Items to fit to; the run's training items by default, at most 50,000 of them.
+            batch_size: Items at a time.
+            **settings: Of `vergence.detection.MixtureDetector`, such as ``n_components``, which held-out items choose by default.
+
+        Returns:
+            The fitted mixture: ``score_samples(run.embed(x))`` are log-densities in nats.
+
+        Raises:
+            ValueError: The run's data cannot be opened, or a setting is out of its range.
+        """
+        from vergence.detection import MixtureDetector
+
+        items = detector.opened(self.folder).train if images is None else self.items(images)
+        z = self.embed(items.subset(sample(len(items), MOST_ITEMS)), batch_size=batch_size)
+        return MixtureDetector(**settings).fit(z.numpy())
+
+    def spread(self, images: Images, *, crops: int = 8, seed: int = 0, batch_size: int = 256) -> tuple[Tensor, Tensor]:
+        """Returns how far random views of each item differ in the embedding: their mean direction (N, D) and spread (N,).
+
+        The views are those of training; an item's follow from its place in the batch. The spread lies in [0, 1], see
+        `vergence.evaluation.uncertainty.crop_spread`; `docs/uncertainty.md` says what it ranks, and what it does not.
+
+        Raises:
+            ValueError: There are fewer than 2 crops, or the run was trained on pairs.
+        """
+        views, encoder, items = views_of(self), self.method.encoder, self.items(images)
+        streamed = features.stream_batches(
+            lambda x: of_crops(encoder, views, x, crops, seed), items, batch_size=batch_size, **self.where()
+        )
+        parts = [columns for _, columns in streamed]
+        mean, spread = (torch.cat([part[name].cpu() for part in parts]) for name in ("z_crops", "spread"))
+        return mean, spread
+
+    def evaluate(self, *, probes: bool = True, uncertainty: bool = False) -> "Evaluation":
+        """Evaluates the run beside its controls; see `vergence.evaluate`."""
+        from vergence.runs.evaluate import evaluate
+
+        return evaluate(self, probes=probes, uncertainty=uncertainty)
+
+    def report(self) -> Path:
+        """Writes the run's page, ``report.html`` in its folder, and returns its path."""
+        from vergence.report.page import write_report
+
+        return write_report(self.folder.path)
+
+    def save(self, path: str | Path) -> Path:
+        """Copies the run folder to a new one, which the run has from then on, and returns its path.
+
+        Raises:
+            ValueError: The folder is not new or cannot be written.
+        """
+        path = as_path(path, "the run folder")
+        require_new(path)
+        require_writable(path)
+        with explained(path, "the run itself is safe: choose another folder"):
+            shutil.copytree(self.folder.path, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock", ".*"))
+        self.folder = copy.copy(self.folder)
+        self.folder.path = path
+        return path
+
+    # What verbs ask of a run
 
     @property
     def has_density(self) -> bool:
@@ -178,65 +425,42 @@ class Run:
         metadata = self.folder.metadata
         return metadata.read_shape if side == "context" else metadata.target_shape or metadata.read_shape
 
-    def encode(self, images: Images, *, side: Side = "context", batch_size: int = 256) -> Tensor:
-        """Returns the embeddings z, (N, D) float32, of images (N, C, H, W), vectors (N, D), or a path.
-
-        ``side`` selects the encoder where there are two, and the part of pairs that is embedded.
-        """
-        return self._collect(self.method.branch(side)[0], images, side, batch_size)[0]
-
-    def project(self, images: Images, *, side: Side = "context", batch_size: int = 256) -> Tensor:
-        """Returns the embeddings in the objective's space, behind the projector, (N, D) float32; otherwise as `encode`.
-
-        With a teacher, targets are embedded by the teacher, whose embeddings the density describes.
-        """
-        net = self.method.target_network() if side == "target" else self.method.branch(side)
-        return self._collect(net.eval(), images, side, batch_size)[0]
-
-    @torch.inference_mode()
-    def conditional(self, context: Images, *, batch_size: int = 256) -> Distribution:
-        """Returns p(z_b | z_a), the density of the target's embedding given each of N contexts, over (D,), on the run's device.
-
-        It lives in the objective's space, where `project` with ``side="target"`` embeds targets; it is a density of these
-        embeddings' directions for an objective that is ``on_sphere``.
+    def detector(self) -> RunDetector:
+        """Returns the run's detector; fits and stores one where there is none, as in runs of earlier versions.
 
         Raises:
-            ValueError: The objective has no such density.
+            ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
         """
-        objective = self.predictive_objective
-        return objective.conditional(self.to_device(self.project(context, batch_size=batch_size)))
+        if self._detector is None:
+            self._detector = detector.loaded_or_fitted(self.folder, self.method, self.device)
+        return self._detector
 
-    @torch.inference_mode()
-    def retrieve(
-        self,
-        context: Images,
-        bank: Images | None = None,
-        n: int = 1,
-        modes: int = 3,
-        *,
-        bank_embeddings: Tensor | None = None,
-        batch_size: int = 256,
-    ) -> retrieval.Retrieved:
-        """Returns the targets of a bank that are most likely given each context: per component of `conditional`, and in all.
+    def items(self, images: Images, *, root: str | None = None, side: Side = "context") -> Items:
+        """Returns items of the run's shape.
 
         Args:
-            context: N contexts.
-            bank: M targets: items, an array or tensor of images or vectors, or a path (of pairs: their targets).
-            n: Number of targets to return, 1 to M.
-            modes: Maximum number of components to retrieve by, the heaviest first.
-            bank_embeddings: Embeddings (M, D) of the targets from `project` with ``side="target"``, instead of ``bank``, so
-                that a large bank is embedded once.
-            batch_size: Items at a time.
-
-        Raises:
-            ValueError: The objective has no such density, ``n`` or ``modes`` is out of range, or there is not exactly one bank.
+            images: Items, as the class says.
+            root: Folder of torchvision's data sets; the run's by default.
+            side: ``target`` for items as the second encoder takes them; of pairs, the targets.
         """
-        objective = self.conditional_objective
-        z, index = self._bank(bank, bank_embeddings, batch_size)
-        za = self.project(context, batch_size=batch_size)
-        found = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
-        columns = {field.name: getattr(found, field.name).cpu() for field in dataclasses.fields(found)}
-        return retrieval.Retrieved(**columns | {name: index[columns[name]] for name in ("index", "ranked")})
+        if isinstance(images, Items):
+            return images.target if side == "target" and isinstance(images, PairItems) else images
+        config, shape, given = self.folder.config.data, self.read_shape(side), is_object(images)
+        source = images if given else sources.as_source(images)
+        both = isinstance(images, tuple) and len(images) == 2 if given else holds_pairs(Path(source))
+        pairs = side == "target" and both
+        items = sources.open_items(
+            source,
+            shape=self.read_shape() if pairs else shape,
+            root=root or config.root,
+            download=config.download,
+            holdout=config.holdout,
+            columns=self.folder.metadata.columns if side == "context" else (),
+            trained_on=config.source,
+        )
+        if not (pairs and isinstance(items, PairItems)):
+            return items
+        return sources.with_shape(items.target, shape, "the targets" if given else source)
 
     def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""
@@ -250,165 +474,6 @@ class Run:
             raise ValueError(f"expected bank_embeddings to be a tensor (M, D), found {shape}; pass raw items as bank")
         return embeddings, torch.arange(len(embeddings))
 
-    @torch.inference_mode()
-    def sample(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Returns n pairs of embeddings (z_a, z_b) in the objective's space, each (n, D): z_a ~ p(z_a), z_b ~ p(z_b | z_a).
-
-        Raises:
-            ValueError: The objective has no such densities, or ``n`` is below 1.
-        """
-        objective = self.conditional_objective
-        if not is_count(n, 1):
-            raise ValueError(f"expected n of at least 1, found {n}; give a whole number")
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            za, zb = objective.sample(n)
-        return za.cpu(), zb.cpu()
-
-    @torch.inference_mode()
-    def embed(self, images: Images, *, batch_size: int = 256) -> Distribution:
-        """Returns the posterior of each item's latent: a distribution over (N, D) with ``mean``, ``variance``, ``sample()``, ...
-
-        Raises:
-            ValueError: The objective defines no density.
-        """
-        objective = self.objective
-        z = self.encode(images, batch_size=batch_size)
-        return objective.posterior(self.method.projector(self.to_device(z)))
-
-    def detector(self) -> RunDetector:
-        """Returns the run's detector; fits and stores one where there is none, as in runs of earlier versions.
-
-        Raises:
-            ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
-        """
-        if self._detector is None:
-            self._detector = detector.loaded_or_fitted(self.folder, self.method, self.device)
-        return self._detector
-
-    def score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
-        """Returns how anomalous each item is, (N,); larger is more anomalous.
-
-        Args:
-            images: Items, an array or tensor, a built-in name or a path.
-            how: Name of one of the objective's own scores (`DensityObjective.scores`), whose noise is fixed. By default the
-                score is that of the run's detector, whatever the objective.
-            batch_size: Items at a time.
-
-        Raises:
-            ValueError: The objective has no score of that name, or the run has no detector and none can be fitted.
-        """
-        from vergence.runs.score import scores_of
-
-        return scores_of(self, self.items(images), how, batch_size)
-
-    def density(self, images: Images | None = None, *, batch_size: int = 256, **settings: Any) -> "MixtureDetector":
-        """Returns a Gaussian mixture that is fitted to the final embeddings z, whatever the objective.
-
-        A density that is trained along with the encoder describes embeddings that still move; one that is fitted afterwards
-        covers the embeddings of new items better.
-
-        Args:
-            images: Items to fit to; the run's training items by default, at most 50,000 of them.
-            batch_size: Items at a time.
-            **settings: Of `vergence.detection.MixtureDetector`, such as ``n_components``, which held-out items choose by default.
-
-        Returns:
-            The fitted mixture: ``score_samples(run.encode(x))`` are log-densities in nats.
-
-        Raises:
-            ValueError: The run's data cannot be opened, or a setting is out of its range.
-        """
-        from vergence.detection import MixtureDetector
-
-        items = detector.opened(self.folder).train if images is None else self.items(images)
-        z = self.encode(items.subset(sample(len(items), MOST_ITEMS)), batch_size=batch_size)
-        return MixtureDetector(**settings).fit(z.numpy())
-
-    def levels(self) -> Levels:
-        """Returns the function of a batch of items that computes the levels of features that the run's encoder has by itself.
-
-        The run's detector may read a dictionary of patches, too: `RunDetector.of_batches` has all that it reads.
-        """
-        return Levels(self.method, self.folder.metadata.shape)
-
-    def spread(self, images: Images, *, crops: int = 8, seed: int = 0, batch_size: int = 256) -> tuple[Tensor, Tensor]:
-        """Returns how far random views of each item differ in the embedding: their mean direction (N, D) and spread (N,).
-
-        The views are those of training; an item's follow from its place in the batch. The spread lies in [0, 1], see
-        `vergence.evaluation.uncertainty.crop_spread`; `docs/uncertainty.md` says what it ranks, and what it does not.
-
-        Raises:
-            ValueError: There are fewer than 2 crops, or the run was trained on pairs.
-        """
-        views, encoder = embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder), self.method.encoder
-        found = features.stream_batches(
-            lambda x: embed.of_crops(encoder, views, x, crops, seed), self.items(images), batch_size=batch_size, **self.where()
-        )
-        parts = [columns for _, columns in found]
-        mean, spread = (torch.cat([part[name].cpu() for part in parts]) for name in ("z_crops", "spread"))
-        return mean, spread
-
-    def write_embeddings(
-        self, source: Images, out: str | Path, *, crops: int = 0, batch_size: int = 256, workers: int = 2
-    ) -> int:
-        """Writes name, z, mean, variance and log-density of every item to a ``.npz``, ``.csv`` or ``.parquet`` file.
-
-        With ``crops`` of 2 or more also ``z_crops`` and ``spread`` (see `spread`). Without a density there are name and z.
-        The log-density, log p(z | z) of an item and itself, needs one encoder for both views.
-        Memory does not grow with the number of items. What cannot be read is listed in ``OUT.skipped.csv``.
-        Finished parts are kept in ``.OUT.parts`` until all is written: the same call after a kill goes on behind them.
-
-        Returns:
-            The number of rows.
-        """
-        views = None
-        if crops:
-            require_count(2, crops=crops)
-            views = embed.views_of(self.folder.config, self.folder.metadata, self.method.encoder)
-        reading, items = Reading(**self.where(), batch_size=batch_size, workers=workers), self.items(source)
-        return embed.write_embeddings(self.method, items, as_path(out, "out"), reading, self.recorded(), views, crops)
-
-    def write_scores(self, source: Images, out: str | Path, *, fdr: float = 0.1, **settings: Any) -> int:
-        """Writes what the detector says of every item: score, p-value, q-value, flag, level, nearest items, reason.
-
-        A larger score is more anomalous. Of the flagged items on average at most a tenth are ordinary; see
-        `vergence.runs.score.Calibration` for the other settings. Otherwise as `write_embeddings`.
-        """
-        from vergence.runs.score import Calibration, score
-
-        return score(self.items(source), Calibration(self, **settings), as_path(out, "out"), fdr=fdr).rows
-
-    def recorded(self) -> dict[str, Any]:
-        """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
-        return {"configuration": json.dumps(self.folder.config.to_dict()["model"], default=repr)}
-
-    def items(self, images: Images, *, root: str | None = None, side: Side = "context") -> Items:
-        """Returns items of the run's shape from anything that can be embedded.
-
-        Args:
-            images: Items, an array or tensor, a built-in name or a path.
-            root: Folder of torchvision's data sets; the run's by default.
-            side: ``target`` for items as the second encoder takes them; of pairs, the targets.
-        """
-        if isinstance(images, Items):
-            return images.target if side == "target" and isinstance(images, PairItems) else images
-        config, shape = self.folder.config.data, self.read_shape(side)
-        if is_object(images):
-            return sources.open_items(images, shape=shape)
-        source = sources.as_source(images)
-        pairs = side == "target" and holds_pairs(Path(source))
-        items = sources.open_items(
-            source,
-            shape=self.read_shape() if pairs else shape,
-            root=root or config.root,
-            download=config.download,
-            holdout=config.holdout,
-            columns=self.folder.metadata.columns if side == "context" else (),
-            trained_on=config.source,
-        )
-        return sources.with_shape(items.target, shape, str(images)) if pairs and isinstance(items, PairItems) else items
-
     def _collect(self, net: nn.Module, images: Images, side: Side, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the outputs of a network in evaluation mode, and the index of the items that could be read."""
         return features.collect_features(net, self.items(images, side=side), batch_size=batch_size, **self.where(side))
@@ -420,3 +485,101 @@ class Run:
     def where(self, side: Side = "context") -> dict[str, Any]:
         """Returns the settings with which `vergence.evaluation.features` reads items for a side: ``size`` and ``device``."""
         return {"size": self.folder.metadata.crop_size(side), "device": self.device}
+
+    def recorded(self) -> dict[str, Any]:
+        """Returns the part of the run's description that determines embeddings and scores beside the tensors."""
+        return {"configuration": json.dumps(self.folder.config.to_dict()["model"], default=repr)}
+
+
+def views_of(run: Run) -> Views:
+    """Returns the random views that a run was trained with.
+
+    Raises:
+        ValueError: The run was trained on pairs, which have none.
+    """
+    config, metadata = run.folder.config, run.folder.metadata
+    if metadata.kind == "pairs":
+        raise ValueError("expected a run on single items for random views, found one on pairs: leave crops out")
+    if config.views.function is not None:
+        return build.given_views(config.views.function, metadata.shape)
+    if metadata.kind == "image":
+        return ImageViews(config.views, metadata.shape[1])
+    standardize = networks.standardization(run.method.encoder)
+    return VectorViews(config.views, standardize.mean.flatten(), standardize.std.flatten())
+
+
+def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
+    """Returns ``z_crops`` (B, D), the mean direction of the embeddings of random views, and ``spread`` (B,), how they differ.
+
+    An item's views follow from the seed, its place in the batch and the batch's size: with other batches the results differ by
+    the noise of so few views.
+
+    Args:
+        encoder: Items (B, ...) -> embeddings (B, D).
+        views: The random views.
+        x: Items (B, ...).
+        crops: Number of views of each item, >= 2.
+        seed: Of the views.
+
+    Raises:
+        ValueError: There are fewer than 2 views.
+    """
+    require_count(2, crops=crops)
+    generator = torch.Generator().manual_seed(seed)
+    mean, spread = crop_spread(torch.stack([encoder(views(x, generator)).float() for _ in range(crops)]))
+    return {"z_crops": mean, "spread": spread}
+
+
+def objective_scores(method: Method, z: Tensor) -> Columns:
+    """Returns the scores of the objective's own for embeddings (B, D), by name; none without a density."""
+    objective = method.objective
+    return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}
+
+
+def write_embeddings(
+    run: Run, images: Images, out: str | Path, *, crops: int = 0, batch_size: int = 256, workers: int = 2
+) -> int:
+    """Writes name, z, posterior mean and variance, and log-density of every item; returns the number of rows.
+
+    Without a density there are name and z. The log-density, log p(z | z) of an item and itself, needs one encoder for both
+    views. Memory does not grow with the number of items. What cannot be read is listed in ``OUT.skipped.csv``. Finished parts
+    are kept in ``.OUT.parts`` until all is written: the same call after a kill goes on behind them.
+
+    Args:
+        run: The run.
+        images: Items, as `Run` takes them.
+        out: ``.npz``, ``.csv`` or ``.parquet`` file.
+        crops: Number of random views of each item, 2 or more, which add ``z_crops`` and ``spread`` (`Run.spread`); 0 for none.
+        batch_size: Items at a time.
+        workers: Processes that decode images.
+    """
+    out, views = as_path(out, "out"), None
+    if crops:
+        require_count(2, crops=crops)
+        views = views_of(run)
+    job = {"job": "embed", "model": of_module(run.method), **({"crops": crops} if crops else {}), **run.recorded()}
+    reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
+    return write_rows(embedded(run.method, views, crops), run.items(images), out, job, reading)
+
+
+def embedded(method: Method, views: Views | None = None, crops: int = 0) -> Callable[[Tensor], Columns]:
+    """Returns the function of a batch of items that computes what `write_embeddings` writes of each."""
+
+    def columns(x: Tensor) -> Columns:
+        z = method.encoder(x)
+        written = {"z": z, **({} if views is None else of_crops(method.encoder, views, x, crops))}
+        objective = method.objective
+        if not isinstance(objective, DensityObjective):
+            return written
+        return {**written, **by_parts(lambda part: _belief(method, objective, part), objective, method.projector(z))}
+
+    return columns
+
+
+def _belief(method: Method, objective: DensityObjective, z: Tensor) -> Columns:
+    """Returns mean and variance of the posterior of embeddings (B, D) in the objective's space, and their log-density."""
+    posterior = objective.posterior(z)
+    columns = {"mean": posterior.mean, "variance": posterior.variance}
+    if method.target_encoder is None:
+        columns["log_density"] = objective.log_prob(z, z)
+    return columns

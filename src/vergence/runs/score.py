@@ -4,6 +4,7 @@ Each reference is a small class that computes `Findings`; `score` checks what is
 """
 
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +22,21 @@ from vergence.detection import explain, fpr_threshold, label_trim, needed_for_fp
 from vergence.detection.conformal import TAIL, Certificate, at_most, drift_of_counts
 from vergence.detection.findings import Findings
 from vergence.methods.core import Method
-from vergence.objectives.core import ConditionalObjective, DensityObjective
+from vergence.objectives.core import ConditionalObjective
 from vergence.report.findings import write_findings
 from vergence.runs.detector import RunDetector, opened, p_values
-from vergence.runs.rows import Columns, Leveled, Reading, by_parts, collected, of_array, of_items, of_module, stream, write_rows
-from vergence.runs.run import Run
+from vergence.runs.rows import Columns, Leveled, Reading, collected, names_of, of_array, of_items, of_module, write_rows
+from vergence.runs.run import Images, Run, objective_scores
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
 from vergence.utils.checks import EXACT, require_within
-from vergence.utils.names import counted, unknown
+from vergence.utils.files import as_path
+from vergence.utils.names import counted
 from vergence.utils.parts import open_parts, original, require_table
+from vergence.utils.resources import resources
 
 __all__ = ["Calibration", "Pairs", "Reference", "read_names", "require_apart", "score"]
 
-DETECTOR = "detector"  # the name of the detector's score among the objective's
 SHOWN = 5  # calibration items that are named
 FEW, CHANGED, CERTAIN = 20, 0.2, 0.001  # items; least difference of distributions, and largest p-value, that are reported
 HELD = 48  # strangest items that are held for the page
@@ -50,20 +52,26 @@ class Reference(Protocol):
     def other(self) -> Items | None:
         """Items among which copies are looked for, too."""
 
-    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
+    def items(self, images: Images) -> Items:
+        """Returns items to score."""
+
+    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
         """Returns what is unusual among items, and writes the table of all of them."""
 
 
-def score(items: Items, reference: Reference, out: Path | None = None, *, fdr: float = 0.1, name: str | None = None) -> Findings:
+@resources()
+def score(
+    images: Images, reference: Reference | Run, out: str | Path | None = None, *, fdr: float = 0.1, name: str | None = None
+) -> Findings:
     """Returns what is unusual among items; notes are printed on stderr.
 
-    Finished parts of the work are kept beside ``out``, so that the same call after a kill goes on behind them.
+    Given ``out``, finished parts of the work are kept beside it, so that the same call after a kill goes on behind them.
 
     Args:
-        items: Items to score.
-        reference: What they are compared with: `Calibration`, `Pairs` or `vergence.runs.folder.Itself`.
+        images: Items to score, as `Run` takes them.
+        reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
+            `Pairs`; or `vergence.runs.folder.Itself`.
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written beside it.
-            None writes nothing, where the items are judged by themselves.
         fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
 
@@ -71,11 +79,15 @@ def score(items: Items, reference: Reference, out: Path | None = None, *, fdr: f
         ValueError: A setting is out of its range, there are too few items, nothing could be read, or the file cannot be written.
     """
     require_within("(0, 1)", fdr=fdr)
-    if out is not None:
-        require_table(out)
+    reference = Calibration(reference) if isinstance(reference, Run) else reference
+    if out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return reference.findings(reference.items(images), Path(folder) / "scores.npz", fdr)
+    out = as_path(out, "out")
+    require_table(out)
+    items = reference.items(images)
     findings = reference.findings(items, out, fdr)
-    if out is not None:
-        write_findings(Path(f"{out}.html"), findings, items, name=name or out.stem, other=reference.other)
+    write_findings(Path(f"{out}.html"), findings, items, name=name or out.stem, other=reference.other)
     return findings
 
 
@@ -97,7 +109,7 @@ class Calibration:
     run: Run
     fpr: float | None = None
     confidence: float = 0.95
-    calibration: Items | None = None
+    calibration: Images | None = None
     confirmed: Sequence[str] = ()
     all_scores: bool = False
     batch_size: int = 256
@@ -105,9 +117,12 @@ class Calibration:
 
     other: ClassVar[Items | None] = None
 
-    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
+    def items(self, images: Images) -> Items:
+        """Returns items of the run's shape."""
+        return self.run.items(images)
+
+    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
         """Returns what the run's detector finds; its table is written row by row."""
-        assert out is not None
         run, reading = self.run, Reading(**self.run.where(), batch_size=self.batch_size, workers=self.workers)
         levels = run.detector().of_batches(run.method, run.folder.metadata.shape)
         detector, refused = self._calibrated(levels, reading)
@@ -133,9 +148,10 @@ class Calibration:
         """Returns the detector with the items that calibrate, and the names of given ones by digest: they cannot be scored."""
         detector, refused = self.run.detector(), {}
         if self.calibration is not None:
-            _require_enough(len(self.calibration), self.fpr, self.confidence)
-            given = collected(levels, self.calibration, reading)
-            names = [self.calibration.names[i] for i in given.index.tolist()]
+            items = self.run.items(self.calibration)
+            _require_enough(len(items), self.fpr, self.confidence)
+            given = collected(levels, items, reading)
+            names = names_of(items, given.index)
             refused = dict(zip(given.digests.tolist(), names, strict=True))
             scores = -detector.score_samples(given.levels)
             new = _unseen(given.digests, detector.seen)
@@ -162,9 +178,12 @@ class Pairs:
 
     other: ClassVar[Items | None] = None
 
-    def findings(self, items: Items, out: Path | None, fdr: float) -> Findings:
+    def items(self, images: Images) -> Items:
+        """Returns pairs of the run's shapes."""
+        return self.run.items(images)
+
+    def findings(self, items: Items, out: Path, fdr: float) -> Findings:
         """Returns what is unusual among pairs; their table is written row by row."""
-        assert out is not None
         run, size = self.run, self.batch_size
         given = _as_pairs(run, items)
         if not isinstance(run.method.objective, ConditionalObjective):
@@ -291,36 +310,6 @@ class Tally:
         p = np.arange(self.n + 2) / (self.n + 1)
         q = p * self.total / np.maximum(np.cumsum(self.counts), 1)
         return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
-
-
-def scores_of(run: Run, items: Items, how: str | None = None, batch_size: int = 256) -> Tensor:
-    """Returns how anomalous each item is, (N,), on the CPU; larger is more anomalous.
-
-    Args:
-        run: The run.
-        items: Items to score.
-        how: Name of a score of the objective's; None for the detector's.
-        batch_size: Items at a time.
-
-    Raises:
-        ValueError: The objective has no score of that name.
-    """
-    reading, method = Reading(**run.where(), batch_size=batch_size), run.method
-    if how in (None, DETECTOR):
-        detector = run.detector()
-        levels = detector.of_batches(method, run.folder.metadata.shape)
-        rows = stream(lambda x: {"score": -detector.score_samples(levels(x))}, items, reading)
-        return torch.from_numpy(np.concatenate([part["score"] for _, part in rows]))
-    parts = [part for _, part in stream(lambda x: objective_scores(method, method.encoder(x)), items, reading)]
-    if how not in parts[0]:
-        raise unknown("score", str(how), [DETECTOR, *parts[0]])
-    return torch.cat([part[how] for part in parts]).cpu()
-
-
-def objective_scores(method: Method, z: Tensor) -> Columns:
-    """Returns the scores of the objective's own for embeddings (B, D), by name; none without a density."""
-    objective = method.objective
-    return by_parts(objective.scores, objective, method.projector(z)) if isinstance(objective, DensityObjective) else {}
 
 
 def columns_of(

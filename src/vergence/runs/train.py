@@ -101,7 +101,7 @@ def train(
     Example:
         >>> import torch
         >>> run = train(torch.randn(300, 6), epochs=1, device="cpu", precision="fp32")
-        >>> run.score(torch.zeros(2, 6)).shape
+        >>> run.anomaly_score(torch.zeros(2, 6)).shape
         torch.Size([2])
     """
     if resume and out is None:

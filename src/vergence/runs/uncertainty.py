@@ -16,9 +16,8 @@ from vergence.data.sources import Data
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.evaluation import anomaly, predictive, uncertainty
 from vergence.objectives.core import DensityObjective, LatentObjective, PredictiveObjective
-from vergence.runs.embed import views_of
 from vergence.runs.rows import parts
-from vergence.runs.run import Run
+from vergence.runs.run import Run, views_of
 from vergence.training.records import Predictive, Uncertainty, UncertaintyScore
 from vergence.utils.checks import expect
 from vergence.utils.terminal import bar
@@ -167,8 +166,8 @@ def _pairs(run: Run, opened: Data) -> tuple[Tensor, Tensor]:
     """Returns context and target embeddings in the objective's space, (n, D) each."""
     items = opened.test.subset(spaced(len(opened.test), PAIRS))
     if isinstance(items, PairItems):
-        return tuple(run.to_device(run.project(items, side=side)) for side in ("context", "target"))  # type: ignore[return-value]
-    views, generator = views_of(run.folder.config, run.folder.metadata, run.method.encoder), torch.Generator().manual_seed(0)
+        return tuple(run.to_device(run.embed(items, side=side, projected=True)) for side in ("context", "target"))  # type: ignore[return-value]
+    views, generator = views_of(run), torch.Generator().manual_seed(0)
     nets = run.method.branch("context").eval(), run.method.target_network().eval()
     found: list[list[Tensor]] = [[], []]
     for _, raw in items.stream(batches(len(items), CHUNK)):

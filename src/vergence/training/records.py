@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from vergence.utils.checks import Checked, from_json
+from vergence.utils.results import Tabular
 
 __all__ = [
     "Accuracy",
@@ -409,7 +410,7 @@ class Uncertainty(Finite):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Record):
+class Evaluation(Record, Tabular):
     """The numbers of a run beside their controls: what ``evaluation.json`` holds.
 
     Attributes:
@@ -427,3 +428,14 @@ class Evaluation(Record):
     posterior: Posterior | None = None
     anomaly: Anomaly | None = None
     uncertainty: Uncertainty | None = None
+
+    def table(self) -> dict[str, list[Any]]:
+        """Returns a row for each representation: its spread, and accuracies in [0, 1]."""
+        parts = self.representations
+        columns: dict[str, list[Any]] = {"representation": list(parts), "kind": [part.kind for part in parts.values()]}
+        columns["effective_rank"] = [part.collapse.effective_rank for part in parts.values()]
+        for k in sorted({k for part in parts.values() for k in part.knn or ()}):
+            columns[f"knn_{k}"] = [part.knn[k].majority if part.knn else None for part in parts.values()]
+        if any(part.probe for part in parts.values()):
+            columns["probe"] = [part.probe.accuracy if part.probe else None for part in parts.values()]
+        return columns
