@@ -100,10 +100,10 @@ def test_a_side_takes_its_own_items_in_every_form(pairs):
     for side, array in both.items():
         expected = run.embed(source, side=side, projected=True)
         np.save(source.parent / f"{side}.npy", array)
-        for form in (array, items, source.parent / f"{side}.npy"):
+        for form in (array, items, tuple(both.values()), source.parent / f"{side}.npy"):
             assert torch.equal(run.embed(form, side=side, projected=True), expected), side
     with pytest.raises(ValueError, match="as the model was trained on"):
-        run.project(np.zeros((4, 3), dtype=np.float32), side="target")
+        run.embed(np.zeros((4, 3), dtype=np.float32), side="target")
 
 
 def test_encoders_of_unlike_kinds(pairs):
