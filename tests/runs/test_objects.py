@@ -87,9 +87,9 @@ def test_data_of_every_form_train(form, vectors, pictures, tmp_path):
 def test_a_run_in_memory_is_saved_and_its_folder_goes_with_it(vectors, tmp_path):
     run = vergence.train(vectors, labels=np.arange(200) % 2, **QUICK)
     record = vergence.evaluate(run, probes=False)
-    expected, temporary = run.score(vectors[:5]), run.folder.path
+    expected, temporary = run.anomaly_score(vectors[:5]), run.folder.path
     again = vergence.load(shutil.copytree(temporary, tmp_path / "kept"), device="cpu")
-    assert torch.equal(again.score(vectors[:5]), expected)
+    assert torch.equal(again.anomaly_score(vectors[:5]), expected)
     with pytest.raises(ValueError, match=r"vergence\.load\(path, data"):
         vergence.evaluate(again, probes=False)
     whole = vergence.load(tmp_path / "kept", device="cpu", data=vectors, labels=np.arange(200) % 2)
@@ -105,13 +105,13 @@ def test_a_network_of_ones_own(form, vectors, tmp_path):
     before = net[1].weight.clone()
     run = vergence.train(vectors, out=tmp_path / "run", encoder=net if form == "module" else network, objective="vje", **QUICK)
     assert torch.equal(net[1].weight, before), "a copy is trained"
-    z = run.encode(vectors[:4])
+    z = run.embed(vectors[:4])
     assert z.shape == (4, 8)
     code = "import sys, vergence; vergence.load(sys.argv[1])"
     other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True)
     assert "vergence.load(path, encoder=...)" in other.stderr
     again = vergence.load(tmp_path / "run", encoder=network(), device="cpu")
-    assert torch.equal(again.encode(vectors[:4]), z)
+    assert torch.equal(again.embed(vectors[:4]), z)
     with pytest.raises(ValueError, match="does not fit"):
         vergence.load(tmp_path / "run", encoder=nn.Sequential(nn.Flatten(), nn.Linear(6, 9)), device="cpu")
 
@@ -143,7 +143,7 @@ def test_views_are_strengths_a_transform_or_a_function(vectors, pictures):
     def views(x, generator):
         return x + 0.1 * torch.randn(x.shape, generator=generator)
 
-    first, second = (vergence.train(vectors, views=views, **QUICK).encode(vectors[:4]) for _ in range(2))
+    first, second = (vergence.train(vectors, views=views, **QUICK).embed(vectors[:4]) for _ in range(2))
     assert torch.equal(first, second)
     transform = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomResizedCrop(12, antialias=True)])
     run = vergence.train(pictures, views=transform, objective="vje", encoder="small", **QUICK)
