@@ -295,7 +295,7 @@ def test_banks_of_every_form_are_one_thing(pairs):
 
 
 def test_what_cannot_be_retrieved(run):
-    with pytest.raises(ValueError, match="of one width"):
+    with pytest.raises(ValueError, match="bank"):
         run.retrieve(images(), bank_embeddings=torch.zeros(3, 5))
     with pytest.raises(ValueError, match="n from 1 to the bank's 3 items"):
         run.retrieve(images(), bank_embeddings=torch.zeros(3, 8), n=4)

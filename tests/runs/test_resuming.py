@@ -197,7 +197,7 @@ def full_disk(limit):
         ("picture", 1_000, "o.png"),
         ("evaluate", 1_000, "evaluation.json"),
         ("examples", 12_000, "examples.npz"),
-        ("report", 100_000, "report.html"),
+        ("report", 10_000, "report.html"),
     ],
 )
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(folder, tmp_path, verb, limit, name):
