@@ -575,7 +575,7 @@ def fpr_threshold(calibration: Values, fpr: float, confidence: float = 0.95) -> 
         >>> fpr_threshold(range(500), 0.001)
         Traceback (most recent call last):
         ValueError: expected at least 2,995 calibration items to certify a rate of 0.001 with confidence 0.95, found 500, which
-        can certify 0.00597: pass more or allow a larger rate
+        can certify 0.00597; pass more or allow a larger rate
     """
     s = as_values("calibration", calibration)
     needed, n = needed_for_fpr(fpr, confidence), len(s)

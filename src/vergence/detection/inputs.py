@@ -27,7 +27,7 @@ def as_values(name: str, values: Values, *, least: int = 1) -> Tensor:
     Example:
         >>> as_values("scores", [1.0, float("nan")])
         Traceback (most recent call last):
-        ValueError: expected scores that are numbers, found NaN in 1 of 2: leave these items out
+        ValueError: expected scores that are numbers, found NaN in 1 of 2; leave these items out
     """
     x = numeric(name, values).to(torch.float64)
     expect(x.ndim == 1, f"{name} of shape (N,), one number for each item", tuple(x.shape), "pass one score or level")
