@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from vergence.utils.version import __version__
 
 _NAMES = {
+    "PatchFeatures": "encoders.patches",
     "Run": "runs.run",
     "evaluate": "runs.evaluate",
     "load": "runs.run",
@@ -14,25 +15,13 @@ _NAMES = {
     "train": "runs.train",
     "write_report": "report.page",
 }
-_ROOMS = (
-    "data",
-    "densities",
-    "detection",
-    "encoders",
-    "evaluation",
-    "linear",
-    "methods",
-    "mixtures",
-    "objectives",
-    "report",
-    "runs",
-    "training",
-    "utils",
-)
+_ROOMS: tuple[str, ...] = ("data", "densities", "detection", "encoders", "evaluation", "linear", "methods", "mixtures")
+_ROOMS += ("objectives", "report", "runs", "training", "utils")
 
-__all__ = ["Run", "__version__", "evaluate", "load", "score", "score_folder", "train", "write_report", *_ROOMS]
+__all__ = ["PatchFeatures", "Run", "__version__", "evaluate", "load", "score", "score_folder", "train", "write_report", *_ROOMS]
 
 if TYPE_CHECKING:
+    from vergence.encoders.patches import PatchFeatures
     from vergence.report.page import write_report
     from vergence.runs.evaluate import evaluate
     from vergence.runs.folder import score_folder

@@ -7,7 +7,8 @@ import sys
 import pytest
 from tests.cli.test_cli import call, refused
 
-from vergence.cli import options
+from vergence import mixtures
+from vergence.cli import density, options
 from vergence.cli.train import Train
 from vergence.data.config import DataConfig
 from vergence.training.config import FitConfig, ModelConfig
@@ -98,3 +99,8 @@ def test_help_loads_no_numerics():
 def test_a_setting_that_is_given_twice_is_refused():
     with pytest.raises(ValueError, match="expected each --set NAME once, found nu twice"):
         options.parse_settings(["nu=1", "nu=2"])
+
+
+def test_the_help_of_density_names_every_model():
+    named = density.MODELS.removeprefix("Model to fit: ").partition(";")[0]
+    assert set(named.split(", ")) == set(mixtures.short_names())

@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
-from vergence import mixtures
 from vergence.cli import options
 from vergence.utils.names import counted
 
 __all__: list[str] = []
 
-MODELS = f"Model to fit: {', '.join(mixtures.short_names())}; see vergence.mixtures."
+MODELS = "Model to fit: gaussian, mixture, gng, kernel, mdn, particles; see vergence.mixtures."
 
 
 @dataclass(kw_only=True)
@@ -134,9 +133,10 @@ def _who_is_ahead(ahead: dict[str, tuple[float, float]]) -> str:
 def _write(command: DensityPredict | DensitySample | DensityLogProb) -> int:
     """Writes what a fitted density says of contexts or pairs; returns the number of rows."""
     from vergence.data.arrays import read_contexts, read_pairs
+    from vergence.mixtures import load
     from vergence.runs import density
 
-    model = mixtures.load(command.model)
+    model = load(command.model)
     context, target = getattr(model, "columns_", ([], []))
     if isinstance(command, DensityLogProb):
         return density.log_prob(model, read_pairs(command.source, target, context), command.out)
