@@ -31,15 +31,15 @@ def test_the_repository_has_its_documents(name):
 
 
 def test_contributing_and_vision_stay_short():
-    assert (ROOT / "CONTRIBUTING.md").read_text().count("\n") <= 50
+    assert (ROOT / "CONTRIBUTING.md").read_text().count("\n") <= 60
     assert (ROOT / "VISION.md").read_text().count("\n") <= 3
     assert (ROOT / "AGENTS.md").read_text().count("\n") <= 50
 
 
-def test_the_page_for_assistants_has_every_room():
+def test_the_page_of_the_architecture_has_every_room():
     from tests.test_layers import ROOMS
 
-    assert tuple(re.findall(r"^\| `(\w+)` \|", (ROOT / "AGENTS.md").read_text(), re.MULTILINE)) == ROOMS
+    assert tuple(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)) == ROOMS
 
 
 def test_continuous_integration_runs_the_readmes_commands():
