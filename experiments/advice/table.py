@@ -95,7 +95,9 @@ def overlap_table() -> str:
     body = []
     for low, high in ((0.0, 0.3), (0.3, 0.6), (0.6, 0.9), (0.9, 0.97), (0.97, 1.01)):
         here = [one for one in found if low <= one["overlap"] < high]
-        clear = [one for one in here if abs(one["margin"]) >= 0.005 and not one["interval"][0] <= 0 <= one["interval"][1]]
+        bounds = [one.get("interval", [one["margin"]] * 2) for one in here]  # rows of later runs have one interval, at k
+        outside = [not below <= 0 <= above for below, above in bounds]
+        clear = [one for one, is_outside in zip(here, outside, strict=True) if is_outside and abs(one["margin"]) >= 0.005]
         ahead = sum(one["margin"] > 0 for one in clear)
         counts = [len(here), ahead, len(clear) - ahead, len(here) - len(clear)]
         largest = max((abs(one["margin"]) for one in here), default=0.0)

@@ -44,7 +44,7 @@ from vergence.densities.moments import Sums, principal_directions
 from vergence.encoders.networks import width
 from vergence.evaluation import features
 from vergence.linear import advise
-from vergence.linear.advice.features import patch_features
+from vergence.linear.advice import patch_features
 from vergence.linear.solutions import joint_embedding, reconstruction
 from vergence.methods.core import Gather, ImageMethod, mean_over
 from vergence.training import build, loop, recipes

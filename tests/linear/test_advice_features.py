@@ -13,9 +13,8 @@ from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
 from vergence.encoders.patches import PatchFeatures
 from vergence.linear import advise
-from vergence.linear.advice.augmentations import left_out
-from vergence.linear.advice.features import patch_features
-from vergence.linear.reading import Featured, draw
+from vergence.linear.advice import patch_features
+from vergence.linear.reading import Featured, draw, left_out
 from vergence.runs import advise as runs_advise
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import dataclasses
 import html.parser
 import json
 import re
@@ -234,9 +235,10 @@ def test_markup_in_every_string_of_an_advice(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(300, 6)), rng.integers(2, size=300)
     parts = {"a": lambda X, g: X * 0.9, "b": lambda X, g: X + 0.5 * X.new_tensor(rng.normal(size=X.shape))}
-    advice = advise(x, parts, labels=y, n_components=2, n_draws=4).to_dict()
-    hostile = planted(advice) | {"verdict": advice["verdict"], "basis": advice["basis"]}
-    hostile["facts"] |= {"part": MARKUP}
+    advice = advise(x, parts, labels=y, n_components=2, n_draws=4)
+    facts = dataclasses.replace(advice.facts, part=MARKUP)
+    rows = tuple(dataclasses.replace(row, operation=MARKUP) for row in advice.augmentations)
+    hostile = dataclasses.replace(advice, facts=facts, augmentations=rows, words=(MARKUP,) * 3)
     path = write_advice(hostile, tmp_path / "report.html", name=MARKUP, command=MARKUP)
     text = path.read_text(encoding="utf-8")
     assert text.count("alert(1)") > 8

@@ -56,7 +56,7 @@ def advise(command: Advise) -> None:
         device=command.device,
         command=shlex.join(["vergence", *sys.argv[1:]]),
     )
-    show_advice(advice.to_dict())
+    show_advice(advice)
     if not advice.facts.labeled and command.labels:
         print("labels make the answer surer: a sub-folder for each class, or an array labels beside images in a .npz file")
     listed = (

@@ -1,27 +1,38 @@
 """Reads items and their augmentations in blocks of a fixed number of rows, from arrays, files and streams."""
 
+import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.data.items import Items, release_pages
+from vergence.data.items import ArrayItems, Items, Skipped, release_pages
 from vergence.data.pixels import center_crop, to_unit
-from vergence.data.views import ImageViews, Views
+from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.utils import linalg
 from vergence.utils.checks import require_numbers
 from vergence.utils.devices import rank_and_size
 
-__all__ = ["Augmentation", "Featured", "Features", "as_table", "as_tensor", "blocks", "draw", "flat"]
-
+__all__ = ["VECTORS", "Composed", "Features"]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 Features = Callable[[Tensor], Tensor]
 BLOCK = 1 << 22  # numbers in a block of items: 16 MiB of float32
+
+# An operation's name -> the field of its strength, and the strength that leaves an item as it is
+PICTURES: Mapping[str, tuple[str, Any]] = {
+    "crop": ("crop", (1.0, 1.0)),
+    "flip": ("flip", 0.0),
+    "jitter": ("jitter_p", 0.0),
+    "grayscale": ("grayscale", 0.0),
+    "blur": ("blur", 0.0),
+    "solarize": ("solarize", 0.0),
+}
+VECTORS: Mapping[str, tuple[str, Any]] = {name: (name, 0.0) for name in ("noise", "mask", "scale")}
 
 
 class Featured:
@@ -43,6 +54,95 @@ class Featured:
     def __call__(self, X: Tensor, generator: torch.Generator) -> Tensor:
         """Returns f(tau(X)), (B, F)."""
         return self.features(self.augmentation(X, generator))
+
+
+class Composed:
+    """Named augmentations, applied one after the other.
+
+    Example:
+        >>> f = Composed({"double": lambda X, generator: 2 * X, "add": lambda X, generator: X + 1})
+        >>> f(torch.ones(1, 1), torch.Generator())
+        tensor([[3.]])
+    """
+
+    def __init__(self, parts: Mapping[str, Augmentation]) -> None:
+        self.parts = dict(parts)
+
+    def __call__(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns X after all parts."""
+        for part in self.parts.values():
+            X = part(X, generator)
+        return X
+
+
+def left_out(augmentation: Any) -> Iterator[tuple[str, Augmentation]]:
+    """Yields each operation's name and the augmentation without it; nothing if the augmentation has no named operations."""
+    if isinstance(augmentation, Featured):
+        yield from ((name, Featured(rest, augmentation.features)) for name, rest in left_out(augmentation.augmentation))
+    elif isinstance(augmentation, Composed):
+        for name in augmentation.parts:
+            yield name, Composed({k: v for k, v in augmentation.parts.items() if k != name})
+    elif isinstance(augmentation, (ImageViews, VectorViews)):
+        for name, (field, neutral) in (PICTURES if isinstance(augmentation, ImageViews) else VECTORS).items():
+            config = dataclasses.replace(augmentation.config, **{field: neutral})
+            if config == augmentation.config:
+                continue
+            if isinstance(augmentation, ImageViews):
+                yield name, ImageViews(config, augmentation.size)
+            else:
+                yield name, VectorViews(config, augmentation.mean, augmentation.std)
+
+
+class Rows(Items):
+    """Rows of a table (N, D), in its own precision.
+
+    Args:
+        array: An array, a memory-mapped array, or a tensor.
+        rows: (M,) int64, the rows that count; all by default.
+
+    Example:
+        >>> rows = Rows(np.arange(6.0).reshape(3, 2) + 1e12).subset(torch.tensor([2]))
+        >>> next(rows.stream([torch.tensor([0])]))[1].tolist()
+        [[1000000000004.0, 1000000000005.0]]
+    """
+
+    def __init__(self, array: Any, rows: Tensor | None = None) -> None:
+        self.array = array
+        self.rows = torch.arange(len(array)) if rows is None else rows
+        self.shape, self.dtype = tuple(array.shape[1:]), as_tensor(array[:1]).dtype
+        self.labels, self.names = None, [str(i) for i in self.rows.tolist()]
+        self.skipped: list[Skipped] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def stream(self, batches: Iterable[Tensor], workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields (index, rows) for each index tensor; see `Items.stream`."""
+        for index in batches:
+            rows = self.rows[index]
+            yield index, as_tensor(self.array[rows.to(self.array.device) if isinstance(self.array, Tensor) else rows.numpy()])
+
+    def subset(self, index: Tensor) -> "Rows":
+        """Returns the rows of an index (M,), sharing this one's array."""
+        return Rows(self.array, self.rows[index])
+
+
+def as_items(data: Any) -> Items:
+    """Returns arrays as items, and items as they are; a table in memory that float32 holds exactly comes in float32.
+
+    Raises:
+        ValueError: Not items (N, D) or images (N, C, H, W).
+    """
+    if isinstance(data, Items):
+        return data
+    table = as_table(data)
+    if table.ndim == 4:
+        return ArrayItems(table)
+    if isinstance(table, np.memmap):
+        return Rows(table)
+    table = as_tensor(table)
+    single = table.float()
+    return Rows(single if torch.equal(single.to(table.dtype), table) else table)
 
 
 def blocks(source: Any, targets: Any = None, *, shared: bool = True) -> Iterator[tuple[int, Tensor, Any]]:

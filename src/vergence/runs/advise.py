@@ -11,10 +11,8 @@ import torch
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import Data, open_data
 from vergence.data.views import Views
-from vergence.linear.advice import Advice, advise
-from vergence.linear.advice.advise import FEWEST
-from vergence.linear.advice.augmentations import VECTORS
-from vergence.linear.advice.records import Facts
+from vergence.linear.advice import FEWEST, Advice, Facts, advise
+from vergence.linear.reading import VECTORS
 from vergence.report.advice import write_advice
 from vergence.training import build
 from vergence.training.folder import require_writable, write_skipped
@@ -87,7 +85,7 @@ def advise_on(
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
     _write(out / "advice.json", advice.to_dict() | settings)
-    write_advice(advice.to_dict(), out / "report.html", name=opened.name, command=command)
+    write_advice(advice, out / "report.html", name=opened.name, command=command)
     return advice
 
 
