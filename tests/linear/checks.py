@@ -87,7 +87,7 @@ def check_reconstruction_value(solve=solutions.reconstruction):
         E, D, phi, _ = solve(M, S)
         for k in (1, 2, 4):
             e, d = E[:k].clone().requires_grad_(), D[:, :k].clone().requires_grad_()
-            value = solutions.reconstruction_objective(e, d, M, S, reference.square(x) / len(x))
+            value = reconstruction_objective(e, d, M, S, reference.square(x) / len(x))
             close(value.item(), reference.square(x) / len(x) - phi[:k].square().sum())
             close(value.item(), reference.reconstruction_value(E[:k].numpy(), D[:, :k].numpy(), x, outcomes))
             for grad in torch.autograd.grad(value, (e, d)):
@@ -103,9 +103,24 @@ def check_joint_embedding_value(solve=solutions.joint_embedding):
         for k in (1, 2, 4):
             found = reference.joint_embedding_value(W[:k].numpy(), outcomes)
             close(found, 2 * (1 - omega[:k]).sum())
-            close(found, solutions.joint_embedding_objective(W[:k], G, S))
+            close(found, joint_embedding_objective(W[:k], G, S))
             for _ in range(20):
-                assert found <= solutions.joint_embedding_objective(feasible(k, S), G, S) + 1e-12
+                assert found <= joint_embedding_objective(feasible(k, S), G, S) + 1e-12
+
+
+def joint_embedding_objective(W, G, S):
+    """2 tr W (S - G) W^T; at the optimum 2 sum_{i <= k} (1 - omega_i)."""
+    return 2 * ((W @ (S - G)) * W).sum()
+
+
+def supervised_objective(V, N, S, power):
+    """power - 2 tr V N^T + tr V S V^T, with power = 1/n |Y|^2; at the optimum power - tr V N^T."""
+    return power - 2 * (V * N).sum() + ((V @ S) * V).sum()
+
+
+def reconstruction_objective(E, D, M, S, power):
+    """At the optimum power - sum_{i <= k} phi_i^2, with power = 1/n |X|^2."""
+    return supervised_objective(D @ E, M, S, power)
 
 
 def feasible(k, S):

@@ -106,8 +106,8 @@ def test_bad_input_is_reported():
 @pytest.mark.slow
 def test_a_source_is_advised_on_by_features_too(tmp_path):
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "images.npz", x=rng.integers(256, size=(150, 1, 12, 12), dtype=np.uint8))
-    np.savez(tmp_path / "small.npz", x=rng.integers(256, size=(150, 1, 4, 4), dtype=np.uint8))
+    np.savez(tmp_path / "images.npz", x=rng.integers(256, size=(110, 1, 8, 8), dtype=np.uint8))
+    np.savez(tmp_path / "small.npz", x=rng.integers(256, size=(110, 1, 4, 4), dtype=np.uint8))
     np.savez(tmp_path / "vectors.npz", x=rng.normal(size=(150, 6)))
     settings = {"out": tmp_path / "a", "n_draws": 4, "device": "cpu"}
     views = ViewConfig(jitter_p=0.0, grayscale=0.0, blur=0.0, flip=0.0)

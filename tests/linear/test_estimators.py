@@ -54,43 +54,6 @@ def seen_as(x, y, outcomes, center):
 # --- shapes and identities
 
 
-def test_shapes_of_joint_embedding():
-    model = JointEmbedding(2, augmentation=SIGMA).fit(items())
-    assert model.components_.shape == (2, D) and model.eigenvalues_.shape == (2,) and model.spectrum_.shape == (D,)
-    assert model.mean_.shape == (D,) and model.augmentation_covariance_.shape == (D, D)
-    assert (model.n_features_in_, model.n_samples_seen_) == (D, N)
-    assert isinstance(model.objective_, float) and model.objective_se_ == 0.0
-    assert np.array_equal(model.eigenvalues_, model.spectrum_[:2])
-    close(model.mean_, items().mean(0))
-    close(model.augmentation_covariance_, SIGMA)
-    assert JointEmbedding(augmentation=SIGMA).fit(items()).components_.shape == (D, D)
-
-
-def test_shapes_of_reconstruction():
-    model = Reconstruction(3, augmentation=SIGMA).fit(items())
-    assert model.components_.shape == (3, D) and model.decoder_.shape == (D, 3)
-    assert model.singular_values_.shape == (3,) and model.spectrum_.shape == (D,) and model.target_mean_.shape == (D,)
-    assert np.array_equal(model.singular_values_, model.spectrum_[:3]) and model.objective_se_ == 0.0
-    close(model.decoder_.T @ model.decoder_, np.diag(model.singular_values_**2), atol=1e-9)
-
-
-def test_shapes_of_supervised():
-    x = items()
-    model = Supervised(augmentation=SIGMA).fit(x, targets(x))
-    assert model.components_.shape == (2, D) and model.target_mean_.shape == (2,) and model.classes_ is None
-    assert model.transform(x).shape == (N, 2)
-    assert Supervised().fit(x, targets(x)[:, 0]).components_.shape == (1, D)
-
-
-@pytest.mark.parametrize("center", [True, False])
-def test_components_are_orthonormal_in_S(center):
-    x = items()
-    S = np.cov(x.T, bias=True) + SIGMA if center else x.T @ x / N + SIGMA
-    for kind in (JointEmbedding, Reconstruction):
-        W = kind(3, augmentation=SIGMA, center=center).fit(x).components_
-        close(W @ S @ W.T, np.eye(3), atol=1e-10)
-
-
 @pytest.mark.parametrize("center", [True, False])
 def test_the_objective_is_its_formula_and_the_loss_on_the_data(center):
     x = items()
@@ -256,8 +219,9 @@ def test_a_sampled_covariance_is_near_the_exact_one(kind):
     close(model.augmentation_covariance_, SIGMA, rtol=0, atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "draws"), [(40, 2), (40, 4), (40, 16)])
+@pytest.mark.parametrize(("n", "draws"), [(40, 2), (40, 16)])
 def test_the_sampling_error_is_honest(kind, n, draws, seeds=60):
     """The spread of the objective over seeds is what each fit says it is."""
     x = items(n=n)
@@ -313,13 +277,6 @@ def test_a_pickle_holds_the_model_and_not_the_data():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_of_features_come_out(kind):
-    x = items()
-    model = build(kind).fit(x, targets(x))
-    assert model.get_feature_names_out().tolist() == [f"{kind.__name__.lower()}{i}" for i in range(2)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_float32_comes_out_as_float32(kind, as_tensor):
     x = items().astype(np.float32)
@@ -331,14 +288,7 @@ def test_float32_comes_out_as_float32(kind, as_tensor):
     )
 
 
-def test_components_are_oriented():
-    x = items()
-    for kind in (JointEmbedding, Reconstruction):
-        rows = kind(augmentation=SIGMA).fit(x).components_
-        assert (np.take_along_axis(rows, np.abs(rows).argmax(1)[:, None], 1) > 0).all()
-
-
-@pytest.mark.parametrize("scale", [[1.0, 10.0, 0.1, 1.0], [1.0, 1e5, 1e-3, 1.0], [1e4, 1e4, 1e-4, 1e4]])
+@pytest.mark.parametrize("scale", [[1.0, 1e5, 1e-3, 1.0]])
 @pytest.mark.parametrize("variances", [[1.0, 2.0, 0.5, 0.3], [0.0, 0.0, 1.0, 0.0]])
 def test_joint_embedding_knows_no_units(scale, variances):
     """Features and their noise in other units leave the eigenvalues, also where one feature alone is augmented."""
@@ -359,15 +309,6 @@ def test_alignment_helps_as_the_paper_says():
     assert reference.sine(Reconstruction(2, augmentation=sigma).fit(x).components_, np.eye(2, 5)) > 0.99
 
 
-def test_predicted_targets_may_be_a_data_frame():
-    pd = pytest.importorskip("pandas")
-    x = items()
-    model = Supervised(augmentation=0.3).set_output(transform="pandas").fit(x, targets(x))
-    found = model.transform(x)
-    assert isinstance(found, pd.DataFrame)
-    close(found.to_numpy(), (x - model.mean_) @ model.components_.T + model.target_mean_)
-
-
 def test_lists_of_batches_are_batches():
     x = items()
     one, other = JointEmbedding(2, augmentation=0.3).fit([x[:30], x[30:]]), JointEmbedding(2, augmentation=0.3).fit(x)
@@ -375,17 +316,6 @@ def test_lists_of_batches_are_batches():
     y = np.arange(len(x)) % 3
     pairs = [(x[:30], y[:30]), (x[30:], y[30:])]
     close(Supervised().fit(pairs).components_, Supervised().fit(x, y).components_)
-
-
-@pytest.mark.parametrize("bad", ["noise", {"a": 0.3}, object()])
-def test_what_is_no_augmentation(bad):
-    with pytest.raises(ValueError, match="augmentation as a function"):
-        JointEmbedding(augmentation=bad).fit(items())
-
-
-def test_a_name_is_no_data():
-    with pytest.raises(ValueError, match="open_items"):
-        JointEmbedding().fit("folder/of/images")
 
 
 def test_a_failed_fit_leaves_the_model_as_it_was():
@@ -401,8 +331,3 @@ def test_a_failed_fit_leaves_the_model_as_it_was():
 def test_few_draws_are_said():
     with pytest.warns(UserWarning, match="few draws"):
         Reconstruction(2, augmentation=noisy, n_draws=2).fit(np.random.default_rng(0).normal(size=(20, 30)))
-
-
-def test_a_device_that_is_not_there():
-    with pytest.raises(ValueError, match="device"):
-        JointEmbedding(device="gpu").fit(items())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.linear import checks
 from tests.linear.checks import ROWS, close, covariance, je_rows, rng, tensors
 from tests.reference import linear as reference
 
@@ -167,9 +168,9 @@ def test_the_objectives_by_monte_carlo(m=4000):
     w, e, r, v = tensors(W, E, R, V)
     power = reference.square(x) / 40, reference.square(y) / 40
     draws = {
-        "joint embedding": ((one - two) @ W.T, solutions.joint_embedding_objective(w, G, S)),
-        "reconstruction": (x - one @ E.T @ R.T, solutions.reconstruction_objective(e, r, M, S, power[0])),
-        "supervised": (y - one @ V.T, solutions.supervised_objective(v, N, S, power[1])),
+        "joint embedding": ((one - two) @ W.T, checks.joint_embedding_objective(w, G, S)),
+        "reconstruction": (x - one @ E.T @ R.T, checks.reconstruction_objective(e, r, M, S, power[0])),
+        "supervised": (y - one @ V.T, checks.supervised_objective(v, N, S, power[1])),
     }
     for name, (residual, expected) in draws.items():
         assert abs(z_score((residual**2).sum(-1).mean(-1), expected)) < 4.5, name

@@ -27,7 +27,7 @@ def written(folder, kind, x, labels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["npz", "npy", "columns"])
+@pytest.mark.parametrize("kind", ["npz", "columns"])
 def test_an_offset_of_a_table_changes_no_advice(tmp_path, kind):
     rng = np.random.default_rng(0)
     labels = np.arange(400) % 4

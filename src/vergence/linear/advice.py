@@ -38,7 +38,7 @@ from vergence.linear.groups import (
     without,
 )
 from vergence.linear.reading import Augmentation, Composed, Featured, Features, as_items, left_out
-from vergence.utils.checks import require_choice, require_count
+from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
@@ -253,6 +253,8 @@ def advise(
         'cannot_tell'
     """
     require_count(0, random_state=random_state)
+    if n_draws is not None:  # two halves of them show the error of sampling
+        require_count(4, MOST_DRAWS, n_draws=n_draws)
     budget = RAW if features == "raw" else MAPPED
     most = budget.items if max_items is None else max_items
     require_count(1, directions=directions, max_items=most)
@@ -318,14 +320,13 @@ def _advice(study: "Study", rows: tuple[OperationRow, ...], augmentation: Any, m
 def _opened(data: Any, labels: Any, most: int, seed: int) -> tuple[Items, Tensor | None, tuple[str, ...]]:
     """Returns items, labels 0 .. L-1 (-1 unknown), and the classes."""
     items = as_items(data)
-    if isinstance(items, PairItems):
-        raise ValueError("expected single items and an augmentation, found pairs: they are two views; train on both and compare")
+    expect(not isinstance(items, PairItems), "single items and an augmentation", "pairs", "they are two views: train on them")
     y = labels if labels is not None else items.labels
     array = None if y is None else np.asarray(y)
-    if array is not None and array.shape != (len(items),):
-        raise ValueError(f"expected one label for each of {len(items)} items, found shape {array.shape}; -1 marks unknown ones")
-    if len(items) < FEWEST:
-        raise ValueError(f"expected at least {FEWEST} items to advise on, found {len(items)}; give more")
+    if array is not None:
+        shape = f"shape {array.shape}"
+        expect(array.shape == (len(items),), f"one label for each of {len(items)} items", shape, "-1 marks unknown ones")
+    expect(len(items) >= FEWEST, f"at least {FEWEST} items to advise on", len(items), "give more")
     classes, index = ((), None) if array is None else _encoded(array)
     if len(items) > most:
         chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:most].sort().values
@@ -337,8 +338,8 @@ def _encoded(labels: Any) -> tuple[tuple[str, ...], Tensor]:
     """Returns the classes, and labels 0 .. L-1; -1 for what is -1, None or not a number."""
     real = labels.dtype.kind == "f"
     given = labels[~np.isnan(labels)] if real else labels
-    if labels.dtype.kind not in "iufbUSO" or (real and not (np.isfinite(given) & (given == np.round(given))).all()):
-        raise ValueError(f"expected labels that are classes, whole numbers or text, found {labels.dtype}; convert them")
+    are_classes = labels.dtype.kind in "iufbUSO" and not (real and not (np.isfinite(given) & (given == np.round(given))).all())
+    expect(are_classes, "labels that are classes, whole numbers or text", str(labels.dtype), "convert them")
     unknown = np.array([v is None or v != v or v == -1 for v in labels.tolist()])
     whole = np.where(unknown, -1, labels).astype(np.int64) if real else labels
     values, inverse = np.unique(np.asarray(whole[~unknown].tolist()), return_inverse=True)
@@ -356,10 +357,7 @@ def _featured(items: Items, augmentation: Any, features: str | Features, seed: i
         require_choice("features", features, ("raw", "patches"))
         if features == "raw":
             return augmentation
-    if not callable(augmentation):
-        raise ValueError(
-            "expected an augmentation that samples views, to map them to features: give a function, or features='raw'"
-        )
+    expect(callable(augmentation), "an augmentation that samples views", "numbers", "give a function, or features='raw'")
     if not callable(features):
         features = patch_features(items, augmentation, seed=seed, device=device)
     return Featured(augmentation, features)
@@ -367,8 +365,7 @@ def _featured(items: Items, augmentation: Any, features: str | Features, seed: i
 
 def _draws(items: Items, n_draws: int | None, directions: int, budget: Budget) -> int:
     """Returns how many draws to take of each item."""
-    if n_draws is not None:  # two halves of them show the error of sampling
-        require_count(4, MOST_DRAWS, n_draws=n_draws)
+    if n_draws is not None:
         return n_draws
     views = budget.views * min(1.0, 3072 / math.prod(items.shape))
     return int(min(1000, max(4, math.ceil(views / len(items)))))
@@ -391,8 +388,7 @@ def patch_features(items: Items, augmentation: Any, *, atoms: int = ATOMS, seed:
     """
     crop = augmentation.size if isinstance(augmentation, ImageViews) else None
     shape = items.shape if crop is None else (items.shape[0], crop, crop)
-    if len(shape) != 3:
-        raise ValueError(f"expected images for features 'patches', found items of shape {shape}; use features='raw'")
+    expect(len(shape) == 3, "images for features 'patches'", f"items of shape {shape}", "use features='raw'")
     settings = Patches(atoms=atoms, second=0).complete(shape)
     some = spaced(len(items), IMAGES)
     stream = items.stream(some[index] for index in batches(len(some), BATCH))
@@ -427,14 +423,14 @@ class Study:
 
 def _study(groups: Groups, n_components: int | None) -> Study:
     r = groups.x.shape[1]
-    if n_components is not None and (not isinstance(n_components, (int, np.integer)) or not 1 <= n_components < r):
-        raise ValueError(f"expected n_components from 1 to {r - 1}, below the {r} directions of the data, found {n_components}")
+    if n_components is not None:
+        require_count(1, r - 1, n_components=n_components)
     moments = groups.moments()
     solution = Solution.of(moments)
-    if solution.tied or (groups.halves and moments.unchanged()):
-        raise ValueError("the augmentation changes nothing (S = G), so joint embedding is a tie; give one that changes the items")
-    known = None if groups.labels is None else groups.labels[groups.labels >= 0]
-    enough = known is not None and len(known) >= FEWEST and len(known.unique()) >= 2
+    tied = solution.tied or (groups.halves and moments.unchanged())
+    expect(not tied, "an augmentation that changes the items", "S = G: joint embedding is a tie")
+    labels = None if groups.labels is None else groups.labels[groups.labels >= 0]
+    enough = labels is not None and len(labels) >= FEWEST and len(labels.unique()) >= 2
     classes = ClassSums.of(groups) if enough else None
     return Study(groups, solution, int(n_components or max(1, min(32, r // 2))), classes)
 

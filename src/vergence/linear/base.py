@@ -17,10 +17,10 @@ from torch import Tensor
 from vergence.data.items import Items, PairItems, spaced
 from vergence.densities.moments import Moments, Sums, origin_of
 from vergence.linear.reading import Augmentation, as_table, as_tensor, blocks, draw, flat
-from vergence.utils.checks import is_count, require_choice, require_count, require_numbers, shown
+from vergence.utils.checks import expect, require_choice, require_count, require_numbers
 from vergence.utils.devices import as_device, several
 
-__all__ = ["MOST_DRAWS", "RANK", "Affine", "Linear", "State", "covariance_of", "warn_jitter"]
+__all__ = ["Affine"]
 
 NOISE = 0.1  # the default augmentation's variance, in units of the mean feature variance
 RESERVOIR = 512  # items kept to estimate the Monte Carlo error
@@ -78,13 +78,8 @@ class Affine:
         """
         D = like.shape[-1]
         A, b = (torch.as_tensor(np.asarray(v, dtype=np.float64)).to(like) for v in (self.matrix, self.offset))
-        if (
-            tuple(A.shape) not in ((), (D,), (D, D))
-            or tuple(b.shape) not in ((), (D,))
-            or not bool(A.isfinite().all() and b.isfinite().all())
-        ):
-            found = f"found shapes {tuple(A.shape)} and {tuple(b.shape)}"
-            raise ValueError(f"expected finite A ({D}, {D}) or ({D},) and b ({D},), {found}; check them")
+        fits = tuple(A.shape) in ((), (D,), (D, D)) and tuple(b.shape) in ((), (D,)) and A.isfinite().all() and b.isfinite().all()
+        expect(fits, f"finite A ({D}, {D}) or ({D},) and b ({D},)", f"shapes {tuple(A.shape)} and {tuple(b.shape)}")
         return (A if A.ndim == 2 else A.expand(D).diag()), b.expand(D)
 
     def applied(self, moments: Moments, *, centered: bool) -> Moments:
@@ -114,12 +109,22 @@ class Affine:
 class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]
     """The base of the three estimators: reading, moments, and the map x -> components_ (x - mean_)."""
 
-    augmentation: Any
-    n_draws: int
-    center: bool
-    device: str
-    random_state: int | None
     _state: State | None = None
+
+    def __init__(
+        self,
+        *,
+        augmentation: Any = None,
+        n_draws: int = 16,
+        center: bool = True,
+        device: str = "cpu",
+        random_state: int | None = 0,
+    ) -> None:
+        self.augmentation = augmentation
+        self.n_draws = n_draws
+        self.center = center
+        self.device = device
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> "Linear":
         """Fits in one pass over the items.
@@ -150,8 +155,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         Raises:
             ValueError: As in `fit`, or the numbers of features or targets differ from earlier calls; the fit then stays.
         """
-        if several() and self._state is not None:
-            raise ValueError("expected one call of partial_fit in several processes, found another; fit an iterable of batches")
+        expect(not several() or self._state is None, "one call of partial_fit in several processes", "another", "fit an iterable")
         return self._added(self._state, X, y)
 
     @torch.no_grad()
@@ -172,21 +176,17 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         require_choice("center", self.center, (True, False))
         if self.random_state is not None:
             require_count(0, random_state=self.random_state)
-        if callable(self.augmentation):
-            if not is_count(self.n_draws, 2):
-                reason = "one draw does not separate an augmentation's mean from its spread"
-                raise ValueError(f"expected n_draws >= 2, found {self.n_draws}: {reason}")
+        if callable(self.augmentation):  # one draw does not separate an augmentation's mean from its spread
             require_count(2, MOST_DRAWS, n_draws=self.n_draws)
 
     def _fitted(self, state: State, X: Any, y: Any) -> "Linear":
         X, y = self._checked(X, y)
         self._absorb(state, X, y)
         sums = state.sums
-        if sums is None:
-            raise ValueError("expected items, found none: the iterable is empty, or was used up; make a new one")
+        expect(sums is not None, "items", "none: the iterable is empty or used up", "make a new one")
+        assert sums is not None
         sums.reduce(state.width)
-        if sums.n < 2:
-            raise ValueError(f"expected at least 2 items, found n_samples = {sums.n}; one item has no covariance")
+        expect(sums.n >= 2, "at least 2 items", f"n_samples = {sums.n}", "one item has no covariance")
         moments = self._augmented(sums.moments(centered=self.center))
         self.augmentation_covariance_ = (moments.S - moments.G).cpu().numpy()
         self._state, self.n_features_in_ = state, len(moments.mean)
@@ -206,15 +206,14 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         """
         check_is_fitted(self, "components_")
         X, _ = self._checked(X, None, reset=False)
-        if not isinstance(X, (Items, np.ndarray, Tensor)):
-            raise ValueError("expected items to transform, found an iterable of batches: transform one batch at a time")
+        indexed = isinstance(X, (Items, np.ndarray, Tensor))
+        expect(indexed, "items to transform", "an iterable of batches", "transform one batch at a time")
         return np.concatenate([self._mapped(x) for _, x, _ in blocks(X, shared=False)])
 
     def _mapped(self, raw: Tensor) -> Any:
         x = flat(raw, self._sampler)
         self._require_width(x, self.n_features_in_)
-        if not bool(x.isfinite().all()):
-            raise ValueError("Input X contains NaN or infinity: leave those items out, or fill them in")
+        expect(x.isfinite().all(), "finite items (without NaN)", "NaN or infinity", "leave those items out, or fill them in")
         z = (x.double().cpu().numpy() - self.mean_) @ self.components_.T + self._shift
         return z.astype(np.float32 if x.dtype == torch.float32 else np.float64)
 
@@ -242,22 +241,20 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         """Returns items that `blocks` can read, and targets (N, ...) as an array."""
         reset = self._state is None if reset is None else reset
         require_numbers(X)
-        if isinstance(X, PairItems):
-            raise ValueError("expected single items and an augmentation, found pairs: pass one side, X.context or X.target")
+        expect(not isinstance(X, PairItems), "single items and an augmentation", "pairs", "pass one side, X.context or X.target")
+        expect(not isinstance(X, (str, Path)), "items", f"the name '{X}'", "open it with vergence.data.sources.open_items")
         if isinstance(X, Items):
             y = X.labels if y is None else y
         elif isinstance(X, (Tensor, np.memmap)) or getattr(X, "ndim", 2) == 4:
             X = as_table(X)
-        elif isinstance(X, (str, Path)):
-            raise ValueError(f"expected items, found the name '{X}': open it with vergence.data.sources.open_items, or np.load")
         elif _are_batches(X):
             return X, None
         else:
             kind: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": not reset, "reset": reset}
             X = validate_data(self, X, **kind)
         y = None if y is None else np.asarray(y)
-        if y is not None and y.shape[:1] != (len(X),):
-            raise ValueError(f"expected one target for each item, found shape {y.shape} for {len(X)} items; give as many")
+        if y is not None:
+            expect(y.shape[:1] == (len(X),), "one target for each item", f"shape {y.shape} for {len(X)} items")
         return X, y
 
     def _absorb(self, state: State, X: Any, y: Any) -> None:
@@ -321,8 +318,7 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
                 f"few draws of the augmentation: {few}; directions can look invariant by chance; raise n_draws", stacklevel=5
             )
         constant = moments.constant.nonzero().flatten().tolist()
-        if len(constant) == len(moments.constant):
-            raise ValueError(f"expected features that vary, found all {len(constant)} constant: every item is the same")
+        expect(len(constant) < len(moments.constant), "features that vary", "all constant: every item is the same")
         if constant:
             some = f"{len(constant)} of {len(moments.constant)} features are constant, such as {constant[0]}"
             warnings.warn(f"{some}: they add nothing", stacklevel=4)
@@ -334,11 +330,9 @@ class Linear(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, a
         k: Any = getattr(self, "n_components", None)
         if k is None:
             return rank
-        if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
-            raise ValueError(f"expected n_components to be a whole number of at least 1, or None for all, found {shown(k)}")
-        if k > rank:
-            what = f"the rank of {self.n_samples_seen_} items of {self.n_features_in_} features"
-            raise ValueError(f"expected n_components of at most {rank}, {what}, found {k}; lower it or give more items")
+        require_count(1, n_components=k)
+        what = f"the rank of {self.n_samples_seen_} items of {self.n_features_in_} features"
+        expect(k <= rank, f"n_components of at most {rank}, {what}", k, "lower it or give more items")
         return int(k)
 
     # Monte Carlo error
@@ -401,15 +395,12 @@ def covariance_of(augmentation: Any, G: Tensor, variance: float) -> Tensor:
         raise ValueError(f"expected an augmentation as a function, variances or a covariance, found a {kind}") from None
     if a.ndim == 0:
         a = a.expand(D)
-    if tuple(a.shape) not in ((D,), (D, D)) or not bool(a.isfinite().all()):
-        raise ValueError(
-            f"expected an augmentation as a function, a variance, {D} variances or a covariance ({D}, {D}), "
-            f"found numbers of shape {tuple(a.shape)}{'' if bool(a.isfinite().all()) else ' that are not finite'}"
-        )
+    shapes = f"an augmentation as a function, a finite variance, {D} variances or a covariance ({D}, {D})"
+    expect(tuple(a.shape) in ((D,), (D, D)) and a.isfinite().all(), shapes, f"numbers of shape {tuple(a.shape)}")
     a = a.diag() if a.ndim == 1 else a
     least, most = (float(v) for v in torch.linalg.eigvalsh(a)[[0, -1]])
-    if not bool(torch.allclose(a, a.T, rtol=1e-8, atol=1e-12 * max(most, 1e-300))) or least < -1e-10 * max(most, 0):
-        raise ValueError(f"expected a symmetric covariance without negative eigenvalues, found its smallest {least:.3g}")
+    valid = torch.allclose(a, a.T, rtol=1e-8, atol=1e-12 * max(most, 1e-300)) and least >= -1e-10 * max(most, 0)
+    expect(valid, "a symmetric covariance without negative eigenvalues", f"its smallest {least:.3g}")
     return a
 
 

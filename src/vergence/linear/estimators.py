@@ -15,6 +15,7 @@ from vergence.data.items import Items
 from vergence.densities.moments import Moments
 from vergence.linear.base import RANK, Linear, State, warn_jitter
 from vergence.linear.solutions import joint_embedding, reconstruction, supervised
+from vergence.utils.checks import expect
 
 __all__ = ["JointEmbedding", "Reconstruction", "Supervised"]
 
@@ -35,11 +36,7 @@ class Components(Linear):
         random_state: int | None = 0,
     ) -> None:
         self.n_components = n_components
-        self.augmentation = augmentation
-        self.n_draws = n_draws
-        self.center = center
-        self.device = device
-        self.random_state = random_state
+        super().__init__(augmentation=augmentation, n_draws=n_draws, center=center, device=device, random_state=random_state)
 
 
 class JointEmbedding(Components):
@@ -82,11 +79,7 @@ class JointEmbedding(Components):
     """
 
     def _solve(self, moments: Moments) -> None:
-        if moments.unchanged():
-            raise ValueError(
-                "joint embedding is a tie: the augmentation changes nothing (S = G), so every direction is perfectly invariant; "
-                "give an augmentation that changes the items, or use Reconstruction"
-            )
+        expect(not moments.unchanged(), "an augmentation that changes the items", "S = G: a tie of all directions", "change it")
         W, omega, jitter = joint_embedding(moments.G, moments.S)
         warn_jitter(jitter)
         k = self._number(int((omega > 1e3 * RANK).sum()))
@@ -119,25 +112,16 @@ class Reconstruction(Components):
     (``augmentation=0.0``) this is principal component analysis.
 
     Args:
-        n_components: K, at most the rank of the items; None for that rank.
-        augmentation: As in `JointEmbedding`.
-        n_draws: As in `JointEmbedding`.
-        center: Subtract means.
-        device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
-        random_state: Seed of the draws; None for a random one.
+        n_components, augmentation, n_draws, center, device, random_state: As in `JointEmbedding`.
 
     Attributes:
         components_: E (K, D) with E S E^T = I, the strongest first, each with its largest entry positive.
         singular_values_: phi (K,); phi^2 is the variance of the items that a component explains.
         decoder_: D (D, K).
         objective_: The minimum, 1/n |X|^2 - sum_i phi_i^2.
-        objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
         spectrum_: All D singular values phi.
-        augmentation_covariance_: Sigma (D, D).
-        mean_: Offset that `transform` subtracts, (D,).
         target_mean_: Offset that `inverse_transform` adds, (D,).
-        n_features_in_: D.
-        n_samples_seen_: N.
+        objective_se_, augmentation_covariance_, mean_, n_features_in_, n_samples_seen_: As in `JointEmbedding`.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(1000, 3)) * [5.0, 1.0, 1.0]
@@ -173,22 +157,14 @@ class Supervised(Linear):
     stated. `transform` gives the predicted targets (N, L).
 
     Args:
-        augmentation: As in `JointEmbedding`.
-        n_draws: As in `JointEmbedding`.
-        center: Subtract means.
-        device: Device that computes the moments, as torch names it; a function gets items there, and a generator on the CPU.
-        random_state: Seed of the draws; None for a random one.
+        augmentation, n_draws, center, device, random_state: As in `JointEmbedding`.
 
     Attributes:
         components_: V (L, D).
         classes_: The classes, in the order of the targets; None for targets that are numbers.
         objective_: The minimum.
-        objective_se_: The standard error that sampling the augmentation leaves in it, given the items; 0.0 without sampling.
-        augmentation_covariance_: Sigma (D, D).
-        mean_: Offset that `transform` subtracts from items, (D,).
-        target_mean_: Offset that it adds to predictions, (L,).
-        n_features_in_: D.
-        n_samples_seen_: N.
+        target_mean_: Offset that `transform` adds to predictions, (L,).
+        objective_se_, augmentation_covariance_, mean_, n_features_in_, n_samples_seen_: As in `JointEmbedding`.
 
     Example:
         >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
@@ -196,21 +172,6 @@ class Supervised(Linear):
         >>> model.transform(np.array([[10.0]])).round(6).tolist(), model.classes_
         ([[21.0]], None)
     """
-
-    def __init__(
-        self,
-        *,
-        augmentation: Any = None,
-        n_draws: int = 16,
-        center: bool = True,
-        device: str = "cpu",
-        random_state: int | None = 0,
-    ) -> None:
-        self.augmentation = augmentation
-        self.n_draws = n_draws
-        self.center = center
-        self.device = device
-        self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -225,34 +186,28 @@ class Supervised(Linear):
         named = y is not None
         X, y = super()._checked(X, y, reset)
         if reset is None and y is None and isinstance(X, (Items, np.ndarray, Tensor)):
-            raise ValueError("Supervised requires y to be passed, but the target y is None")
-        if isinstance(X, Items) and not named and y is not None and (y < 0).any():
-            raise ValueError(
-                f"expected a label for every item, found {(y < 0).sum()} unknown; keep those that have one: X.subset"
-            )
+            raise ValueError("Supervised requires y to be passed, but the target y is None")  # in scikit-learn's words
+        if isinstance(X, Items) and not named and y is not None:
+            expect((y >= 0).all(), "a label for every item", f"{(y < 0).sum()} unknown", "keep those that have one: X.subset")
         return X, y
 
     def _targets(self, state: State, targets: Any) -> Tensor | None:
         """Returns targets (B, L) as numbers; new classes become new columns."""
-        if targets is None:
-            raise ValueError("expected batches of (items, targets), found items alone")
+        expect(targets is not None, "batches of (items, targets)", "items alone")
         y = np.asarray(targets)
-        if y.ndim > 2:
-            raise ValueError(f"expected targets (N,) or (N, L), found shape {y.shape}")
-        if y.dtype.kind not in "fiubUSO":
-            raise ValueError(f"expected targets as numbers or classes, found type {y.dtype}; convert them")
+        expect(y.ndim <= 2, "targets (N,) or (N, L)", f"shape {y.shape}")
+        expect(y.dtype.kind in "fiubUSO", "targets as numbers or classes", f"type {y.dtype}", "convert them")
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         numbers = y.ndim == 2 or y.dtype.kind == "f"
-        if state.width and (numbers != (state.classes is None) or (y.ndim == 2 and y.shape[1] != state.width)):
-            raise ValueError(f"expected targets as before, {state.width} columns or classes, found shape {y.shape}, {y.dtype}")
+        alike = not state.width or (numbers == (state.classes is None) and (y.ndim == 1 or y.shape[1] == state.width))
+        expect(alike, f"targets as before, {state.width} columns or classes", f"shape {y.shape}, {y.dtype}")
         if numbers:
             t = torch.from_numpy(y.reshape(len(y), -1).astype(np.float64))
-            if not bool(t.isfinite().all()):
-                raise ValueError("Input y contains NaN or infinity: leave those items out")
+            expect(t.isfinite().all(), "finite targets", "NaN or infinity", "leave those items out")
             state.width = t.shape[1]
             return t
-        known = state.classes or []
-        state.classes = known + [c for c in np.unique(y).tolist() if c not in set(known)]
+        earlier = state.classes or []
+        state.classes = earlier + [c for c in np.unique(y).tolist() if c not in set(earlier)]
         state.width = len(state.classes)
         column = {c: i for i, c in enumerate(state.classes)}
         return torch.nn.functional.one_hot(torch.tensor([column[c] for c in y.tolist()]), state.width).double()

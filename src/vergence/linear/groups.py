@@ -21,6 +21,7 @@ from vergence.densities.moments import Moments, Sums, principal
 from vergence.linear.base import covariance_of
 from vergence.linear.reading import Augmentation, blocks, draw, flat
 from vergence.linear.solutions import joint_embedding, reconstruction
+from vergence.utils.checks import expect
 from vergence.utils.linalg import covariance_cholesky
 
 __all__: list[str] = []
@@ -68,10 +69,8 @@ class Basis:
         mean = x.mean(0)
         mean = mean + (x - mean).mean(0)  # to the digits of the spread, where the mean is far from zero
         c = x - mean
-        if not bool(c.isfinite().all()):
-            raise ValueError("Input X contains NaN or infinity: leave those items out, or fill them in")
-        if not bool(c.any()):
-            raise ValueError("expected items that differ, found all alike: nothing can be compared")
+        expect(c.isfinite().all(), "finite items", "NaN or infinity", "leave those items out, or fill them in")
+        expect(c.any(), "items that differ", "all alike: nothing can be compared")
         table = len(items.shape) == 1
         V, c, mean = (a.to(torch.float64 if table else torch.float32) for a in (_spanning(c, count, table), c, mean))
         variance = (c @ V).square().sum(0)
@@ -193,16 +192,14 @@ def collect(
         ValueError: The items are not finite or all equal, have fewer than two features, or the augmentation changes their shape.
     """
     least = min(directions, math.prod(items.shape))
-    if least < 2:
-        raise ValueError(f"expected at least 2 directions, found {least}: nothing to choose among")
+    expect(least >= 2, "at least 2 directions", least)
     sampler = augmentation if callable(augmentation) else None
     basis = Basis.of(items, sampler, directions, device)
     dealt = torch.empty(len(items), dtype=torch.long)
     dealt[torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))] = torch.arange(len(items)) % GROUPS
     x, at, total, sums, halves = _summed(items, sampler, basis, dealt, m, seed, advance)
     kept = float(x.double().square().sum()) / total
-    if not kept > 0:
-        raise ValueError("expected items that vary in their principal directions, found numbers too large or small: rescale them")
+    expect(kept > 0, "items that vary in their principal directions", "numbers too large or small", "rescale them")
     basis = dataclasses.replace(basis, kept=min(1.0, kept))
     groups = Groups(basis, x, None if labels is None else labels[at], dealt[at], dealt, sums, halves)
     return groups if sampler else dataclasses.replace(groups, covariance=_projected(augmentation, groups))

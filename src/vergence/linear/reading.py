@@ -14,7 +14,7 @@ from vergence.data.items import ArrayItems, Items, Skipped, release_pages
 from vergence.data.pixels import center_crop, to_unit
 from vergence.data.views import ImageViews, VectorViews, Views
 from vergence.utils import linalg
-from vergence.utils.checks import require_numbers
+from vergence.utils.checks import expect, require_numbers
 from vergence.utils.devices import rank_and_size
 
 __all__ = ["VECTORS", "Composed", "Features"]
@@ -190,8 +190,8 @@ def as_table(data: Any) -> Any:
     """
     table = data if isinstance(data, (Tensor, np.memmap)) else np.asarray(data)
     require_numbers(table)
-    if table.ndim not in (2, 4) or 0 in table.shape:
-        raise ValueError(f"expected items (N, D) or images (N, C, H, W), found shape {tuple(table.shape)}")
+    fits = table.ndim in (2, 4) and 0 not in table.shape
+    expect(fits, "items (N, D) or images (N, C, H, W)", f"shape {tuple(table.shape)}")
     return table
 
 
@@ -218,12 +218,9 @@ def _regrouped(source: Iterable[Any]) -> Iterator[tuple[Tensor, Any]]:
     for batch in source:
         x, y = (batch[0], batch[1] if len(batch) > 1 else None) if isinstance(batch, (tuple, list)) else (batch, None)
         x = as_tensor(x)
-        if x.ndim not in (2, 4):
-            raise ValueError(f"expected batches of items (B, D) or images (B, C, H, W), found shape {tuple(x.shape)}")
-        if y is not None and len(y) != len(x):
-            raise ValueError(f"expected one target for each item in every batch, found {len(y)} for {len(x)} items")
-        if xs and x.shape[1:] != xs[0].shape[1:]:
-            raise ValueError(f"expected batches of one shape, found items {tuple(xs[0].shape[1:])} and {tuple(x.shape[1:])}")
+        expect(x.ndim in (2, 4), "batches of items (B, D) or images (B, C, H, W)", f"shape {tuple(x.shape)}")
+        expect(y is None or len(y) == len(x), "one target for each item in every batch", f"other numbers for {len(x)} items")
+        expect(not xs or x.shape[1:] == xs[0].shape[1:], "batches of one shape", f"items {tuple(x.shape[1:])} after others")
         xs.append(x)
         ys.append(None if y is None else np.asarray(y))
         held += len(x)
@@ -267,9 +264,6 @@ def draw(x: Tensor, augmentation: Augmentation, m: int, seed: int, block: int) -
     for _ in range(m):
         view = augmentation(x.clone(), generator)
         view = view.detach() if isinstance(view, Tensor) else torch.as_tensor(np.asarray(view), device=x.device)
-        if view.ndim < 2 or len(view) != len(x) or tuple(view.flatten(1).shape[1:]) != shape:
-            raise ValueError(
-                f"expected the augmentation to return {len(x)} items of {shape[0]} features, found shape {tuple(view.shape)}; "
-                "it must keep the number of items and of features"
-            )
+        fits = view.ndim >= 2 and len(view) == len(x) and tuple(view.flatten(1).shape[1:]) == shape
+        expect(fits, f"the augmentation to return {len(x)} items of {shape[0]} features", f"shape {tuple(view.shape)}")
         yield view.flatten(1)

@@ -22,14 +22,7 @@ from torch import Tensor
 
 from vergence.utils.linalg import covariance_cholesky
 
-__all__ = [
-    "joint_embedding",
-    "joint_embedding_objective",
-    "reconstruction",
-    "reconstruction_objective",
-    "supervised",
-    "supervised_objective",
-]
+__all__ = ["joint_embedding", "reconstruction", "supervised"]
 
 
 def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -61,11 +54,6 @@ def joint_embedding(G: Tensor, S: Tensor) -> tuple[Tensor, Tensor, float]:
     return _oriented(W)[0], omega.flip(0).clamp(0, 1), jitter
 
 
-def joint_embedding_objective(W: Tensor, G: Tensor, S: Tensor) -> Tensor:
-    """Returns 2 tr W (S - G) W^T, the problem's value at any W (K, D); at the optimum 2 sum_{i <= k} (1 - omega_i)."""
-    return 2 * ((W @ (S - G)) * W).sum()
-
-
 def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
     r"""Returns E, D and phi of theorem 3.1, in descending order of phi: M S^{-1/2} = R Phi P^T, E = P^T S^{-1/2}, D = R Phi.
 
@@ -94,11 +82,6 @@ def reconstruction(M: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor, float]
     return E, R * phi * sign, phi, jitter
 
 
-def reconstruction_objective(E: Tensor, D: Tensor, M: Tensor, S: Tensor, power: Tensor | float) -> Tensor:
-    """Returns power - 2 tr D E M^T + tr D E S (D E)^T, power = 1/n |X|^2; at the optimum power - sum_{i <= k} phi_i^2."""
-    return supervised_objective(D @ E, M, S, power)
-
-
 def supervised(N: Tensor, S: Tensor) -> tuple[Tensor, float]:
     """Returns V = N S^{-1} (L, D), the solution of the supervised problem, and the jitter.
 
@@ -108,11 +91,6 @@ def supervised(N: Tensor, S: Tensor) -> tuple[Tensor, float]:
     """
     L, jitter = covariance_cholesky(S)
     return torch.cholesky_solve(N.T, L).T, jitter
-
-
-def supervised_objective(V: Tensor, N: Tensor, S: Tensor, power: Tensor | float) -> Tensor:
-    """Returns power - 2 tr V N^T + tr V S V^T, power = 1/n |Y|^2; at the optimum power - tr V N^T."""
-    return power - 2 * (V * N).sum() + ((V @ S) * V).sum()
 
 
 def _whiten(L: Tensor, a: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, shown
 
 __all__ = ["Thresholds", "alignment_thresholds"]
 
@@ -83,15 +83,14 @@ def _preferred(je: float, rc: float) -> Literal["joint_embedding", "reconstructi
 
 def _variances(name: str, values: Any, *, above: bool = False) -> npt.NDArray[np.float64]:
     x = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all() or (x < 0).any() or (above and (x == 0).any()):
-        sign = "> 0" if above else ">= 0"
-        hint = "leave out components without variance"
-        raise ValueError(f"{name}: expected a list of variances {sign}, found {shown(values)}; {hint}")
+    valid = x.ndim == 1 and x.size > 0 and np.isfinite(x).all() and (x > 0 if above else x >= 0).all()
+    expect(
+        valid, f"{name} as a list of variances {'> 0' if above else '>= 0'}", shown(values), "leave out those without variance"
+    )
     return x
 
 
 def _alike(name: str, values: Any, other: str, like: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     x = _variances(name, values)
-    if x.size not in (1, like.size):
-        raise ValueError(f"{name}: expected one number, or {like.size} as in {other}, found {x.size}: one for each component")
+    expect(x.size in (1, like.size), f"{name} as one number, or {like.size} as in {other}", x.size)
     return np.broadcast_to(x, like.shape)

@@ -5,10 +5,6 @@ The network sees the context c only. Its outputs are logits a (K), means m (K, T
     p(t | c) = sum_k w_k(c) N(t; m_k(c), diag sigma_k(c)^2),   w = softmax(a)
     L = -log p(t | c) = logsumexp_k a_k - logsumexp_k[a_k - 1/2 sum_j ((t_j - m_kj) / sigma_kj)^2 - sum_j s_kj] + (T/2) log 2 pi
 
-Training uses these gradients, with responsibilities gamma_k = p(k | t, c):
-
-    dL/da = w - gamma,   dL/dm = gamma (m - t) / sigma^2,   dL/ds = gamma (1 - ((t - m) / sigma)^2)
-
 The paper adds a marginal loss on the context's embedding. Here contexts are data, so that term has no gradient in the network
 and is left out. The parameters do not depend on the target: a network that saw it could put a spike of infinite density on it.
 
@@ -27,12 +23,11 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim.adamw import adamw
 
 from vergence.densities.gaussian import GaussianMixture
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
-from vergence.utils.checks import is_count, require_at_least, require_choice, require_count, require_positive, require_within
+from vergence.utils.checks import expect, is_count, require_at_least, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
@@ -64,15 +59,6 @@ def negative_log_likelihood(a: Tensor, m: Tensor, s: Tensor, t: Tensor) -> Tenso
     return a.logsumexp(-1) - joint.logsumexp(-1) + T / 2 * math.log(2 * math.pi)
 
 
-def gradients(a: Tensor, m: Tensor, s: Tensor, t: Tensor) -> Parameters:
-    """Returns dL/da (..., K), dL/dm and dL/ds (..., K, T), for the same arguments."""
-    v = (-s).exp()
-    u = (m - t[..., None, :]) * v
-    gamma = (a - (0.5 * u.square() + s).sum(-1)).softmax(-1)
-    g = gamma[..., None]
-    return a.softmax(-1) - gamma, g * u * v, g * (1 - u.square())
-
-
 def shapes(C: int, hidden: Sequence[int], K: int, T: int) -> list[tuple[int, int]]:
     """Returns (inputs, outputs) of each layer."""
     widths = [C, *hidden, n_outputs(K, T)]
@@ -92,14 +78,6 @@ def clamped(out: Tensor, K: int) -> Parameters:
     """Returns a, m and s of outputs (..., K (1 + 2 T)), with s clamped to its limits."""
     a, m, s = split_outputs(out, K)
     return a, m, s.clamp(*LOG_STD)
-
-
-def output_gradient(out: Tensor, t: Tensor, K: int) -> Tensor:
-    """Returns dL / d outputs, of the shape of the outputs (..., K (1 + 2 T)); zero where s is clamped."""
-    a, m, s = split_outputs(out, K)
-    clamp = s.clamp(*LOG_STD)
-    da, dm, ds = gradients(a, m, clamp, t)
-    return torch.cat([da, dm.flatten(-2), (ds * (s == clamp)).flatten(-2)], -1)
 
 
 def centers(z: Tensor, K: int, seed: int) -> Tensor:
@@ -123,36 +101,6 @@ def initialized(layers: list[tuple[int, int]], z: Tensor, K: int, init: str, see
         parts[-2] *= 0.1
         parts[-1] = initial_outputs(centers(z, K, seed).cpu())
     return torch.cat(parts).to(z.device)
-
-
-def adamw_step(theta: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], steps: Tensor, lr: float, decay: float) -> None:
-    """Takes a step of AdamW (Loshchilov and Hutter, 2019) in place, with torch's defaults beta = (0.9, 0.999), epsilon = 1e-8.
-
-    This is the functional form of `torch.optim.AdamW`. The first construction of the class imports torch's compiler (870
-    modules, 1.0 to 1.1 s); this form imports nothing.
-
-    Args:
-        theta: Parameters.
-        gradient: Of the same shape.
-        moments: First and second moments, zeros before the first step; they are updated.
-        steps: Number of steps taken, a scalar of float32; it is updated.
-        lr: Learning rate.
-        decay: Weight decay.
-    """
-    adamw(
-        *([theta], [gradient], [moments[0]], [moments[1]], [], [steps]),
-        foreach=False,
-        capturable=False,
-        differentiable=False,
-        fused=False,
-        amsgrad=False,
-        beta1=0.9,
-        beta2=0.999,
-        lr=lr,
-        weight_decay=decay,
-        eps=1e-8,
-        maximize=False,
-    )
 
 
 def annealed(k: int, steps: int) -> int:
@@ -181,11 +129,6 @@ class MixtureDensityNetwork(Conditional):
     The networks of one phase, folds or restarts, are trained as one batch: their losses add up, so their gradients do not mix.
     Training is in float32; distributions are float64. The order and the units of the items change the rounding, and the order
     changes the minibatches.
-
-    On three separated branches (3000 items; the true density has -0.4835 nats on 5000 others) the defaults reach -0.472 to
-    -0.475 over 8 seeds; 2000 steps without folds reach the same, and so do 6 of 8 single restarts. With one branch whose noise
-    depends on the context, 300 items give 0.055 nats above the truth (0.11 for 2000 steps without folds), and 100 items give
-    0.2 (5 without folds).
 
     Args:
         n_components: K, from 1 to N.
@@ -265,8 +208,7 @@ class MixtureDensityNetwork(Conditional):
             self.validation_curve_, self.steps_ = curve + unit, annealed(min(int(curve.argmin()) * EVERY, self.steps), self.steps)
         theta, curves, nll = self._restarts(pairs, g)
         self.loss_curve_, self.train_nll_ = curves + unit, nll + unit
-        if not np.isfinite(nll).any():
-            raise ValueError(f"expected a finite likelihood, found none in {self.n_init} restarts: lower lr, which is {self.lr}")
+        expect(np.isfinite(nll).any(), "a finite likelihood", f"none in {self.n_init} restarts", f"lower lr, which is {self.lr}")
         self.best_ = int(np.nanargmin(nll))
         self.parameters_ = theta[self.best_].double().cpu().numpy()
 
@@ -321,8 +263,8 @@ class MixtureDensityNetwork(Conditional):
         """
         curve: list[np.ndarray] = []
         best, best_step, shown = math.inf, 0, 0
-        moments, taken = (torch.zeros_like(theta), torch.zeros_like(theta)), torch.zeros(())
-        batches, layers = minibatches(rows, self.batch_size, g), self._layers()
+        optimizer = torch.optim.AdamW([theta.requires_grad_()], lr=self.lr, weight_decay=self.weight_decay)
+        batches = minibatches(rows, self.batch_size, g)
         with late_bar(label, steps, "steps") as advance:
             for k in range(steps + 1):
                 if k % EVERY == 0 or k == steps:
@@ -334,20 +276,22 @@ class MixtureDensityNetwork(Conditional):
                 if k == steps or (early_stopping and k > PATIENCE + 2 * best_step):
                     break
                 i = next(batches)
-                out = network(theta.requires_grad_(), pairs.x[i], layers)
-                dout = output_gradient(out.detach(), pairs.z[i], self.n_components) / i.shape[1]
-                (gradient,) = torch.autograd.grad((dout * out).sum(), theta)  # of a vector it would import sympy
-                lr = self.lr * 0.5 * (1 + math.cos(math.pi * k / steps))
-                adamw_step(theta.detach(), gradient, moments, taken, lr, self.weight_decay)
+                optimizer.zero_grad()
+                self._losses(theta, pairs.x[i], pairs.z[i]).mean(1).sum().backward()
+                optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * k / steps))
+                optimizer.step()
         return np.stack(curve)
+
+    def _losses(self, theta: Tensor, x: Tensor, z: Tensor) -> Tensor:
+        """Returns L of networks theta (R, P) on items x (R, B, C) and z (R, B, T), (R, B)."""
+        return negative_log_likelihood(*clamped(network(theta, x, self._layers()), self.n_components), z)
 
     @torch.no_grad()
     def _nll(self, pairs: Pairs, theta: Tensor, rows: Tensor) -> np.ndarray:
         """Returns the mean NLL (R,) of networks (R, P) on items (R, n), in standardized units and theta's precision."""
         total: Any = 0
         for i in rows.split(ROWS, 1):
-            out = network(theta, pairs.x[i].to(theta), self._layers())
-            total = total + negative_log_likelihood(*clamped(out, self.n_components), pairs.z[i].to(theta)).double().sum(1)
+            total = total + self._losses(theta, pairs.x[i].to(theta), pairs.z[i].to(theta)).double().sum(1)
         nll: np.ndarray = (total / rows.shape[1]).cpu().numpy()
         return nll
 
@@ -384,14 +328,11 @@ class MixtureDensityNetwork(Conditional):
 
     def _require_settings(self, N: int) -> None:
         as_device(self.device)
-        if not is_count(self.n_components, 1) or self.n_components > N:
-            raise ValueError(f"expected n_components from 1 to the {N} items, found {self.n_components}")
-        if not isinstance(self.hidden, Sequence) or not self.hidden or not all(is_count(h, 1) for h in self.hidden):
-            raise ValueError(f"expected hidden to be one or more widths of at least 1, such as (128, 128), found {self.hidden}")
+        require_count(1, N, n_components=self.n_components)
+        widths = isinstance(self.hidden, Sequence) and len(self.hidden) > 0 and all(is_count(h, 1) for h in self.hidden)
+        expect(widths, "hidden to be one or more widths of at least 1, such as (128, 128)", self.hidden)
         require_count(1, steps=self.steps, batch_size=self.batch_size, n_init=self.n_init)
         require_choice("init", self.init, ("quantile", "plain"))
-        if self.folds != 0 and not is_count(self.folds, 2):
-            raise ValueError(f"expected folds of at least 2, or 0 to take all steps, found {self.folds}")
-        require_positive(lr=self.lr)
+        expect(self.folds == 0 or is_count(self.folds, 2), "folds of at least 2, or 0 to take all steps", self.folds)
         require_within("(0, 1e30]", lr=self.lr)  # AdamW computes its steps in float32
         require_at_least(0, weight_decay=self.weight_decay)
