@@ -200,6 +200,7 @@ def test_the_mode_is_on_a_branch_and_the_mean_is_not(on_branches):
     assert off[0].max() < 0.1 and np.median(off[1]) > 0.1
 
 
+@pytest.mark.slow
 def test_one_component_is_the_regression():
     rng = np.random.default_rng(0)
     c = rng.normal(size=(1000, 2))
@@ -212,6 +213,7 @@ def test_one_component_is_the_regression():
     np.testing.assert_allclose(std.mean(0), (t - line.predict(c)).std(0), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_noise_that_depends_on_the_context_is_found():
     model = MixtureDensityNetwork(n_components=1, hidden=(32, 32), steps=600, n_init=1, random_state=0).fit(*widening(2000, 0))
     x = np.linspace(-0.9, 0.9, 19)
@@ -220,11 +222,12 @@ def test_noise_that_depends_on_the_context_is_found():
     assert np.sqrt(((found / spread(x) - 1) ** 2).mean()) < 0.12
 
 
+@pytest.mark.slow
 def test_folds_prevent_overfitting_of_small_data():
     (c, t), (held_c, held_t) = widening(100, 2), widening(4000, 2)
     truth = float((0.5 * ((held_t - np.sin(3 * held_c[:, 0])) / spread(held_c[:, 0])) ** 2 + np.log(spread(held_c[:, 0]))).mean())
     truth += LOG_SQRT_2PI
-    settings = {"steps": 1000, "n_init": 1, "random_state": 0}
+    settings = {"steps": 1500, "n_init": 1, "random_state": 1}
     by_heart = MixtureDensityNetwork(folds=0, **settings).fit(c, t)
     assert -by_heart.score(held_c, held_t) > truth + 0.4  # the precondition
     model = MixtureDensityNetwork(**settings).fit(c, t)
@@ -232,6 +235,7 @@ def test_folds_prevent_overfitting_of_small_data():
     assert model.validation_curve_.argmin() * mdn.EVERY <= model.steps_
 
 
+@pytest.mark.slow
 def test_quantile_initialization_finds_branches_that_the_plain_one_misses():
     """Of seeds 0 to 9, nine come within 0.06 nats of the truth with quantiles, and one with the plain initialization."""
     (c, t), (held_c, held_t) = separated(1500, 0), separated(2000, 1)
