@@ -127,14 +127,6 @@ def test_markup_in_the_place_of_every_value(tmp_path, name):
 
 
 @pytest.mark.slow
-def test_markup_in_the_place_of_every_metric(tmp_path):
-    row = {"step": 5, "epoch": 1.0, "loss": 2.0, "kl": 3.0, "lr": 0.1}
-    for name in row:
-        run = fixtures.write_run(tmp_path / "run", config=fixtures.config(), rows=[row, row | {name: MARKUP}])
-        require_clean(write_report(run).read_text(encoding="utf-8"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config", "evaluation"])
 def test_one_wrong_value_gives_a_sentence(tmp_path, name):
     parts = {"config": fixtures.config(), "evaluation": evaluation()}
@@ -157,14 +149,6 @@ def test_the_sentence_names_the_wrong_value(tmp_path):
     config = changed(fixtures.config(), ("metadata", "n_train"), "many")
     with pytest.raises(ValueError, match="n_train to be a whole number, found 'many'"):
         write_report(fixtures.write_run(tmp_path / "run", config=config))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", ODD)
-def test_one_wrong_metric_is_left_out(tmp_path, value):
-    row = {"step": 5, "epoch": 1.0, "loss": 2.0}
-    for name in row:
-        write_report(fixtures.write_run(tmp_path / "run", config=fixtures.config(), rows=[row, row | {name: value}]))
 
 
 WRONG_ARRAYS = {
@@ -220,14 +204,6 @@ def test_deeply_nested_files(tmp_path, depth):
 def test_half_a_surrogate_pair_is_replaced(tmp_path):
     config = fixtures.config(data={"source": "\ud800 photographs"})
     assert "? photographs" in write_report(fixtures.write_run(tmp_path / "run", config=config)).read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_a_folder_in_the_place_of_a_file(tmp_path):
-    run = fixtures.write_run(tmp_path / "run", config=fixtures.config())
-    for name in ("metrics.jsonl", "evaluation.json", "examples.npz", "skipped.csv"):
-        (run / name).mkdir()
-    assert "was not evaluated yet" in write_report(run).read_text()
 
 
 @pytest.mark.slow

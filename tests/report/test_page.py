@@ -70,13 +70,6 @@ def test_tables_are_the_records_and_the_best_is_bold(full):
     assert re.findall(r"<td><b>(.*?)</b>", body) == ["0.914", "0.312", "0.660"]  # fewest false alarms are best
 
 
-def test_the_papers_values_are_marked_as_such(full, tmp_path):
-    assert "what the objective's paper reports for its own networks; it was not measured here" in plain(full)
-    other = fixtures.evaluation()
-    other["protocol"]["objective"] = "gje"
-    assert "the paper's" not in plain(page(whole(tmp_path / "run", evaluation=other)))
-
-
 def test_the_lead_and_the_sections_judge_alike(full, tmp_path):
     lead = plain(re.search(r'<div class="lead">(.*?)</div>', full, re.S)[1])
     assert "with z, 94.0% of the test items get the right class; with the best control, pca, 90.9%: the model is ahead" in lead
@@ -129,13 +122,6 @@ def pixels(url):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,")))))
 
 
-def test_color_thumbnails_keep_their_channels(tmp_path):
-    data = fixtures.examples(20)
-    data["thumbnail"] = np.random.default_rng(0).integers(0, 256, (20, 3, 8, 12), dtype=np.uint8)
-    url = steps(page(whole(tmp_path / "run", examples=data)))["items"][3][0]
-    np.testing.assert_array_equal(pixels(url).transpose(2, 0, 1), data["thumbnail"][3])
-
-
 def test_gallery_is_in_order_of_the_score(full):
     unusual, typical = re.search(r"<h3>Most unusual</h3>(.*?)<h3>Most typical</h3>(.*?)</section>", full, re.S).groups()
     data = fixtures.examples()
@@ -181,12 +167,6 @@ def test_what_is_missing_has_a_sentence(tmp_path, part):
     assert len(re.findall("<section", text)) == 10
 
 
-def test_a_description_alone_is_enough(tmp_path):
-    text = plain(page(fixtures.write_run(tmp_path / "run", config=fixtures.config())))
-    assert all(sentence in text for sentence in ABSENT.values())
-    assert "held out as an anomaly" not in text  # it may have been: the run was trained on some classes only
-
-
 def test_no_labels_no_accuracies_but_the_reason(tmp_path):
     evaluation = fixtures.evaluation(anomaly=None)
     evaluation["protocol"]["note"] = "the data has no labels"
@@ -202,19 +182,6 @@ def test_no_labels_no_accuracies_but_the_reason(tmp_path):
     assert len(drawing(text, "map")) == 1 and "</svg> no label</span>" in text
 
 
-def test_vectors_have_no_pictures(tmp_path):
-    data = fixtures.examples(40)
-    del data["thumbnail"]
-    text = page(whole(tmp_path / "run", examples=data))
-    assert "data:image/png" not in text and "test/0/0000.png" in text
-
-
-def test_probe_that_did_not_converge_is_named(tmp_path):
-    evaluation = fixtures.evaluation()
-    evaluation["representations"]["mu"]["probe"]["converged"] = False
-    assert "The probe did not converge on mu." in plain(page(whole(tmp_path / "run", evaluation=evaluation)))
-
-
 def test_the_folder_is_text_or_a_path_and_a_run_is_named(tmp_path):
     run = whole(tmp_path / "run")
     assert write_report(str(run)) == write_report(run) == run / "report.html"
@@ -222,16 +189,6 @@ def test_the_folder_is_text_or_a_path_and_a_run_is_named(tmp_path):
         write_report(SimpleNamespace(folder=run))
     with pytest.raises(ValueError, match="expected a path for the run folder, found None"):
         write_report(None)
-
-
-def test_half_a_line_of_metrics_is_tolerated_and_said(tmp_path):
-    run = whole(tmp_path / "run")
-    before = drawing(page(run), "curve0")
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 155, "epoch": 31.0, "lo')
-    text = page(run)
-    assert "1 line(s) of metrics.jsonl could not be read" in plain(text)
-    assert drawing(text, "curve0") == before
 
 
 def test_numbers_that_are_not_finite_are_left_out(tmp_path):
@@ -253,14 +210,6 @@ def test_a_damaged_file_is_left_out_and_said(tmp_path, name, keep):
     run = whole(tmp_path / "run")
     (run / name).write_bytes((run / name).read_bytes()[:keep])
     assert f"{name} is damaged and left out" in plain(page(run))
-
-
-def test_examples_of_unequal_length_are_left_out_and_said(tmp_path):
-    data = fixtures.examples(40)
-    data["score"] = data["score"][:-1]
-    assert "examples.npz is damaged and left out (expected arrays of one length" in plain(
-        page(whole(tmp_path / "run", examples=data))
-    )
 
 
 def test_skipped_items_are_counted_and_listed(tmp_path):
@@ -315,14 +264,8 @@ def test_a_report_needs_no_torch():
 
 
 def browse(file, profile, *options):
-    quiet = [
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-    ]
-    command = [CHROMIUM, "--headless", "--no-sandbox", *quiet, "--disable-sync", f"--user-data-dir={profile}", *options]
+    quiet = ["--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
+    command = [CHROMIUM, "--headless", "--no-sandbox", *quiet, f"--user-data-dir={profile}", *options]
     return subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=60, check=True)
 
 

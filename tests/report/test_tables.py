@@ -93,16 +93,6 @@ def test_a_collapse_is_named_unless_few_items_were_tested(capsys):
         assert ("warning: the embedding collapses" in capsys.readouterr().out) == named
 
 
-def test_what_was_not_measured_has_no_table(capsys):
-    record = fixtures.evaluation(anomaly=None, posterior=None)
-    for part in record["representations"].values():
-        part["knn"] = part["probe"] = None
-    record["uncertainty"] = {"items": 9, "crops": 0, "scores": {"norm": {"kind": "control"}}}
-    assert list(tables(Evaluation.from_dict(record))) == ["space"]
-    show_evaluation(Evaluation.from_dict(record))
-    assert "no labels of two classes" in capsys.readouterr().out
-
-
 def test_a_name_with_a_newline_or_an_escape_stays_one_line(capsys):
     table("names", ["name", "n"], [["a\nb\x1b[31m.png", 1], ["c.png", 2]])
     lines = capsys.readouterr().out.splitlines()
