@@ -105,6 +105,6 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(run, tmp_path)
         with pytest.raises(ValueError, match=words):
             pictures.write_samples(run, out, **more)
     (tmp_path / "bad.png").write_text("no picture")
-    with pytest.raises(ValueError, match="could be read"):
+    with pytest.raises(ValueError, match="be read"):
         pictures.write_samples(run, tmp_path / "s.npz", context=tmp_path / "bad.png")
     assert not (tmp_path / "s.npz").exists()

@@ -37,6 +37,7 @@ from vergence.runs.rows import MOST_ITEMS, Arrays, Collected, Reading, collected
 from vergence.training import calibration, closed_form
 from vergence.training.folder import RunFolder
 from vergence.utils import terminal
+from vergence.utils.checks import expect
 from vergence.utils.devices import in_evaluation
 from vergence.utils.neighbors import nearest_rows
 
@@ -229,8 +230,7 @@ class RunDetector:
         with safe_open(file, framework="numpy") as stored:
             record = json.loads((stored.metadata() or {})["record"])
             arrays = {name: stored.get_tensor(name) for name in stored.keys()}
-        if record.pop("format") != FORMAT:
-            raise ValueError("another version wrote it")
+        expect(record.pop("format") == FORMAT, f"format {FORMAT}", "a file of another version")
         inner, of_patches = (
             {name.removeprefix(start): arrays.pop(name) for name in list(arrays) if name.startswith(start)}
             for start in ("detector/", "dictionary/")
@@ -252,35 +252,32 @@ class RunDetector:
             wrong += [name] * (not isinstance(texts, list) or not all(isinstance(text, str) for text in texts))
         for name, dtype in (("calibration", np.floating), ("typical", np.floating), ("seen", np.uint64)):
             wrong += [name] * (not np.issubdtype(getattr(self, name).dtype, dtype))
-        if wrong:
-            raise ValueError(f"expected {wrong[0]} of another type")
-        if np.isnan(self.calibration).any() or (len(self.calibration) and not np.isfinite(self.calibration).any()):
-            raise ValueError("expected calibration scores, found NaN or nothing but infinity")
-        if self.calibration.shape != (n,) or self.typical.ndim != 2 or len(self.typical) != typical or not n or not typical:
-            raise ValueError(f"expected a score for each of {n} calibration items, found shape {self.calibration.shape}")
+        expect(not wrong, f"{wrong[0] if wrong else ''} of another type")
+        finite = not np.isnan(self.calibration).any() and (not n or np.isfinite(self.calibration).any())
+        expect(finite, "calibration scores", "NaN or nothing but infinity")
+        whole = self.calibration.shape == (n,) and self.typical.ndim == 2 and len(self.typical) == typical and n and typical
+        expect(whole, f"a score for each of {n} calibration items", f"shape {self.calibration.shape}")
 
 
 def _dictionary(settings: dict[str, Any], arrays: Arrays) -> PatchMaps:
     """Returns a dictionary of patches from its settings and arrays; raises a ValueError where they do not fit together."""
-    if not {"filters", "bias"} <= arrays.keys() or arrays["filters"].ndim != 2 or not np.isfinite(arrays["filters"]).all():
-        raise ValueError("expected a dictionary of patches, found one without its atoms")
+    atoms = arrays.get("filters", np.zeros(0))
+    expect("bias" in arrays and atoms.ndim == 2 and np.isfinite(atoms).all(), "a dictionary of patches", "none")
     given = PatchSettings(**settings)
     with torch.random.fork_rng(devices=[]):  # its atoms are random before they are set
         maps = PatchMaps(arrays["filters"].shape[1] // given.patch**2, given).float()
     state = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    if {name: x.shape for name, x in state.items()} != {name: x.shape for name, x in maps.state_dict().items()}:
-        raise ValueError("expected a dictionary of patches whose atoms fit its settings")
+    shapes, others = ({name: x.shape for name, x in tensors.items()} for tensors in (state, maps.state_dict()))
+    expect(shapes == others, "a dictionary of patches whose atoms fit its settings")
     maps.load_state_dict(state)
     return maps
 
 
 def _require_images(maps: PatchMaps, shape: Sequence[int]) -> None:
     """Raises a ValueError unless a dictionary reads images of ``shape``."""
-    if len(shape) != 3 or maps.filters.shape[1] != shape[0] * maps.settings.patch**2:
-        raise ValueError(
-            f"expected the dictionary of {FILE} to be one of images of shape {tuple(shape)}, found patches of "
-            f"{maps.filters.shape[1]} numbers; remove the file, and the detector is fitted again"
-        )
+    n, advice = maps.filters.shape[1], "remove the file, and the detector is fitted again"
+    fits = len(shape) == 3 and n == shape[0] * maps.settings.patch**2
+    expect(fits, f"the dictionary of {FILE} to be one of images of shape {tuple(shape)}", f"patches of {n} numbers", advice)
     maps.settings.require_size(shape)
 
 
@@ -290,10 +287,8 @@ def _array(x: Tensor | np.ndarray) -> np.ndarray:
 
 def _finite(name: str, f: np.ndarray) -> np.ndarray:
     """Returns the features of a level; raises a ValueError where they hold NaN or infinity."""
-    if broken := int((~np.isfinite(f)).any(1).sum()):
-        raise ValueError(
-            f"expected finite features, found NaN or infinity at level {name} of {broken} of {len(f)} items; check them"
-        )
+    broken = int((~np.isfinite(f)).any(1).sum())
+    expect(not broken, "finite features", f"NaN or infinity at level {name} of {broken} of {len(f)} items", "check them")
     return f
 
 
@@ -330,8 +325,8 @@ def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
         elif not np.ptp(f, axis=0).any():
             why[name] = f"it is the same for all {len(f)} items"
     notes = [f"level {name} is left out: {reason}" for name, reason in why.items()]
-    if len(why) == len(levels):
-        raise ValueError(f"expected a level that tells the items apart, found none ({'; '.join(notes)}); give items that differ")
+    some = len(why) < len(levels)
+    expect(some, "a level that tells the items apart", f"none ({'; '.join(notes)})", "give items that differ")
     return {name: f for name, f in levels.items() if name not in why}, notes
 
 
@@ -357,8 +352,7 @@ def fit(
     """
     from vergence.detection import cross_fit, default_detector
 
-    if len(training.index) < 2 * FOLDS:
-        raise ValueError(f"expected at least {2 * FOLDS} items to fit a detector to, found {len(training.index)}; give more")
+    expect(len(training.index) >= 2 * FOLDS, f"at least {2 * FOLDS} items to fit a detector to", len(training.index), "give more")
     levels, notes = usable_levels(training.levels)
     calibrating, others = held_out or (training, names)
     with warnings.catch_warnings():
@@ -544,9 +538,7 @@ def whole(folder: RunFolder) -> Data:
         ValueError: They cannot be opened, or are data of a program that has not given them.
     """
     config = folder.config
-    if config.data.source.startswith(IN_MEMORY) and not folder.given:
-        held = config.data.source.removeprefix(IN_MEMORY)
-        raise ValueError(
-            f"expected the data of the training, {held}, which no file holds; pass them with vergence.load(path, data=...)"
-        )
+    lost = config.data.source.startswith(IN_MEMORY) and not folder.given
+    what = f"the data of the training, {config.data.source.removeprefix(IN_MEMORY)}, which no file holds"
+    expect(not lost, what, advice="pass them with vergence.load(path, data=...)")
     return open_data(config.data, workers=config.fit.workers, **folder.given)

@@ -66,6 +66,7 @@ from vergence.runs.score import require_apart, score
 from vergence.training.calibration import FEWEST, MOST_COMPARED, digests
 from vergence.training.folder import write_skipped
 from vergence.utils import terminal
+from vergence.utils.checks import expect
 from vergence.utils.neighbors import nearest_rows
 from vergence.utils.parts import Parts, keep_parts, write_table
 
@@ -212,8 +213,7 @@ class Itself:
     def _held(self, items: Items, sizes: np.ndarray | None, levels: Leveled, kept: Parts, advance: Advance) -> "_Held":
         """Returns the items whose levels are held, with what describes them."""
         given = collected(_Described(levels), items, self.reading, advance, kept)
-        if len(given.index) < FEWEST:
-            raise ValueError(f"expected at least {FEWEST} items to judge a folder by itself, found {len(given.index)}; give more")
+        expect(len(given.index) >= FEWEST, f"at least {FEWEST} items to judge a folder by itself", len(given.index), "give more")
         measured, thumbnail = (given.levels.pop(name, None) for name in DESCRIBED)
         if sizes is not None and measured is not None:
             measured = np.concatenate([measured[:, :-2], sizes[given.index.numpy()]], 1)
@@ -224,8 +224,7 @@ class Itself:
     def _confirmed(self, items: Items, held: "_Held") -> np.ndarray:
         """Returns which of the items that are held a person confirmed to be odd, (n,) bool."""
         if others := sorted(set(self.confirmed).difference(items.names if self.confirmed else ())):
-            others_are = f"{len(others)} others (first: {others[0]})"
-            raise ValueError(f"expected names of items of the folder, found {others_are}; correct them")
+            expect(False, "names of items of the folder", f"{len(others)} others (first: {others[0]})", "correct them")
         return np.isin(np.asarray(names_of(items, held.index)), np.asarray(self.confirmed, dtype=np.str_))
 
     def _others(
@@ -435,8 +434,8 @@ def _scored(held: _Held, confirmed: np.ndarray, seed: int) -> tuple[RobustDetect
     first, copy = np.unique(held.digests[rest], return_index=True, return_inverse=True)[1:]
     rows = np.sort(rest[first])
     groups = np.unique(held.alike[rows], return_inverse=True)[1]
-    if len(np.unique(groups)) < FEWEST:
-        raise ValueError(f"expected at least {FEWEST} different items, found {len(np.unique(groups))}; give more")
+    n = len(np.unique(groups))
+    expect(n >= FEWEST, f"at least {FEWEST} different items", n, "give more")
     robust = RobustDetector(seed).fit({name: f[rows] for name, f in held.usable.items()}, groups)
     each = np.empty((len(confirmed), len(robust.levels_)))
     each[rest] = robust.contributions_[np.searchsorted(rows, rest[first])[copy]]
@@ -592,8 +591,7 @@ def leaked(items: Items, other: Items, workers: int = 0) -> Leaks:
     images = len(shape) == len(other.shape) == 3 and shape[0] in KINDS and other.shape[0] in KINDS
     if images:
         shape = (min(shape[0], other.shape[0]), *shape[1:])
-    elif shape != other.shape:
-        raise ValueError(f"expected two sources of one kind, found items of shape {shape} and {other.shape}; name another")
+    expect(images or shape == other.shape, "two sources of one kind", f"items of shape {shape} and {other.shape}", "name another")
     compared = images and min(shape[1:]) >= SMALLEST and max(len(items), len(other)) <= MOST_COMPARED
 
     def columns(x: Tensor) -> Columns:

@@ -15,6 +15,7 @@ from vergence.evaluation import features
 from vergence.methods.paired import Side
 from vergence.runs.detector import opened
 from vergence.runs.run import Images, Run
+from vergence.utils.checks import expect, require_count
 from vergence.utils.files import explained, replacing, require_parent
 
 __all__ = ["nearest_pictures", "picture_shape", "pictures_of", "targets", "write_samples"]
@@ -33,9 +34,7 @@ def picture_shape(run: Run) -> tuple[int, int, int]:
     """
     metadata = run.folder.metadata
     shape = metadata.target_shape or metadata.shape
-    if len(shape) != 3:
-        found = f"found vectors of {shape[0]} features"
-        raise ValueError(f"expected a run whose targets are images, {found}; write a .npz instead")
+    expect(len(shape) == 3, "a run whose targets are images", f"vectors of {shape[0]} features", "write a .npz instead")
     return shape[0], shape[1], shape[2]
 
 
@@ -122,10 +121,8 @@ def write_samples(
 
 def _require_writable(run: Run, out: Path, n: int) -> None:
     _ = run.conditional_objective
-    if n < 1:
-        raise ValueError(f"expected n of at least 1, found {n}")
-    if out.suffix not in (".npz", ".png"):
-        raise ValueError(f"cannot write '{out.name}': expected an ending among .npz (embeddings), .png (pictures)")
+    require_count(n=n)
+    expect(out.suffix in (".npz", ".png"), "an ending among .npz (embeddings), .png (pictures)", f"'{out.name}'")
     require_parent(out)
     if out.suffix == ".png":
         picture_shape(run)
@@ -136,8 +133,8 @@ def _contexts(run: Run, context: Images) -> Items:
     items = run.items(context)
     items = items.subset(torch.arange(min(CONTEXTS, len(items))))
     index = torch.cat([i for i, _ in items.stream(batches(len(items), CONTEXTS))])
-    if len(index) == 0:
-        raise ValueError(f"none of the first {len(items)} contexts could be read; the first: {items.skipped[0].reason}")
+    reason = f"none that can be read: {items.skipped[0].reason}" if items.skipped else "none"
+    expect(len(index), f"contexts among the first {len(items)} items", reason)
     return items.subset(index)
 
 

@@ -24,6 +24,7 @@ from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.training.calibration import digests
 from vergence.training.folder import write_skipped
+from vergence.utils.checks import expect
 from vergence.utils.parts import Derived, Parts, open_parts, require_table
 from vergence.utils.terminal import bar
 
@@ -169,7 +170,7 @@ def write_rows(
         listed = list(dict.fromkeys(repeated + kept.skipped))
         if not kept.rows:
             kept.clear()
-            raise ValueError(f"none of the {len(items)} items could be read; the first, {listed[0][0]}: {listed[0][1]}")
+            expect(False, "items that can be read", f"none of {len(items)}; the first, {listed[0][0]}: {listed[0][1]}")
         items.skipped = [Skipped(*pair) for pair in listed]
         write_skipped(out.with_name(f"{out.name}.skipped.csv"), items.skipped)
         return kept.rows
@@ -222,8 +223,7 @@ def collected(
         return {"digest": digests(x), **{LEVEL + name: f.cpu().numpy() for name, f in levels(x).items()}}
 
     found = streamed(columns, items, chosen, reading, advance, kept)
-    if not len(found.get("index", ())):
-        raise ValueError(f"none of the {len(items)} items could be read; give others")
+    expect(len(found.get("index", ())), "items that can be read", f"none of {len(items)}", "give others")
     of_levels = {name.removeprefix(LEVEL): f for name, f in found.items() if name.startswith(LEVEL)}
     return Collected(of_levels, torch.from_numpy(found["index"]), found["digest"])
 

@@ -33,7 +33,7 @@ from vergence.runs.detector import RunDetector
 from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, sample, stream, write_rows
 from vergence.training import build
 from vergence.training.folder import RunFolder, require_known_code, require_new, require_writable
-from vergence.utils.checks import is_count, require_count
+from vergence.utils.checks import expect, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.files import as_path, explained
 from vergence.utils.names import unknown
@@ -284,8 +284,7 @@ class Run:
             ValueError: The objective has no such densities, or ``n`` is below 1.
         """
         objective = self.conditional_objective
-        if not is_count(n, 1):
-            raise ValueError(f"expected n of at least 1, found {n}; give a whole number")
+        require_count(n=n)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             za, zb = objective.sample(n)
@@ -464,14 +463,13 @@ class Run:
 
     def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""
-        if (bank is None) == (embeddings is None):
-            found = "neither" if bank is None else "both"
-            raise ValueError(f"expected either bank (items) or bank_embeddings, found {found}; give one of them")
+        both = "neither" if bank is None else "both"
+        expect((bank is None) != (embeddings is None), "either bank (items) or bank_embeddings", both, "give one of them")
         if bank is not None:
             return self._collect(self.method.target_network().eval(), bank, "target", batch_size)
-        if not isinstance(embeddings, Tensor) or embeddings.ndim != 2:
-            shape = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
-            raise ValueError(f"expected bank_embeddings to be a tensor (M, D), found {shape}; pass raw items as bank")
+        matrix = isinstance(embeddings, Tensor) and embeddings.ndim == 2
+        expect(matrix, "bank_embeddings to be a tensor (M, D)", embeddings, "pass raw items as bank")
+        assert embeddings is not None
         return embeddings, torch.arange(len(embeddings))
 
     def _collect(self, net: nn.Module, images: Images, side: Side, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -498,8 +496,7 @@ def views_of(run: Run) -> Views:
         ValueError: The run was trained on pairs, which have none.
     """
     config, metadata = run.folder.config, run.folder.metadata
-    if metadata.kind == "pairs":
-        raise ValueError("expected a run on single items for random views, found one on pairs: leave crops out")
+    expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
     if config.views.function is not None:
         return build.given_views(config.views.function, metadata.shape)
     if metadata.kind == "image":

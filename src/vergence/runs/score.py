@@ -29,7 +29,7 @@ from vergence.runs.rows import Columns, Leveled, Reading, collected, names_of, o
 from vergence.runs.run import Images, Run, objective_scores
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
-from vergence.utils.checks import EXACT, require_within
+from vergence.utils.checks import EXACT, expect, require_within
 from vergence.utils.files import as_path
 from vergence.utils.names import counted
 from vergence.utils.parts import open_parts, original, require_table
@@ -186,17 +186,13 @@ class Pairs:
         """Returns what is unusual among pairs; their table is written row by row."""
         run, size = self.run, self.batch_size
         given = _as_pairs(run, items)
-        if not isinstance(run.method.objective, ConditionalObjective):
-            raise ValueError(
-                f"expected a run with p(target | context) for --pairs, found objective '{run.folder.config.model.objective}', "
-                "which has none; train again with --objective gje, or with gmje where a context has several answers"
-            )
+        has, objective = isinstance(run.method.objective, ConditionalObjective), run.folder.config.model.objective
+        advice = "train again with --objective gje, or with gmje where a context has several answers"
+        expect(has, "a run with p(target | context) for --pairs", f"objective '{objective}', which has none", advice)
         data = opened(run.folder)
-        if data.calibration is None or len(data.calibration) < FEWEST:
-            n = 0 if data.calibration is None else len(data.calibration)
-            raise ValueError(
-                f"expected a run with at least {FEWEST} calibration pairs, found {n}; train with --calibration-share"
-            )
+        n = 0 if data.calibration is None else len(data.calibration)
+        expect(n >= FEWEST, f"a run with at least {FEWEST} calibration pairs", n, "train with --calibration-share")
+        assert data.calibration is not None
         calibration = pair_scores(run, _as_pairs(run, data.calibration), size)
         require_calibration(calibration)
         tally = Tally(len(calibration), fdr)
@@ -333,10 +329,8 @@ def columns_of(
         total, marks = detector.combined(each), digests(x)
         if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
             also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
-            raise ValueError(
-                f"expected calibration items that are not among the scored ones, found an equal one of {equal[0]}{also}; leave "
-                "such items out of --calibration"
-            )
+            expected = "calibration items that are not among the scored ones"
+            expect(False, expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
         p = detector.p_values(total)
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
@@ -380,19 +374,15 @@ def _unseen(given: np.ndarray, seen: np.ndarray) -> np.ndarray:
 def _require_enough(n: int, fpr: float | None = None, confidence: float = 0.95) -> None:
     """Raises a ValueError if n calibration items are too few, for a false-positive rate where one is given."""
     needed = FEWEST if fpr is None else max(FEWEST, needed_for_fpr(fpr, confidence))
-    if n < needed:
-        why = "" if fpr is None or needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
-        raise ValueError(f"expected at least {needed:,} calibration items{why}, found {n:,}; give more with --calibration DATA")
+    why = "" if fpr is None or needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
+    expect(n >= needed, f"at least {needed:,} calibration items{why}", f"{n:,}", "give more with --calibration DATA")
 
 
 def require_calibration(scores: np.ndarray) -> None:
     """Raises a ValueError if calibration scores are too few, or all equal."""
     _require_enough(len(scores))
-    if float(np.ptp(scores)) == 0:
-        raise ValueError(
-            f"expected calibration scores that differ, found {scores[0]:g} for all {len(scores)}; give items that differ, or "
-            "train longer"
-        )
+    equal = f"{scores[0]:g} for all {len(scores)}"
+    expect(np.ptp(scores) > 0, "calibration scores that differ", equal, "give items that differ, or train longer")
 
 
 def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
@@ -402,10 +392,8 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
     """
     place = {name: i for i, name in enumerate(detector.names)}
     if others := [name for name in confirmed if name not in place]:
-        raise ValueError(
-            f"expected names of calibration items, found {len(others)} others (first: {others[0]}); write them as "
-            f"in the column name of the scores of the calibration items"
-        )
+        advice = "write them as in the column name of the scores of the calibration items"
+        expect(False, "names of calibration items", f"{len(others)} others (first: {others[0]})", advice)
     rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
     budget = int((detector.calibration >= detector.calibration[rows].min()).sum())
     scores = label_trim(detector.calibration, rows, budget)
@@ -443,8 +431,7 @@ def require_apart(reference: str, scored: str, what: str, advice: str) -> None:
     a, b = (Path(source).expanduser().resolve() for source in (reference, scored))
     same_name = (named := part_named(reference)) is not None and named == part_named(scored)
     nested = a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)
-    if same_name or reference == scored or nested:
-        raise ValueError(f"expected {what}, found {reference} to overlap {scored}; {advice}")
+    expect(not (same_name or reference == scored or nested), what, f"{reference} to overlap {scored}", advice)
 
 
 def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
@@ -496,8 +483,9 @@ def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
 
 
 def _as_pairs(run: Run, items: Items) -> PairItems:
-    if run.folder.metadata.kind != "pairs" or not isinstance(items, PairItems):
-        raise ValueError("expected a run that was trained on pairs, and pairs to score (arrays context and target); found others")
+    both = run.folder.metadata.kind == "pairs" and isinstance(items, PairItems)
+    expect(both, "a run that was trained on pairs, and pairs to score (arrays context and target)", "others")
+    assert isinstance(items, PairItems)
     return PairItems(items.context, with_shape(items.target, run.read_shape("target"), "the targets"))
 
 
