@@ -254,7 +254,7 @@ def test_samples_are_repeatable_and_leave_the_global_seed_alone(run):
     marginal = run.method.objective.marginal()
     z = (za.mean(0) - marginal.mean) / (marginal.variance / 1000).sqrt()
     assert z.abs().max() < 5
-    with pytest.raises(ValueError, match="n of at least 1"):
+    with pytest.raises(ValueError, match="at least 1"):
         run.sample(0)
 
 

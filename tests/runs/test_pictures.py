@@ -100,7 +100,7 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(run, tmp_path)
     for out, words, more in (
         (tmp_path / "s.jpg", "ending among .npz", {}),
         (tmp_path / "no" / "s.png", "no folder", {}),
-        (tmp_path / "s.npz", "n of at least 1", {"n": 0}),
+        (tmp_path / "s.npz", "at least 1", {"n": 0}),
     ):
         with pytest.raises(ValueError, match=words):
             pictures.write_samples(run, out, **more)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -79,16 +80,20 @@ def score(
         ValueError: A setting is out of its range, there are too few items, nothing could be read, or the file cannot be written.
     """
     require_within("(0, 1)", fdr=fdr)
-    reference = Calibration(reference) if isinstance(reference, Run) else reference
-    if out is None:
-        with tempfile.TemporaryDirectory() as folder:
-            return reference.findings(reference.items(images), Path(folder) / "scores.npz", fdr)
-    out = as_path(out, "out")
-    require_table(out)
-    items = reference.items(images)
-    findings = reference.findings(items, out, fdr)
-    write_findings(Path(f"{out}.html"), findings, items, name=name or out.stem, other=reference.other)
+    reference = reference_of(reference)
+    with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
+        table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
+        require_table(table)
+        items = reference.items(images)
+        findings = reference.findings(items, table, fdr)
+        if folder is None:
+            write_findings(Path(f"{table}.html"), findings, items, name=name or table.stem, other=reference.other)
     return findings
+
+
+def reference_of(given: Reference | Run) -> Reference:
+    """Returns what items are compared with: of a run its calibration part."""
+    return Calibration(given) if isinstance(given, Run) else given
 
 
 @dataclass(frozen=True)
