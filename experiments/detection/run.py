@@ -34,7 +34,7 @@ import vergence
 from experiments import ledger
 from vergence.data.config import DataConfig
 from vergence.data.items import Items
-from vergence.data.pixels import center_crop, fit
+from vergence.data.pixels import center_crop, fit_shape
 from vergence.data.sources import open_data
 from vergence.detection import (
     CombinedDetector,
@@ -148,14 +148,14 @@ def foreign(root: str, shape: tuple[int, ...]) -> dict[str, Callable[[], Tensor]
     def of(name: str) -> Callable[[], Tensor]:
         def read() -> Tensor:
             part = open_data(DataConfig(source=name, root=root)).test
-            return fit(images(part, torch.randperm(len(part), generator=seeded(2))[:SHOWN]), shape)
+            return fit_shape(images(part, torch.randperm(len(part), generator=seeded(2))[:SHOWN]), shape)
 
         return read
 
     def omniglot() -> Tensor:
         x = torch.from_numpy(np.load(Path(root) / "omniglot.npz")["images"])
         x = x[torch.randperm(len(x), generator=seeded(3))[:SHOWN]]
-        return fit((x.float() * 255 / x.max()).byte()[:, None], shape)
+        return fit_shape((x.float() * 255 / x.max()).byte()[:, None], shape)
 
     def cifar100() -> Tensor:
         return torch.from_numpy(np.load(Path(root) / "cifar100_subset.npz")["images"]).permute(0, 3, 1, 2).contiguous()

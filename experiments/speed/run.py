@@ -199,7 +199,7 @@ def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
     if not model.encoder.takes_steps:  # without weights it has constant embeddings, which a detector leaves out
         config = recipes.get("patches")
         items, views = ArrayItems(_images(FITTED, size)), ImageViews(config.views, size)
-        closed_form.fit(fabric, method, items, views, config, size, MemoryRecorder())
+        closed_form.fit_closed_form(fabric, method, items, views, config, size, MemoryRecorder())
     levels = Levels(method, (3, size, size))
     if levels.patches is None:
         levels.maps = dictionary(parts[0], size, fit.workers)

@@ -15,7 +15,7 @@ from vergence.data.arrays import from_array, open_arrays
 from vergence.data.config import DataConfig
 from vergence.data.images import ImageFiles, decode, header, image_files, listing
 from vergence.data.items import ArrayItems, Items, PairItems, RowNames, Skipped, batches, load, spaced
-from vergence.data.pixels import fit
+from vergence.data.pixels import fit_shape
 from vergence.data.sources import open_data, open_items
 
 SRC = Path(__file__).parents[2] / "src"
@@ -138,12 +138,12 @@ def test_fit_agrees_with_pillow():
         ("RGB", (3, 12, 20), (0, 4, 70, 46)),
     ]:
         hand = image.convert(mode).crop(box).resize(shape[:0:-1], Image.Resampling.BILINEAR)
-        found = fit(x, shape)[0].permute(1, 2, 0).numpy().astype(float)
+        found = fit_shape(x, shape)[0].permute(1, 2, 0).numpy().astype(float)
         assert np.abs(found - np.asarray(hand).reshape(found.shape)).max() <= 1.5
-    gray = fit(x, (1, 50, 70))
-    assert torch.equal(fit(gray, (3, 50, 70)), gray.expand(-1, 3, -1, -1))
-    assert fit(x / 255, (1, 8, 8)).dtype == torch.get_default_dtype()
-    assert fit(torch.zeros(1, 1, 1000, 1), (1, 8, 64)).shape == (1, 1, 8, 64)
+    gray = fit_shape(x, (1, 50, 70))
+    assert torch.equal(fit_shape(gray, (3, 50, 70)), gray.expand(-1, 3, -1, -1))
+    assert fit_shape(x / 255, (1, 8, 8)).dtype == torch.get_default_dtype()
+    assert fit_shape(torch.zeros(1, 1, 1000, 1), (1, 8, 64)).shape == (1, 1, 8, 64)
 
 
 # Built-in sets
@@ -529,7 +529,7 @@ def test_arrays_are_resized_once(tmp_path):
     data = opened(tmp_path / "x.npy", size=6)
     assert data.train.in_memory and data.train.shape == (3, 6, 6) and data.size == 6 and data.train.array.shape[1:] == (3, 6, 6)
     rows = torch.tensor([int(name) for name in data.train.names])
-    assert torch.equal(read_all(data.train)[1], fit(torch.from_numpy(x).permute(0, 3, 1, 2)[rows], (3, 6, 6)))
+    assert torch.equal(read_all(data.train)[1], fit_shape(torch.from_numpy(x).permute(0, 3, 1, 2)[rows], (3, 6, 6)))
     small = open_data(DataConfig(source=str(tmp_path / "x.npy"), size=6), memory=100)
     assert not small.train.in_memory and torch.equal(read_all(small.train)[1], read_all(data.train)[1])
     assert opened(tmp_path / "x.npy").train.shape == (3, 12, 16) and opened(tmp_path / "x.npy").size is None

@@ -73,7 +73,7 @@ def test_predict_sample_and_score(folder):
 def test_numbers_of_the_fit_are_true(tmp_path):
     c, t = two_answers(2000)
     pairs = Pairs(c, t, (["context_0"], ["target_0"]))
-    found = density.fit(pairs, "mixture", tmp_path / "m.safetensors", settings={"n_components": 2}, holdout=0.25, seed=3)
+    found = density.fit_density(pairs, "mixture", tmp_path / "m.safetensors", settings={"n_components": 2}, holdout=0.25, seed=3)
     assert (found["train"], found["test"]) == (1500, 500)
     ours, linear, alone = found["scores"].values()
     truth = -np.log(2) - 0.5 * np.log(2 * np.pi * np.e * 0.05**2)
@@ -191,7 +191,7 @@ def test_the_error_is_that_of_the_difference(tmp_path):
     r = np.random.default_rng(0)
     x = r.normal(size=(400, 1))
     pairs = Pairs(x, x[:, 0] + r.normal(size=400), (["context_0"], ["target_0"]))
-    found = density.fit(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
+    found = density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
     assert found["ahead"]["one Gaussian, linear (control)"] == (0.0, 0.0), "the control itself"
     lead, error = found["ahead"]["targets alone, Gaussian (control)"]
     own, alone = (found["scores"][name]["log_density"] for name in ("model", "targets alone, Gaussian (control)"))
@@ -210,7 +210,7 @@ def test_csv_files_tell_numbers_far_from_zero_apart(tmp_path):
     r = np.random.default_rng(0)
     x = r.normal(size=(200, 1))
     pairs = Pairs(x, 1.7e9 + 30 * x[:, 0] + r.normal(size=200), (["context_0"], ["target_0"]))
-    density.fit(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
+    density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
     model = mixtures.load(tmp_path / "m.safetensors")
     density.predict(model, x, tmp_path / "p.csv")
     np.testing.assert_array_equal([float(row["mean"]) for row in table(tmp_path / "p.csv")], model.predict(x))

@@ -9,7 +9,7 @@ from vergence.cli.score import Score, score
 from vergence.encoders.config import MLP
 from vergence.runs import score as scoring
 from vergence.runs.detector import opened
-from vergence.runs.score import Pairs, pair_scores
+from vergence.runs.score import PairReference, pair_scores
 
 pytestmark = pytest.mark.float32
 
@@ -42,7 +42,7 @@ def test_mismatched_pairs_come_first_and_are_flagged_and_p_values_hold(run, tmp_
     context, target = drawn(600, 1)
     target[:30] = target[np.argsort(-((target[:30, None] - target[None, 30:]) ** 2).sum(2), axis=1)[:, 0] + 30]  # of the opposite
     source = saved(tmp_path / "p.npz", context, target)
-    decisions = scoring.score(run.items(source), Pairs(run), tmp_path / "s.npz", fdr=0.2)
+    decisions = scoring.score(run.items(source), PairReference(run), tmp_path / "s.npz", fdr=0.2)
     found = np.load(tmp_path / "s.npz")
     odd = np.arange(600) < 30
     assert found["flag"][odd].mean() > 0.9 and found["flag"][~odd].sum() <= 20
@@ -77,7 +77,7 @@ def test_the_command_goes_on_after_a_stop_with_the_same_bytes(run, tmp_path, mon
 def test_pairs_of_the_training_are_not_judged(run, tmp_path):
     context, target = (side.numpy() for side in next(opened(run.folder).train.stream([torch.arange(100)]))[1])
     source = saved(tmp_path / "p.npz", np.concatenate([context[:50]] * 2), np.concatenate([target[:50], target[50:100]]))
-    scoring.score(run.items(source), Pairs(run), tmp_path / "s.npz")
+    scoring.score(run.items(source), PairReference(run), tmp_path / "s.npz")
     found = np.load(tmp_path / "s.npz")  # the contexts of the others are known, and their targets are not
     assert found["seen"].tolist() == [1] * 50 + [0] * 50 and not found["flag"][:50].any()
 
@@ -87,7 +87,7 @@ def test_targets_of_another_width_are_refused(run, tmp_path, width):
     context, target = drawn(60, 1)
     source = saved(tmp_path / "p.npz", context, target[:, :width])
     with pytest.raises(ValueError, match=rf"expected items of shape \(3,\), as the model was trained on, found \({width},\) in"):
-        scoring.score(run.items(source), Pairs(run), tmp_path / "s.csv")
+        scoring.score(run.items(source), PairReference(run), tmp_path / "s.csv")
 
 
 def test_without_the_option_a_line_says_that_targets_are_not_judged(run, tmp_path, capsys):
@@ -103,7 +103,7 @@ def test_pairs_have_a_conditional_density_by_default(tmp_path):
     run = vergence.train(source, out=tmp_path / "run", epochs=1, device="cpu", precision="fp32", knn_every=0)
     model = run.folder.config.model
     assert (model.objective, model.encoder, model.projector) == ("gmje", MLP(), (256, 32))
-    assert scoring.score(run.items(saved(tmp_path / "p.npz", *drawn(40, 1))), Pairs(run), tmp_path / "s.csv").total == 40
+    assert scoring.score(run.items(saved(tmp_path / "p.npz", *drawn(40, 1))), PairReference(run), tmp_path / "s.csv").total == 40
     other = vergence.train(source, out=tmp_path / "other", epochs=1, device="cpu", objective="vje", knn_every=0)
     assert other.folder.config.model.objective == "vje" and not other.folder.config.model.projector
 
@@ -112,12 +112,12 @@ def test_a_run_without_a_conditional_density_says_what_to_train(tmp_path):
     source = saved(tmp_path / "p.npz", *drawn(300, 0))
     other = vergence.train(source, out=tmp_path / "run", objective="vje", **{**QUICK, "epochs": 1})
     with pytest.raises(ValueError, match=r"found objective 'vje', which has none; train again with --objective gje"):
-        scoring.score(other.items(source), Pairs(other), tmp_path / "s.csv")
+        scoring.score(other.items(source), PairReference(other), tmp_path / "s.csv")
 
 
 def test_errors(run, tmp_path):
     with pytest.raises(ValueError, match="expected a run that was trained on pairs, and pairs to score"):
-        scoring.score(run.items(np.zeros((3, 3), dtype=np.float32)), Pairs(run), tmp_path / "s.csv")
+        scoring.score(run.items(np.zeros((3, 3), dtype=np.float32)), PairReference(run), tmp_path / "s.csv")
     source = saved(tmp_path / "p.npz", *drawn(40, 1))
     with pytest.raises(ValueError, match="expected --pairs without --fpr, found both"):
         score(Score(run=str(run.folder.path), images=source, out=tmp_path / "s.csv", pairs=True, fpr=0.1))

@@ -43,7 +43,7 @@ def fitted(x, settings, views):
     net = torch.nn.Sequential(Standardize(torch.zeros(1), torch.ones(1)), PatchEncoder(1, settings))
     method = PairedMethod(net, GJE(settings.dim))
     config = RunConfig(data=DataConfig(source="x"), fit=FitConfig(workers=0))
-    closed_form.fit(Fabric(), method, from_array(x), views, config, None, MemoryRecorder())
+    closed_form.fit_closed_form(Fabric(), method, from_array(x), views, config, None, MemoryRecorder())
     return method
 
 

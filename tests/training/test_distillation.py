@@ -162,7 +162,7 @@ def stopped(monkeypatch, out, owner, name, **settings):
 @pytest.mark.parametrize("change", ["cut", "empty", "short", "left"])
 def test_embeddings_that_are_not_whole_are_computed_again_and_none_stay(tmp_path, monkeypatch, change):
     whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
-    at = (stages, "_forget") if change == "left" else (distillation, "fit")
+    at = (stages, "_forget") if change == "left" else (distillation, "distill")
     stopped(monkeypatch, tmp_path / "run", *at)
     file = tmp_path / "run/closed_form/embedding.npy"
     rows, content = np.load(file), file.read_bytes()

@@ -74,12 +74,12 @@ def test_a_network_stands_behind_both_layers(run, source, tmp_path):
 def test_the_progress_counts_every_image_of_every_pass(source, tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(closed_form, "SECOND_FROM", 300)
-    fit = closed_form.fit
+    fit = closed_form.fit_closed_form
 
     def counting(*args):
         fit(*args[:-1], lambda images, label: counted.append((label, images)))
 
-    monkeypatch.setattr(closed_form, "fit", counting)
+    monkeypatch.setattr(closed_form, "fit_closed_form", counting)
     run = vergence.train(source, out=tmp_path / "run", **QUICK)
     settings = run.folder.config.model.encoder
     assert sum(n for _, n in counted) == closed_form.total_images(run.folder.metadata.n_train, settings)

@@ -98,7 +98,7 @@ def _fit(command: DensityFit) -> None:
     settings = {"device": command.device, **dict(map(options.parse, command.set))}
     pairs = read_pairs(command.pairs, command.target)
     verb = "replaced" if command.out.exists() else "wrote"
-    result = density.fit(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
+    result = density.fit_density(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
     print(f"{result['model']}: {result['train']} pairs in {result['seconds']:.1f} s")
     if result["scores"]:
         rows = [[name, *scores.values()] for name, scores in result["scores"].items()]

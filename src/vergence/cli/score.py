@@ -106,11 +106,11 @@ def _require_suitable(command: Score) -> None:
 
 
 def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], fdr: float) -> "Findings":
-    from vergence.runs.score import Calibration, Pairs, score
+    from vergence.runs.score import Calibration, PairReference, score
 
     items = run.items(images, root=command.data_root)
     if command.pairs:
-        return score(items, Pairs(run, command.batch_size), command.out, fdr=fdr)
+        return score(items, PairReference(run, command.batch_size), command.out, fdr=fdr)
     reference = Calibration(
         run,
         fpr=command.fpr,

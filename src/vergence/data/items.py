@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vergence.data.pixels import fit
+from vergence.data.pixels import fit_shape
 from vergence.utils.checks import expect, require_count
 from vergence.utils.terminal import late_bar
 
@@ -114,7 +114,7 @@ class ArrayItems(Items):
     Args:
         array: The rows. Floats and vectors of integers are read as float32, or see ``double``.
         labels: (N,) int64.
-        shape: Shape (C, H, W) that images are resized to when they are read (see `vergence.data.pixels.fit`); the array's
+        shape: Shape (C, H, W) that images are resized to when they are read (see `vergence.data.pixels.fit_shape`); the array's
             own by default.
         names: Names of the items; the rows' numbers by default.
         rows: int64 (M,), the rows of ``array`` that are the items; all by default.
@@ -163,7 +163,7 @@ class ArrayItems(Items):
             x = self.array.index_select(0, rows.to(self.array.device))
         else:
             x = self._read_from_disk(self.array, rows.numpy())
-        return x if x.shape[1:] == self.shape else fit(x, self.shape)
+        return x if x.shape[1:] == self.shape else fit_shape(x, self.shape)
 
     def _read_from_disk(self, array: Array, rows: Array) -> Tensor:
         part = array[rows]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vergence.utils.checks import expect
 
-__all__ = ["center_crop", "fit", "luma", "resize", "to_bytes", "to_unit"]
+__all__ = ["center_crop", "fit_shape", "luma", "resize", "to_bytes", "to_unit"]
 
 LUMA = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B, which are ITU-R BT.601's to three digits
 
@@ -51,13 +51,13 @@ def resize(x: Tensor, height: int, width: int) -> Tensor:
     return F.interpolate(x, size=(height, width), mode="bilinear", antialias=True)
 
 
-def fit(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+def fit_shape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Returns images (B, C, H, W) as ``shape``: the largest central part of its aspect ratio, antialiased; the type stays.
 
     Color becomes gray by `luma`, gray becomes three equal channels.
 
     Example:
-        >>> fit(torch.full((2, 3, 20, 30), 7, dtype=torch.uint8), (1, 8, 8)).unique()
+        >>> fit_shape(torch.full((2, 3, 20, 30), 7, dtype=torch.uint8), (1, 8, 8)).unique()
         tensor([7], dtype=torch.uint8)
     """
     channels, height, width = shape

@@ -20,7 +20,7 @@ from vergence.utils.checks import require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, several
 from vergence.utils.linalg import as_array
 
-__all__ = ["Conditional", "Predictive", "Scale", "seed_of", "shared_seed", "to_numpy", "warn_unfinished"]
+__all__ = ["Conditional", "Scale", "shared_seed", "to_numpy", "warn_unfinished"]
 
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 

@@ -17,7 +17,7 @@ from vergence.utils.checks import require_within
 from vergence.utils.names import did_you_mean
 from vergence.utils.parts import open_parts
 
-__all__ = ["build", "fit", "log_prob", "predict", "sample"]
+__all__ = ["build", "fit_density", "log_prob", "predict", "sample"]
 
 LEVELS = (0.5, 0.9)  # probabilities of the intervals whose coverage is reported
 ROWS = 1024  # rows that are computed at a time
@@ -47,7 +47,9 @@ def build(name: str, settings: dict[str, Any]) -> Any:
     return kind(**settings)
 
 
-def fit(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdout: float = 0.2, seed: int = 0) -> dict[str, Any]:
+def fit_density(
+    pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdout: float = 0.2, seed: int = 0
+) -> dict[str, Any]:
     """Fits a model to a part of the pairs, evaluates it and two controls on the others, and writes it.
 
     Args:

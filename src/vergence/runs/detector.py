@@ -44,7 +44,7 @@ from vergence.utils.neighbors import nearest_rows
 if TYPE_CHECKING:
     from vergence.detection import CombinedDetector
 
-__all__ = ["FILE", "Levels", "RunDetector", "dictionary", "fit", "fit_and_save", "loaded_or_fitted", "opened"]
+__all__ = ["FILE", "Levels", "RunDetector", "dictionary", "fit_and_save", "loaded_or_fitted", "opened"]
 
 FILE = "detector.safetensors"
 FORMAT = 1

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Items
 from vergence.data.objects import is_object
-from vergence.data.pixels import fit as fitted
-from vergence.data.pixels import to_unit
+from vergence.data.pixels import fit_shape, to_unit
 from vergence.data.sources import as_source, open_items
 from vergence.detection import (
     explain,
@@ -595,7 +594,7 @@ def leaked(items: Items, other: Items, workers: int = 0) -> Leaks:
     compared = images and min(shape[1:]) >= SMALLEST and max(len(items), len(other)) <= MOST_COMPARED
 
     def columns(x: Tensor) -> Columns:
-        x = fitted(x, shape) if tuple(x.shape[1:]) != shape else x
+        x = fit_shape(x, shape) if tuple(x.shape[1:]) != shape else x
         return {"digest": digests(x), **({"thumbnail": thumbnails(x).cpu().numpy()} if compared else {})}
 
     with terminal.late_bar("copies", len(items) + len(other)) as advance:

@@ -38,7 +38,6 @@ __all__ = [
     "of_items",
     "of_module",
     "parts",
-    "sample",
     "stream",
     "write_rows",
 ]

@@ -36,7 +36,7 @@ from vergence.utils.names import counted
 from vergence.utils.parts import open_parts, original, require_table
 from vergence.utils.resources import resources
 
-__all__ = ["Calibration", "Pairs", "Reference", "read_names", "require_apart", "score"]
+__all__ = ["Calibration", "PairReference", "Reference", "read_names", "require_apart", "score"]
 
 SHOWN = 5  # calibration items that are named
 FEW, CHANGED, CERTAIN = 20, 0.2, 0.001  # items; least difference of distributions, and largest p-value, that are reported
@@ -71,7 +71,7 @@ def score(
     Args:
         images: Items to score, as `Run` takes them.
         reference: What they are compared with: a run, by its calibration part; `Calibration`, for a run's other settings;
-            `Pairs`; or `vergence.runs.folder.Itself`.
+            `PairReference`; or `vergence.runs.folder.Itself`.
         out: ``.npz``, ``.csv`` or ``.parquet`` file to write; a page with pictures, ``OUT.html``, is written beside it.
         fdr: Share of the flagged items that is ordinary, on average at most, in (0, 1).
         name: Name of the items, for the page; that of ``out`` by default.
@@ -168,7 +168,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairReference:
     """Calibration pairs of a run that was trained on pairs: how unusual is each target, given its context.
 
     The score is `vergence.detection.surprise` of the target's embedding under the run's p(z_b | z_a).

@@ -36,7 +36,7 @@ from vergence.training.start import continued, created
 from vergence.utils import terminal
 from vergence.utils.files import explained
 
-__all__ = ["Stage", "State", "stages_of"]
+__all__ = ["Stage", "stages_of"]
 
 EMBEDDING, ROWS = "embedding.npy", 4096  # rows that are written at a time
 SHARED = ("batch_size", "seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads")  # settings of both fits
@@ -132,7 +132,7 @@ class ClosedForm:
                 if state.first:
                     advance(images, label=label)
 
-            fit = staged.fit_first if first else closed_form.fit
+            fit = staged.fit_first if first else closed_form.fit_closed_form
             size = folder.metadata.crop_size()
             fit(state.fabric, method, state.opened.train, state.views, config, size, folder, progress)
         return state
@@ -154,7 +154,7 @@ class Distill:
             teacher = ClosedForm().fit(_teacher(state))
             targets, epochs = _targets(teacher), config.distill_epochs
             with _steps("distillation", epochs, state) as progress:
-                learn = functools.partial(distillation.fit, epochs=epochs, shape=folder.metadata.shape, progress=progress)
+                learn = functools.partial(distillation.distill, epochs=epochs, shape=folder.metadata.shape, progress=progress)
                 learn(fabric, state.method, state.opened.train, targets, state.views, config, folder)
         _forget(state)
         return state
@@ -207,7 +207,7 @@ def _teacher(state: State) -> State:
     shared = {name: getattr(state.folder.config.fit, name) for name in SHARED}
     config = dataclasses.replace(config, fit=dataclasses.replace(config.fit, **shared))
     method = build.initial_method(config, shape, None, mean, std)
-    metadata = build.describe(config, opened, shape, None, method, Weights(source="random"), state.fabric)
+    metadata = build.metadata_of(config, opened, shape, None, method, Weights(source="random"), state.fabric)
     if resumed:
         folder = continued(path, config, metadata, method)
     else:

@@ -221,7 +221,7 @@ def _train(fabric: "Fabric", job: _Job, config: RunConfig, opened: Data, method:
     views = None if config.model.freeze else build.make_views(opened, config.views, shape)
     if config.model.takes_steps:
         loop.require_batches(len(opened.train), config.fit)
-    metadata = build.describe(config, opened, shape, target_shape, method, weights, fabric)
+    metadata = build.metadata_of(config, opened, shape, target_shape, method, weights, fabric)
     with run_lock(job.out) if fabric.is_global_zero else nullcontext():
         if job.resume:
             folder = start.continued(job.out, config, metadata, method)

@@ -32,12 +32,12 @@ from vergence.utils.version import commit
 
 __all__ = [
     "build_method",
-    "describe",
     "given_views",
     "initial_encoder",
     "initial_method",
     "input_shapes",
     "make_views",
+    "metadata_of",
     "require_images",
     "require_method",
     "require_packages",
@@ -256,7 +256,7 @@ def _sides(items: Items) -> list[Deviations]:
     return sides
 
 
-def describe(
+def metadata_of(
     config: RunConfig,
     opened: Data,
     shape: Sequence[int],

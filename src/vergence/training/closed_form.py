@@ -41,7 +41,7 @@ from vergence.utils.resources import resources
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["block_size", "directions_from", "fit", "moved", "require_gje", "total_images"]
+__all__ = ["block_size", "directions_from", "fit_closed_form", "moved", "require_gje", "total_images"]
 
 BLOCK = 250  # images at a time
 PIXELS = 1 << 22  # of a block of large images, over all channels
@@ -98,7 +98,7 @@ def _second_from(settings: PatchSettings) -> int:
     return max(SECOND_FROM, -(-10 * settings.second // PATCHES_ABOVE))
 
 
-def fit(
+def fit_closed_form(
     fabric: "Fabric",
     method: PairedMethod,
     items: Items,

@@ -34,7 +34,7 @@ from vergence.utils.linalg import upcast_half
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Distillation", "ItemsWithTargets", "epochs_for", "fit"]
+__all__ = ["Distillation", "ItemsWithTargets", "distill", "epochs_for"]
 
 EPOCHS, STEPS = 15, 2_340  # at least: few images need many passes (docs/trained.md)
 
@@ -149,7 +149,7 @@ class _OwnCheckpoints(FirstStage):
             self.log(f"distillation, epoch {row['epoch']:g}: {words}")
 
 
-def fit(
+def distill(
     fabric: "Fabric",
     method: Method,
     items: Items,

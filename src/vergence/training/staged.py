@@ -80,11 +80,11 @@ def fit_first(
 ) -> None:
     """Fits the closed form inside a method's encoder, and saves the checkpoint that the second stage starts from.
 
-    See `closed_form.fit` for the arguments.
+    See `closed_form.fit_closed_form` for the arguments.
     """
     encoder = next(m for m in method.encoder.modules() if isinstance(m, PatchEncoder))
     shared = PairedMethod(nn.Sequential(encoder), GJE(encoder.settings.dim))
-    closed_form.fit(fabric, shared, items, views, config, size, FirstStage(recorder), progress)
+    closed_form.fit_closed_form(fabric, shared, items, views, config, size, FirstStage(recorder), progress)
     finish_first(fabric, method, config.fit, recorder)
 
 
