@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from vergence.encoders import networks
+from vergence.encoders.config import as_encoder
 
 GRAY, COLOR = (torch.tensor([0.5]), torch.tensor([0.2])), (torch.full((3,), 0.5), torch.full((3,), 0.2))
 
@@ -33,24 +34,16 @@ def test_small_convnet_is_the_one_of_the_recipe():
 
 
 @pytest.mark.parametrize(
-    ("name", "stride", "pool"),
-    [("resnet18", 1, False), ("resnet18-cifar", 1, False), ("resnet18-imagenet", 2, True), ("resnet50-cifar", 1, False)],
+    ("name", "side", "stride"),
+    [("resnet18", 32, 1), ("resnet18", 96, 2), ("resnet18-imagenet", 32, 2), ("resnet18-cifar", 96, 1)],
 )
-def test_resnets_have_the_stem_that_is_named(name, stride, pool):
-    net = networks.encoder(name, (3, 32, 32), *COLOR)[1]
-    assert net.conv1.stride == (stride, stride)
-    assert isinstance(net.maxpool, nn.MaxPool2d) is pool
-
-
-def test_resnet_takes_imagenet_stem_for_large_images_and_any_channels():
-    net = networks.encoder("resnet18", (1, 96, 96), *GRAY)
-    assert net[1].conv1.stride == (2, 2) and net[1].conv1.in_channels == 1
-    assert networks.width(net, (1, 96, 96)) == 512
-
-
-def test_resnet18_cifar_has_the_usual_number_of_parameters():
-    net = networks.resnet("resnet18", 3, "cifar")
-    assert sum(p.numel() for p in net.parameters()) == 11_168_832
+def test_resnets_have_the_stem_that_is_named_and_any_channels(name, side, stride):
+    net = as_encoder(name).build((1, side, side))
+    assert net.conv1.stride == (stride, stride) and net.conv1.in_channels == 1
+    assert isinstance(net.maxpool, nn.MaxPool2d) is (stride == 2)
+    if stride == 1:
+        assert sum(p.numel() for p in net.parameters()) == 11_168_832 - 2 * 64 * 9  # of one channel
+    assert net.eval()(torch.zeros(1, 1, 32, 32)).shape == (1, 512)
 
 
 def test_timm_models_come_with_pooled_features():
@@ -59,31 +52,6 @@ def test_timm_models_come_with_pooled_features():
     assert net(torch.zeros(2, 3, 64, 64)).ndim == 2
     vit = networks.encoder("timm:vit_tiny_patch16_224", (3, 64, 64), *COLOR)
     assert vit(torch.zeros(2, 3, 64, 64)).shape == (2, 192)
-
-
-def test_building_an_encoder_leaves_it_trainable_and_batch_statistics_untouched():
-    net = networks.encoder("small", (3, 32, 32), *COLOR)
-    assert net.training
-    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
-    assert all((m.running_mean == 0).all() and m.num_batches_tracked == 0 for m in norms)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "words"),
-    [
-        ("resnet81", (3, 32, 32), "did you mean 'resnet18'"),
-        ("smal", (3, 32, 32), "did you mean 'small'"),
-        ("resnet18-cifra", (3, 32, 32), "expected an encoder among small, .*, found 'resnet18-cifra'"),
-        ("small", (12,), "use --encoder mlp"),
-        ("timm:no_such_model", (3, 32, 32), "expected a model of timm, found 'no_such_model'"),
-        ("timm:vit_tiny_patch16_224", (3, 8, 8), "try another --size"),
-    ],
-)
-def test_errors_say_what_to_do(name, shape, words):
-    if name.startswith("timm"):
-        pytest.importorskip("timm", reason="the extra 'timm' is not installed")
-    with pytest.raises(ValueError, match=words):
-        networks.encoder(name, shape, torch.zeros(shape[0]), torch.ones(shape[0]))
 
 
 def test_projector_ends_linear_and_is_the_identity_for_no_widths():

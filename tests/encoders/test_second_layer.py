@@ -82,13 +82,6 @@ def test_responses_have_a_deviation_of_one_and_zero_mean_patches_of_length_one()
     torch.testing.assert_close(r.std(correction=0), torch.ones(()), rtol=1e-6, atol=0)
 
 
-def test_the_gain_of_the_first_maps_does_not_change_the_second_layer():
-    x = images()
-    maps, _ = learned(x)
-    windows = maps.layers(x)[1]
-    torch.testing.assert_close(maps.second(2 * windows + 0.1), maps.second(windows))
-
-
 @pytest.mark.parametrize("size", [1, 5, 70])
 def test_any_batch_size_gives_the_same_features(size):
     x = images(75)
@@ -186,14 +179,3 @@ def test_features_of_two_layers_are_averages_over_moved_and_mirrored_copies():
     expected = (single(x) + single(x[:, :, 1:, 1:].flip(3))) / 2
     torch.testing.assert_close(maps(x), expected)
     torch.testing.assert_close(maps.responses(x), single(x))
-
-
-def test_a_second_layer_that_is_not_learned_has_random_responses():
-    f = SecondLayer(8, 50, 0.25)(torch.rand(4, 2, 8, 36))
-    assert (f > 0).double().mean() > 0.5
-
-
-def test_few_images_reduce_the_second_layer():
-    settings = as_encoder("patches:atoms=4,dim=2").fitted((1, 20, 20), 30)
-    assert settings.second == 75
-    assert as_encoder("patches:atoms=4,dim=2").fitted((1, 20, 20), 5_000).second == 2048

@@ -38,11 +38,6 @@ def test_a_fifth_is_kept_and_nothing_is_on_both_sides():
     assert not names(found.train) & names(found.calibration) and names(found.test) == names(whole.test)
 
 
-def test_the_part_depends_on_the_seed_alone():
-    assert names(taken_apart().calibration) == names(taken_apart(epochs=7).calibration)
-    assert names(taken_apart().calibration) != names(taken_apart(seed=1).calibration)
-
-
 def test_a_share_of_zero_keeps_none_and_others_are_refused():
     assert taken_apart(calibration_share=0.0).calibration is None
     for share in (-0.1, 1.0):
@@ -85,20 +80,6 @@ def test_pairs_are_equal_where_both_sides_are(tmp_path):
     y = np.arange(400, dtype=np.float32)[:, None] % 200
     same, other = (PairItems(ArrayItems(x), ArrayItems(side)) for side in (y, np.arange(400.0)[:, None]))
     assert len(set(calibration.content_digests(same))) == 200 and len(set(calibration.content_digests(other))) == 400
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_copies_in_a_folder_are_on_one_side(tmp_path, streamed):
-    rng = np.random.default_rng(0)
-    for i in range(140):
-        for copy in range(2):
-            if copy == 0:
-                image = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
-            image.save(tmp_path / f"{i}_{copy}.png")
-    config = described(tmp_path, size=8, batch_size=16)
-    opened = open_data(config.data, memory=1 if streamed else 1 << 30, workers=0)
-    assert opened.train.in_memory != streamed
-    assert_groups_are_whole(calibration.split(opened, config), lambda name: name.split("_")[0])
 
 
 def photographs(n, side=24, seed=0):

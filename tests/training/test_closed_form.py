@@ -1,13 +1,11 @@
 """The recipe ``patches``: equal to the solution by hand, resumed with the same bits, usable as every run, and its bad input."""
 
-import os
-import signal
+import shutil
 
 import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from tests import forked
 
 import vergence
 from vergence.data.arrays import from_array
@@ -15,19 +13,21 @@ from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.items import batches
 from vergence.data.views import ImageViews
 from vergence.densities import moments
-from vergence.encoders.config import Patches, PatchSettings, as_encoder
+from vergence.encoders.config import PatchSettings, as_encoder
 from vergence.encoders.networks import Standardize
 from vergence.encoders.patch_maps import PatchEncoder, SecondLayer
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.runs.run import write_embeddings
-from vergence.training import closed_form, loop, recipes
+from vergence.training import closed_form, loop
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
 from vergence.utils.resources import resources
 
 TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches", "encoder": TINY, "device": "cpu"}
+BEHIND = {"recipe": "patches_vje", "encoder": TINY.replace(":", "-mlp:"), "batch_size": 16, "epochs": 1}
+DISTILLED = {"recipe": "distilled_vje", "distill": TINY, "batch_size": 16, "epochs": 1, "distill_epochs": 2}
 
 
 class Fabric:
@@ -37,6 +37,19 @@ class Fabric:
 
     def barrier(self):
         """Does nothing."""
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A finished run; tests that change its folder copy it."""
+    with torch.random.fork_rng(devices=[]):
+        return vergence.train("digits", out=tmp_path_factory.mktemp("digits") / "run", **QUICK)
+
+
+@pytest.fixture
+def copied(digits, tmp_path):
+    shutil.copytree(digits.folder.path, tmp_path / "run")
+    return vergence.load(tmp_path / "run")
 
 
 def fitted(x, settings, views):
@@ -153,41 +166,8 @@ def test_a_second_layer_is_learned_from_the_first_maps(tmp_path):
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_a_stopped_run_with_two_layers_resumes_with_the_same_bytes(tmp_path, monkeypatch, at):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (300, 16, 16), dtype=np.uint8))
-    quick = {**QUICK, "encoder": "patches:atoms=8,patch=4,directions=20,dim=8,second=12"}
-    _same_after_a_stop(str(tmp_path / "x.npy"), quick, tmp_path, monkeypatch, at)
-
-
-@pytest.mark.float32
-@pytest.mark.parametrize("at", [1, 8, 14])
-def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, at):
-    _same_after_a_stop("digits", QUICK, tmp_path, monkeypatch, at)
-
-
-def _same_after_a_stop(source, settings, tmp_path, monkeypatch, at):
-    whole = vergence.train(source, out=tmp_path / "whole", **settings)
-    calls = []
-    stop = closed_form._Fit._stop
-
-    def stop_once(self):
-        calls.append(self.step)
-        if len(calls) == at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        stop(self)
-
-    monkeypatch.setattr(closed_form._Fit, "_stop", stop_once)
-    with pytest.raises(loop.Interrupted):
-        vergence.train(source, out=tmp_path / "run", **settings)
-    resumed = vergence.train(out=tmp_path / "run", resume=True)
-    files = [run.folder.path / "model.safetensors" for run in (whole, resumed)]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
-@pytest.mark.float32
-def test_a_finished_run_stays_as_it_is(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+def test_a_finished_run_stays_as_it_is(copied, tmp_path):
+    run = copied
     files = [run.folder.path / name for name in ("model.safetensors", "metrics.jsonl")]
     before = [file.read_bytes() for file in files]
     assert [row["step"] for row in run.folder.metrics()] == [1, 2, 3 + -(-run.folder.metadata.n_train // closed_form.BLOCK)]
@@ -204,18 +184,15 @@ def test_a_finished_run_stays_as_it_is(tmp_path):
         ({"recipe": "vje_small"}, "encoder was 'patches.*, now 'small'; objective was 'gje', now 'vje'"),
     ],
 )
-def test_a_run_is_not_resumed_with_another_encoder_or_recipe(tmp_path, changes, match):
-    vergence.train("digits", out=tmp_path / "run", **QUICK)
-    assert vergence.train("digits", out=tmp_path / "run", resume=True, **QUICK).folder.config.model.objective == "gje"
+def test_a_run_is_not_resumed_with_another_encoder_or_recipe(copied, tmp_path, changes, match):
     with pytest.raises(ValueError, match=match):
         vergence.train("digits", out=tmp_path / "run", resume=True, **changes)
 
 
 @pytest.mark.float32
-def test_a_checkpoint_of_something_else_is_refused(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+def test_a_checkpoint_of_something_else_is_refused(copied, tmp_path):
     for state in ({"step": 2}, {"step": 4, "fitted": [1]}, {"step": 1, "filters": torch.zeros(2)}):
-        run.folder.save_checkpoint({"model": {}, "optimizer": {}, **state})
+        copied.folder.save_checkpoint({"model": {}, "optimizer": {}, **state})
         with pytest.raises(ValueError, match="the checkpoint is none of this encoder: it has no"):
             vergence.train(out=tmp_path / "run", resume=True)
 
@@ -232,12 +209,6 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for(tmp_path, monkeypat
     with resources(2):
         vergence.train("digits", out=tmp_path / "run", threads=1, **QUICK, calibration_share=0.0)
     assert used == {1}
-
-
-@pytest.mark.float32
-def test_an_encoder_in_closed_form_needs_no_recipe(tmp_path, capsys):
-    run = vergence.train("digits", out=tmp_path / "run", encoder=TINY, device="cpu", limit=300, precision="fp32")
-    assert run.folder.config.model.objective == "gje"
 
 
 @pytest.mark.parametrize(
@@ -270,8 +241,8 @@ def test_strengths_of_views_of_another_kind_of_data_are_named(tmp_path, capsys):
 
 
 @pytest.mark.float32
-def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+def test_a_run_evaluates_embeds_scores_and_reports(copied, tmp_path):
+    run = copied
     assert run.folder.config.fit.epochs == 1 and run.folder.config.model.encoder.dim == 8
     evaluation = vergence.evaluate(run, probes=False)
     assert evaluation.representations["z"].knn[20].majority > 0.6
@@ -289,20 +260,6 @@ def test_a_run_evaluates_embeds_scores_and_reports(tmp_path):
     assert loaded.anomaly_score(flat).min() > loaded.anomaly_score(digits).median()
 
 
-@pytest.mark.slow
-@pytest.mark.float32
-@pytest.mark.parametrize("layers", [1, 2])
-def test_two_processes_fit_what_one_fits(tmp_path, layers):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (600, 16, 16), dtype=np.uint8))
-    source, side, encoder = ("digits", 8, TINY) if layers == 1 else (str(tmp_path / "x.npy"), 16, TINY + ",second=12")
-    command = ["train", source, "--recipe", "patches", "--encoder", encoder, "--device", "cpu"]
-    forked.run(*command, "--devices", 2, "--out", tmp_path / "two", check=True)
-    one = vergence.train(source, out=tmp_path / "one", **{**QUICK, "encoder": encoder})
-    two = vergence.load(tmp_path / "two")
-    x = torch.randint(256, (5, 1, side, side), dtype=torch.uint8)
-    torch.testing.assert_close(two.embed(x), one.embed(x), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.float32
 @pytest.mark.parametrize(
     ("x", "settings", "match"),
@@ -310,15 +267,24 @@ def test_two_processes_fit_what_one_fits(tmp_path, layers):
         (np.zeros((20, 3), np.float32), {}, "expected images for encoder 'patches', found vector data"),
         (np.full((20, 9, 9), 3, np.uint8), {}, "distinct patches for 16 atoms, found 1"),
         (np.full((40, 9, 9), 3, np.uint8), {"encoder": "patches:atoms=1,dim=1"}, "all images are alike; give others"),
+        (np.full((40, 16, 16), 3, np.uint8), {"encoder": "patches:atoms=1,dim=1,second=2"}, "all images are alike"),
+        (np.zeros((40, 9, 9), np.uint8), {**BEHIND, "target_encoder": "small"}, "expected no target_encoder"),
+        (np.zeros((40, 9, 9), np.uint8), {**BEHIND, "batch_size": 64}, "expected a batch of at most the 32"),
+        (np.zeros((40, 3), np.float32), DISTILLED, "expected images for --distill, found vector data"),
+        (np.zeros((40, 9, 9), np.uint8), {**DISTILLED, "distill": "patches:patch=12"}, "expected"),
+        (np.zeros((40, 9, 9), np.uint8), {**DISTILLED, "batch_size": 64}, "expected a batch of at most the 32"),
+        (np.zeros((40, 9, 9), np.uint8), {**DISTILLED, "distill": "patches:leaves=3"}, "leaves"),
         (np.zeros((20, 3, 3, 1), np.uint8), {}, "expected images of at least 4 x 4 pixels"),
         (np.zeros((20, 9, 9), np.uint8), {"objective": "vje"}, "expected --objective gje with the encoder 'patches'"),
         (np.zeros((20, 9, 9), np.uint8), {"projector": (4,)}, "expected neither projector, teacher nor target_encoder"),
     ],
 )
 def test_bad_input_is_one_clear_line(tmp_path, x, settings, match):
+    """Of the closed form, of a network behind it, and of one that learns it."""
     np.save(tmp_path / "x.npy", x)
+    settings = {**QUICK, **settings} if "recipe" not in settings else {"device": "cpu", **settings}
     with pytest.raises(ValueError, match=match) as caught:
-        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **{**QUICK, **settings})
+        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **settings)
     assert "\n" not in str(caught.value)
 
 
@@ -345,10 +311,3 @@ def test_copies_are_mirrored_only_where_views_are(tmp_path):
         out = tmp_path / f"run{mirror}"
         run = vergence.train(str(tmp_path / "x.npy"), recipe="patches", encoder=name, out=out, device="cpu", flip=flip)
         assert (run.folder.config.model.encoder.copies, run.folder.config.model.encoder.mirror) == (1 + mirror, mirror)
-
-
-def test_the_recipe_is_complete():
-    config = recipes.get("patches")
-    assert config.model.encoder == Patches() and config.model.objective == "gje" and config.views.blur == 0
-    assert RunConfig.from_dict(config.to_dict()) == config
-    assert [recipes.get("patches", source).views.flip for source in ("cifar10", "mnist", "photos")] == [0.5, 0.0, 0.5]

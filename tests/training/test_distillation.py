@@ -2,22 +2,18 @@
 
 import dataclasses
 import math
-import os
-import signal
 
 import numpy as np
 import pytest
 import torch
-from tests import forked
 
 import vergence
 from vergence.data.items import ArrayItems
 from vergence.encoders import networks
 from vergence.encoders.config import as_encoder
-from vergence.runs import stages
 from vergence.runs.evaluate import closed_form_encoder
 from vergence.runs.train import describe
-from vergence.training import closed_form, distillation, loop, recipes
+from vergence.training import distillation, recipes
 from vergence.training.config import ModelConfig
 
 TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
@@ -68,6 +64,7 @@ def test_each_item_has_its_own_target():
     assert views.apply(x, views.draw(3, torch.Generator()))[1] is x[1]
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
     settings = {**QUICK, "limit": None, "distill_epochs": 8, "encoder_lr": 0.0, "weight_decay": 0.0}
@@ -89,45 +86,10 @@ def test_the_encoder_learns_the_closed_form_of_the_same_items(tmp_path):
     assert error < 0.3
 
 
-@pytest.mark.slow
-@pytest.mark.float32
-@pytest.mark.parametrize("stage", ["views", "embedding", "distillation", "steps"])
-def test_a_stopped_run_resumes_with_the_same_bytes(tmp_path, monkeypatch, stage):
-    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
-    owner, name = {"views": (closed_form._Fit, "_stop"), "embedding": (stages, "_embed_into")}.get(stage, (loop, "_agreed"))
-    at, calls, original = {"views": 8, "embedding": 1, "distillation": 11, "steps": 22}[stage], [], getattr(owner, name)
-
-    def stop_once(*arguments):
-        calls.append(0)
-        if len(calls) == at:
-            if stage == "embedding":
-                raise KeyboardInterrupt
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(*arguments)
-
-    with monkeypatch.context() as patch, pytest.raises((loop.Interrupted, KeyboardInterrupt)):
-        patch.setattr(owner, name, stop_once)
-        vergence.train("digits", out=tmp_path / "run", **QUICK)
-    with pytest.raises(ValueError, match="already holds a run"):
-        vergence.train("digits", out=tmp_path / "run", **QUICK)
-    resumed = vergence.train(out=tmp_path / "run", resume=True)
-    files = [run.folder.path / "model.safetensors" for run in (whole, resumed)]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    rows = [[(row["step"], row["loss"]) for row in run.folder.metrics()] for run in (whole, resumed)]
-    assert rows[0] == rows[1] and rows[0][-1][0] == 9
-    assert resumed.folder.path.joinpath("log.txt").read_text().count("distillation, epoch") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.float32
-def test_two_processes_train_what_one_trains(tmp_path):
-    command = ["train", "digits", "--recipe", "distilled_contrastive", "--distill", TINY, "--device", "cpu"]
-    command += ["--limit", "300", "--batch-size", "64", "--epochs", "1", "--distill-epochs", "2", "--precision", "fp64"]
-    for n in (1, 2):
-        forked.run(*command, "--devices", n, "--out", tmp_path / str(n), check=True)
-    one, two = vergence.load(tmp_path / "1"), vergence.load(tmp_path / "2")
-    x = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
-    torch.testing.assert_close(two.embed(x), one.embed(x), rtol=1e-3, atol=1e-4)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    with torch.random.fork_rng(devices=[]):
+        return vergence.train("digits", out=tmp_path_factory.mktemp("whole") / "run", **QUICK)
 
 
 @pytest.mark.slow
@@ -144,36 +106,6 @@ def test_a_run_evaluates_beside_its_closed_form_and_starts_another(tmp_path):
     assert torch.equal(other.method.encoder[1][0].weight, run.method.encoder[1][0].weight) and len(run.anomaly_score(x)) == 5
     (tmp_path / "run/closed_form").rename(tmp_path / "away")
     assert "closed_form" not in vergence.evaluate(vergence.load(tmp_path / "run"), probes=False).representations
-
-
-def stopped(monkeypatch, out, owner, name, **settings):
-    """Trains a run that ends with an error where a function is called."""
-
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(owner, name, stop)
-        vergence.train("digits", out=out, **{**QUICK, **settings})
-
-
-@pytest.mark.slow
-@pytest.mark.float32
-@pytest.mark.parametrize("change", ["cut", "empty", "short", "left"])
-def test_embeddings_that_are_not_whole_are_computed_again_and_none_stay(tmp_path, monkeypatch, change):
-    whole = vergence.train("digits", out=tmp_path / "whole", **QUICK)
-    at = (stages, "_forget") if change == "left" else (distillation, "distill")
-    stopped(monkeypatch, tmp_path / "run", *at)
-    file = tmp_path / "run/closed_form/embedding.npy"
-    rows, content = np.load(file), file.read_bytes()
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
-    if change == "short":
-        np.save(file, rows[:10])
-    elif change != "left":
-        file.write_bytes(content[: 0 if change == "empty" else -100])
-    resumed = vergence.train(out=tmp_path / "run", resume=True)
-    files = [run.folder.path / "model.safetensors" for run in (whole, resumed)]
-    assert files[0].read_bytes() == files[1].read_bytes() and not file.exists()
 
 
 @pytest.mark.slow
@@ -203,8 +135,8 @@ def test_a_closed_form_that_failed_can_be_repeated_with_other_settings(tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.float32
-def test_the_control_is_on_the_device_of_the_run(tmp_path):
-    run = vergence.train("digits", out=tmp_path / "run", **QUICK)
+def test_the_control_is_on_the_device_of_the_run(whole):
+    run = vergence.load(whole.folder.path)
     moved = vergence.runs.run.Run(run.folder, run.method.to("meta"), torch.device("meta"))
     assert {x.device.type for x in closed_form_encoder(moved).state_dict().values()} == {"meta"}
 
@@ -257,19 +189,3 @@ def test_settings_choose_the_recipe_of_the_objective():
 def test_a_description_that_cannot_be_trained_is_refused(settings, match):
     with pytest.raises(ValueError, match=match):
         ModelConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    ("x", "settings", "match"),
-    [
-        (np.zeros((40, 3), np.float32), {"distill": "patches"}, "expected images for --distill, found vector data"),
-        (np.zeros((40, 9, 9), np.uint8), {"distill": "patches:patch=12"}, "expected"),
-        (np.zeros((40, 9, 9), np.uint8), {"batch_size": 64}, "expected a batch of at most the 32 training items"),
-        (np.zeros((40, 9, 9), np.uint8), {"distill": "patches:leaves=3"}, "leaves"),
-    ],
-)
-def test_bad_input_is_one_clear_line(tmp_path, x, settings, match):
-    np.save(tmp_path / "x.npy", x)
-    with pytest.raises(ValueError, match=match) as caught:
-        vergence.train(str(tmp_path / "x.npy"), out=tmp_path / "run", **{**QUICK, "limit": None, "batch_size": 16, **settings})
-    assert "\n" not in str(caught.value) and not (tmp_path / "run" / "config.json").exists()

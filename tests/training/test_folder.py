@@ -1,4 +1,5 @@
 import errno
+import io
 import json
 import os
 import pickle
@@ -60,37 +61,6 @@ def test_hidden_files_and_what_a_killed_start_leaves_are_no_other_files(tmp_path
     make(tmp_path)
 
 
-def test_checkpoints_come_back_bit_for_bit(tmp_path):
-    run = make(tmp_path)
-    assert run.load_checkpoint() is None
-    state = {"model": {"w": torch.randn(3, 4)}, "optimizer": {}, "step": 7}
-    run.save_checkpoint(state)
-    found = run.load_checkpoint()
-    assert found["step"] == 7 and torch.equal(found["model"]["w"], state["model"]["w"])
-    assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["last.pt"]
-
-
-def test_model_comes_back_bit_for_bit_without_pickle(tmp_path):
-    run = make(tmp_path)
-    state = {"w": torch.randn(3, 4).t(), "n": torch.tensor(3)}
-    run.save_model(state)
-    found = run.load_model()
-    assert all(torch.equal(found[k], state[k]) for k in state)
-
-
-class Evil:
-    def __reduce__(self):
-        return (print, ("code ran",))
-
-
-def test_loading_a_checkpoint_never_runs_code(tmp_path, capsys):
-    run = make(tmp_path)
-    torch.save({"step": 1, "model": Evil()}, run.path / "checkpoints" / "last.pt")
-    with pytest.raises(ValueError, match="damaged: it holds something else than tensors, numbers and text"):
-        run.load_checkpoint()
-    assert "code ran" not in capsys.readouterr().out
-
-
 def test_metrics_survive_a_half_written_line(tmp_path):
     run = make(tmp_path)
     run.append({"step": 1, "loss": 2.0})
@@ -112,60 +82,6 @@ def test_a_start_from_step_0_is_logged_where_it_drops_rows(tmp_path):
     assert not (run.path / "log.txt").exists()
     run.drop_rows_after(0)
     assert not run.metrics() and "training starts again from step 0" in (run.path / "log.txt").read_text()
-
-
-def damage(run, **changes):
-    file = run.path / "config.json"
-    record = json.loads(file.read_text()) | changes
-    file.write_text(json.dumps({k: v for k, v in record.items() if v is not None}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"format": FORMAT + 1, "vergence": "99.0"}, "written by vergence '99.0'"),
-        ({"metadata": None}, "damaged"),
-        ({"fit": {"epochs": 3, "no_such": 1}}, "damaged|not a run description"),
-        ({"model": None}, "damaged|not a run description"),
-    ],
-)
-def test_unreadable_descriptions_are_named(tmp_path, changes, words):
-    run = make(tmp_path)
-    damage(run, **changes)
-    with pytest.raises(ValueError, match=words):
-        RunFolder.open(run.path)
-
-
-def test_missing_and_unfinished_runs_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"no config\.json"):
-        RunFolder.open(tmp_path)
-    with pytest.raises(ValueError, match="--resume"):
-        make(tmp_path).load_model()
-    (tmp_path / "run" / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="damaged"):
-        RunFolder.open(tmp_path / "run")
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "checkpoints/last.pt"])
-def test_truncated_tensors_are_named(tmp_path, name):
-    run = make(tmp_path)
-    run.save_model({"w": torch.randn(100)})
-    run.save_checkpoint({"step": 1, "model": {"w": torch.randn(100)}, "optimizer": {}})
-    file = run.path / name
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(ValueError, match="damaged"):
-        run.load_model() if "model" in name else run.load_checkpoint()
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot write"):
-        RunFolder.create(tmp_path / "file" / "run", CONFIG, METADATA)
-
-
-def test_version_is_written(tmp_path):
-    record = json.loads((make(tmp_path).path / "config.json").read_text())
-    assert record["vergence"] == __version__ and record["format"] == FORMAT
 
 
 def test_a_flipped_bit_is_found(tmp_path):
@@ -201,47 +117,6 @@ def test_a_kill_between_checksum_and_file_loses_nothing(tmp_path, monkeypatch):
     run.save_checkpoint({"step": 5, "model": {}, "optimizer": {}})
     run.save_model({"w": torch.zeros(1)})
     assert {len(v) for v in json.loads((run.path / "checksums.json").read_text()).values()} == {1}
-
-
-WHOLE = {"model": {}, "optimizer": {}, "step": 1}
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ([], "holds list"),
-        (3, "holds int"),
-        (torch.zeros(2), "holds Tensor"),
-        ({"step": 1}, "has no 'model'"),
-        ({"step": 1, "model": {}}, "has no 'optimizer'"),
-        ({"optimizer": {}, "model": {}}, "has no 'step'"),
-        ({**WHOLE, "step": "1"}, "step is '1'"),
-        ({**WHOLE, "step": -1}, "step is -1"),
-        ({**WHOLE, "step": 1.0}, "step is 1.0"),
-        ({**WHOLE, "step": True}, "step is True"),
-        ({**WHOLE, "step": None}, "step is None"),
-        ({**WHOLE, "step": torch.tensor(1)}, "step is tensor"),
-        ({**WHOLE, "step": "x" * 10**6}, r"x\.\.\. instead"),
-        ({**WHOLE, "model": torch.zeros(2)}, "model is of type Tensor"),
-        ({**WHOLE, "model": [1]}, "model is of type list"),
-        ({**WHOLE, "optimizer": "x"}, "optimizer is of type str"),
-    ],
-)
-def test_a_checkpoint_of_wrong_content_is_named(tmp_path, state, words):
-    run = make(tmp_path)
-    run.save_checkpoint(state)
-    with pytest.raises(ValueError, match=f"is not a checkpoint, for .*{words}") as caught:
-        run.load_checkpoint()
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
-
-
-@pytest.mark.parametrize("content", [b"", b"x", b"PK", pickle.dumps({"step": 1}), pickle.dumps(print)])
-def test_a_checkpoint_that_is_another_file_is_one_line(tmp_path, content):
-    run = make(tmp_path)
-    (run.path / "checkpoints" / "last.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"last\.pt is damaged") as caught:
-        run.load_checkpoint()
-    assert "\n" not in str(caught.value) and "weights_only" not in str(caught.value)
 
 
 def test_a_run_that_died_before_its_first_checkpoint_does_not_block_its_folder(tmp_path):
@@ -309,23 +184,6 @@ def test_a_full_disk_names_what_is_safe(tmp_path, monkeypatch):
     assert run.load_checkpoint()["step"] == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["config.json", "evaluation.json", "skipped.csv", "checksums.json", "model.safetensors", "checkpoints/last.pt"]
-)
-@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
-def test_what_is_no_regular_file_is_not_read(tmp_path, name, kind):
-    run = make(tmp_path)
-    run.save_model({"w": torch.zeros(1)})
-    run.save_checkpoint({"step": 1, "model": {}, "optimizer": {}})
-    file = run.path / name
-    file.unlink(missing_ok=True)
-    {"fifo": lambda: os.mkfifo(file), "device": lambda: file.symlink_to("/dev/zero"), "folder": file.mkdir}[kind]()
-    reads = {"config.json": lambda: RunFolder.open(run.path), "evaluation.json": run.evaluation, "skipped.csv": run.skipped}
-    reads |= {"checkpoints/last.pt": run.load_checkpoint}
-    with pytest.raises(ValueError, match=r"not a regular file|no config\.json"):
-        reads.get(name, run.load_model)()
-
-
 def test_rows_are_not_appended_through_a_link(tmp_path):
     run = make(tmp_path)
     other = tmp_path / "profile"
@@ -339,36 +197,100 @@ def test_rows_are_not_appended_through_a_link(tmp_path):
     assert other.read_text() == "mine"
 
 
-def header_of(shape, dtype="F32", end=8):
-    text = json.dumps({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}).encode()
-    return len(text).to_bytes(8, "little") + text + b"\0" * 8
-
-
-HEADERS = [
-    header_of([2**40], end=2**42),
-    header_of([2**62, 2**62]),
-    header_of([2]),
-    header_of([-1]),
-    header_of([10**30]),
-    header_of([2], "F9"),
-]
-HEADERS += [(2**60).to_bytes(8, "little") + b"{}", b"", b"\0" * 8, header_of([2**40]), header_of([0, 2**63], end=0)]
-
-
-@pytest.mark.parametrize("content", HEADERS)
-def test_a_model_that_declares_what_it_does_not_hold_is_one_line(tmp_path, content):
-    run = make(tmp_path)
-    (run.path / "model.safetensors").write_bytes(content)
-    if content == header_of([2]):
-        assert run.load_model()["w"].tolist() == [0, 0]
-        return
-    with pytest.raises(ValueError, match="damaged") as caught:
-        run.load_model()
-    assert "\n" not in str(caught.value)
-
-
 def test_the_check_for_writing_leaves_a_folder_as_it_is(tmp_path):
     """No file of the check is ever under a name that a kill could leave behind, or that could be a file of one's own."""
     (tmp_path / "probe").write_text("mine")
     require_writable(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["probe"] and (tmp_path / "probe").read_text() == "mine"
+
+
+def test_checkpoints_and_models_come_back_bit_for_bit(tmp_path):
+    run = make(tmp_path)
+    assert run.load_checkpoint() is None
+    state = {"model": {"w": torch.randn(3, 4)}, "optimizer": {}, "step": 7}
+    run.save_checkpoint(state)
+    again = run.load_checkpoint()
+    assert again["step"] == 7 and torch.equal(again["model"]["w"], state["model"]["w"])
+    assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["last.pt"]
+    run.save_model({"w": torch.randn(3, 4).t(), "n": torch.tensor(3)})
+    assert run.load_model()["n"] == 3
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("code ran",))
+
+
+def saved(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def tensors(shape, end=8):
+    text = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0" * 8
+
+
+def config(**changes):
+    record = {"vergence": __version__, "format": FORMAT, **CONFIG.to_dict(), "metadata": METADATA.to_dict(), **changes}
+    return json.dumps({key: value for key, value in record.items() if value is not None}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", None, r"no config\.json"),
+        ("config.json", b"{", "damaged"),
+        ("config.json", config(format=FORMAT + 1, vergence="99.0"), "written by vergence '99.0'"),
+        ("config.json", config(metadata=None), "damaged"),
+        ("config.json", config(fit={"epochs": 3, "no_such": 1}), "damaged|not a run description"),
+        ("config.json", config(model=None), "damaged|not a run description"),
+        ("model.safetensors", None, "--resume"),
+        ("model.safetensors", b"", "damaged"),
+        ("model.safetensors", tensors([2**40], end=2**42), "damaged"),
+        ("model.safetensors", tensors([-1]), "damaged"),
+        ("model.safetensors", (2**60).to_bytes(8, "little") + b"{}", "damaged"),
+        ("checkpoints/last.pt", b"PK", "damaged"),
+        ("checkpoints/last.pt", pickle.dumps(print), "damaged"),
+        ("checkpoints/last.pt", saved({"step": 1, "model": Evil()}), "something else than tensors"),
+        ("checkpoints/last.pt", saved([]), "holds list"),
+        ("checkpoints/last.pt", saved({"step": 1}), "has no 'model'"),
+        ("checkpoints/last.pt", saved({"step": "x" * 10**6, "model": {}, "optimizer": {}}), r"step is 'x.*\.\.\. instead"),
+        ("checkpoints/last.pt", saved({"step": True, "model": {}, "optimizer": {}}), "step is True"),
+        ("checkpoints/last.pt", saved({"step": 1, "model": [1], "optimizer": {}}), "model is of type list"),
+    ],
+)
+def test_damaged_files_are_one_line_and_run_no_code(tmp_path, name, content, words, capsys):
+    run = make(tmp_path)
+    file = run.path / name
+    file.unlink(missing_ok=True)
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=words) as caught:
+        read(run, name)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700 and "code ran" not in capsys.readouterr().out
+
+
+def read(run, name):
+    reads = {"config.json": lambda: RunFolder.open(run.path), "evaluation.json": run.evaluation, "skipped.csv": run.skipped}
+    return (reads | {"checkpoints/last.pt": run.load_checkpoint, "model.safetensors": run.load_model})[name]()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("config.json", "fifo"),
+        ("evaluation.json", "device"),
+        ("skipped.csv", "folder"),
+        ("model.safetensors", "device"),
+        ("checkpoints/last.pt", "fifo"),
+    ],
+)
+def test_what_is_no_regular_file_is_not_read(tmp_path, name, kind):
+    run = make(tmp_path)
+    file = run.path / name
+    file.unlink(missing_ok=True)
+    {"fifo": lambda: os.mkfifo(file), "device": lambda: file.symlink_to("/dev/zero"), "folder": file.mkdir}[kind]()
+    with pytest.raises(ValueError, match=r"not a regular file|no config\.json"):
+        read(run, name)

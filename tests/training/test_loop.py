@@ -10,7 +10,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -63,12 +62,6 @@ def test_machines_that_do_not_know_of_each_other_are_not_waited_for(monkeypatch)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ValueError, match="expected MASTER_PORT, NODE_RANK"):
         loop.launch(FitConfig(nodes=2, device="cpu"))
-
-
-def test_seeds_are_functions_of_purpose_and_step():
-    seeds = {loop.seed_of(s, p, n) for s in range(3) for p in ("order", "views", "noise") for n in range(50)}
-    assert len(seeds) == 3 * 3 * 50
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_schedule_warms_up_and_ends_at_zero():
@@ -159,22 +152,7 @@ def test_killed_runs_end_with_the_same_bits(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_are_one(tmp_path):
-    settings = [
-        "--objective",
-        "vje",
-        "--epochs",
-        "2",
-        "--batch-size",
-        "64",
-        "--limit",
-        "320",
-        "--precision",
-        "fp64",
-        "--optimizer",
-        "sgd",
-        "--lr",
-        "0.01",
-    ]
+    settings = "--objective vje --epochs 2 --batch-size 64 --limit 320 --precision fp64 --optimizer sgd --lr 0.01".split()
     train(tmp_path / "one", *settings)
     both = train(tmp_path / "two", *settings, "--devices", "2")
     assert both.stderr.count("the network starts from random weights") == 1, "a note stands once, not once for each process"
@@ -185,6 +163,7 @@ def test_two_processes_are_one(tmp_path):
     assert largest_difference(one, weights(tmp_path / "other")) > 1e-3, "the check could not tell runs apart"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_cleanly_and_the_run_goes_on(tmp_path, signum):
     command = ["train", "digits", "--out", tmp_path / "run", "--recipe", "vje_small", "--epochs", "400", "--device", "cpu"]
@@ -250,10 +229,7 @@ def test_numbers_of_an_objective_outside_the_library_do_not_damage_the_rows(tmp_
         ({"term": "step"}, "expected names of terms other than step, .*, found 'step'; give it another name"),
         ({"term": "loss"}, "found 'loss'"),
         ({"name": "lr"}, "expected names of diagnostics other than .*, found 'lr'"),
-        (
-            {"name": "distance"},
-            "expected names of diagnostics other than .*, distance, found 'distance'",
-        ),
+        ({"name": "distance"}, "expected names of diagnostics other than .*, distance, found 'distance'"),
         ({"size": 2}, "expected a number for each name of diagnostics, found spread of type Tensor"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -261,14 +237,8 @@ def test_numbers_of_an_objective_outside_the_library_do_not_damage_the_rows(tmp_
 
 
 def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):
-    settings = {
-        "objective": "gje",
-        "options": {"loss": "naive", "shrinkage": 0.0},
-        "epochs": 15,
-        "batch_size": 128,
-        "optimizer": "adamw",
-        "lr": 1e-2,
-    }
+    settings = {"objective": "gje", "options": {"loss": "naive", "shrinkage": 0.0}, "epochs": 15, "batch_size": 128}
+    settings |= {"optimizer": "adamw", "lr": 1e-2}
     settings |= {"device": "cpu", "precision": "fp32", "knn_every": 0, "limit": 512, "projector": (8,), "encoder": "mlp"}
     vergence.train("digits", out=tmp_path / "run", **settings)
     said = capsys.readouterr().err
@@ -276,34 +246,17 @@ def test_the_trace_trap_is_told_once_with_its_cause(tmp_path, capsys):
     assert "trace trap" in (tmp_path / "run" / "log.txt").read_text()
 
 
-def test_a_teacher_follows_the_student(tmp_path):
-    run = vergence.train(
-        "digits",
-        out=tmp_path / "run",
-        objective="vje",
-        epochs=1,
-        limit=256,
-        teacher=0.5,
-        device="cpu",
-        precision="fp32",
-        knn_every=0,
-    )
-    student = dict(run.method.encoder.named_parameters())
-    teacher = {k.removeprefix("0."): v for k, v in run.method.teacher.named_parameters() if k.startswith("0.")}
-    assert student.keys() == teacher.keys()
-    gaps = [(student[k] - teacher[k]).abs().max().item() for k in student]
-    assert 0 < max(gaps) < 0.1
-    assert not any(p.requires_grad for p in run.method.teacher.parameters())
-
-
-def test_the_teacher_moves_after_the_optimizer(tmp_path):
+def test_a_teacher_follows_the_student_after_the_optimizer(tmp_path):
     settings = {"objective": "vje", "epochs": 1, "limit": 256, "batch_size": 128, "device": "cpu", "precision": "fp32"}
-    method = vergence.train("digits", out=tmp_path / "run", teacher=0.0, **settings).method
-    teacher, student = method.teacher.state_dict(), method.branch("context").state_dict()
-    assert all(torch.equal(teacher[name], student[name]) for name in student), "without a past it is the student"
+    for momentum, least, most in ((0.5, 1e-9, 0.1), (0.0, 0, 0)):  # without a past it is the student
+        method = vergence.train("digits", out=tmp_path / str(momentum), teacher=momentum, knn_every=0, **settings).method
+        teacher, student = method.teacher.state_dict(), method.branch("context").state_dict()
+        gap = max((teacher[name] - student[name]).abs().max().item() for name in student)
+        assert teacher.keys() == student.keys() and least <= gap <= most
+        assert not any(p.requires_grad for p in method.teacher.parameters())
 
 
-@pytest.mark.parametrize(("optimizer", "known"), [("adamw", "exp_avg"), ("sgd", "momentum_buffer"), ("lars", "momentum_buffer")])
+@pytest.mark.parametrize(("optimizer", "known"), [("adamw", "exp_avg"), ("lars", "momentum_buffer")])
 def test_an_optimizer_knows_nothing_of_frozen_parameters(optimizer, known, tmp_path):
     """Its averages of their gradients start when they are released, as in the released codes."""
     settings = {"objective": "swav", "epochs": 1, "limit": 512, "batch_size": 128, "calibration_share": 0.0, "knn_every": 0}
@@ -328,26 +281,3 @@ def test_the_norm_of_all_gradients_is_clipped(tmp_path):
         method = vergence.train("digits", out=tmp_path / f"{clip}", clip=clip, **settings).method
         moved.append(torch.cat([p.detach().flatten() for p in method.parameters()]))
     assert (moved[1] - moved[0]).norm().item() == pytest.approx(0.05, rel=1e-3)
-
-
-def test_pairs_of_unlike_arrays_train_two_encoders(tmp_path):
-    rng = np.random.default_rng(0)
-    latent = rng.normal(size=(512, 3))
-    context = latent @ rng.normal(size=(3, 10)) + 0.1 * rng.normal(size=(512, 10))
-    target = latent @ rng.normal(size=(3, 7)) + 0.1 * rng.normal(size=(512, 7))
-    np.savez(tmp_path / "pairs.npz", context=context.astype(np.float32), target=target.astype(np.float32))
-    settings = {
-        "objective": "vje",
-        "epochs": 2,
-        "batch_size": 64,
-        "encoder": "mlp",
-        "device": "cpu",
-        "precision": "fp32",
-        "knn_every": 0,
-    }
-    run = vergence.train(str(tmp_path / "pairs.npz"), out=tmp_path / "run", **settings)
-    assert run.method.target_encoder is not None
-    again = vergence.load(tmp_path / "run", device="cpu")
-    x = torch.from_numpy(context[:5].astype(np.float32))
-    assert torch.equal(run.embed(x), again.embed(x))
-    assert again.posterior(x).mean.shape == (5, 256)

@@ -53,12 +53,13 @@ def wait_for(condition):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "moment"),
     [
         ("second", "training"),
-        pytest.param("first", "training", marks=pytest.mark.slow),
-        pytest.param("second", "starting", marks=pytest.mark.slow),
+        ("first", "training"),
+        ("second", "starting"),
     ],
 )
 def test_a_process_that_is_killed_ends_both_with_one_message(which, moment, tmp_path):

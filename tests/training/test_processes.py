@@ -1,4 +1,4 @@
-"""Several processes train every objective as one does: losses, weights, banks, mixtures, teachers, the closed form of patches.
+"""Several processes train every objective and method as one does: losses, weights, banks, mixtures, teachers, closed forms.
 
 VERGENCE_PROCESSES=4 compares four processes with one in place of two.
 """
@@ -12,9 +12,10 @@ import warnings
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.test_stopping import SMALL
 
 import vergence
-from vergence import objectives
+from vergence import methods, objectives
 
 pytestmark = pytest.mark.float32
 
@@ -37,22 +38,36 @@ CASES = {
     "vssl teacher": {"loss": "analytic"},
 }
 NORMS = {"simsiam": "batch_last", "vicreg": "batch", "moco teacher": "batch_last"}  # of projectors; layer in the other cases
+PATCHES = "patches:atoms=16,patch=3,directions=20,dim=8"
+STAGES = {  # closed forms of five blocks of images, a network behind one, and one that learns it
+    "patches": {"recipe": "patches", "encoder": PATCHES, "limit": 1100},
+    "patches second": {"recipe": "patches", "encoder": PATCHES.replace("patch=3", "patch=2,stride=1,second=12"), "limit": 1100},
+    "patches behind": {"recipe": "patches_vje", "encoder": PATCHES.replace(":", "-mlp:"), "epochs": 1, "batch_size": 64},
+    "distilled": {"recipe": "distilled_contrastive", "distill": PATCHES, "epochs": 1, "batch_size": 64, "distill_epochs": 2},
+}
 PROCESSES = int(os.environ.get("VERGENCE_PROCESSES", "2"))
-NAMES = [*CASES, "patches"]
+NAMES = [*CASES, *methods.names(), *STAGES]
 
 
 def trained(name, out, devices, seed=0):
-    """Trains three steps on digits; fits the closed form of patches in five blocks of images."""
-    if name == "patches":
-        encoder = "patches:atoms=16,patch=3,directions=20,dim=8"
-        vergence.train("digits", out=out, recipe="patches", encoder=encoder, limit=1100, precision="fp64", device="cpu",
-                       devices=devices, seed=seed)  # fmt: skip
-        return
-    vergence.train(
-        "digits", out=out, objective=name.split()[0], options=CASES[name], teacher=0.9 if name.endswith("teacher") else False,
-        projector=(4,) if name not in NORMS else (8, 4), projector_norm=NORMS.get(name, "layer"), epochs=1, batch_size=64,
-        limit=192, optimizer="sgd", lr=0.01, precision="fp64", device="cpu", devices=devices, seed=seed, knn_every=0,
-    )  # fmt: skip
+    """Trains some steps on digits."""
+    settings = {"precision": "fp64", "device": "cpu", "devices": devices, "seed": seed, "limit": 192, "threads": 1}
+    steps = {"epochs": 1, "batch_size": 64, "optimizer": "sgd", "lr": 0.01, "knn_every": 0}
+    if name in STAGES:
+        settings |= STAGES[name]
+    elif name in methods.names():
+        options, encoder = SMALL.get(name, ({}, "small"))
+        settings |= {**steps, "method": name, "options": options, "encoder": encoder, "lr": 1e-3}
+    else:
+        projector = (4,) if name not in NORMS else (8, 4)
+        settings |= {
+            **steps,
+            "objective": name.split()[0],
+            "options": CASES[name],
+            "teacher": 0.9 if "teacher" in name else False,
+        }
+        settings |= {"projector": projector, "projector_norm": NORMS.get(name, "layer")}
+    vergence.train("digits", out=out, **settings)
 
 
 def work(rank, port, folder):
@@ -108,6 +123,7 @@ def test_several_processes_are_one(name, several, tmp_path):
     assert losses(tmp_path) == pytest.approx(losses(several / name), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_comparison_tells_runs_apart(several, tmp_path):
     trained("gmje_em", tmp_path, devices=1, seed=1)
     assert largest_difference(tmp_path, several / "gmje_em") > 1e-3
