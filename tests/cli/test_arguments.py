@@ -103,4 +103,4 @@ def test_a_setting_that_is_given_twice_is_refused():
 
 def test_the_help_of_density_names_every_model():
     named = density.MODELS.removeprefix("Model to fit: ").partition(";")[0]
-    assert set(named.split(", ")) == set(mixtures.short_names())
+    assert set(named.split(", ")) == set(mixtures.MODELS)

@@ -8,9 +8,8 @@ import torch
 
 from vergence.densities import em
 from vergence.densities.gaussian import GaussianMixture
-from vergence.mixtures import ConditionalGaussian, GrowingNeuralGas, load
+from vergence.mixtures import ConditionalGaussian, GrowingNeuralGas
 from vergence.mixtures.growing_neural_gas import _mixture
-from vergence.utils import terminal
 
 NOISE = 0.05
 UNIMODAL = 1.21  # the best one Gaussian per context can do
@@ -189,26 +188,7 @@ def quantized(m, data):
     return delta[np.arange(len(Z)), ((delta / m.scale_) ** 2).sum(-1).argmin(1)]
 
 
-def test_the_joint_is_marginal_and_conditional(polished, test):
-    c, t = (torch.from_numpy(np.ascontiguousarray(v[:200]).reshape(200, -1)) for v in test[:2])
-    joint = polished.joint()
-    chained = joint.marginal("context").log_prob(c).numpy() + polished.score_samples(c, t[:, 0])
-    np.testing.assert_allclose(joint.log_prob(torch.cat([c, t], 1)), chained, 1e-9, 1e-9)
-
-
 # --- seeds, order, units, files
-
-
-def test_the_seed_determines_the_fit_and_other_generators_are_untouched(train):
-    c, t = train[0][:500], train[1][:500]
-    torch.manual_seed(5), np.random.seed(5)
-    expected = torch.rand(3), np.random.rand(3)
-    torch.manual_seed(5), np.random.seed(5)
-    one, again, other = (model(max_nodes=20, random_state=s).fit(c, t) for s in (1, 1, 2))
-    assert torch.equal(torch.rand(3), expected[0]) and (np.random.rand(3) == expected[1]).all()
-    for name in ("nodes_", "edges_", "ages_", "labels_", "weights_", "means_", "covariances_"):
-        assert (getattr(one, name) == getattr(again, name)).all()
-    assert not np.allclose(one.nodes_, other.nodes_)
 
 
 def test_the_order_of_the_items_does_not_matter(train):
@@ -220,32 +200,10 @@ def test_the_order_of_the_items_does_not_matter(train):
     np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
 
 
-def test_units_only_shift_the_log_density(train):
-    c, t = train[0][:600], train[1][:600]
-    one, other = model(max_nodes=20).fit(c, t), model(max_nodes=20).fit(1e4 * c + 1e6, 1e-3 * t - 5)
-    assert (one.edges_ == other.edges_).all() and (one.labels_ == other.labels_).all()
-    shifted = other.score_samples(1e4 * c + 1e6, 1e-3 * t - 5) + math.log(1e-3)
-    np.testing.assert_allclose(one.score_samples(c, t), shifted, 1e-5, 1e-5)
-
-
-def test_a_file_keeps_everything(polished, test, tmp_path):
-    polished.save(tmp_path / "model.safetensors")
-    again = load(tmp_path / "model.safetensors")
-    assert (again.score_samples(*test[:2]) == polished.score_samples(*test[:2])).all()
-    assert (again.predict_component(*test[:2]) == polished.predict_component(*test[:2])).all()
-    assert again.n_components_ == polished.n_components_ and (again.labels_ == polished.labels_).all()
-
-
 def test_blocks_of_queries_change_nothing(polished, test, monkeypatch):
     whole = polished.score_samples(*test[:2])
     monkeypatch.setattr("vergence.mixtures.core.BLOCK", 7 * 60)
     np.testing.assert_allclose(polished.score_samples(test[0][:100], test[1][:100]), whole[:100], 1e-10)
-
-
-def test_the_device_may_be_automatic(train):
-    c, t = train[0][:200], train[1][:200]
-    one, other = model().fit(c, t), model(device="auto").fit(c, t)
-    np.testing.assert_allclose(one.score_samples(c, t), other.score_samples(c, t), 1e-6, 1e-6)
 
 
 # --- sizes and edges
@@ -286,58 +244,3 @@ def test_several_targets():
     found = m.conditional(np.zeros((1, 2)))
     assert found.covariance[0, 0, 1].item() == pytest.approx(-16, rel=0.2)
     assert np.abs(np.abs(m.predict_mode(np.zeros((1, 2)))) - 4).max() < 1
-
-
-def test_long_growth_shows_a_progress_bar(train, monkeypatch):
-    c, t = train[0][:400], train[1][:400]
-
-    def grown():  # without EM, which shows a bar of its own
-        return model(max_nodes=10, signals=10_000, polish=0)
-
-    silent = grown().fit(c, t)
-    seen = []
-
-    class Bar:
-        def __init__(self, *args):
-            seen.append(args)
-
-        def __enter__(self):
-            return lambda n, note: seen.append(n)
-
-        def __exit__(self, *_):
-            seen.append("closed")
-
-    monkeypatch.setattr(terminal, "bar", Bar)
-    assert (grown().fit(c, t).nodes_ == silent.nodes_).all() and seen == []
-    monkeypatch.setattr(terminal, "PATIENCE", -1.0)
-    assert (grown().fit(c, t).nodes_ == silent.nodes_).all()
-    assert seen == [("growing", 10_000, "signals"), 4096, 4096, 1808, "closed"]
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"covariance_type": "tied"}, "expected covariance_type among full, spherical, found 'tied'"),
-        ({"polish": -1}, "expected polish to be a whole number of at least 0, found -1"),
-        ({"reg_covar": 0.0}, "expected reg_covar > 0, found 0.0"),
-        ({"reg_covar": math.nan}, "expected reg_covar > 0, found nan"),
-        ({"signals": 0}, "expected signals to be a whole number of at least 1, found 0"),
-        ({"items_per_node": 0}, "expected items_per_node > 0, found 0"),
-        ({"max_nodes": 1}, "expected max_nodes to be a whole number of at least 2, found 1"),
-        ({"eps_b": 2.0}, "expected eps_b in \\(0, 1\\], found 2.0"),
-    ],
-)
-def test_bad_settings_are_refused(bad, message, train):
-    with pytest.raises(ValueError, match=message):
-        model(**bad).fit(train[0][:20], train[1][:20])
-
-
-def test_bad_queries_are_refused(polished):
-    with pytest.raises(ValueError, match="not fitted"):
-        GrowingNeuralGas().predict_component([[0.0]], [0.0])
-    with pytest.raises(ValueError, match="not fitted"):
-        GrowingNeuralGas().joint()
-    with pytest.raises(ValueError, match="inconsistent numbers"):
-        polished.predict_component([[0.0]], [0.0, 1.0])
-    with pytest.raises(ValueError, match="NaN"):
-        polished.predict_component([[0.0]], [math.nan])

@@ -7,6 +7,7 @@ With mean (mu_c, mu_t) and covariance blocks S_cc, S_ct, S_tc, S_tt of the items
 which is linear regression with an intercept and the covariance of its residuals.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,9 +22,8 @@ from vergence.utils.devices import as_device
 
 __all__ = ["ConditionalGaussian"]
 
-SHORT_NAME = "gaussian"
 
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class ConditionalGaussian(Conditional):
     """p(target | context) of one Gaussian: a mean linear in the context, and one covariance for all contexts.
 
@@ -51,10 +51,9 @@ class ConditionalGaussian(Conditional):
         [[1.2, 2.8]]
     """
 
-    def __init__(self, *, reg_covar: float = 0.0, device: str = "cpu", random_state: Any = None) -> None:
-        self.reg_covar = reg_covar
-        self.device = device
-        self.random_state = random_state
+    reg_covar: float = 0.0
+    device: str = "cpu"
+    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
         require_at_least(0, reg_covar=self.reg_covar)

@@ -7,6 +7,7 @@ With p(c, t) = sum_k pi_k N([c; t]; mu_k, S_k),  p(t | c) = sum_k gamma_k(c) N(t
 """
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,17 @@ from vergence.densities.covariance import Dense, Diagonal, LowRank
 from vergence.densities.em.structures import Mixture, Structure
 from vergence.densities.gaussian import GaussianMixture
 from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
-from vergence.utils.checks import require_choice
+from vergence.utils.checks import expect, require_choice
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
 __all__ = ["ConditionalMixture"]
 
-SHORT_NAME = "mixture"
-
 EARLY_ITERATIONS = 30  # of all initializations
 FINALISTS = 6  # initializations that are iterated further
 
 
+@dataclass(eq=False, repr=False)
 class ConditionalMixture(Conditional):
     """p(target | context) of a Gaussian mixture over context and target: up to K modes for each context.
 
@@ -75,30 +75,17 @@ class ConditionalMixture(Conditional):
         [0.5, 0.5]
     """
 
-    def __init__(
-        self,
-        n_components: int = 3,
-        *,
-        covariance_type: str = "full",
-        rank: int = 8,
-        n_init: int = 20,
-        tol: float = 1e-6,
-        max_iter: int = 500,
-        reg_covar: float = 1e-6,
-        precision: str = "double",
-        device: str = "cpu",
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.rank = rank
-        self.n_init = n_init
-        self.tol = tol
-        self.max_iter = max_iter
-        self.reg_covar = reg_covar
-        self.precision = precision
-        self.device = device
-        self.random_state = random_state
+    n_components: int = 3
+    _: KW_ONLY
+    covariance_type: str = "full"
+    rank: int = 8
+    n_init: int = 20
+    tol: float = 1e-6
+    max_iter: int = 500
+    reg_covar: float = 1e-6
+    precision: str = "double"
+    device: str = "cpu"
+    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings(len(c))
@@ -132,8 +119,7 @@ class ConditionalMixture(Conditional):
 
     def _require_settings(self, N: int) -> None:
         em.require_settings(self.n_components, self.n_init, self.max_iter, self.tol, self.reg_covar, self.precision, iterations=1)
-        if self.n_components > N:
-            raise ValueError(f"expected n_components from 1 to the {N} items, found {self.n_components}")
+        expect(self.n_components <= N, f"n_components from 1 to the {N} items", self.n_components)
         require_choice("covariance_type", self.covariance_type, ("full", "low_rank"))
 
     def _initial(self, data: em.Data, structure: Structure) -> Mixture:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.mixtures.storage import Stored
-from vergence.utils.checks import require_count, require_numbers, require_within
+from vergence.utils.checks import expect, require_array, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, several
 from vergence.utils.linalg import as_array
 
-__all__ = ["Conditional", "Scale", "shared_seed", "to_numpy", "warn_unfinished"]
+__all__ = ["Conditional"]
 
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
@@ -47,9 +47,8 @@ class Scale:
             ValueError: The values are so large that their squares overflow.
         """
         std = x.std(0, correction=0)
-        if not (std.isfinite() & x.mean(0).isfinite()).all():
-            top = f"{x.abs().max().item():.3g}"
-            raise ValueError(f"expected values whose squares can be summed, found values up to {top}; divide them by a number")
+        finite, top = (std.isfinite() & x.mean(0).isfinite()).all(), f"values up to {x.abs().max().item():.3g}"
+        expect(finite, "values whose squares can be summed", top, "divide them by a number")
         constant = std <= 1e-14 * x.abs().amax(0)
         return cls(torch.where(constant, x[0], x.mean(0)).cpu(), torch.where(constant, 1.0, std).cpu())
 
@@ -113,9 +112,7 @@ class Conditional(Stored, abc.ABC):
         check_is_fitted(self)
         if isinstance(context, Tensor):
             c = context.to(dtype=torch.float64)
-            if c.ndim != 2 or c.shape[1] != self.n_features_in_ or not bool(c.isfinite().all()):
-                problem = f"shape {tuple(c.shape)}" if c.shape[1:] != (self.n_features_in_,) else "NaN or infinity"
-                raise ValueError(f"expected finite contexts (B, {self.n_features_in_}), found {problem}")
+            require_array("contexts", c, "B", self.n_features_in_)
         else:
             c = self._contexts(context)
         return self._predictive()(c.to(as_device(self.device)))
@@ -177,21 +174,15 @@ class Conditional(Stored, abc.ABC):
         """Returns checked pairs as float64 on the device; with ``reset`` they set the numbers of features."""
         if target is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        if np.ndim(to_numpy(target)) == 0:
-            raise ValueError("expected targets (N,) or (N, T), found a single value")
+        expect(np.ndim(to_numpy(target)) > 0, "targets (N,) or (N, T)", "a single value")
         c = validate_data(self, to_numpy(context), reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
         t = check_array(to_numpy(target), ensure_2d=False, dtype=np.float64, input_name="target", ensure_all_finite=True)
-        if t.ndim > 2:
-            raise ValueError(f"expected targets (N,) or (N, T), found shape {t.shape}")
-        if len(t) != len(c):
-            raise ValueError(
-                f"expected one target per context, found inconsistent numbers: {len(t)} targets and {len(c)} contexts"
-            )
+        expect(t.ndim <= 2, "targets (N,) or (N, T)", f"shape {t.shape}")
+        expect(len(t) == len(c), "one target per context", f"inconsistent numbers: {len(t)} targets and {len(c)} contexts")
         if reset:
             self.target_ndim_, self.n_targets_ = t.ndim, 1 if t.ndim == 1 else t.shape[1]
             _require_spread(t.reshape(len(t), -1))
-        elif t.reshape(len(t), -1).shape[1] != self.n_targets_:
-            raise ValueError(f"expected targets of {self.n_targets_} features, found shape {t.shape}")
+        expect(t.reshape(len(t), -1).shape[1] == self.n_targets_, f"targets of {self.n_targets_} features", f"shape {t.shape}")
         device = as_device(self.device)
         c, t = np.ascontiguousarray(c), np.ascontiguousarray(t.reshape(len(t), -1))  # torch takes no negative strides
         return torch.from_numpy(c).to(device), torch.from_numpy(t).to(device)
@@ -234,8 +225,8 @@ class Conditional(Stored, abc.ABC):
 
 def _require_spread(t: np.ndarray) -> None:
     constant = np.flatnonzero(np.ptp(t, axis=0) == 0)
-    if len(constant) and len(t) > 1:
-        raise ValueError(f"target column {constant[0]} is constant ({t[0, constant[0]]:.4g}) and has no density: leave it out")
+    column = f"column {constant[0]} constant, which has no density" if len(constant) else None
+    expect(not len(constant) or len(t) == 1, "target columns that vary", column, "leave it out")
 
 
 def to_numpy(x: Any) -> Any:

@@ -5,7 +5,7 @@ With p(x) = sum_k pi_k N(x; mu_k, S_k) and x split into context and target, p(ta
 
 import math
 import warnings
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from vergence.densities.em.fit import structure
 from vergence.densities.em.structures import Mixture, Structure, Sums, inverse_roots
 from vergence.mixtures.core import to_numpy
 from vergence.mixtures.storage import Stored
-from vergence.utils.checks import is_count, require_choice, require_count, require_within
+from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.linalg import weighted_mean
 from vergence.utils.terminal import late_bar
@@ -34,6 +34,7 @@ __all__ = ["GaussianMixture"]
 STATISTICS = ("statistics_N_", "statistics_first_", "statistics_second_")  # of `partial_fit`
 
 
+@dataclass(eq=False, repr=False)
 class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     r"""A Gaussian mixture with scikit-learn's constructor, methods and attributes; the same initialization gives the same result.
 
@@ -92,46 +93,25 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         [0.0, 4.0]
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        tol: float = 1e-3,
-        reg_covar: float = 1e-6,
-        max_iter: int = 100,
-        n_init: int = 1,
-        init_params: str = "kmeans",
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-        rank: int = 8,
-        precision: str = "double",
-        learning_decay: float = 0.7,
-        device: str = "cpu",
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
-        self.rank = rank
-        self.precision = precision
-        self.learning_decay = learning_decay
-        self.device = device
+    n_components: int = 1
+    _: KW_ONLY
+    covariance_type: str = "full"
+    tol: float = 1e-3
+    reg_covar: float = 1e-6
+    max_iter: int = 100
+    n_init: int = 1
+    init_params: str = "kmeans"
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    verbose_interval: int = 10
+    rank: int = 8
+    precision: str = "double"
+    learning_decay: float = 0.7
+    device: str = "cpu"
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GaussianMixture":
         """Fits the mixture by EM.
@@ -193,8 +173,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
             ValueError: As `fit`; or ``covariance_type`` is ``low_rank``, whose statistics are valid for one step only.
         """
         kind = self._require_settings()
-        if self.covariance_type == "low_rank":
-            raise ValueError("expected covariance_type full, tied, diag or spherical for partial_fit, found low_rank: use fit")
+        require_choice("covariance_type of partial_fit", self.covariance_type, ("full", "tied", "diag", "spherical"))
         if not hasattr(self, "steps_"):
             self._open_stream(X, sample_weight)
         data = replace(self._data(X, sample_weight, reset=False), origin=torch.from_numpy(self.statistics_origin_))
@@ -249,13 +228,11 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         check_is_fitted(self)
         c = context if isinstance(context, Tensor) else torch.from_numpy(np.array(context, dtype=np.float64))
         c, D = c.to(as_device(self.device), torch.float64), self.n_features_in_
-        if c.ndim != 2 or not 1 <= c.shape[1] < D:
-            raise ValueError(f"expected contexts (B, C) with C from 1 to {D - 1}, found shape {tuple(c.shape)}")
-        if not bool(c.isfinite().all()):
-            raise ValueError("expected finite contexts, found NaN or infinity: leave these rows out")
+        require_array("contexts", c, "B", "C")
+        expect(c.shape[1] < D, f"contexts of less than {D} features", f"shape {tuple(c.shape)}")
         first = list(range(c.shape[1])) if features is None else list(features)
-        if len(first) != c.shape[1] or len(set(first)) != len(first) or not all(is_count(i, 0) and i < D for i in first):
-            raise ValueError(f"expected the indices of {c.shape[1]} different features, each below {D}, found {first}")
+        different = len(first) == c.shape[1] == len(set(first)) and all(is_count(i, 0) and i < D for i in first)
+        expect(different, f"the indices of {c.shape[1]} different features, each below {D}", first)
         order = first + [i for i in range(D) if i not in set(first)]
         return self.density(context=c.shape[1], order=order).conditional(c)
 
@@ -343,16 +320,13 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def _data(self, X: Any, sample_weight: Any, *, reset: bool = True) -> em.Data:
         X = validate_data(self, to_numpy(X), reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
         w = None if sample_weight is None else _check_sample_weight(to_numpy(sample_weight), X, dtype=np.float64)
-        if w is not None and ((w < 0).any() or not w.sum() > 0):
-            raise ValueError("expected weights that are not negative and not all zero, found others: leave such items out")
         if w is not None:
+            expect((w >= 0).all() and w.sum() > 0, "weights of at least 0, and one above", advice="leave such items out")
             X, w = (X[w > 0], w[w > 0]) if (w == 0).any() else (X, w)
             w = w / w.max()
             w = w / w.mean()
-        if reset and len(X) < self.n_components:
-            raise ValueError(
-                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(X)}"
-            )
+        enough = not reset or len(X) >= self.n_components
+        expect(enough, f"n_samples >= n_components, which is {self.n_components}", f"n_samples = {len(X)}")
         on, weights = as_device(self.device), None if w is None else torch.from_numpy(w)
         items = _readable(X) if on.type == "cpu" else _readable(X).to(on)
         return em.Data(items, weights, torch.from_numpy(weighted_mean(X, w)), on)
@@ -362,8 +336,8 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         K, D = self.n_components, data.X.shape[1]
         weights = starts.initial_parameter("weights_init", self.weights_init, (K,))
         means = starts.initial_parameter("means_init", self.means_init, (K, D))
-        if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
-            raise ValueError(f"expected weights_init of at least 0 with the sum 1, found {weights.tolist()}: normalize them")
+        normalized = weights is None or ((weights >= 0).all() and abs(float(weights.sum()) - 1) < 1e-6)
+        expect(normalized, "weights_init of at least 0 with the sum 1", self.weights_init, "normalize them")
         fixed = (
             weights,
             None if means is None else means - data.origin,
@@ -379,8 +353,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
     def _last_solution(self, data: em.Data) -> Mixture:
         """Returns the last solution, from which a warm start continues."""
         now, before = (self.n_components, data.X.shape[1]), self.means_.shape
-        if before != now:
-            raise ValueError(f"expected components and features {before} as before, for warm_start, found {now}: fit a new one")
+        expect(before == now, f"components and features {before} as before, for warm_start", now, "fit a new one")
         return self._mixture(data.origin)
 
     def _keep(self, mixture: Mixture, origin: Tensor) -> None:

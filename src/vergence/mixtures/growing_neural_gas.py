@@ -12,6 +12,7 @@ the items (`densities.em`). arXiv 2603.26799 names such prototypes without detai
 choice. The connected components of the graph are clusters.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,10 @@ from vergence.utils.terminal import late_bar
 
 __all__ = ["GrowingNeuralGas"]
 
-SHORT_NAME = "gng"
-
 CHUNK = 1 << 12  # signals between two updates of the progress bar
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GrowingNeuralGas(Conditional):
     """p(target | context) of a Gaussian mixture on the nodes of a growing neural gas.
 
@@ -82,38 +82,20 @@ class GrowingNeuralGas(Conditional):
         True
     """
 
-    def __init__(
-        self,
-        *,
-        max_nodes: int = 100,
-        items_per_node: float | None = None,
-        signals: int | None = None,
-        covariance_type: str = "full",
-        polish: int = 20,
-        reg_covar: float = 1e-4,
-        insert_every: int = 100,
-        eps_b: float = 0.2,
-        eps_n: float = 0.006,
-        alpha: float = 0.5,
-        max_age: int = 50,
-        decay: float = 0.995,
-        device: str = "cpu",
-        random_state: Any = None,
-    ) -> None:
-        self.max_nodes = max_nodes
-        self.items_per_node = items_per_node
-        self.signals = signals
-        self.covariance_type = covariance_type
-        self.polish = polish
-        self.reg_covar = reg_covar
-        self.insert_every = insert_every
-        self.eps_b = eps_b
-        self.eps_n = eps_n
-        self.alpha = alpha
-        self.max_age = max_age
-        self.decay = decay
-        self.device = device
-        self.random_state = random_state
+    max_nodes: int = 100
+    items_per_node: float | None = None
+    signals: int | None = None
+    covariance_type: str = "full"
+    polish: int = 20
+    reg_covar: float = 1e-4
+    insert_every: int = 100
+    eps_b: float = 0.2
+    eps_n: float = 0.006
+    alpha: float = 0.5
+    max_age: int = 50
+    decay: float = 0.995
+    device: str = "cpu"
+    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings()

@@ -15,6 +15,7 @@ of Inducing Variables in Sparse Gaussian Processes (2009), for the bound and the
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,6 @@ from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["KernelConditional"]
-
-SHORT_NAME = "kernel"
 
 EXPLORE = 500  # items on which initial hyper-parameters are compared
 FAINT = 0.1  # in standardized units; a weaker signal may come from too few items
@@ -141,6 +140,7 @@ def sparse(x: Tensor, t: Tensor, u: Tensor, ell: float, s_f: float, s_n: float) 
     return torch.stack([L, R]), w, -(negative_log(quadratic, R, t) + N * T * math.log(s_n) + residual)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KernelConditional(Conditional):
     """p(target | context) of Gaussian process regression: one Gaussian per context, of one variance in standardized targets.
 
@@ -187,32 +187,17 @@ class KernelConditional(Conditional):
         ([1.0, 0.1], [0.1, 1.4])
     """
 
-    def __init__(
-        self,
-        *,
-        length_scale: float | None = None,
-        signal: float | None = None,
-        noise: float | None = None,
-        search_limit: int = 2000,
-        exact_limit: int = 5000,
-        n_inducing: int = 512,
-        n_init: int = 5,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        device: str = "cpu",
-        random_state: Any = None,
-    ) -> None:
-        self.length_scale = length_scale
-        self.signal = signal
-        self.noise = noise
-        self.search_limit = search_limit
-        self.exact_limit = exact_limit
-        self.n_inducing = n_inducing
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
+    length_scale: float | None = None
+    signal: float | None = None
+    noise: float | None = None
+    search_limit: int = 2000
+    exact_limit: int = 5000
+    n_inducing: int = 512
+    n_init: int = 5
+    max_iter: int = 100
+    tol: float = 1e-4
+    device: str = "cpu"
+    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings()

@@ -15,6 +15,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +33,6 @@ from vergence.utils.devices import as_device
 from vergence.utils.terminal import late_bar
 
 __all__ = ["MixtureDensityNetwork"]
-
-SHORT_NAME = "mdn"
 
 LOG_STD = (-5.0, 3.0)  # limits of s, in standardized units
 EVERY = 20  # steps between two evaluations of the likelihood
@@ -121,6 +120,7 @@ def minibatches(rows: Tensor, size: int, g: torch.Generator) -> Iterator[Tensor]
             yield rows[:, positions.to(rows.device)]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MixtureDensityNetwork(Conditional):
     """p(target | context) of a network of the context: weights, means and stds of K Gaussians, different for every context.
 
@@ -168,32 +168,17 @@ class MixtureDensityNetwork(Conditional):
         ([-2.0, 2.0], True)
     """
 
-    def __init__(
-        self,
-        *,
-        n_components: int = 3,
-        hidden: Sequence[int] = (128, 128),
-        steps: int = 2000,
-        batch_size: int = 256,
-        lr: float = 3e-3,
-        n_init: int = 3,
-        init: str = "quantile",
-        folds: int = 5,
-        weight_decay: float = 0.0,
-        device: str = "cpu",
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.hidden = hidden
-        self.steps = steps
-        self.batch_size = batch_size
-        self.lr = lr
-        self.n_init = n_init
-        self.init = init
-        self.folds = folds
-        self.weight_decay = weight_decay
-        self.device = device
-        self.random_state = random_state
+    n_components: int = 3
+    hidden: Sequence[int] = (128, 128)
+    steps: int = 2000
+    batch_size: int = 256
+    lr: float = 3e-3
+    n_init: int = 3
+    init: str = "quantile"
+    folds: int = 5
+    weight_decay: float = 0.0
+    device: str = "cpu"
+    random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
         self._require_settings(len(c))

@@ -17,6 +17,7 @@ queue: weights are equal, and the oldest pairs leave.
 """
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -43,8 +44,6 @@ from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
 __all__ = ["ParticleMixture"]
-
-SHORT_NAME = "particles"
 
 PAIRS = 1 << 19  # (item, particle) pairs on which bandwidths are compared, and in a block of the EM steps
 STARTS = ((0.1, 0.1), (0.5, 0.3), (0.02, 0.02))  # initial h_c / sqrt(C) and h_t of the search
@@ -103,6 +102,7 @@ def _search(d2: tuple[Tensor, Tensor], own: Tensor, C: int, T: int, given: tuple
     return best
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ParticleMixture(Conditional):
     """p(target | context) as a kernel mixture over at most ``n_particles`` weighted pairs.
 
@@ -154,34 +154,18 @@ class ParticleMixture(Conditional):
         [2.0, 0.0, 2.0]
     """
 
-    def __init__(
-        self,
-        *,
-        n_particles: int = 1000,
-        context_bandwidth: float | None = None,
-        target_bandwidth: float | None = None,
-        mode: str = "smc",
-        rho: float = 0.05,
-        u: float = 0.05,
-        ess_threshold: float = 0.5,
-        resampling: str = "systematic",
-        batch_size: int = 256,
-        em_steps: int = 5,
-        device: str = "cpu",
-        random_state: Any = None,
-    ) -> None:
-        self.n_particles = n_particles
-        self.context_bandwidth = context_bandwidth
-        self.target_bandwidth = target_bandwidth
-        self.mode = mode
-        self.rho = rho
-        self.u = u
-        self.ess_threshold = ess_threshold
-        self.resampling = resampling
-        self.batch_size = batch_size
-        self.em_steps = em_steps
-        self.device = device
-        self.random_state = random_state
+    n_particles: int = 1000
+    context_bandwidth: float | None = None
+    target_bandwidth: float | None = None
+    mode: str = "smc"
+    rho: float = 0.05
+    u: float = 0.05
+    ess_threshold: float = 0.5
+    resampling: str = "systematic"
+    batch_size: int = 256
+    em_steps: int = 5
+    device: str = "cpu"
+    random_state: Any = None
 
     def partial_fit(self, context: Any, target: Any) -> "ParticleMixture":
         """Updates the bank with further pairs, in their order; the first call is `fit`, which sets the units.

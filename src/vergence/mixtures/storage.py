@@ -19,14 +19,16 @@ from safetensors.torch import save
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from vergence.utils.checks import shortened
+from vergence.utils.checks import expect, shortened
 from vergence.utils.files import explained, replacing
 from vergence.utils.names import quoted, unknown
 
 __all__ = ["Stored", "find", "read_model", "restore"]
 
 FORMAT = 1  # version of the file format
-DETECTORS = {  # the file of each
+FILES = {  # of each class, which is imported when it is needed
+    **dict.fromkeys(("ConditionalGaussian", "ConditionalMixture", "GaussianMixture", "GrowingNeuralGas"), "vergence.mixtures"),
+    **dict.fromkeys(("KernelConditional", "MixtureDensityNetwork", "ParticleMixture"), "vergence.mixtures"),
     "GaussianDetector": "vergence.detection.density",
     "MixtureDetector": "vergence.detection.density",
     "NeighborDetector": "vergence.detection.neighbors",
@@ -67,8 +69,8 @@ class Stored(BaseEstimator):  # type: ignore[misc]
             ValueError: The file is missing, damaged, from another version, or holds another kind of estimator.
         """
         model = read_model(path)
-        if not isinstance(model, cls):
-            raise ValueError(f"expected a {cls.__name__} in {path}, found a {type(model).__name__}: load it by that class")
+        kind = type(model).__name__
+        expect(isinstance(model, cls), f"a {cls.__name__} in {path}", f"a {kind}", "load it by that class")
         return model
 
     def _try(self) -> None:
@@ -82,12 +84,9 @@ def find(name: str) -> Any:
     Raises:
         ValueError: There is no such class; the nearest name is suggested.
     """
-    from vergence.mixtures import class_files
-
-    files = {**DETECTORS, **{model: f"vergence.mixtures.{file}" for model, file in class_files().items()}}
-    if name not in files:
-        raise unknown("estimator", name, files)
-    return getattr(importlib.import_module(files[name]), name)
+    if name not in FILES:
+        raise unknown("estimator", name, FILES)
+    return getattr(importlib.import_module(FILES[name]), name)
 
 
 def pack(value: Any, name: str = "") -> tuple[Any, Arrays]:
@@ -217,20 +216,16 @@ def read_model(path: str | Path) -> Any:
     Raises:
         ValueError: The file is missing, damaged, no estimator's, or from another version.
     """
-    if not Path(path).is_file():
-        raise ValueError(f"expected a model file, found no file {path}: check the path")
+    expect(Path(path).is_file(), "a model file", f"no file {path}", "check the path")
     try:
         with safe_open(path, framework="numpy") as file:
             head = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"expected a model file, found {path} damaged or of another kind: {error}") from None
-    if not {"format", "class", "settings", "state"} <= head.keys():
-        raise ValueError(f"expected an estimator of vergence, found none in {path}")
-    if head["format"] != str(FORMAT):
-        raise ValueError(
-            f"expected format {FORMAT}, found format {quoted(head['format'])} in {path}: upgrade vergence, or fit the model again"
-        )
+    expect({"format", "class", "settings", "state"} <= head.keys(), "an estimator of vergence", f"none in {path}")
+    version = f"format {quoted(head['format'])} in {path}"
+    expect(head["format"] == str(FORMAT), f"format {FORMAT}", version, "upgrade vergence, or fit the model again")
     try:
         return restore(head["class"], {name: _object(head[name]) for name in ("settings", "state")}, arrays)
     except ValueError as error:
@@ -243,9 +238,8 @@ def _object(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict):
-        raise ValueError("expected settings and state as JSON objects, found other text: fit the model again")
-    return value
+    expect(isinstance(value, dict), "settings and state as JSON objects", "other text", "fit the model again")
+    return dict(value)
 
 
 def _sorted_head(content: bytes) -> bytes:
