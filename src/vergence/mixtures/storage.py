@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class Stored(BaseEstimator):  # type: ignore[misc]
         model = read_model(path)
         kind = type(model).__name__
         expect(isinstance(model, cls), f"a {cls.__name__} in {path}", f"a {kind}", "load it by that class")
-        return model
+        return cast(T, model)
 
     def _try(self) -> None:
         """Uses the fitted state once."""
