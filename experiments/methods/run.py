@@ -83,9 +83,10 @@ SHOWN, STEPS = 1_000, 8  # images of each set; steps that the training loop is t
 
 def described(a: argparse.Namespace, method: str) -> dict[str, Any]:
     """Returns the settings that all runs of a method share."""
-    common = {"root": a.data_root, "limit": a.limit, "batch_size": a.batch_size, "device": "cpu", "threads": 1, "knn_every": 0}
+    common = {"root": a.data_root, "limit": a.limit, "device": "cpu", "threads": 1}
     if method == "patches":
         return {"recipe": CONTROLS[method], **common, **a.settings, **a.options.get(method, {})}
+    common |= {"batch_size": a.batch_size, "knn_every": 0}
     if method in CONTROLS:
         side = open_data(DataConfig(source=a.data, root=a.data_root)).train.shape[-1]  # a frozen encoder has another default
         own = {"recipe": "gje_small", "objective": "none", "encoder": CONTROLS[method], "freeze": True, "size": side}
@@ -226,8 +227,8 @@ def one(a: argparse.Namespace, key: dict[str, Any], seed: int, answer: Any) -> N
         values |= {"seconds": round(seconds, 1), "trained_epochs": settings.get("epochs", 0), "peak_mib": two_cores.peak()}
         values |= {} if setting == "control" else {"images_per_second": round(speed(a, run, opened, a.steps), 1)}
         model = run.folder.config.model
-        named = ("encoder", "objective", "options", "projector", "projector_norm")
-        values |= {name: getattr(model, name) for name in named} | {"precision": run.folder.metadata.precision}
+        values |= {name: getattr(model, name) for name in ("objective", "options", "projector", "projector_norm")}
+        values |= {"encoder": str(model.encoder), "precision": run.folder.metadata.precision}
         values |= measured(run, opened, typical_and_foreign(a, opened), setting == "control")
     answer.send(values)
 
