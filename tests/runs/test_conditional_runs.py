@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import vergence
 from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
-from vergence.data.items import ArrayItems, PairItems
+from vergence.data.items import PairItems
 from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import GaussianMixture, JointGaussian
 from vergence.densities.retrieval import retrieve
@@ -210,30 +210,6 @@ def test_a_teacher_switched_off_is_written_down_and_true_is_refused():
         ModelConfig(teacher=True)
 
 
-def test_a_run_with_two_encoders_and_a_teacher_comes_back(tmp_path):
-    settings = {"target_encoder": "mlp", "teacher": 0.9, **GAUSSIAN}
-    run = vergence.train("digits", out=tmp_path / "run", **settings)
-    again = vergence.load(tmp_path / "run", device="cpu")
-    now, then = again.method.state_dict(), run.method.state_dict()
-    assert any(name.startswith("target_teacher.") for name in now)
-    assert now.keys() == then.keys() and all(torch.equal(now[name], then[name]) for name in now)
-    student, teacher = then["target_encoder.1.1.0.weight"], then["target_teacher.0.1.1.0.weight"]
-    assert not torch.equal(student, teacher)
-
-
-def test_runs_from_before_second_encoders_load(run, tmp_path):
-    import shutil
-
-    shutil.copytree(run.folder.path, tmp_path / "old")
-    file = tmp_path / "old" / "config.json"
-    config = json.loads(file.read_text())
-    del config["model"]["target_encoder"]
-    file.write_text(json.dumps(config))
-    assert torch.equal(
-        vergence.load(tmp_path / "old", device="cpu").embed(images(), projected=True), run.embed(images(), projected=True)
-    )
-
-
 def test_conditional_is_the_objectives_on_projected_embeddings(run):
     expected = run.method.objective.conditional(run.embed(images(), projected=True))
     found = run.conditional(images())
@@ -384,13 +360,6 @@ def test_planted_answers_are_found_behind_each_component():
     assert torch.equal(found.ranked[:, 0], 500 + torch.arange(20))
 
 
-@pytest.mark.parametrize("numbers", [1 << 24, 30])
-def test_of_equal_items_the_first_comes_first(numbers):
-    joint = JointGaussian(torch.zeros(2), torch.eye(2), context=1)
-    bank = torch.tensor([[1.0], [-1.0], [0.0], [1.0], [0.0]])
-    assert retrieve(joint.conditional, torch.zeros(3, 1), bank, n=5, numbers=numbers).ranked[1].tolist() == [2, 4, 0, 1, 3]
-
-
 def test_memory_stays_bounded(monkeypatch):
     """No tensor of contexts by bank by features: 64 x 4,000 x 8 numbers would be two million."""
     sizes = []
@@ -410,11 +379,6 @@ def test_unreadable_items_of_a_bank_keep_their_numbers(run, tmp_path):
     (tmp_path / "0.png").write_text("no picture")
     found = run.retrieve(images(4), tmp_path, 3)
     assert set(found.ranked.flatten().tolist()) == {1, 2, 3}
-
-
-def test_array_items_pass_through(run):
-    items = ArrayItems(images())
-    assert run.items(items) is items and run.items(items, side="target") is items
 
 
 def test_components_that_all_contexts_share_are_retrieved_with_as_the_others():

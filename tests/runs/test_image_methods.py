@@ -44,7 +44,10 @@ def test_a_short_training_beats_the_untrained_encoder(run):
     assert f"with the method <b>{run.folder.config.model.method}</b>" in page
 
 
-def test_what_needs_no_density_works_and_the_rest_is_one_line(run, tmp_path):
+@pytest.mark.parametrize("name", ["denoising_autoencoder", "dino"])
+def test_what_needs_no_density_works_and_the_rest_is_one_line(name, tmp_path, monkeypatch):
+    settings = {**QUICK, **SETTINGS[name], "epochs": 1, "limit": 200, "batch_size": 32}
+    run = vergence.train("digits", method=name, out=tmp_path / "run", **settings)
     x = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     again = vergence.load(run.folder.path, device="cpu")
     assert torch.equal(run.embed(x), again.embed(x)) and torch.equal(run.anomaly_score(x), again.anomaly_score(x))
@@ -53,13 +56,21 @@ def test_what_needs_no_density_works_and_the_rest_is_one_line(run, tmp_path):
     with np.load(tmp_path / "z.npz") as written:
         assert np.allclose(written["z"], run.embed(x).numpy(), atol=1e-5) and "mean" not in written
     assert vergence.score(x, run, tmp_path / "scores.csv").rows == 5
-    name = run.folder.config.model.method
     with pytest.raises(ValueError, match=rf"method '{name}' has no density to embed or score with; .*--objective vje"):
         run.posterior(x)
     with pytest.raises(ValueError, match=rf"method '{name}' has no conditional density"):
         run.sample(3)
+    if name == "dino":  # is used without the package of its loss
+        expected = run.embed("digits")
+        for module in [module for module in sys.modules if module.split(".")[0] == "lightly"]:
+            monkeypatch.setitem(sys.modules, module, None)
+        again = vergence.load(tmp_path / "run", device="cpu")
+        assert torch.equal(again.embed("digits"), expected)
+        with pytest.raises(ValueError, match="method 'dino' needs lightly"):
+            again.method.loss([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", methods.names())
 def test_the_default_precision_keeps_the_loss_finite_on_small_images(tmp_path, name):
     settings = {**QUICK, "precision": "auto", "epochs": 2, "limit": 200, "batch_size": 32, "calibration_share": 0.0}
@@ -89,16 +100,11 @@ def test_a_density_is_trained_on_the_encoder_of_a_method(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--method", "masked_autoencoder", "--set", "mask_ratio=0.99"], "leaves between 1 and 15 of the 16 patches visible"),
+    (["--method", "masked_autoencoder", "--set", "mask_ratio=0.99"], "that leaves some of the 16 patches visible"),
     (["--method", "masked_autoencoder", "--encoder", "timm:vit_tiny_patch16_224,patch_size=3"], "patch of 3 pixels divides"),
-    (["--method", "masked_autoencoder", "--encoder", "small"], "expected a vision transformer of timm"),
     (["--method", "dino", "--set", "local_size=9"], "expected local_size from 1 to the images' 8 pixels, found 9"),
-    (["--method", "dino", "--set", "local_crops=1000"], "option local_crops of at most 256"),
-    (["--method", "dino", "--set", "asymmetric=maybe"], "expected asymmetric of method 'dino' to be true or false"),
-    (["--method", "masked_autoencoder", "--set", "decoder_depth=2.5"], "decoder_depth of method 'masked_autoencoder' to be"),
     (["--objective", "vssl", "--set", "predictor=no"], "expected predictor of objective 'vssl' to be true or false, found 'no'"),
     (["--method", "dino", "--set", "crops=2"], "expected an option of method 'dino'"),
-    (["--method", "dion"], "did you mean 'dino'"),
     (["--method", "dino", "--objective", "vje"], "expected no objective with method 'dino'"),
     (["--method", "dino", "--encoder", "patches"], "expected a network for method 'dino', found 'patches'"),
 ])  # fmt: skip
@@ -123,18 +129,6 @@ def test_a_missing_extra_is_one_line(method, package, extra, tmp_path, monkeypat
     with pytest.raises(ValueError, match=rf"{package}.*pip install 'vergence\[{extra}\]'"):
         vergence.train("digits", method=method, out=tmp_path / "run", **QUICK)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_trained_method_is_used_without_the_package_of_its_loss(tmp_path, monkeypatch):
-    own = {**QUICK, **SETTINGS["dino"], "epochs": 1, "limit": 200}
-    run = vergence.train("digits", method="dino", out=tmp_path / "run", **own)
-    expected = run.embed("digits")
-    for name in [name for name in sys.modules if name.split(".")[0] == "lightly"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    again = vergence.load(tmp_path / "run", device="cpu")
-    assert torch.equal(again.embed("digits"), expected) and again.anomaly_score("digits").shape == (359,)
-    with pytest.raises(ValueError, match="method 'dino' needs lightly"):
-        again.method.loss([], [])
 
 
 def test_a_transformer_that_would_cut_off_the_edge_is_refused_for_every_objective(tmp_path):

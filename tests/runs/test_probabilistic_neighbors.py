@@ -14,7 +14,7 @@ from vergence.runs.evaluate import evaluate
 from vergence.runs.run import write_embeddings
 from vergence.runs.score import Calibration
 
-pytestmark = pytest.mark.float32
+pytestmark = [pytest.mark.float32, pytest.mark.slow]
 
 SCORES = {
     "vi_simsiam": ("alignment", "concentration", "entropy"),
@@ -51,7 +51,6 @@ def name(run):
     return run.folder.config.model.objective
 
 
-@pytest.mark.slow
 def test_a_short_training_beats_the_untrained_encoder(run, record):
     accuracy = {key: r.knn[30].majority for key, r in record.representations.items()}
     error = (2 * accuracy["z"] * (1 - accuracy["z"]) / record.protocol.test) ** 0.5

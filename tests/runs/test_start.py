@@ -1,6 +1,5 @@
 """Runs that start from weights: frozen or trained, from timm, files, other runs and factories; and features as data."""
 
-import json
 import shutil
 import sys
 
@@ -16,7 +15,6 @@ from vergence.report.page import write_report
 from vergence.runs.evaluate import evaluate
 from vergence.runs.run import write_embeddings
 from vergence.runs.train import train
-from vergence.training.folder import RunFolder
 from vergence.utils.files import sha256
 
 pytestmark = pytest.mark.float32
@@ -70,6 +68,7 @@ def test_a_frozen_encoder_is_the_file_behind_its_own_statistics(file, tmp_path, 
     assert torch.equal(again.embed(x), run.embed(x)) and again.folder.metadata.weights == record
 
 
+@pytest.mark.slow
 def test_everything_after_the_encoder_works_frozen(file, tmp_path):
     run = train("digits", out=tmp_path / "run", encoder=TINY, weights=str(file), **FROZEN)
     record = evaluate(run, probes=False)
@@ -232,6 +231,7 @@ def test_another_objective_starts_from_the_encoder_alone_and_other_data_keeps_it
     assert run.folder.metadata.n_train == 96 and run.folder.config.model.options == {"nu": 1.0}
 
 
+@pytest.mark.slow
 def test_a_trained_encoder_is_frozen_and_a_frozen_one_is_trained(trained, tmp_path):
     frozen = train(out=tmp_path / "frozen", init=str(trained), freeze=True)
     assert torch.equal(frozen.embed("digits"), vergence.load(trained, device="cpu").embed("digits"))
@@ -241,6 +241,7 @@ def test_a_trained_encoder_is_frozen_and_a_frozen_one_is_trained(trained, tmp_pa
     assert run.has_density
 
 
+@pytest.mark.slow
 def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
     name = "patches:atoms=16,patch=4,directions=24,dim=12,views=2"
     before = train("digits", out=tmp_path / "a", recipe="patches", encoder=name, limit=200, device="cpu")
@@ -256,17 +257,13 @@ def test_a_closed_form_encoder_is_frozen_on_few_other_images(tmp_path):
         ({"recipe": "vje_small"}, "expected either a recipe or --init"),
         ({"encoder": "timm:resnet10t", "pretrained": True}, "found --pretrained and --init"),
         ({"freeze": True, "objective": "gje"}, "expected no objective with freeze"),
+        ({"init": "none"}, "expected a run folder"),
     ],
 )
 def test_settings_that_do_not_go_with_another_run(trained, tmp_path, settings, words):
     with pytest.raises(ValueError, match=words):
-        train("digits", out=tmp_path / "run", init=str(trained), **settings)
+        train("digits", out=tmp_path / "run", **{"init": str(trained), **settings})
     assert not (tmp_path / "run").exists()
-
-
-def test_no_run_to_start_from(tmp_path):
-    with pytest.raises(ValueError, match="expected a run folder"):
-        train("digits", out=tmp_path / "run", init=str(tmp_path / "none"))
 
 
 PAYLOAD = """
@@ -322,16 +319,6 @@ def test_settings_that_do_not_fit(tmp_path, monkeypatch, settings, words):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=words):
         train("digits", out=tmp_path / "run", device="cpu", **settings)
-    assert not (tmp_path / "run").exists()
-
-
-def test_weights_of_another_network_leave_no_folder(tmp_path):
-    torch.save({"a.weight": torch.zeros(3)}, tmp_path / "w.pth")
-    words = (
-        r"expected the encoder's weights in w.pth, found 8 missing: first.weight, first.bias, norm.weight, \.\.\.; 1 unexpected"
-    )
-    with pytest.raises(ValueError, match=words):
-        train("digits", out=tmp_path / "run", encoder=TINY, weights=str(tmp_path / "w.pth"), **FROZEN)
     assert not (tmp_path / "run").exists()
 
 
@@ -434,19 +421,6 @@ def test_a_file_that_is_no_table_and_names_that_do_not_match(tmp_path):
 
 
 # Older runs
-
-
-def test_runs_without_a_record_of_their_weights_still_load(trained, tmp_path):
-    shutil.copytree(trained, tmp_path / "old")
-    config = json.loads((tmp_path / "old" / "config.json").read_text())
-    for name in ("pretrained", "weights", "init", "freeze", "input_mean", "input_std"):
-        del config["model"][name]
-    for name in ("weights", "columns"):
-        del config["metadata"][name]
-    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
-    run = vergence.load(tmp_path / "old", device="cpu")
-    assert run.folder.metadata.weights is None and RunFolder.open(tmp_path / "old").config.model.freeze is False
-    assert train(out=tmp_path / "old", resume=True).has_density and write_report(tmp_path / "old").exists()
 
 
 def test_images_are_resized_after_the_items_were_chosen(tmp_path):

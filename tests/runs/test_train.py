@@ -72,6 +72,7 @@ def test_no_data_is_named(tmp_path):
             vergence.train(source, out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_second_training_and_a_resume_beside_a_running_one_are_refused(tmp_path):
     run = tmp_path / "run"
     arguments = ["digits", "--out", str(run), "--recipe", "vje_small", "--epochs", "400", "--device", "cpu"]
@@ -135,26 +136,10 @@ def other_weights(state):
     state["model"] = {name: torch.zeros(3) for name in state["model"]}
 
 
-def fewer_weights(state):
-    state["model"].popitem()
-
-
-def numbers(state):
-    state["model"] = dict.fromkeys(state["model"], 1.0)
-
-
-def nothing(state):
-    state["optimizer"] = {}
-
-
 def another_kind(state):
     for kept in state["optimizer"]["state"].values():
         kept["momentum_buffer"] = kept.pop("exp_avg")
         del kept["exp_avg_sq"], kept["step"]
-
-
-def fewer_parameters(state):
-    state["optimizer"]["param_groups"][0]["params"].pop()
 
 
 def a_foreign_parameter(state):
@@ -163,14 +148,6 @@ def a_foreign_parameter(state):
 
 def other_shapes(state):
     state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(2)
-
-
-def no_tensor(state):
-    state["optimizer"]["state"][0]["exp_avg"] = "x"
-
-
-def no_groups(state):
-    state["optimizer"]["param_groups"] = 3
 
 
 def far_ahead(state):
@@ -183,8 +160,7 @@ def trained(tmp_path_factory):
         return vergence.train("digits", out=tmp_path_factory.mktemp("trained") / "run", objective="vje", **QUICK).folder
 
 
-DAMAGES = [other_weights, fewer_weights, numbers, nothing, another_kind, fewer_parameters]
-DAMAGES += [a_foreign_parameter, other_shapes, no_tensor, no_groups, far_ahead]
+DAMAGES = [other_weights, another_kind, a_foreign_parameter, other_shapes, far_ahead]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
