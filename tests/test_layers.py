@@ -134,6 +134,65 @@ def test_every_mixture_has_its_test():
     assert [n for n in names if not (tests / f"test_{n}.py").exists()] == []
 
 
+# Most names of a room in ``__all__``, by which other rooms and users know it; a change that needs more takes others away.
+NAMES = {
+    "utils": 72, "densities": 57, "data": 45, "encoders": 35, "objectives": 30, "methods": 15, "mixtures": 13,
+    "linear": 20, "detection": 54, "evaluation": 29, "training": 103, "report": 11, "runs": 67, "cli": 4,
+}  # fmt: skip
+
+
+@functools.cache
+def exported():
+    """Returns the modules that export each name; packages repeat the names of their modules, and do not count."""
+    homes = {}
+    for path, name in modules():
+        for node in ast.parse(path.read_text()).body if path.stem != "__init__" else ():
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+                for constant in ast.walk(node.value):
+                    if isinstance(constant, ast.Constant):
+                        homes.setdefault(constant.value, []).append(name)
+    return homes
+
+
+def test_no_name_is_exported_twice():
+    assert {name: homes for name, homes in exported().items() if len(homes) > 1} == {}
+
+
+def test_rooms_stay_within_their_budget_of_names():
+    counts = dict.fromkeys(ROOMS, 0)
+    for homes in exported().values():
+        counts[room(homes[0])] += 1
+    assert {name: n for name, n in counts.items() if n > NAMES[name]} == {}
+
+
+def test_a_class_has_at_most_two_bases_of_the_library_above_it():
+    """`Checked`, which checks the fields of dataclasses, and protocols do not count."""
+    bases = {}
+    for path, _ in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+
+    def height(name):
+        return 1 + max(
+            (height(base) for base in bases[name] if base in bases and base not in (name, "Checked", "Protocol")), default=0
+        )
+
+    assert {name: height(name) - 1 for name in bases if height(name) > 3} == {}
+
+
+def test_a_verb_has_at_most_three_files():
+    """A file of ``runs/`` imports at most two others of it that are no verbs' common ground, directly or through these."""
+    graph = {}
+    for a, b in edges():
+        if room(a) == room(b) == "runs" and a.count(".") == b.count(".") == 2:
+            graph.setdefault(a.rpartition(".")[2], set()).add(b.rpartition(".")[2])
+    common = {
+        name for name in {n for names in graph.values() for n in names} if sum(name in names for names in graph.values()) > 2
+    }
+    assert {name: names - common for name, names in graph.items() if len(names - common) > 2} == {}
+
+
 LONGEST_BODY = 40  # lines, counted without the docstring
 
 

@@ -35,7 +35,7 @@ from experiments import ledger
 from vergence import mixtures
 from vergence.data.sources import open_items
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 
 FIGURES = ledger.ROOT / "docs" / "figures"
 EPS, TRAIN, TEST, SEEDS = 0.05, 3000, 5000, (0, 1, 2)
@@ -139,9 +139,9 @@ class Deterministic:
         self.variance = ((t - self.net.predict(c)) ** 2).reshape(len(t), -1).mean(0)
         return self
 
-    def conditional(self, c: np.ndarray) -> GaussianMixture:
+    def conditional(self, c: np.ndarray) -> MixtureOfGaussians:
         mean = torch.from_numpy(np.asarray(self.net.predict(np.asarray(c)), dtype=np.float64).reshape(len(c), 1, -1))
-        return GaussianMixture(torch.zeros(1, dtype=torch.float64), mean, Diagonal(torch.from_numpy(self.variance)))
+        return MixtureOfGaussians(torch.zeros(1, dtype=torch.float64), mean, Diagonal(torch.from_numpy(self.variance)))
 
 
 MODELS: dict[str, Callable[[int], Any]] = {

@@ -8,7 +8,7 @@ import torch
 
 from vergence.densities import em
 from vergence.densities.em.fit import structure
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas
 from vergence.densities.particles import stratified, systematic
 from vergence.densities.power_spherical import PowerSpherical
@@ -19,7 +19,7 @@ EYE, ASYMMETRIC = torch.eye(3), torch.eye(3) + torch.eye(3).roll(1, 0).triu() / 
 
 
 def mixture():
-    return GaussianMixture(torch.zeros(2), torch.zeros(2, 3), EYE)
+    return MixtureOfGaussians(torch.zeros(2), torch.zeros(2, 3), EYE)
 
 
 REFUSED = {

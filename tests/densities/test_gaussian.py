@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 from torch.nn.functional import normalize
 
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, Paired, rotated
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.particles import KernelMixture
 from vergence.densities.power_spherical import PowerSpherical
 
@@ -35,7 +35,7 @@ def joint(kind, *batch, d=D):
 
 def mixture(kind, *batch, d=D):
     S = covariance(kind, *batch, K, d=d)
-    return GaussianMixture(torch.randn(*batch, K), 2 * torch.randn(*batch, K, d), S, context=d // 2)
+    return MixtureOfGaussians(torch.randn(*batch, K), 2 * torch.randn(*batch, K, d), S, context=d // 2)
 
 
 def close(a, b, tol=1e-10):
@@ -70,7 +70,7 @@ def test_mass_mean_covariance_entropy_and_samples_agree(name):
     close(mass @ (z - p.mean).square(), p.variance, 1e-4)
     entropy = -(mass * log_prob)[mass > 0].sum()
     assert p.entropy() >= entropy - 1e-5  # of mixtures an upper bound
-    if not isinstance(p, GaussianMixture):
+    if not isinstance(p, MixtureOfGaussians):
         close(p.entropy(), entropy, 1e-4)
     x = p.sample((100_000,))
     assert x.shape == (100_000, 2) and p.sample((2, 3)).shape == (2, 3, 2)
@@ -198,15 +198,15 @@ def test_mixtures_are_the_sum_of_their_parts(kind):
     close(p.log_prob(z), total.log())
     close(p.responsibilities(z).sum(-1), torch.ones(9))
     order = torch.tensor([2, 0, 1])
-    q = GaussianMixture(p.mixture_distribution.logits[order], parts.mean[order], dense[order])
+    q = MixtureOfGaussians(p.mixture_distribution.logits[order], parts.mean[order], dense[order])
     close(q.log_prob(z), p.log_prob(z))
     close(p.covariance.diagonal(), p.variance)
 
 
 def test_the_mode_is_an_answer_and_not_their_average():
-    p = GaussianMixture(torch.tensor([0.0, 0.1]), torch.tensor([[-5.0], [5.0]]), Diagonal(torch.ones(1)))
+    p = MixtureOfGaussians(torch.tensor([0.0, 0.1]), torch.tensor([[-5.0], [5.0]]), Diagonal(torch.ones(1)))
     assert p.mode.item() == 5 and abs(p.mean.item()) < 1
-    many = GaussianMixture(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[-5.0], [5.0]]), Diagonal(torch.ones(1)))
+    many = MixtureOfGaussians(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[-5.0], [5.0]]), Diagonal(torch.ones(1)))
     assert many.mode.flatten().tolist() == [5, -5]
 
 
@@ -220,7 +220,7 @@ def test_answers_are_the_information_that_a_sample_has_of_its_component():
         )
 
     information = integrate.quad(integrand, -8, 12, points=mean, limit=200)[0]
-    p = GaussianMixture(torch.tensor(weights).log(), torch.tensor(mean)[:, None], torch.tensor(std)[:, None, None].square())
+    p = MixtureOfGaussians(torch.tensor(weights).log(), torch.tensor(mean)[:, None], torch.tensor(std)[:, None, None].square())
     state = torch.get_rng_state()
     assert p.n_answers(draws=5000).item() == pytest.approx(math.exp(information), rel=0.02)
     assert torch.equal(torch.get_rng_state(), state)
@@ -228,8 +228,8 @@ def test_answers_are_the_information_that_a_sample_has_of_its_component():
 
 def test_weights_that_share_components_need_no_copies():
     loc, d, logits = torch.randn(5, 3) + 100, torch.rand(3) + 0.1, torch.randn(7, 5)
-    shared = GaussianMixture(logits, loc, Diagonal(d))
-    copies = GaussianMixture(logits, loc.expand(7, 5, 3).clone(), Diagonal(d.expand(7, 5, 3).clone()))
+    shared = MixtureOfGaussians(logits, loc, Diagonal(d))
+    copies = MixtureOfGaussians(logits, loc.expand(7, 5, 3).clone(), Diagonal(d.expand(7, 5, 3).clone()))
     assert shared.common is not None and copies.common is None
     for name in ("mean", "variance", "mode"):
         close(getattr(shared, name), getattr(copies, name), 1e-7)
@@ -246,7 +246,7 @@ def test_gradients(kind):
 
     def conditional(logits, mean, z, *parts):
         parts = iter(part.tril() if kind == "dense" else part for part in parts)
-        p = GaussianMixture(logits, mean, S.map(lambda *_: next(parts)), context=C)
+        p = MixtureOfGaussians(logits, mean, S.map(lambda *_: next(parts)), context=C)
         return p.conditional(z[:, :C]).log_prob(z[:, C:])
 
     assert torch.autograd.gradcheck(conditional, (logits, mean, z, *leaves), fast_mode=True)
@@ -266,8 +266,8 @@ def test_half_precision_becomes_float32(dtype):
         pairs = (
             (JointGaussian(mean[0], half, 2), JointGaussian(mean[0].double(), exact, 2)),
             (
-                GaussianMixture(torch.zeros(3, dtype=dtype), mean, half, 2),
-                GaussianMixture(torch.zeros(3), mean.double(), exact, 2),
+                MixtureOfGaussians(torch.zeros(3, dtype=dtype), mean, half, 2),
+                MixtureOfGaussians(torch.zeros(3), mean.double(), exact, 2),
             ),
         )
         for p, q in pairs:
@@ -321,7 +321,7 @@ def test_quantiles_far_in_the_tails_are_finite_in_float32(p):
         JointGaussian(torch.zeros(2), torch.eye(2)).marginal_quantile(p), torch.full((2,), float(stats.norm.ppf(p)))
     )
     single, double = (
-        GaussianMixture(torch.zeros(2, dtype=t), torch.tensor([[0.0], [3.0]], dtype=t), Diagonal(torch.ones(1, dtype=t)))
+        MixtureOfGaussians(torch.zeros(2, dtype=t), torch.tensor([[0.0], [3.0]], dtype=t), Diagonal(torch.ones(1, dtype=t)))
         for t in (torch.float32, torch.float64)
     )
     close(single.marginal_quantile(p).double(), double.marginal_quantile(p), 1e-5)

@@ -2,7 +2,7 @@
 
 import torch
 
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.retrieval import retrieve
 
 
@@ -11,7 +11,7 @@ def test_items_far_from_a_contexts_components_keep_their_order():
 
     def conditional(z):
         logits = -(z - kernels.T).square() / 2
-        return GaussianMixture(logits, kernels, torch.eye(1))
+        return MixtureOfGaussians(logits, kernels, torch.eye(1))
 
     za, bank = torch.tensor([[0.5], [99.0]]), torch.tensor([[99.0], [98.0], [97.0], [60.0]])
     found = retrieve(conditional, za, bank, n=4)

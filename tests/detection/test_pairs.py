@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from vergence import mixtures
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.detection import GaussianDetector, p_values, select, surprise
 
 
@@ -55,7 +55,7 @@ def test_the_surprise_of_a_pair_does_not_depend_on_the_other_pairs(model):
 def test_samples_with_common_noise_have_the_law_of_each_mixture():
     weights = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
     mean = torch.tensor([[[-3.0, 0.0], [2.0, 1.0]], [[0.0, 5.0], [1.0, -5.0]]])
-    p = GaussianMixture(weights.log(), mean, torch.tensor([[1.0, 0.5], [0.5, 2.0]]))
+    p = MixtureOfGaussians(weights.log(), mean, torch.tensor([[1.0, 0.5], [0.5, 2.0]]))
     torch.manual_seed(0)
     found = p.common_samples(40_000)
     assert found.shape == (40_000, 2, 2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ class Truth:
 
     def conditional(self, c):
         means = torch.from_numpy(self.f(np.asarray(c)[:, 0]))[..., None]
-        return GaussianMixture(torch.tensor(self.weights).log(), means, Diagonal(torch.full_like(means, self.spread**2)))
+        return MixtureOfGaussians(torch.tensor(self.weights).log(), means, Diagonal(torch.full_like(means, self.spread**2)))
 
 
 @pytest.mark.parametrize("name", ["separated", "intersecting"])

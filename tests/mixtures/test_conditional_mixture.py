@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.mixtures import core, gaussian_mixture
 from vergence.mixtures.conditional_mixture import ConditionalMixture
 from vergence.utils import linalg
@@ -87,7 +87,7 @@ def test_samples_have_the_total_covariance(models):
 def test_predictions(models):
     model = models["full"]
     given = model.conditional(XX)
-    assert isinstance(given, GaussianMixture) and given.batch_shape == (40,) and given.event_shape == (2,)
+    assert isinstance(given, MixtureOfGaussians) and given.batch_shape == (40,) and given.event_shape == (2,)
     close(model.predict(XX), given.mean)
     heaviest = given.mixture_distribution.probs.argmax(1)
     close(model.predict_mode(XX), given.component_distribution.mean[torch.arange(40), heaviest])
@@ -100,7 +100,7 @@ def test_predictions(models):
 def test_it_equals_the_condition_of_a_gaussian_mixture():
     """The other estimator's condition() with this one's parameters."""
     model = fit()
-    other = gaussian_mixture.GaussianMixture(3)
+    other = gaussian_mixture.MixtureOfGaussians(3)
     other.weights_, other.means_, other.covariances_, other.n_features_in_ = model.weights_, model.means_, model.covariances_, 4
     close(other.condition(XX).log_prob(torch.from_numpy(YY)), model.score_samples(XX, YY), 1e-9)
     close(other.condition(YY, features=[2, 3]).log_prob(torch.from_numpy(XX)), _reverse(model), 1e-9)
@@ -264,7 +264,7 @@ def test_the_chain_rule_sees_planted_errors(models, monkeypatch):
 
         def planted(c):
             parts = predictive(c).component_distribution
-            return GaussianMixture(log_w, parts.loc, parts.S)
+            return MixtureOfGaussians(log_w, parts.loc, parts.S)
 
         return planted
 

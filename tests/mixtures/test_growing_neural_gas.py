@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vergence.densities import em
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.mixtures import ConditionalGaussian, GrowingNeuralGas
 from vergence.mixtures.growing_neural_gas import _mixture
 
@@ -155,7 +155,7 @@ def test_likelihoods_on_the_branches(raw, polished, train, test):
     scale = np.diag(spherical.scale_**2)
     s2 = spherical.covariances_[0, 0, 0] / scale[0, 0]
     parts = [torch.from_numpy(v) for v in (np.log(spherical.weights_), spherical.nodes_, s2 * scale)]
-    given = GaussianMixture(*parts, context=1).conditional(torch.from_numpy(test[0]))
+    given = MixtureOfGaussians(*parts, context=1).conditional(torch.from_numpy(test[0]))
     nll["spherical, at the nodes"] = -given.log_prob(torch.from_numpy(test[1])[:, None]).mean().item()
     truth = math.log(3) + 0.5 * math.log(2 * math.pi * math.e * NOISE**2)
     assert truth - 0.02 < nll["polished, 30 nodes"] <= -0.40

@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.objectives.contrastive import FLOOR, Contrastive, logits
 
 B, D, TAU = 10, 4, 0.2
@@ -62,7 +62,7 @@ def in_loops(q, k, log_pi, S):
 
 
 def of_the_mixture(q, k, log_pi, S):
-    return GaussianMixture(log_pi, k, S).log_joint(q).log_softmax(-1)
+    return MixtureOfGaussians(log_pi, k, S).log_joint(q).log_softmax(-1)
 
 
 @pytest.mark.parametrize("settings", EVERY, ids=lambda s: "-".join(map(str, s.values())))
@@ -116,7 +116,7 @@ def test_bounds(components):
 
 def responsibility(q, k, weights=None):
     """Returns the mean of -log p(own component | query) under the mixture of one N(k, tau I) a key."""
-    p = GaussianMixture(torch.zeros(len(k)) if weights is None else weights, k, Diagonal(torch.full_like(k, TAU)))
+    p = MixtureOfGaussians(torch.zeros(len(k)) if weights is None else weights, k, Diagonal(torch.full_like(k, TAU)))
     return -p.responsibilities(q).diagonal().log().mean()
 
 
@@ -140,7 +140,7 @@ def test_loss_is_the_limit_of_a_conditional_density():
 
     def limit(q, k, sigma):
         both = torch.cat([torch.full_like(k, TAU), torch.full_like(k, sigma**2)], 1)
-        p = GaussianMixture(torch.zeros(len(k)), torch.cat([k, k], 1), Diagonal(both), context=16)
+        p = MixtureOfGaussians(torch.zeros(len(k)), torch.cat([k, k], 1), Diagonal(both), context=16)
         return (-p.conditional(q).log_prob(k) - 8 * math.log(2 * math.pi * sigma**2)).mean()
 
     gap = min(torch.pdist(a).min(), torch.pdist(b).min())

@@ -8,7 +8,7 @@ from tests.dying import resumed_with_the_same_bits
 from tests.objectives.common import as_em, close, joined
 from tests.reference import gmje as slow
 
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.objectives.gmje_em import GMJEEM
 from vergence.runs import run
 
@@ -77,7 +77,7 @@ def refitted(r, Z):
     mu = r.T @ Z / N[:, None]
     d = Z[:, None] - mu
     S = torch.einsum("nk,nki,nkj->kij", r, d, d) / N[:, None, None]
-    return GaussianMixture(N.log(), mu, S)
+    return MixtureOfGaussians(N.log(), mu, S)
 
 
 def test_the_trap_that_the_bank_avoids():

@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from vergence.densities import particles
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.evaluation.collapse import normalized_std
 from vergence.methods.paired import PairedMethod
 from vergence.objectives import gmje_smc
@@ -85,7 +85,7 @@ def test_the_loss_is_minus_the_log_responsibility_of_the_positive():
     result = []
     for q, positive in zip(za, k, strict=True):
         logits = torch.cat([torch.tensor([1 / M]), smc.weights]).log()
-        mixture = GaussianMixture(logits, torch.cat([positive[None], keys]), Diagonal(torch.full((D,), 0.2)))
+        mixture = MixtureOfGaussians(logits, torch.cat([positive[None], keys]), Diagonal(torch.full((D,), 0.2)))
         result.append(-mixture.responsibilities(q)[0].log())
     close(gmje_smc.info_nce(za, k, keys, smc.weights, 0.2), torch.stack(result).mean(), 1e-11)
 

@@ -12,7 +12,7 @@ from vergence.data.arrays import from_array
 from vergence.data.config import DataConfig
 from vergence.data.items import PairItems
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.retrieval import retrieve
 from vergence.objectives.core import Objective
 from vergence.objectives.gje import GJE
@@ -310,8 +310,9 @@ def mixture(B=7, K=5, D=3):
     torch.manual_seed(2)
     W, V = torch.randn(D, K), torch.randn(K, D, D)
 
-    def conditional(z: Tensor) -> GaussianMixture:
-        return GaussianMixture(z @ W, torch.einsum("kde,be->bkd", V, z), Diagonal((0.1 + z.square())[:, None].expand(-1, K, -1)))
+    def conditional(z: Tensor) -> MixtureOfGaussians:
+        spread = Diagonal((0.1 + z.square())[:, None].expand(-1, K, -1))
+        return MixtureOfGaussians(z @ W, torch.einsum("kde,be->bkd", V, z), spread)
 
     return conditional, torch.randn(B, D), torch.randn(200, D)
 
@@ -349,9 +350,9 @@ def test_planted_answers_are_found_behind_each_component():
     za = torch.randn(20, 4)
     offset = torch.tensor([5.0, 0, 0, 0])
 
-    def conditional(z: Tensor) -> GaussianMixture:
+    def conditional(z: Tensor) -> MixtureOfGaussians:
         logits = torch.tensor([1.0, 0.0]).expand(len(z), 2)
-        return GaussianMixture(logits, torch.stack([z + offset, z - offset], 1), Diagonal(torch.full((len(z), 2, 4), 0.01)))
+        return MixtureOfGaussians(logits, torch.stack([z + offset, z - offset], 1), Diagonal(torch.full((len(z), 2, 4), 0.01)))
 
     bank = torch.cat([10 * torch.randn(500, 4), za + offset, za - offset])
     found = retrieve(conditional, za, bank, n=1, modes=2)
@@ -386,11 +387,11 @@ def test_components_that_all_contexts_share_are_retrieved_with_as_the_others():
     loc, d, bank = torch.randn(6, 3, generator=g), torch.full((3,), 0.5), torch.randn(40, 3, generator=g)
 
     def shared(z):
-        return GaussianMixture(-(z[:, None] - loc).square().sum(-1), loc, Diagonal(d))
+        return MixtureOfGaussians(-(z[:, None] - loc).square().sum(-1), loc, Diagonal(d))
 
     def copies(z):
         found = shared(z)
-        return GaussianMixture(found.mixture_distribution.logits, loc.expand(len(z), 6, 3).clone(), Diagonal(d))
+        return MixtureOfGaussians(found.mixture_distribution.logits, loc.expand(len(z), 6, 3).clone(), Diagonal(d))
 
     za = torch.randn(9, 3, generator=g)
     one, two = (retrieve(density, za, bank, n=4, modes=2) for density in (shared, copies))

@@ -1,16 +1,16 @@
 """Distributions that torch lacks, and the ways to fit them."""
 
 from vergence.densities.covariance import Covariance, Dense, Diagonal, LowRank, Paired
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.power_spherical import PowerSpherical
 
 __all__ = [
     "Covariance",
     "Dense",
     "Diagonal",
-    "GaussianMixture",
     "JointGaussian",
     "LowRank",
+    "MixtureOfGaussians",
     "Paired",
     "PowerSpherical",
 ]

@@ -23,7 +23,7 @@ from vergence.densities.covariance import Covariance, Dense, index_components
 from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["GaussianMixture", "JointGaussian", "kl_standard_normal", "log_det"]
+__all__ = ["JointGaussian", "MixtureOfGaussians", "kl_standard_normal", "log_det"]
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -138,7 +138,7 @@ def _common_noise(S: Covariance, n: int, p: Distribution) -> Tensor:
     return S.rsample(torch.Size((n, *(1 for _ in p.batch_shape), *p.event_shape)))
 
 
-class GaussianMixture(Distribution):
+class MixtureOfGaussians(Distribution):
     """A mixture of K Gaussians over Z = [z_c; z_t].
 
     Args:
@@ -151,7 +151,7 @@ class GaussianMixture(Distribution):
         common: The components, batch (K,), where a batch of weights shares them, else None.
 
     Example:
-        >>> p = GaussianMixture(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
+        >>> p = MixtureOfGaussians(torch.zeros(2), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), 0.01 * torch.eye(2), context=1)
         >>> given = p.conditional(torch.tensor([1.0]))
         >>> given.mixture_distribution.probs.round(decimals=3).tolist(), given.mode.round(decimals=3).tolist()
         ([0.0, 1.0], [-1.0])
@@ -256,7 +256,7 @@ class GaussianMixture(Distribution):
 
         Example:
             >>> mean, weights = torch.tensor([[[-5.0], [5.0]], [[0.0], [0.0]]]), torch.tensor([0.5, 0.5]).log()
-            >>> GaussianMixture(weights, mean, torch.eye(1)).n_answers().round(decimals=2).tolist()
+            >>> MixtureOfGaussians(weights, mean, torch.eye(1)).n_answers().round(decimals=2).tolist()
             [2.0, 1.0]
         """
         device = self.component_distribution.loc.device
@@ -267,27 +267,27 @@ class GaussianMixture(Distribution):
             answers: Tensor = (self.mixture_distribution.entropy() - unknown).clamp(min=0).exp()
         return answers
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "GaussianMixture":
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "MixtureOfGaussians":
         """Returns the distribution with a larger batch shape, without copying."""
         batch = torch.Size((*batch_shape, self.weights.shape[-1]))
         parts = self.component_distribution.expand(batch)
-        return GaussianMixture(self.mixture_distribution.logits.expand(batch), parts.loc, parts.S, self.context)
+        return MixtureOfGaussians(self.mixture_distribution.logits.expand(batch), parts.loc, parts.S, self.context)
 
-    def marginal(self, block: str | slice) -> "GaussianMixture":
+    def marginal(self, block: str | slice) -> "MixtureOfGaussians":
         """Returns the distribution of the ``context``, of the ``target``, or of a slice of the features."""
         parts = self.component_distribution.marginal(block)
-        return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S)
+        return MixtureOfGaussians(self.mixture_distribution.logits, parts.loc, parts.S)
 
-    def conditional(self, z_c: Tensor) -> "GaussianMixture":
+    def conditional(self, z_c: Tensor) -> "MixtureOfGaussians":
         """Returns p(z_t | z_c), a mixture of K components, for contexts (..., C) that broadcast against the batch."""
         logits = self.marginal("context").log_joint(z_c)
         parts = self.component_distribution.conditional(z_c[..., None, :])
-        return GaussianMixture(logits, parts.loc, parts.S)
+        return MixtureOfGaussians(logits, parts.loc, parts.S)
 
-    def affine(self, scale: Tensor, shift: Tensor) -> "GaussianMixture":
+    def affine(self, scale: Tensor, shift: Tensor) -> "MixtureOfGaussians":
         """Returns the distribution of scale * z + shift, for (D,) each, scale > 0 (a change of units)."""
         parts = self.component_distribution.affine(scale, shift)
-        return GaussianMixture(self.mixture_distribution.logits, parts.loc, parts.S, self.context)
+        return MixtureOfGaussians(self.mixture_distribution.logits, parts.loc, parts.S, self.context)
 
     def marginal_cdf(self, value: Tensor) -> Tensor:
         """Returns the marginal probabilities P(z_d <= value_d), (..., D)."""

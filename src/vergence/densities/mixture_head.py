@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 
 __all__ = ["initial_outputs", "mixture", "n_outputs", "split_outputs"]
 
@@ -48,7 +48,7 @@ def initial_outputs(means: Tensor) -> Tensor:
     return torch.cat([means.new_zeros(K), means.flatten(), means.new_full((means.numel(),), -math.log(K))])
 
 
-def mixture(a: Tensor, m: Tensor, s: Tensor) -> GaussianMixture:
+def mixture(a: Tensor, m: Tensor, s: Tensor) -> MixtureOfGaussians:
     """Returns sum_k softmax(a)_k N(m_k, diag e^{2 s_k}) over (D,), of batch (...), for a (..., K), m and s (..., K, D).
 
     Example:
@@ -56,4 +56,4 @@ def mixture(a: Tensor, m: Tensor, s: Tensor) -> GaussianMixture:
         >>> p.mean.item(), p.variance.item()
         (0.0, 2.0)
     """
-    return GaussianMixture(a, m, Diagonal((2 * s).exp()))
+    return MixtureOfGaussians(a, m, Diagonal((2 * s).exp()))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import LOG_2PI, GaussianMixture
+from vergence.densities.gaussian import LOG_2PI, MixtureOfGaussians
 from vergence.utils.checks import expect
 
 __all__ = [
@@ -115,7 +115,7 @@ class Rule:
     resampling: str  # a name of `RESAMPLING`
 
 
-class KernelMixture(GaussianMixture):
+class KernelMixture(MixtureOfGaussians):
     """A mixture of M kernels N(k_m, h^2 I), evaluated by products of matrices: nothing of size B M D is stored.
 
     Args:

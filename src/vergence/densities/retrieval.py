@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils.checks import expect
 from vergence.utils.results import Tabular
 
 __all__ = ["Retrieved", "retrieve"]
 
-Conditional = JointGaussian | GaussianMixture
+Conditional = JointGaussian | MixtureOfGaussians
 NUMBERS = 1 << 20  # numbers held at a time: more would not fit the cache
 
 
@@ -71,7 +71,7 @@ def retrieve(
     expect(za.ndim == bank.ndim == 2 and za.shape[1] == bank.shape[1] and len(za), "contexts (N, D) and a bank (M, D)", shapes)
     expect(1 <= n <= len(bank) and modes >= 1, f"n from 1 to the bank's {len(bank)} items and modes >= 1", f"{n} and {modes}")
     first = conditional(za[:1])
-    common = isinstance(first, GaussianMixture) and first.common is not None
+    common = isinstance(first, MixtureOfGaussians) and first.common is not None
     row = _log_weights(first).shape[-1] * za.shape[1]  # numbers of one context and one item
     contexts = max(1, numbers // (row if common else row * za.shape[1]))  # a covariance for each context
     parts = []
@@ -103,7 +103,7 @@ def _log_weights(density: Conditional) -> Tensor:
 
 def _log_probs(density: Conditional, z: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the log-densities of items (M, D) under components k (B, m), as (M, B, m), and under the whole, as (M, B)."""
-    if isinstance(density, GaussianMixture) and density.common is not None:  # one table for all contexts
+    if isinstance(density, MixtureOfGaussians) and density.common is not None:  # one table for all contexts
         parts, logits = density.common.log_prob(z[:, None]).double(), density.mixture_distribution.logits.double()
         top = parts.amax(1, keepdim=True)
         whole = ((parts - top).exp() @ logits.softmax(-1).mT).log() + top

@@ -42,9 +42,9 @@ from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
-__all__ = ["FEWEST", "SPACES", "VERDICTS", "Advice", "Facts", "advise", "patch_features"]
+__all__ = ["FEWEST_ITEMS", "SPACES", "VERDICTS", "AboutData", "Advice", "advise", "patch_features"]
 
-FEWEST = 100  # items, and labeled items that a measurement needs
+FEWEST_ITEMS = 100  # items, and labeled items that a measurement needs
 LEAST = 0.005  # differences of accuracy below half a point are of no consequence
 SAME, APART = 0.97, 0.3  # overlaps: above, the choice hardly mattered in our experiments; below, joint embedding did better
 IMAGES, BATCH, ATOMS = 4_000, 200, 256  # of patch features: images that the dictionary is learned from, images at a time, atoms
@@ -68,7 +68,7 @@ RAW, MAPPED = Budget(50_000, 200_000, 10_000, 40_000), Budget(20_000, 80_000, 4_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class AboutData:
     """What the advice is about.
 
     Attributes:
@@ -182,7 +182,7 @@ class Advice:
     margin: float
     interval: Interval
     words: tuple[str, ...]
-    facts: Facts
+    facts: AboutData
     spectrum: Spectrum
     components: tuple[ComponentRow, ...]
     augmentations: tuple[OperationRow, ...]
@@ -281,7 +281,7 @@ def _advice(study: "Study", rows: tuple[OperationRow, ...], augmentation: Any, m
     groups, y, solution = study.groups, study.groups.labels, study.solution
     labeled = torch.empty(0) if y is None else y[y >= 0]
     measured = study.classes is not None
-    facts = Facts(
+    facts = AboutData(
         items=len(groups.x),
         features=len(groups.basis.mean),
         directions=groups.x.shape[1],
@@ -326,7 +326,7 @@ def _opened(data: Any, labels: Any, most: int, seed: int) -> tuple[Items, Tensor
     if array is not None:
         shape = f"shape {array.shape}"
         expect(array.shape == (len(items),), f"one label for each of {len(items)} items", shape, "-1 marks unknown ones")
-    expect(len(items) >= FEWEST, f"at least {FEWEST} items to advise on", len(items), "give more")
+    expect(len(items) >= FEWEST_ITEMS, f"at least {FEWEST_ITEMS} items to advise on", len(items), "give more")
     classes, index = ((), None) if array is None else _encoded(array)
     if len(items) > most:
         chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))[:most].sort().values
@@ -430,7 +430,7 @@ def _study(groups: Groups, n_components: int | None) -> Study:
     tied = solution.tied or (groups.halves and moments.unchanged())
     expect(not tied, "an augmentation that changes the items", "S = G: joint embedding is a tie")
     labels = None if groups.labels is None else groups.labels[groups.labels >= 0]
-    enough = labels is not None and len(labels) >= FEWEST and len(labels.unique()) >= 2
+    enough = labels is not None and len(labels) >= FEWEST_ITEMS and len(labels.unique()) >= 2
     classes = ClassSums.of(groups) if enough else None
     return Study(groups, solution, int(n_components or max(1, min(32, r // 2))), classes)
 
@@ -545,7 +545,7 @@ def _readable(classes: ClassSums, k: int) -> Tensor | None:
 # Words
 
 
-def _say_measured(verdict: str, interval: Interval, facts: Facts, at: ComponentRow, same: str, pca_ahead: bool) -> str:
+def _say_measured(verdict: str, interval: Interval, facts: AboutData, at: ComponentRow, same: str, pca_ahead: bool) -> str:
     je, rc, pca, margin, chance = at.joint_embedding, at.reconstruction, at.pca, at.margin, facts.chance
     assert je is not None and rc is not None and pca is not None and margin is not None and chance is not None
     noise = 2 * math.sqrt(chance * (1 - chance) / facts.labeled)  # two standard errors of an accuracy at chance
@@ -566,7 +566,7 @@ def _say_measured(verdict: str, interval: Interval, facts: Facts, at: ComponentR
     return f"Cannot tell them apart{same}: {numbers}. {lead}. Choose by cost or by other needs.{warning}"
 
 
-def _say_spectral(verdict: str, interval: Interval, facts: Facts, at: ComponentRow, same: str, pca_ahead: bool) -> str:
+def _say_spectral(verdict: str, interval: Interval, facts: AboutData, at: ComponentRow, same: str, pca_ahead: bool) -> str:
     few = f" ({facts.labeled} labels are too few, or all the same)" if facts.labeled else ""
     share = f"{at.overlap:.0%} ({interval[0]:.0%} to {interval[1]:.0%}, 95 %)"
     overlap = f"the {at.k} components of joint embedding and those of reconstruction overlap by {share}"
@@ -580,7 +580,7 @@ def _say_spectral(verdict: str, interval: Interval, facts: Facts, at: ComponentR
     return f"Cannot tell without labels{few}: {overlap}. A few hundred labels show which of them keeps what you need."
 
 
-def _say_augmentation(rows: Sequence[OperationRow], facts: Facts) -> str:
+def _say_augmentation(rows: Sequence[OperationRow], facts: AboutData) -> str:
     whole, parts = rows[0], rows[1:]
     strength = f"{whole.strength:.0%} of the variance of a view, in these directions, comes from the augmentation"
     if whole.alignment is not None:
@@ -608,7 +608,7 @@ def _say_contributions(rows: Sequence[OperationRow]) -> str:
     return text
 
 
-def _say_scope(facts: Facts) -> str:
+def _say_scope(facts: AboutData) -> str:
     of = f"{facts.features:,}{SPACES[facts.space]}"
     part = f"in the {facts.directions} directions of most variance (of {of}), which hold"
     where = "" if facts.directions == facts.features else f", {part} {facts.variance_kept:.1%} of it"

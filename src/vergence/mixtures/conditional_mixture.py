@@ -20,7 +20,7 @@ from torch import Tensor
 from vergence.densities import em
 from vergence.densities.covariance import Dense, Diagonal, LowRank
 from vergence.densities.em.structures import Mixture, Structure
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
 from vergence.utils.checks import expect, require_choice
 from vergence.utils.devices import as_device
@@ -155,13 +155,13 @@ class ConditionalMixture(Conditional):
             S = S * std[:, None] * std
         self.covariances_ = S.numpy()
 
-    def joint(self) -> GaussianMixture:
+    def joint(self) -> MixtureOfGaussians:
         """Returns the density over [context; target]."""
         weights, means, S = (
             torch.from_numpy(v).to(as_device(self.device)) for v in (self.weights_, self.means_, self.covariances_)
         )
         covariance = LowRank(Diagonal(S[..., 0]), S[..., 1:]) if self.covariance_type == "low_rank" else Dense.of(S)
-        return GaussianMixture(weights.log(), means, covariance, context=self.n_features_in_)
+        return MixtureOfGaussians(weights.log(), means, covariance, context=self.n_features_in_)
 
     def _predictive(self) -> Predictive:
         return self.joint().conditional

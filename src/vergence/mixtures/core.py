@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.mixtures.storage import Stored
 from vergence.utils.checks import expect, require_array, require_count, require_numbers, require_within
 from vergence.utils.devices import as_device, several
@@ -24,7 +24,7 @@ __all__ = ["Conditional"]
 
 BLOCK = 1 << 22  # numbers in a block of queries: rows x components x features
 
-Density = JointGaussian | GaussianMixture
+Density = JointGaussian | MixtureOfGaussians
 Predictive = Callable[[Tensor], Density]  # contexts (B, C) -> p(target | context), batch (B,) over (T,)
 
 
@@ -67,7 +67,7 @@ class Conditional(Stored, abc.ABC):
 
     A concrete class has ``_fit(c, t)`` for contexts (N, C) and targets (N, T), tensors of float64 on the device, and
     ``_predictive()``, which returns the function from contexts (B, C) to a `vergence.densities.JointGaussian` or
-    `GaussianMixture` of batch (B,) over T. The function is built once for all blocks of a query: what does not depend on the
+    `MixtureOfGaussians` of batch (B,) over T. The function is built once for all blocks of a query: what does not depend on the
     contexts, such as factors of covariances, is computed outside it. The fitted state is arrays and numbers in attributes with
     a trailing underscore.
     """

@@ -212,7 +212,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         none = N.new_zeros(1)
         return Sums(N, first, second, none, none, none)
 
-    def condition(self, context: Any, features: Any = None) -> "densities.GaussianMixture":
+    def condition(self, context: Any, features: Any = None) -> "densities.MixtureOfGaussians":
         """Returns p(the other features | context), a torch distribution of batch (B,).
 
         Args:
@@ -236,7 +236,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         order = first + [i for i in range(D) if i not in set(first)]
         return self.density(context=c.shape[1], order=order).conditional(c)
 
-    def density(self, context: int = 0, order: list[int] | None = None) -> "densities.GaussianMixture":
+    def density(self, context: int = 0, order: list[int] | None = None) -> "densities.MixtureOfGaussians":
         """Returns p(x) as a torch distribution over (D,).
 
         Args:
@@ -246,7 +246,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
         check_is_fitted(self)
         weights, means, S = map(self._tensor, (self.weights_, self.means_, self.covariances_))
         order = list(range(means.shape[1])) if order is None else order
-        return densities.GaussianMixture(weights.log(), means[:, order], self._structured(S, order), context)
+        return densities.MixtureOfGaussians(weights.log(), means[:, order], self._structured(S, order), context)
 
     def _structured(self, S: Tensor, order: list[int]) -> Covariance:
         K, D = self.means_.shape

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vergence.densities import em
 from vergence.densities.covariance import Dense
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
 from vergence.utils.checks import require_choice, require_count, require_positive
@@ -110,7 +110,7 @@ class GrowingNeuralGas(Conditional):
             weights, means, covariances = em.refine(
                 X, *start, steps=self.polish, reg_covar=self.reg_covar, progress=lambda _: advance(1)
             )
-        self._keep_mixture(scale.back(GaussianMixture(weights.log(), means, covariances)))
+        self._keep_mixture(scale.back(MixtureOfGaussians(weights.log(), means, covariances)))
 
     def _require_settings(self) -> None:
         require_choice("covariance_type", self.covariance_type, ("full", "spherical"))
@@ -149,19 +149,19 @@ class GrowingNeuralGas(Conditional):
         self.n_components_ = int(self.node_components_.max()) + 1
         self.labels_ = self.node_components_[nearest]
 
-    def _keep_mixture(self, p: GaussianMixture) -> None:
+    def _keep_mixture(self, p: MixtureOfGaussians) -> None:
         parts = p.component_distribution
         self.weights_ = p.weights.cpu().numpy()
         self.means_ = parts.mean.cpu().numpy()
         self.covariances_ = parts.covariance.cpu().numpy()
         self.cholesky_ = parts.S.L.cpu().numpy()  # type: ignore[attr-defined]
 
-    def joint(self) -> GaussianMixture:
+    def joint(self) -> MixtureOfGaussians:
         """Returns the density over [context; target]."""
         check_is_fitted(self)
         arrays = (self.weights_, self.means_, self.cholesky_)
         weights, means, L = (torch.from_numpy(v).to(as_device(self.device)) for v in arrays)
-        return GaussianMixture(weights.log(), means, Dense(L), context=self.n_features_in_)
+        return MixtureOfGaussians(weights.log(), means, Dense(L), context=self.n_features_in_)
 
     def _predictive(self) -> Predictive:
         return self.joint().conditional

@@ -25,7 +25,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn import functional as F
 
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
 from vergence.utils.checks import expect, is_count, require_at_least, require_choice, require_count, require_within
@@ -297,7 +297,7 @@ class MixtureDensityNetwork(Conditional):
         """
         with torch.no_grad():
             p = self.conditional(context)
-            assert isinstance(p, GaussianMixture)
+            assert isinstance(p, MixtureOfGaussians)
             parts = p.component_distribution
             return p.weights.cpu().numpy(), parts.mean.cpu().numpy(), parts.variance.sqrt().cpu().numpy()
 

@@ -27,7 +27,7 @@ from scipy import optimize
 from torch import Tensor
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.particles import (
     RESAMPLING,
     Bank,
@@ -283,7 +283,7 @@ class ParticleMixture(Conditional):
     def _predictive(self) -> Predictive:
         (of_c, of_t), bank, (h_c, h_t) = self._scales(), self._bank(), self.bandwidths_
         log_w, particles, S = bank.w.log(), of_c.to(bank.c), Diagonal((h_t * of_t.std).square().to(bank.t))
-        return lambda c: GaussianMixture(log_w + log_kernel(of_c.to(c), particles, h_c), bank.t, S)
+        return lambda c: MixtureOfGaussians(log_w + log_kernel(of_c.to(c), particles, h_c), bank.t, S)
 
     def _width(self) -> int:
         return len(self.weights_) * self.n_targets_

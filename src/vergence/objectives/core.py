@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["ConditionalObjective", "DensityObjective", "LatentObjective", "Objective", "PredictiveObjective", "require_package"]
@@ -226,15 +226,15 @@ class ConditionalObjective(Objective):
 
     dim: int
 
-    def joint(self) -> JointGaussian | GaussianMixture:
+    def joint(self) -> JointGaussian | MixtureOfGaussians:
         """Returns the density over [z_a; z_b], (2 D,), with z_a as the context."""
         raise NotImplementedError(f"{type(self).__name__} defines neither joint, nor conditional and marginal")
 
-    def conditional(self, z: Tensor) -> JointGaussian | GaussianMixture:
+    def conditional(self, z: Tensor) -> JointGaussian | MixtureOfGaussians:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): a distribution of batch (B,) over (D,)."""
         return self.joint().conditional(z)
 
-    def marginal(self) -> JointGaussian | GaussianMixture:
+    def marginal(self) -> JointGaussian | MixtureOfGaussians:
         """Returns p(z_a), a distribution over (D,)."""
         return self.joint().marginal("context")
 

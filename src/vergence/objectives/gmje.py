@@ -28,7 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.information import MixtureLoss, PairLoss
@@ -116,7 +116,7 @@ class GMJE(ConditionalObjective):
         if isinstance(self.prototypes, OnlineMixture):
             self.prototypes.update(torch.cat([za, zb], 1))
 
-    def joint(self) -> GaussianMixture:
+    def joint(self) -> MixtureOfGaussians:
         """Returns the density over [z_a; z_b] that the prototypes define."""
         return self.prototypes.density(context=self.dim)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities import em
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.information import MixtureLoss, PairLoss
@@ -104,7 +104,7 @@ class GMJEEM(ConditionalObjective):
             r = starts.initial_responsibilities(data, K, 1, "kmeans", 0)
         return self.bank.start(r)
 
-    def joint(self) -> GaussianMixture:
+    def joint(self) -> MixtureOfGaussians:
         """Returns the density over [z_a; z_b] of the last fit."""
         return self.bank.density(context=self.dim)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vergence.densities import em
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
@@ -115,7 +115,7 @@ class GMJEGNG(ConditionalObjective):
         gas = NeuralGas(max_nodes=most, insert_every=self.insert_every)
         return gas.grow(X, 2 * self.insert_every * most, torch.Generator().manual_seed(self.bank.seen))
 
-    def joint(self) -> GaussianMixture:
+    def joint(self) -> MixtureOfGaussians:
         """Returns the density over [z_a; z_b] of the last fit."""
         return self.bank.density(context=self.dim)
 

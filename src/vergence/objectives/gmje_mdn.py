@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.densities import mixture_head
-from vergence.densities.gaussian import GaussianMixture, JointGaussian, kl_standard_normal
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians, kl_standard_normal
 from vergence.densities.mixture_head import mixture
 from vergence.densities.moments import MovingMoments, batch_moments
 from vergence.objectives.core import ConditionalObjective, settings
@@ -128,14 +128,14 @@ class GMJEMDN(ConditionalObjective):
             terms[name] = self.weight * 0.5 * (self._marginal_loss(0, za) + self._marginal_loss(-1, zb))
         return terms
 
-    def _mixture(self, direction: int, z_c: Tensor) -> GaussianMixture:
+    def _mixture(self, direction: int, z_c: Tensor) -> MixtureOfGaussians:
         return mixture(*split(self.networks[direction](z_c), self.components, self.floor))
 
     def _nll(self, direction: int, z_c: Tensor, z_t: Tensor) -> Tensor:
         z_t = z_t.detach() if self.target == "stop" else z_t
         return -self._mixture(direction, z_c).log_prob(z_t).mean()
 
-    def _learned(self, direction: int) -> GaussianMixture:
+    def _learned(self, direction: int) -> MixtureOfGaussians:
         return mixture(*split(self.marginals[direction], self.components, self.floor))
 
     def _marginal_loss(self, direction: int, z_c: Tensor) -> Tensor:
@@ -148,11 +148,11 @@ class GMJEMDN(ConditionalObjective):
         """Updates the moving averages of mean and covariance that define p(z_a)."""
         self.moving.update(za)
 
-    def conditional(self, z: Tensor) -> GaussianMixture:
+    def conditional(self, z: Tensor) -> MixtureOfGaussians:
         """Returns p(z_b | z_a) for embeddings z_a (B, D): K diagonal Gaussians for each."""
         return self._mixture(0, upcast_half(z))
 
-    def marginal(self) -> JointGaussian | GaussianMixture:
+    def marginal(self) -> JointGaussian | MixtureOfGaussians:
         """Returns p(z_a): the learned mixture with ``nll``, else the Gaussian of the moving averages."""
         return self._learned(0) if self.marginal_kind == "nll" else self.moving.density()
 

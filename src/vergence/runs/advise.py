@@ -11,7 +11,7 @@ import torch
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import Data, open_data
 from vergence.data.views import Views
-from vergence.linear.advice import FEWEST, Advice, Facts, advise
+from vergence.linear.advice import FEWEST_ITEMS, AboutData, Advice, advise
 from vergence.linear.reading import VECTORS
 from vergence.report.advice import write_advice
 from vergence.training import build
@@ -107,17 +107,17 @@ def _opened(data: DataConfig, views: ViewConfig) -> Data:
 def _require_enough(opened: Data, data: DataConfig) -> None:
     """Raises a ValueError where too few items remain besides a test part that was held out at random."""
     left = len(opened.train)
-    if left < FEWEST and opened.share and data.limit is None and data.keep_classes is None:
+    if left < FEWEST_ITEMS and opened.share and data.limit is None and data.keep_classes is None:
         found = f"found {left}: of {left + len(opened.test)} items, {100 * opened.share:g} % are held out as a test part"
-        needed = math.ceil(FEWEST / (1 - opened.share))
-        raise ValueError(f"expected at least {FEWEST} items to advise on, {found}; give at least {needed}")
+        needed = math.ceil(FEWEST_ITEMS / (1 - opened.share))
+        raise ValueError(f"expected at least {FEWEST_ITEMS} items to advise on, {found}; give at least {needed}")
 
 
 def _augmentation(opened: Data, views: ViewConfig) -> Views | None:
     return build.make_views(opened, views, build.input_shapes(opened)[0])
 
 
-def _facts(advice: Advice, opened: Data) -> Facts:
+def _facts(advice: Advice, opened: Data) -> AboutData:
     """Returns the facts with the source's test part, its unreadable files, and its own names of the classes."""
     facts = dataclasses.replace(advice.facts, part=opened.note, skipped=len(opened.skipped))
     if opened.classes and facts.classes:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, Skipped
-from vergence.densities.gaussian import GaussianMixture
+from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.training.calibration import digests
@@ -90,7 +90,7 @@ def parts(objective: Objective | DensityObjective, z: Tensor, most: int = 4096) 
         most: Maximum number of items in a part.
     """
     density = objective.conditional(z[:1]) if isinstance(objective, ConditionalObjective) and len(z) else None
-    K = density.weights.shape[-1] if isinstance(density, GaussianMixture) else 1
+    K = density.weights.shape[-1] if isinstance(density, MixtureOfGaussians) else 1
     split: tuple[Tensor, ...] = z.split(max(1, min(most, MAX_NUMBERS // (K * z.shape[1]))))
     return split
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from vergence.data.arrays import ARRAY_KEYS, LABEL_KEYS, NAME_KEYS, from_array, labels_of, read_arrays
 from vergence.data.items import Array, Items, PairItems, batches, spaced
 from vergence.data.sources import Data
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.evaluation import anomaly, predictive, uncertainty
 from vergence.objectives.core import DensityObjective, LatentObjective, PredictiveObjective
 from vergence.runs.rows import parts
@@ -188,7 +188,7 @@ def _conditional(objective: PredictiveObjective, za: Tensor, zb: Tensor) -> Pred
         columns["log_prob"].append(p.log_prob(t))
         columns["level"].append(predictive.density_level(p, t, SAMPLES))
         columns["energy"].append(predictive.energy_score(p.sample(torch.Size((SAMPLES,))), t))
-        if isinstance(p, JointGaussian | GaussianMixture):
+        if isinstance(p, JointGaussian | MixtureOfGaussians):
             columns["pit"].append(p.marginal_cdf(t).clamp(0, 1))
     found: dict[str, Any] = {name: torch.cat(column).double().cpu() for name, column in columns.items()}
     regions = {f"region_{round(100 * q)}": float((found["level"] <= q).double().mean()) for q in predictive.LEVELS}

@@ -7,7 +7,7 @@ import torch
 from tests.reference import gmje as slow
 
 from vergence.densities.covariance import Diagonal
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.particles import KernelMixture
 from vergence.objectives.parts import diagnostics
 
@@ -45,7 +45,7 @@ def test_mahalanobis_is_one_formula_for_gaussians_mixtures_and_kernels():
     z, h2, keys = slow.pair(N, D)[0], torch.tensor(0.7), torch.randn(4, D)
     first = diagnostics.mahalanobis(JointGaussian(keys[0], h2 * torch.eye(D)), z)
     assert first == pytest.approx(((z - keys[0]).square().sum(1) / h2).mean().item() / D)
-    mixture = GaussianMixture(torch.randn(4), keys, Diagonal(h2.expand(D)))
+    mixture = MixtureOfGaussians(torch.randn(4), keys, Diagonal(h2.expand(D)))
     kernels = KernelMixture(mixture.mixture_distribution.logits, keys, h2)
     r = mixture.responsibilities(z)
     expected = sum(r[n, k] * (z[n] - keys[k]).square().sum() / h2 for n in range(N) for k in range(4)).item() / N / D

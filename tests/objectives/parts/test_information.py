@@ -9,7 +9,7 @@ from tests.reference import gmje as slow
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from vergence.densities import moments
-from vergence.densities.gaussian import GaussianMixture, kl_standard_normal, log_det
+from vergence.densities.gaussian import MixtureOfGaussians, kl_standard_normal, log_det
 from vergence.densities.moments import BatchMoments
 from vergence.objectives.parts import information
 
@@ -49,7 +49,7 @@ def test_information_is_a_kl_and_that_of_canonical_correlations():
 def test_pointwise_information_of_a_gaussian_is_its_mutual_information_on_average():
     za, zb = slow.pair(N, D)
     m = moments.batch_moments(torch.cat([za, zb], 1))
-    p = GaussianMixture(torch.zeros(1), m.mean[None], m.S[None], context=D)
+    p = MixtureOfGaussians(torch.zeros(1), m.mean[None], m.S[None], context=D)
     close(information.pointwise_information(p, za, zb), information.mutual_information(m, D), 1e-8)
 
 

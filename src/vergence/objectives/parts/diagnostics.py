@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.densities.moments import batch_moments
 from vergence.densities.particles import KernelMixture
 from vergence.objectives.parts.information import mutual_information
@@ -40,7 +40,7 @@ def collapse(za: Tensor, zb: Tensor) -> dict[str, float]:
 
 
 @torch.no_grad()
-def mahalanobis(p: JointGaussian | GaussianMixture, z: Tensor) -> float:
+def mahalanobis(p: JointGaussian | MixtureOfGaussians, z: Tensor) -> float:
     """Returns the mean squared Mahalanobis distance per feature of z (B, D) under p, which is 1 where p fits.
 
     Under a mixture, each item's distances from the components are weighted by its responsibilities.
@@ -72,7 +72,7 @@ def effective_components(weights: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mixture(p: GaussianMixture, za: Tensor, zb: Tensor) -> dict[str, float]:
+def mixture(p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> dict[str, float]:
     """Returns the diagnostics of a joint mixture over [z_a; z_b] and of the embeddings (B, D) that it describes.
 
     `mahalanobis`; ``components``, the effective number; ``component_share``, its share of the components that have weight; and

@@ -24,7 +24,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from vergence.densities.gaussian import GaussianMixture, kl_standard_normal, log_det
+from vergence.densities.gaussian import MixtureOfGaussians, kl_standard_normal, log_det
 from vergence.densities.moments import BatchMoments, batch_moments
 from vergence.objectives.core import require_several
 from vergence.utils.checks import require_choice, require_positive, require_within
@@ -84,7 +84,7 @@ def view_moments(za: Tensor, zb: Tensor, shrinkage: float | None) -> tuple[Batch
     return batch_moments(za, shrinkage), batch_moments(zb, shrinkage)
 
 
-def pointwise_information(p: GaussianMixture, za: Tensor, zb: Tensor) -> Tensor:
+def pointwise_information(p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> Tensor:
     """Returns the mean pointwise mutual information log p(z_a, z_b) / (p(z_a) p(z_b)) in nats, a scalar.
 
     Args:
@@ -114,7 +114,7 @@ class PairLoss:
         shrinkage: Shrinkage of the batch's covariances in H and KL, in [0, 1]; None estimates it.
 
     Example:
-        >>> p = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.eye(2)[None], context=1)    # independent views
+        >>> p = MixtureOfGaussians(torch.zeros(1), torch.zeros(1, 2), torch.eye(2)[None], context=1)    # independent views
         >>> terms = PairLoss("mi_kl")(p, torch.randn(8, 1), torch.randn(8, 1))
         >>> sorted(terms), abs(terms["mi"].item()) < 1e-5
         (['kl', 'mi'], True)
@@ -128,7 +128,7 @@ class PairLoss:
     def __post_init__(self) -> None:
         require_settings(self.kind, get_args(MixtureLoss), eta=self.eta, beta=self.beta, shrinkage=self.shrinkage)
 
-    def __call__(self, p: GaussianMixture, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
+    def __call__(self, p: MixtureOfGaussians, za: Tensor, zb: Tensor) -> dict[str, Tensor]:
         """Returns the terms for two views (B, D); of ``mi_kl`` p is meant without a gradient of its own."""
         if self.kind == "naive":
             return {"nll": -p.log_prob(torch.cat([za, zb], 1)).mean()}

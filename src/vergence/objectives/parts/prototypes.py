@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, LowRank, rotated
-from vergence.densities.gaussian import GaussianMixture, JointGaussian
+from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils import linalg
 from vergence.utils.checks import require_choice, require_count, require_positive, require_within
 
@@ -98,9 +98,9 @@ class Prototypes(nn.Module):
         L = self.shared.tril(-1) + torch.diag_embed(spread)
         return Dense(torch.linalg.cholesky_ex(L @ L.mT + self.floor**2 * eye)[0])
 
-    def density(self, context: int = 0) -> GaussianMixture:
+    def density(self, context: int = 0) -> MixtureOfGaussians:
         """Returns the mixture, with the first ``context`` features as the context; differentiable."""
-        return GaussianMixture(self.logits, self.means, self.covariance(), context)
+        return MixtureOfGaussians(self.logits, self.means, self.covariance(), context)
 
     def component(self, k: int, context: int = 0) -> JointGaussian:
         """Returns one component, with the first ``context`` features as the context; differentiable."""
@@ -163,12 +163,12 @@ class OnlineMixture(nn.Module):
         self.mu.add_(torch.where(moved[:, None], shift, 0.0))
         self.N.copy_(N.clamp(min=1e-3 / len(N)))
 
-    def density(self, context: int = 0) -> GaussianMixture:
+    def density(self, context: int = 0) -> MixtureOfGaussians:
         """Returns the mixture, with the first ``context`` features as the context; without gradient."""
         jitter = ROUNDING[self.S.dtype] * self.S.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         added = (self.floor**2 + jitter).expand_as(self.mu)
         L = torch.linalg.cholesky_ex((self.S + torch.diag_embed(added)).double())[0].to(self.mu)
-        return GaussianMixture(self.N.log(), self.mu, Dense(L), context)
+        return MixtureOfGaussians(self.N.log(), self.mu, Dense(L), context)
 
 
 class MixtureBank(nn.Module):
@@ -281,12 +281,12 @@ class MixtureBank(nn.Module):
         S = shared @ shared.mT if self.rank is None else shared
         return em.Mixture(self.logits[used].double().softmax(0)[None], self.means[used].double()[None], S[None])
 
-    def density(self, context: int = 0) -> GaussianMixture:
+    def density(self, context: int = 0) -> MixtureOfGaussians:
         """Returns the stored mixture, with the first ``context`` features as the context; without gradient."""
         if self.rank is None:
-            return GaussianMixture(self.logits, self.means, Dense(self.shared), context)
+            return MixtureOfGaussians(self.logits, self.means, Dense(self.shared), context)
         covariance = LowRank.of_sums(self.shared[..., 0], self.shared[..., 1:])
-        return GaussianMixture(self.logits, rotated(self.means), covariance, context)
+        return MixtureOfGaussians(self.logits, rotated(self.means), covariance, context)
 
     def get_extra_state(self) -> Tensor:
         """Returns the counts for the state_dict; they are kept off the device, because reading one there would wait for it."""
