@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import vergence
 from vergence.data.arrays import from_array
@@ -28,9 +28,7 @@ QUICK = {"epochs": 1, "batch_size": 64, "limit": 256, "device": "cpu", "precisio
 GAUSSIAN = {"objective": "gje", "projector": (8,), **QUICK}
 KINDS = {
     "halves": {},
-    "image_vector": {},
     "vector_image": {"encoder": "mlp", "target_encoder": "small"},
-    "vectors": {"encoder": "mlp"},
 }
 
 
@@ -47,9 +45,7 @@ def write_pairs(folder, kind):
     vectors = (rng.normal(size=(10, 5))[labels] + 0.1 * rng.normal(size=(400, 5))).astype(np.float32)
     arrays = {
         "halves": (images[:, :, :4], images[:, :, 4:]),
-        "image_vector": (images, vectors),
         "vector_image": (vectors, images),
-        "vectors": (images.reshape(400, 64).astype(np.float32), vectors),
     }
     np.savez(folder / f"{kind}.npz", context=arrays[kind][0], target=arrays[kind][1], labels=labels)
     return folder / f"{kind}.npz"
@@ -111,12 +107,8 @@ def test_encoders_of_unlike_kinds(pairs):
     kinds = {type(layer).__name__ for layer in run.method.target_encoder.modules()} if run.method.target_encoder else None
     if source.stem == "halves":
         assert run.method.target_encoder is None and run.read_shape("target") == (1, 8, 4)
-    elif source.stem == "image_vector":
-        assert "_Convolution" not in kinds and run.read_shape("target") == (5,)
-    elif source.stem == "vector_image":
-        assert "_Convolution" in kinds and run.read_shape("target") == (1, 8, 8)
     else:
-        assert run.read_shape() == (64,) and run.read_shape("target") == (5,)
+        assert "_Convolution" in kinds and run.read_shape() == (5,) and run.read_shape("target") == (1, 8, 8)
 
 
 def test_pairs_are_evaluated_embedded_and_reported(pairs, tmp_path):
@@ -152,17 +144,6 @@ def test_the_second_encoder_stands_on_its_own_statistics():
     assert method.encoder[0].mean.tolist() == [0.0]
     assert torch.equal(method.target_encoder[0].mean, torch.tensor([1, 2, 3]) / 10)
     assert torch.equal(method.target_encoder[0].std, torch.tensor([2.0, 3.0, 4.0]))
-
-
-def test_widths_meet_in_the_objectives_space():
-    bare = build(target_encoder="resnet18", objective="gje")
-    assert isinstance(bare.target_projector, nn.Linear) and bare.target_projector.weight.shape == (256, 512)
-    assert bare.objective.dim == 256
-    headed = build(target_encoder="resnet18", objective="gje", projector=(32, 16))
-    assert [next(m.parameters()).shape for m in (headed.projector, headed.target_projector)] == [(32, 256), (32, 512)]
-    assert headed.target_projector is not headed.projector and headed.objective.dim == 16
-    assert build(target_encoder="mlp", objective="gje").target_projector is None
-    assert build(objective="gje").target_encoder is None
 
 
 def test_an_encoder_that_cannot_take_the_target_gives_way_unless_it_was_named():

@@ -10,10 +10,9 @@ from sklearn.metrics import roc_auc_score
 
 import vergence
 from vergence.data.items import ArrayItems
-from vergence.detection import mild_views
 from vergence.detection.robust import RobustDetector
 from vergence.encoders.dictionary import normalized_patches
-from vergence.report.findings import about, lines, write_findings
+from vergence.report.findings import about, lines
 from vergence.runs import folder
 from vergence.runs.folder import FolderLevels, leaked, score_folder
 
@@ -66,21 +65,12 @@ def judged(tmp_path, x, **settings):
     return score_folder(tmp_path / "x.npy", **settings)
 
 
-@pytest.mark.parametrize("kinds", [(drawings,), (static,), (drawings, static)])
-@pytest.mark.parametrize("n", [3, 30])
+@pytest.mark.parametrize(("kinds", "n"), [((static,), 3), pytest.param((drawings, static), 30, marks=pytest.mark.slow)])
 def test_oddities_come_first_scattered_and_in_a_heap(tmp_path, kinds, n):
     x, odd = mixed(photographs(570), *(kind(n // len(kinds)) for kind in kinds))
     found = judged(tmp_path, x)
     assert roc_auc_score(odd, found.score) > 0.99
     assert all(found.columns["reason"][i] for i in np.argsort(-found.score)[:3])
-
-
-@pytest.mark.slow
-def test_the_nearest_items_are_typical_ones(tmp_path):
-    x, odd = mixed(photographs(300), drawings(10))
-    found = judged(tmp_path, x)
-    near = [name for i in np.flatnonzero(odd) for name in found.columns["nearest"][i].split("; ") if name]
-    assert near and not any(odd[int(name)] for name in near)
 
 
 def test_clean_folders_are_quiet(tmp_path):
@@ -110,26 +100,9 @@ def test_a_heap_of_vectors_is_a_group_in_any_units(tmp_path):
     assert [row["group"] != "" for row in first(found)] == [True] + 9 * [False]  # a group counts once
     assert [row["name"] for row in first(found)[1:]] == [str(i) for i in strangest if not found.columns["group"][i]][:9]
     cluster = found.groups[0]
-    assert cluster.distance > 3
     said = f"15 items like {cluster.medoid} form a group of their own: {cluster.distance:.3g} times as far"
-    assert any(line.startswith(said) for line in lines(found))
-    near = about(found, dataclasses.replace(cluster, distance=0.507))
-    assert near.startswith(
-        f"15 items like {cluster.medoid} are nearly the same, and no farther from the mean than a typical item"
-    )
-
-
-@pytest.mark.slow
-def test_copies_of_every_photograph_are_near_duplicates_and_no_groups_but_join_that_of_their_kind(tmp_path):
-    several = [mild_views(photographs(100), torch.Generator().manual_seed(i)) for i in range(5)]
-    typical = torch.cat([photographs(100), *((255 * x).round().byte() for x in several)])
-    cluster = (0.02 * photographs(20, seed=5)[:1].float() + drawings(20) * 0.9).byte()
-    x = torch.cat([typical, cluster, cluster[:1]]).numpy()
-    found = judged(tmp_path, x)
-    members = {i for group in found.groups for i in group.members.tolist()}
-    assert sum(name != "" for name in found.columns["similar_to"][100:600]) >= 450
-    assert {600, 620} <= members and len(members & set(range(600, 621))) >= 18 and len(members) <= 23
-    assert roc_auc_score(np.arange(len(x)) >= 600, found.score) > 0.99
+    assert cluster.distance > 3 and any(line.startswith(said) for line in lines(found))
+    assert "are nearly the same" in about(found, dataclasses.replace(cluster, distance=0.507))
 
 
 def test_files_of_an_odd_size_or_shape_are_named(tmp_path):
@@ -160,7 +133,7 @@ def test_far_items_of_vectors_are_flagged_with_the_features_that_say_so(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [3, 30])
+@pytest.mark.parametrize("n", [30])
 def test_plain_oddities_among_pictures_are_flagged_one_by_one_with_a_reason(tmp_path, n):
     x, odd = mixed(photographs(600 - n), drawings(n))
     found = judged(tmp_path, x)
@@ -220,6 +193,7 @@ def test_a_job_that_is_stopped_goes_on_and_writes_the_same_bytes(tmp_path, monke
     assert not list(tmp_path.glob(".*.parts"))
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_unusual_and_escapes_names(tmp_path):
     place = tmp_path / "photos"
     place.mkdir()
@@ -269,6 +243,7 @@ def test_items_of_another_folder_are_found_as_copies_and_near_copies_and_shown(t
     )
 
 
+@pytest.mark.slow
 def test_mirrored_and_turned_copies_are_found_in_a_folder_and_in_another():
     x = photographs(200)
     moved = torch.cat([x[:5].flip(-1), x[5:10].rot90(1, (-2, -1)), changed(x[10:15].flip(-2))])
@@ -292,21 +267,6 @@ def test_equal_vectors_of_another_source_are_leaks():
         score_folder(ArrayItems(torch.from_numpy(a)), leaks_from=ArrayItems(photographs(20)))
 
 
-def test_no_leak_is_said_first(tmp_path):
-    a, b = photographs(60, seed=1), photographs(60, seed=2)
-    found = score_folder(ArrayItems(a), leaks_from=ArrayItems(b))
-    assert lines(found)[0] == "no item is a copy or near-duplicate of one in the other source"
-    flagged = dataclasses.replace(found, columns={**found.columns, "flag": np.arange(60) < 2}, flagged=2)
-    page = write_findings(tmp_path / "p.html", flagged, ArrayItems(a), name="a", other=ArrayItems(b)).read_text()
-    assert "No item is a copy or near-duplicate of one in the other source" in page
-    assert page.count("ook at 2 pictures; on average at most a tenth of them will be fine, if the tail of the others") == 1
-    alone = score_folder(ArrayItems(a))
-    assert not any("other source" in line for line in lines(alone))
-    least = f"none of 60 items is flagged at 0.1: the smallest q-value is {alone.columns['q_value'].min():.2g}"
-    why = "without a reference odd items cannot be told from the tail of the others; the order is still the one to look in"
-    assert not alone.flag.any() and lines(alone)[0] == f"{least}; {why}"
-
-
 def same(n):
     return {str(i): str(i) for i in range(n)}
 
@@ -321,19 +281,13 @@ def test_images_of_another_size_or_in_gray_are_compared_too():
         leaked(ArrayItems(x[:, :2]), ArrayItems(x))
 
 
-@pytest.mark.parametrize("n", [10, 50, 100])
+@pytest.mark.parametrize("n", [10, 100])
 def test_however_many_items_two_sources_share_they_are_found(n):
     x, y = photographs(100), photographs(100, seed=9)
     found = leaked(ArrayItems(torch.cat([changed(x[:n]), y[n:]])), ArrayItems(x)).names
     assert len(found) >= 0.95 * n and found.items() <= same(n).items()
     both = leaked(ArrayItems(torch.cat([x[:n], changed(x[:n])])), ArrayItems(x)).names  # equal ones do not hide the others
     assert len(both) >= 1.95 * n and all(int(mine) % n == int(there) for mine, there in both.items())
-
-
-def test_a_folder_of_one_or_two_pictures_is_compared_with_another():
-    x = photographs(60)
-    assert leaked(ArrayItems(changed(x[5:6])), ArrayItems(x)).names == {"0": "5"}
-    assert leaked(ArrayItems(x), ArrayItems(changed(x[5:7]))).names == {"5": "0", "6": "1"}
 
 
 def test_what_is_not_compared_is_a_note(monkeypatch):
@@ -350,18 +304,6 @@ def test_what_is_not_compared_is_a_note(monkeypatch):
     assert any(note.startswith("only equal images were looked for in both sources") for note in judged.notes)
 
 
-def test_copies_are_named_and_never_fit_each_other(tmp_path):
-    x = photographs(100).numpy()
-    x[50] = x[10]
-    found = judged(tmp_path, x)
-    assert (
-        found.columns["same_as"][50] == "10"
-        and sum(map(bool, found.columns["same_as"])) == 1
-        and "copies of other items: 1" in lines(found)
-    )
-
-
-@pytest.mark.slow
 def test_confirmed_oddities_are_not_fitted_to_and_still_scored(tmp_path):
     x, odd = mixed(photographs(200), drawings(20))
     names = np.flatnonzero(odd).astype(str).tolist()
@@ -433,21 +375,6 @@ def test_a_folder_that_is_mostly_copies_is_judged(tmp_path):
     found = judged(tmp_path, whole.numpy())
     assert roc_auc_score(np.arange(len(whole)) >= len(whole) - 8, found.score) > 0.99
     assert len(set(found.score[:480])) == 1 and found.columns["same_as"][1:480] == ["0"] * 479
-
-
-def test_near_copies_of_flat_pictures_are_named(tmp_path):
-    x = photographs(200)[:, :, :12]  # 12 x 24
-    x[150:160] = (x[10:20].float() + 2).clamp(0, 255).byte()
-    found = judged(tmp_path, x.numpy())
-    assert [found.columns["similar_to"][i] for i in range(150, 160)] == [str(i) for i in range(10, 20)]
-
-
-def test_confirmed_items_need_not_be_among_those_that_are_held(tmp_path, monkeypatch):
-    x, odd = mixed(photographs(300), drawings(20))
-    original = folder.collected
-    monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=200, **k))
-    found = judged(tmp_path, x, confirmed=np.flatnonzero(odd).astype(str).tolist())
-    assert len(found.names) == 320 and roc_auc_score(odd, found.score) == 1.0
 
 
 def test_the_result_is_the_same_again_and_does_not_depend_on_the_unit(tmp_path):

@@ -165,7 +165,8 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     last = x.shape[3] == 3 and x.shape[1] > 4
     expect(not last, "images (N, C, H, W)", f"{tuple(x.shape)}, whose channels are last", "move them to the front")
     finite = x.flatten(1).isfinite().all(1)
-    expect(finite.all(), "finite images", f"NaN or infinity in row {int(finite.int().argmin())}", "leave it out")
+    if not finite.all():
+        expect(False, "finite images", f"NaN or infinity in row {int(finite.int().argmin())}", "leave it out")
     x = to_unit(x, torch.float32)
     light = x.mean(1, keepdim=True)
     parts = [*_cells(x, light, min(grid, *x.shape[2:])), *_moments(x), *_frequencies(light)]
