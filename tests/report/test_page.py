@@ -55,6 +55,14 @@ def rows(text, label):
     return [[plain(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in re.findall(r"<tr>(.*?)</tr>", body)]
 
 
+def test_the_command_that_reproduces_a_run_sets_the_threads_that_trained(tmp_path):
+    known, unknown = (
+        page(whole(tmp_path / name, rows=[{"step": 1, **more}])) for name, more in (("a", {"threads": 3}), ("b", {}))
+    )
+    assert "out=sys.argv[2], threads=3)" in known and "(3, which the command sets)" in known
+    assert "out=sys.argv[2])" in unknown and "(setting <code>threads</code>)" in unknown
+
+
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     return page(whole(tmp_path_factory.mktemp("runs") / "demo"))

@@ -12,6 +12,7 @@ from vergence.report.charts import Series, chart, histogram, shades, thumbnail
 from vergence.report.reading import RunFiles, read
 from vergence.report.rendering import count, is_number, number, write
 from vergence.report.tables import ResultTable, paper, rival, tables, verdict
+from vergence.utils.checks import is_count
 from vergence.utils.files import as_path
 
 __all__ = ["write_report"]
@@ -99,8 +100,13 @@ def write_report(run: str | Path) -> Path:
         skipped=files.skipped,
         listed=LISTED,
         settings=_settings(files),
-        again={"run": _argument(str(run)), "out": _argument(f"{run}-again")},
+        again={"run": _argument(str(run)), "out": _argument(f"{run}-again"), "threads": _threads(files.rows)},
     )
+
+
+def _threads(rows: list[dict[str, Any]]) -> int | None:
+    """Returns the number of threads that trained; None where it is not known."""
+    return next((row["threads"] for row in reversed(rows) if is_count(row.get("threads"), 1)), None)
 
 
 def _argument(path: str) -> str:
