@@ -28,8 +28,7 @@ from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
 from vergence.encoders.config import as_encoder
 from vergence.methods.paired import PairedMethod
-from vergence.runs.detector import Levels, dictionary
-from vergence.runs.detector import fit as fit_detector
+from vergence.runs.detector import Levels, dictionary, fit_detector
 from vergence.runs.rows import Reading, collected, write_rows
 from vergence.runs.run import embedded
 from vergence.runs.score import Tally, columns_of

@@ -180,7 +180,7 @@ def test_trap_ties_are_reported():
     calibration = np.concatenate([np.linspace(0, 1, 90), np.ones(10)])
     with pytest.warns(UserWarning, match=r"11 of 100 calibration scores share the largest value.*below 0\.12"):
         p_values(calibration, [0.5, 1.0])
-    with pytest.raises(ValueError, match="found 2 in all 8 items: the score tells nothing apart"):
+    with pytest.raises(ValueError, match="found 2 in all 8 items"):
         p_values([2.0] * 5, [2.0] * 3)
 
 
@@ -231,5 +231,5 @@ def test_trap_the_least_of_several():
         calibrated.append(p_values(calibration.max(1), s.max(1)))
     assert (np.concatenate(naive) <= 0.05).mean() > 0.2
     assert (np.concatenate(calibrated) <= 0.05).mean() < 0.06
-    with pytest.raises(ValueError, match=r"found \(10, 5\): combine the levels into one score and calibrate that"):
+    with pytest.raises(ValueError, match=r"found \(10, 5\); combine"):
         select(r.uniform(size=(10, 5)))

@@ -44,7 +44,7 @@ from vergence.utils.neighbors import nearest_rows
 if TYPE_CHECKING:
     from vergence.detection import CombinedDetector
 
-__all__ = ["FILE", "Levels", "RunDetector", "dictionary", "fit_and_save", "loaded_or_fitted", "opened"]
+__all__ = ["FILE", "Levels", "RunDetector", "dictionary", "fit_and_save", "fit_detector", "loaded_or_fitted", "opened"]
 
 FILE = "detector.safetensors"
 FORMAT = 1
@@ -330,7 +330,7 @@ def usable_levels(levels: Arrays) -> tuple[Arrays, list[str]]:
     return {name: f for name, f in levels.items() if name not in why}, notes
 
 
-def fit(
+def fit_detector(
     training: Collected,
     names: Sequence[str],
     held_out: tuple[Collected, Sequence[str]] | None,
@@ -433,7 +433,7 @@ def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device)
         if levels.pixels and _has_views(data.train, method):
             views = ImageViews(folder.config.views, folder.metadata.shape[1])
             error = _relative_error(levels, data.train, views, reading, advance)
-        detector = fit(*training, calibrating, levels.maps, error)
+        detector = fit_detector(*training, calibrating, levels.maps, error)
         if unseen is not None:
             scores = -detector.score_samples(read(unseen)[0].levels)
             detector = replace(detector, gap=gap(detector.calibration, scores))

@@ -78,7 +78,7 @@ def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
 
     grid = Table(title=Text(title, style="table.title"), title_justify="left", header_style="bold")
     for i, name in enumerate(header):
-        grid.add_column(Text(name), justify="left" if i == 0 else "right")
+        grid.add_column(Text(name, overflow="fold"), justify="left" if i == 0 else "right")
     for row in rows:
         grid.add_row(*(Text(_shown(cell)) for cell in row))
     console = Console()
