@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vergence.detection import MixtureDetector
     from vergence.training.records import Evaluation
 
-__all__ = ["Neighbors", "Run", "load", "write_embeddings"]
+__all__ = ["Neighbors", "Run", "embedded", "load", "write_embeddings"]
 
 DETECTOR = "detector"  # the name of the detector's score among the objective's
 Images = Any  # what `vergence.data.objects.from_object` opens, or a path or a built-in name
