@@ -100,7 +100,7 @@ def test_predictions(models):
 def test_it_equals_the_condition_of_a_gaussian_mixture():
     """The other estimator's condition() with this one's parameters."""
     model = fit()
-    other = gaussian_mixture.MixtureOfGaussians(3)
+    other = gaussian_mixture.GaussianMixture(3)
     other.weights_, other.means_, other.covariances_, other.n_features_in_ = model.weights_, model.means_, model.covariances_, 4
     close(other.condition(XX).log_prob(torch.from_numpy(YY)), model.score_samples(XX, YY), 1e-9)
     close(other.condition(YY, features=[2, 3]).log_prob(torch.from_numpy(XX)), _reverse(model), 1e-9)
