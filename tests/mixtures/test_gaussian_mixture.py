@@ -639,6 +639,7 @@ def several(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_several_processes_are_one(name, several, monkeypatch):
     monkeypatch.setattr(structures, "CELLS", 1)
