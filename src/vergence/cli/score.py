@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from vergence.cli import options
 from vergence.cli.use import print_written
 from vergence.utils import terminal
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, refuse
 
 if TYPE_CHECKING:
     from vergence.detection.findings import Findings
@@ -100,9 +100,9 @@ def _require_suitable(command: Score) -> None:
         if reference in references or getattr(command, option[2:].replace("-", "_")) in (None, False):
             continue
         if option == "--leaks-from":
-            expect(False, "FOLDER alone with --leaks-from", f"{command.run} and {command.images}", "leave one out")
+            refuse("FOLDER alone with --leaks-from", f"{command.run} and {command.images}", "leave one out")
         expect(reference != "pairs", f"--pairs without {option}", "both", "leave one out")
-        expect(False, f"RUN IMAGES with {option}", f"{command.run} alone", "name the items to score, too")
+        refuse(f"RUN IMAGES with {option}", f"{command.run} alone", "name the items to score, too")
 
 
 def _by_run(command: Score, run: "Run", images: str, confirmed: Sequence[str], fdr: float) -> "Findings":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, rows_in_chunk, spaced
-from vergence.utils.checks import expect, shortened
+from vergence.utils.checks import expect, refuse, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
@@ -94,7 +94,7 @@ def _require_values(items: ArrayItems, name: str) -> None:
             raise not_finite(name, int(index[bad][0]))
         if x.ndim == 4 and (x.min() < 0 or x.max() > 1):
             found = f"{x.min():.4g} to {x.max():.4g}"
-            expect(False, f"float images in [0, 1] in {name}", found, "rescale them, or give uint8 (0 to 255)")
+            refuse(f"float images in [0, 1] in {name}", found, "rescale them, or give uint8 (0 to 255)")
 
 
 def _require_resolution(array: Array, name: str, most: int) -> None:
@@ -107,7 +107,7 @@ def _require_resolution(array: Array, name: str, most: int) -> None:
     if len(coarse := np.flatnonzero(error > COARSE * std)):
         j = int(coarse[0])
         found = f"numbers near {x[:, j].mean():.7g} with a deviation of {std[j]:.2g} in column {j}"
-        expect(False, f"columns that float32 tells apart in {name}", found, "subtract the column's mean")
+        refuse(f"columns that float32 tells apart in {name}", found, "subtract the column's mean")
 
 
 def not_finite(name: str, row: int) -> ValueError:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from vergence.data.config import ViewConfig
 from vergence.data.pixels import luma, to_unit
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, refuse
 
 __all__ = ["GivenViews", "ImageViews", "VectorViews", "Views"]
 
@@ -367,7 +367,7 @@ def _check_images(x: Tensor, n: int) -> None:
         return
     expect(x.is_floating_point(), "uint8 images or floats in [0, 1]", str(x.dtype), "convert them")
     if x.device.type == "cpu" and not (x.min() >= 0 and x.max() <= 1):
-        expect(False, "floats in [0, 1]", f"[{x.min():.4g}, {x.max():.4g}]", "scale the images, or give uint8")
+        refuse("floats in [0, 1]", f"[{x.min():.4g}, {x.max():.4g}]", "scale the images, or give uint8")
 
 
 def _check_strengths(c: ViewConfig) -> None:

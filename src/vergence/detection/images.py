@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from vergence.data.images import FORMATS
 from vergence.data.pixels import luma, to_bytes, to_unit
 from vergence.detection.inputs import images_of, numeric
-from vergence.utils.checks import expect, require_count
+from vergence.utils.checks import expect, refuse, require_count
 
 __all__ = ["Measured", "flags", "image_size", "measure", "pixel_statistics"]
 
@@ -166,7 +166,7 @@ def pixel_statistics(images: Any, grid: int = 4) -> Tensor:
     expect(not last, "images (N, C, H, W)", f"{tuple(x.shape)}, whose channels are last", "move them to the front")
     finite = x.flatten(1).isfinite().all(1)
     if not finite.all():
-        expect(False, "finite images", f"NaN or infinity in row {int(finite.int().argmin())}", "leave it out")
+        refuse("finite images", f"NaN or infinity in row {int(finite.int().argmin())}", "leave it out")
     x = to_unit(x, torch.float32)
     light = x.mean(1, keepdim=True)
     parts = [*_cells(x, light, min(grid, *x.shape[2:])), *_moments(x), *_frequencies(light)]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.encoders.config import Encoder, Timm, as_encoder
-from vergence.utils.checks import expect, shortened
+from vergence.utils.checks import expect, refuse, shortened
 from vergence.utils.devices import in_evaluation
 from vergence.utils.names import did_you_mean, quoted
 from vergence.utils.outside import load_outside
@@ -160,7 +160,7 @@ def require_timm(name: str) -> Any:
         raise ValueError("encoder 'timm:...' needs timm: pip install timm (the extra: pip install 'vergence[timm]')") from None
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
-        expect(False, "a model of timm", quoted(name), hint)
+        refuse("a model of timm", quoted(name), hint)
     return timm
 
 

@@ -65,7 +65,7 @@ from vergence.runs.score import require_apart, score
 from vergence.training.calibration import FEWEST, MOST_COMPARED, digests
 from vergence.training.folder import write_skipped
 from vergence.utils import terminal
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, refuse
 from vergence.utils.neighbors import nearest_rows
 from vergence.utils.parts import Parts, keep_parts, write_table
 
@@ -223,7 +223,7 @@ class Itself:
     def _confirmed(self, items: Items, held: "_Held") -> np.ndarray:
         """Returns which of the items that are held a person confirmed to be odd, (n,) bool."""
         if others := sorted(set(self.confirmed).difference(items.names if self.confirmed else ())):
-            expect(False, "names of items of the folder", f"{len(others)} others (first: {others[0]})", "correct them")
+            refuse("names of items of the folder", f"{len(others)} others (first: {others[0]})", "correct them")
         return np.isin(np.asarray(names_of(items, held.index)), np.asarray(self.confirmed, dtype=np.str_))
 
     def _others(

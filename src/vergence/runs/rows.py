@@ -24,7 +24,7 @@ from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.training.calibration import digests
 from vergence.training.folder import write_skipped
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, refuse
 from vergence.utils.parts import Derived, Parts, open_parts, require_table
 from vergence.utils.terminal import bar
 
@@ -169,7 +169,7 @@ def write_rows(
         listed = list(dict.fromkeys(repeated + kept.skipped))
         if not kept.rows:
             kept.clear()
-            expect(False, "items that can be read", f"none of {len(items)}; the first, {listed[0][0]}: {listed[0][1]}")
+            refuse("items that can be read", f"none of {len(items)}; the first, {listed[0][0]}: {listed[0][1]}")
         items.skipped = [Skipped(*pair) for pair in listed]
         write_skipped(out.with_name(f"{out.name}.skipped.csv"), items.skipped)
         return kept.rows

@@ -19,7 +19,7 @@ from vergence.data import sources
 from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.data.objects import is_object
-from vergence.data.views import ImageViews, VectorViews, Views
+from vergence.data.views import Views
 from vergence.densities import retrieval
 from vergence.encoders import networks
 from vergence.evaluation import features
@@ -425,7 +425,7 @@ class Run:
         return metadata.read_shape if side == "context" else metadata.target_shape or metadata.read_shape
 
     def detector(self) -> RunDetector:
-        """Returns the run's detector; fits and stores one where there is none, as in runs of earlier versions.
+        """Returns the run's detector; fits and stores one where there is none.
 
         Raises:
             ValueError: The file is damaged, or there is none and the run's data cannot be opened to fit one.
@@ -495,14 +495,14 @@ def views_of(run: Run) -> Views:
     Raises:
         ValueError: The run was trained on pairs, which have none.
     """
-    config, metadata = run.folder.config, run.folder.metadata
+    metadata = run.folder.metadata
     expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
-    if config.views.function is not None:
-        return build.given_views(config.views.function, metadata.shape)
-    if metadata.kind == "image":
-        return ImageViews(config.views, metadata.shape[1])
-    standardize = networks.standardization(run.method.encoder)
-    return VectorViews(config.views, standardize.mean.flatten(), standardize.std.flatten())
+
+    def moments() -> tuple[Tensor, Tensor]:
+        standardize = networks.standardization(run.method.encoder)
+        return standardize.mean.flatten(), standardize.std.flatten()
+
+    return build.views_for(metadata.kind, run.folder.config.views, metadata.shape, moments)
 
 
 def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:

@@ -30,7 +30,7 @@ from vergence.runs.rows import Columns, Leveled, Reading, collected, names_of, o
 from vergence.runs.run import Images, Run, objective_scores
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
-from vergence.utils.checks import EXACT, expect, require_within
+from vergence.utils.checks import EXACT, expect, refuse, require_within
 from vergence.utils.files import as_path
 from vergence.utils.names import counted
 from vergence.utils.parts import open_parts, original, require_table
@@ -335,7 +335,7 @@ def columns_of(
         if equal := [refused[mark] for mark in marks.tolist() if mark in refused] if refused else []:
             also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
             expected = "calibration items that are not among the scored ones"
-            expect(False, expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
+            refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
         p = detector.p_values(total)
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
@@ -398,7 +398,7 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
     place = {name: i for i, name in enumerate(detector.names)}
     if others := [name for name in confirmed if name not in place]:
         advice = "write them as in the column name of the scores of the calibration items"
-        expect(False, "names of calibration items", f"{len(others)} others (first: {others[0]})", advice)
+        refuse("names of calibration items", f"{len(others)} others (first: {others[0]})", advice)
     rows = np.array([place[name] for name in dict.fromkeys(confirmed)])
     budget = int((detector.calibration >= detector.calibration[rows].min()).sum())
     scores = label_trim(detector.calibration, rows, budget)

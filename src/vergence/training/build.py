@@ -25,6 +25,7 @@ from vergence.training import loop
 from vergence.training.calibration import content_of
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.records import RunMetadata, Weights
+from vergence.utils.checks import expect
 from vergence.utils.devices import describe_device
 from vergence.utils.names import quoted, unknown
 from vergence.utils.outside import is_given, load_outside
@@ -32,7 +33,6 @@ from vergence.utils.version import commit
 
 __all__ = [
     "build_method",
-    "given_views",
     "initial_encoder",
     "initial_method",
     "input_shapes",
@@ -43,6 +43,7 @@ __all__ = [
     "require_packages",
     "require_whole_images",
     "statistics",
+    "views_for",
 ]
 
 T = TypeVar("T")
@@ -289,30 +290,33 @@ def metadata_of(
     )
 
 
-def given_views(name: str, shape: Sequence[int]) -> Views:
-    """Returns the views by a function that the program gave under a name; imports nothing.
+def views_for(kind: str, config: ViewConfig, shape: Sequence[int], moments: Callable[[], tuple[Tensor, Tensor]]) -> Views:
+    """Returns the random views of single items: those of a function of the program's, of images, or of vectors.
+
+    Args:
+        kind: ``image`` or ``vector``.
+        config: Strengths of the views.
+        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+        moments: Returns mean and standard deviation of each feature (D,); called for vectors alone.
 
     Raises:
-        ValueError: It gave none.
+        ValueError: The program gave no function under the name of the description; nothing is imported for it.
     """
-    if not is_given(name):
-        raise ValueError(f"expected the function {quoted(name)} of this run's views; pass it with vergence.load(path, views=...)")
-    return GivenViews(load_outside("views", name, ""), shape)
+    if (name := config.function) is not None:
+        hint = "pass it with vergence.load(path, views=...)"
+        expect(is_given(name), f"the function {quoted(name)} of this run's views", advice=hint)
+        return GivenViews(load_outside("views", name, ""), shape)
+    return ImageViews(config, shape[1]) if kind == "image" else VectorViews(config, *moments())
 
 
 def make_views(opened: Data, config: ViewConfig, shape: Sequence[int]) -> Views | None:
-    """Returns what makes two views of a batch; None for data that comes as pairs. Constant features of vectors get no noise.
+    """Returns what makes two views of a batch (`views_for`); None for data that comes as pairs.
 
-    Args:
-        opened: The data.
-        config: Strengths of the views.
-        shape: Shape of one item as the encoder sees it, (C, H, W) or (D,).
+    Constant features of vectors get no noise.
     """
-    if opened.kind == "pairs":
-        return None
-    if config.function is not None:
-        return given_views(config.function, shape)
-    if opened.kind == "image":
-        return ImageViews(config, shape[1])
-    mean, std = statistics(opened.train)
-    return VectorViews(config, mean, std.masked_fill(_sides(opened.train)[0].std() == 0, 0.0))
+
+    def moments() -> tuple[Tensor, Tensor]:
+        side = _sides(opened.train)[0]
+        return side.mean.to(side.dtype), side.std().to(side.dtype)
+
+    return None if opened.kind == "pairs" else views_for(opened.kind, config, shape, moments)

@@ -23,7 +23,7 @@ from vergence.utils.names import unknown
 
 __all__ = ["DISTILLED", "PUBLISHED", "Facts", "get", "names", "of_method", "override", "require_no_steps", "suggested"]
 
-DEFAULT, NEUTRAL = "vje_small", "jepa_small"  # the second has no head and no rates of its own
+NEUTRAL = "jepa_small"  # it has no head and no rates of its own
 PAIRED = "gmje_small"  # for pairs: it has p(target | context), with several answers
 CLOSED_FORM = {"seed", "device", "devices", "nodes", "workers", "checkpoint_seconds", "threads", "strict"}  # of its settings
 ALL = 'this lists all: python -c "from vergence.training import recipes; print(*recipes.names())"'

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Hashable, Iterable
 from numbers import Integral, Real
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from vergence.utils.names import did_you_mean
 
@@ -20,6 +20,7 @@ __all__ = [
     "from_json",
     "is_count",
     "is_out_of_memory",
+    "refuse",
     "require_array",
     "require_at_least",
     "require_choice",
@@ -87,13 +88,18 @@ def expect(condition: Any, expected: str, found: Any = None, advice: str = "") -
 
     Example:
         >>> expect(2 > 1, "two items")
-        >>> expect(False, "two views of as many items", (3, 4), "pass both of one batch")
+        >>> expect(1 > 2, "two views of as many items", (3, 4), "pass both of one batch")
         Traceback (most recent call last):
         ValueError: expected two views of as many items, found (3, 4); pass both of one batch
     """
     if not condition:
-        text = "" if found is None else f", found {found if isinstance(found, str) else shown(found)}"
-        raise ValueError(f"expected {expected}{text}{advice and '; '}{advice}")
+        refuse(expected, found, advice)
+
+
+def refuse(expected: str, found: Any = None, advice: str = "") -> NoReturn:
+    """Raises a ValueError that says what was expected, what was found (text as it is), and what to do."""
+    text = "" if found is None else f", found {found if isinstance(found, str) else shown(found)}"
+    raise ValueError(f"expected {expected}{text}{advice and '; '}{advice}")
 
 
 def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> None:
@@ -123,7 +129,7 @@ def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> 
     form = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
     expect(fits, f"{name} of shape {form}", f"shape {sizes}")
     if finite and (bad := int(((x != x) | (x == math.inf) | (x == -math.inf)).sum())):
-        expect(False, f"finite {name}", f"NaN or infinity in {bad:,} of {math.prod(sizes):,} values", "leave these items out")
+        refuse(f"finite {name}", f"NaN or infinity in {bad:,} of {math.prod(sizes):,} values", "leave these items out")
 
 
 def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
@@ -189,7 +195,7 @@ def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     known = list(known)
     if not isinstance(value, Hashable) or value not in set(known):  # arrays and matrices are not compared with the known ones
         names = list(map(str, known))
-        expect(False, f"{name} among {', '.join(names)}", shown(value), did_you_mean(str(value), names))
+        refuse(f"{name} among {', '.join(names)}", shown(value), did_you_mean(str(value), names))
 
 
 def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
@@ -248,7 +254,7 @@ class Checked:
             if not _fits(value, hint):
                 wanted = _described(hint)
                 single = "..." in wanted and isinstance(value, int | float) and not isinstance(value, bool)
-                expect(False, f"{name} to be {wanted}", shown(value), f"write {name}=({shown(value)},)" if single else "")
+                refuse(f"{name} to be {wanted}", shown(value), f"write {name}=({shown(value)},)" if single else "")
             low, high = self.least.get(name, -math.inf), self.most.get(name, math.inf)
             expect(name not in self.least or value is None or value >= low, f"{name} of at least {low:g}", shown(value))
             expect(name not in self.most or value is None or value <= high, f"{name} of at most {high:,}", shown(value))

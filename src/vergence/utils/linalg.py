@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, refuse
 
 __all__ = ["JITTER", "as_array", "as_float", "cholesky", "covariance_cholesky", "require_features", "require_symmetric"]
 __all__ += ["upcast_half", "weighted_mean"]
@@ -87,7 +87,7 @@ def require_symmetric(a: Tensor) -> None:
     scale = a.detach().diagonal(dim1=-2, dim2=-1).abs().sqrt()
     if bool((difference > torch.finfo(a.dtype).eps ** 0.5 * scale[..., None] * scale[..., None, :]).any()):
         found = f"entries that differ by {float(difference.max()):.3g} across the diagonal"
-        expect(False, "a symmetric covariance", found, "pass (S + S.mT) / 2")
+        refuse("a symmetric covariance", found, "pass (S + S.mT) / 2")
 
 
 def cholesky(a: Tensor, *, unit: float | None = None) -> tuple[Tensor, float]:

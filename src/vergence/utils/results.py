@@ -1,5 +1,6 @@
 """What verbs return, as a table: for pandas, and in a notebook."""
 
+import abc
 import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ __all__ = ["Tabular"]
 SHOWN = 10  # rows in a notebook
 
 
-class Tabular:
+class Tabular(abc.ABC):
     """A result that is a table. A class gives ``table``, its columns by name, all of one length.
 
     Example:
@@ -23,9 +24,9 @@ class Tabular:
         '<table><tr><th>n</th><th>square</th></tr><tr><td>1</td><td>1</td></tr><tr><td>2</td><td>4</td></tr></table>'
     """
 
+    @abc.abstractmethod
     def table(self) -> Mapping[str, Sequence[Any]]:
         """Returns the columns by name."""
-        raise NotImplementedError
 
     def to_pandas(self) -> "pd.DataFrame":
         """Returns the table as a data frame of pandas.
