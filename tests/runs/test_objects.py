@@ -132,6 +132,8 @@ def test_objectives_are_classes_and_instances(vectors, tmp_path):
     run = vergence.train(vectors, out=tmp_path / "mine", objective=Mine(256, weight=2.0), **QUICK)
     assert isinstance(run.method.objective, Mine) and run.method.objective.weight == 2
     assert vergence.load(tmp_path / "mine", objective=Mine, device="cpu").method.objective.weight == 2
+    with pytest.raises(ValueError, match=r"D = 256.* found D = 64"):
+        vergence.train(vectors, objective=VJE(64), **QUICK)
     with pytest.raises(ValueError, match="expected objective"):
         vergence.train(vectors, objective=nn.Linear(2, 2), **QUICK)
 

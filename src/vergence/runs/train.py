@@ -35,7 +35,7 @@ from vergence.training.recipes import Facts
 from vergence.training.records import Weights
 from vergence.training.settings import Settings
 from vergence.utils import terminal
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, shown
 from vergence.utils.devices import enough_memory
 from vergence.utils.files import as_path
 from vergence.utils.outside import give
@@ -108,7 +108,8 @@ def train(
         raise ValueError("expected out, the folder of the run to resume, found none; name it")
     source, plain, given = _named(data, {**settings}, views, column, labels)
     folder = Path(tempfile.mkdtemp(prefix="vergence-")) if out is None else Path(out)
-    job = _Job(folder, source, recipe, plain, given, trust_code, resume, listeners_of(logger, on_epoch, folder), on_step)
+    dim = objective.dim if isinstance(objective := settings.get("objective"), Objective) else 0
+    job = _Job(folder, source, recipe, plain, given, trust_code, resume, listeners_of(logger, on_epoch, folder), on_step, dim)
     try:
         run = job.run()
     except BaseException:
@@ -133,6 +134,7 @@ class _Job:
     resume: bool
     listeners: list[Listener]
     on_step: Callable[[int, dict[str, float]], None] | None
+    dim: int  # features D of an objective that is given as an instance; 0 for any
 
     def run(self) -> Run:
         """Starts the processes, each of which trains."""
@@ -159,6 +161,9 @@ class _Job:
         method = build.initial_method(config, shape, target_shape, *build.statistics(opened.train))
         if not self.resume:
             build.require_whole_images(method, shape, target_shape)
+        if self.dim and method.objective is not None:
+            wanted = f"an objective of D = {method.objective.dim}, as the encoder and its head have"
+            expect(self.dim == method.objective.dim, wanted, f"D = {self.dim}", "build it with that width, or give its class")
         if self.resume and not config.model.freeze:
             return method, None
         return method, start.load_start(method, config, trust_code=self.trust_code)
