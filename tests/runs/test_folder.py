@@ -164,7 +164,6 @@ def test_a_job_that_is_stopped_goes_on_and_writes_the_same_bytes(tmp_path, monke
     """Stopped while the levels are computed, and again while the items beyond those that are held are scored."""
     x, _ = mixed(photographs(1500, side=12), drawings(6, side=12))
     np.save(tmp_path / "x.npy", x)
-    monkeypatch.setattr(folder, "MOST_ITEMS", 900)
     original, computed = folder.collected, []
     monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=900, **k))
     monkeypatch.setattr(folder, "EVERY", 256)
@@ -360,7 +359,6 @@ def test_a_run_judges_the_data_that_it_was_trained_on(tmp_path):
 def test_more_items_than_are_held_are_all_scored(tmp_path, monkeypatch):
     x, odd = mixed(photographs(300), drawings(6))
     whole = judged(tmp_path, x)
-    monkeypatch.setattr(folder, "MOST_ITEMS", 200)
     original = folder.collected
     monkeypatch.setattr(folder, "collected", lambda *a, **k: original(*a, most=200, **k))
     part = judged(tmp_path, x)

@@ -83,7 +83,7 @@ def test_conditionals(run, photographs):
     if name(run) == "vi_simsiam":
         assert isinstance(p, PowerSpherical) and run.objective.on_sphere
         zb = torch.nn.functional.normalize(zb, dim=1)
-        with pytest.raises(ValueError, match=r"'vi_simsiam' has no density p\(z_a\)"):
+        with pytest.raises(ValueError, match="vi_simsiam"):
             run.sample(3)
     else:
         assert isinstance(p, JointGaussian) and run.sample(3)[0].shape == run.sample(3)[1].shape

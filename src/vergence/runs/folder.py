@@ -6,8 +6,7 @@ Shapes: N items, n of them held with their levels (all, up to 50,000), L levels.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +48,6 @@ from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import ROOT, PatchMaps, sampled_patches
 from vergence.runs.detector import ATOMS, Levels, usable_levels
 from vergence.runs.rows import (
-    MOST_ITEMS,
     Arrays,
     Columns,
     Leveled,
@@ -102,18 +100,15 @@ def score_folder(
     """Returns what is unusual in a folder that is judged by itself; oddities may be among the items, one by one or in clusters.
 
     No run is needed: levels are statistics of the pixels and responses to a dictionary of the folder's own patches. Each item is
-    scored by robust fits that did not see it, nor a copy of it (`vergence.detection.robust`). Given ``out``, finished parts of
-    the work are kept beside it, so that the same call after a kill goes on behind them, and a page with pictures, ``OUT.html``,
-    is written too.
+    scored by robust fits that did not see it, nor a copy of it (`vergence.detection.robust`).
 
     Args:
         source: Path of a folder of images or of an array, name of a built-in set, or items, as `Run` takes them.
-        out: ``.npz``, ``.csv`` or ``.parquet`` file to write; None writes nothing.
+        out: As for `vergence.score`; None writes nothing.
         run: Run whose levels are used instead, for instance one that was trained on this folder.
         fdr: False-discovery rate of the flags, in (0, 1), of p-values that are an estimate.
-        confirmed: Names of items that are known to be odd, which no fit sees.
-        leaks_from: Other items, such as those of a training, in which copies and near-duplicates of the items are looked for; as
-            ``source``.
+        confirmed: Names of items that are known to be odd.
+        leaks_from: Other items, in which copies and near-duplicates of the items are looked for; as ``source``.
         root: Folder of torchvision's data sets.
         seed: Seed of the folds and of the dictionary.
         workers: Processes that decode images.
@@ -167,16 +162,20 @@ class Itself:
         """The items of ``leaks_from``."""
         return None if self.leaks_from is None else self._opened(self.leaks_from)
 
-    @property
-    def reading(self) -> Reading:
-        """How items are read."""
+    @cached_property
+    def _reading(self) -> Reading:
         return Reading(**({} if self.run is None else self.run.where()), workers=self.workers)
 
     def findings(self, items: Items, out: Path, fdr: float) -> Findings:
         """Returns what is unusual among items, and writes their table."""
         run = self.run
         levels = FolderLevels(items, self.seed) if run is None else Levels(run.method, run.folder.metadata.shape)
-        with self._kept(items, levels, out) as (of_levels, of_others):
+        job = {"job": "folder", "model": of_module(levels), "seed": self.seed, **self._reading.job(), "source": of_items(items)}
+        second = {"step": "others", "confirmed": "\n".join(self.confirmed)}
+        with (
+            keep_parts(out, {**job, "step": "levels"}, every=EVERY) as of_levels,
+            keep_parts(out.with_name(f"{out.name}.others"), {**job, **second}, every=EVERY) as of_others,
+        ):
             leaks = None if self.other is None else leaked(items, self.other, self.workers)
             sizes = _sizes(items)
             with terminal.late_bar("items", len(items)) as advance:
@@ -185,9 +184,9 @@ class Itself:
                 others = self._others(items, levels, held, robust, of_others, advance)
             findings = _Judged.of(items, held, robust, each, others).findings(fdr)
             if leaks is not None:
-                leak = [leaks.names.get(name, "") for name in findings.names]
+                columns = {**findings.columns, "leak": [leaks.names.get(name, "") for name in findings.names]}
                 notes = [*findings.notes, *leaks.notes]
-                findings = replace(findings, columns={**findings.columns, "leak": leak}, leak_scope=leaks.scope, notes=notes)
+                findings = replace(findings, columns=columns, leak_scope=leaks.scope, notes=notes)
             for note in findings.notes:
                 print(f"warning: {note}", file=sys.stderr)
             for note in (unseen := _unseen(sizes, items.shape)):
@@ -196,29 +195,16 @@ class Itself:
             write_skipped(Path(f"{out}.skipped.csv"), items.skipped)
         return replace(findings, notes=[*findings.notes, *unseen])
 
-    @contextmanager
-    def _kept(self, items: Items, levels: nn.Module, out: Path) -> Iterator[tuple[Parts, Parts]]:
-        """Yields where finished parts are kept: the levels of the items that are held, and the scores of all others."""
-        job = {"job": "folder", "model": of_module(levels), "seed": self.seed, **self.reading.job()}
-        job["source"] = of_items(items)
-        confirmed = {"confirmed": "\n".join(self.confirmed)}
-        second = out.with_name(f"{out.name}.others")
-        with (
-            keep_parts(out, {**job, "step": "levels"}, every=EVERY) as of_levels,
-            keep_parts(second, {**job, "step": "others", **confirmed}, every=EVERY) as of_others,
-        ):
-            yield of_levels, of_others
-
-    def _held(self, items: Items, sizes: np.ndarray | None, levels: Leveled, kept: Parts, advance: Advance) -> "_Held":
+    def _held(self, items: Items, sizes: np.ndarray | None, levels: Leveled, parts: Parts, advance: Advance) -> "_Held":
         """Returns the items whose levels are held, with what describes them."""
-        given = collected(_Described(levels), items, self.reading, advance, kept)
-        expect(len(given.index) >= FEWEST, f"at least {FEWEST} items to judge a folder by itself", len(given.index), "give more")
-        measured, thumbnail = (given.levels.pop(name, None) for name in DESCRIBED)
+        read = collected(_Described(levels), items, self._reading, advance, parts)
+        expect(len(read.index) >= FEWEST, f"at least {FEWEST} items to judge a folder by itself", len(read.index), "give more")
+        measured, thumbnail = (read.levels.pop(name, None) for name in DESCRIBED)
         if sizes is not None and measured is not None:
-            measured = np.concatenate([measured[:, :-2], sizes[given.index.numpy()]], 1)
-        usable, notes = usable_levels(given.levels)
-        alike = _alike(thumbnail, given.digests, items.shape, self.reading.size)
-        return _Held(given.index, given.digests, given.levels, usable, alike, thumbnail, measured, notes)
+            measured = np.concatenate([measured[:, :-2], sizes[read.index.numpy()]], 1)
+        usable, notes = usable_levels(read.levels)
+        alike = _alike(thumbnail, read.digests, items.shape, self._reading.size)
+        return _Held(read.index, read.digests, read.levels, usable, alike, thumbnail, measured, notes)
 
     def _confirmed(self, items: Items, held: "_Held") -> np.ndarray:
         """Returns which of the items that are held a person confirmed to be odd, (n,) bool."""
@@ -227,17 +213,15 @@ class Itself:
         return np.isin(np.asarray(names_of(items, held.index)), np.asarray(self.confirmed, dtype=np.str_))
 
     def _others(
-        self, items: Items, levels: Leveled, held: "_Held", robust: RobustDetector, kept: Parts, advance: Advance
+        self, items: Items, levels: Leveled, held: "_Held", robust: RobustDetector, parts: Parts, advance: Advance
     ) -> Arrays:
         """Returns index, digests and scores of the items that are not held; nothing where there are none."""
-        if len(items) <= MOST_ITEMS and len(held.index) == len(items):
-            return {}
-        rest = np.setdiff1d(np.arange(len(items)), held.index.numpy())
+        rest = torch.from_numpy(np.setdiff1d(np.arange(len(items)), held.index.numpy()))
 
         def columns(x: Tensor) -> Columns:
             return {"digest": digests(x), "each": robust.contributions({name: f.cpu().numpy() for name, f in levels(x).items()})}
 
-        scored = streamed(columns, items, torch.from_numpy(rest), self.reading, advance, kept)
+        scored = streamed(columns, items, rest, self._reading, advance, parts) if len(rest) else {}
         return scored if len(scored.get("index", ())) else {}
 
 
@@ -315,13 +299,18 @@ class _Judged:
 
     def findings(self, fdr: float) -> Findings:
         """Returns what is unusual at a false-discovery rate."""
-        score, notes = self.each.max(1), list(self.held.notes)
-        if (n := len(self.held.index)) < len(self.order):
-            among = f"{n:,} of {len(self.order):,} items"
+        score, notes, N = self.each.max(1), list(self.held.notes), len(self.names)
+        if (n := len(self.held.index)) < N:
+            among = f"{n:,} of {N:,} items"
             notes.append(f"odd groups are not looked for, and near-duplicates only among {among}: more are not held")
         p = self.robust.p_values(score)
         q, groups = q_values(p), self._groups()
-        flag, same, near = at_most(q, fdr), _first_of(self.digests, self.names), self._near()
+        flag, same = at_most(q, fdr), _first_of(self.digests, self.names)
+        alike = np.concatenate(
+            [self.held.alike, self.held.alike.max() + 1 + np.arange(N - n)]
+        )  # those not held are alike to none
+        near = _first_of(alike[self.order], self.names)
+        member_of = {i: self.names[group.medoid] for group in groups for i in group.members.tolist()}
         columns = {
             "name": self.names,
             "score": score,
@@ -332,19 +321,13 @@ class _Judged:
             "nearest": self._nearest(score, p <= fdr),
             "reason": self._reasons(p <= fdr),
             "measured": self._measured(),
-            "group": self._memberships(groups),
+            "group": [member_of.get(i, "") for i in range(N)],
             "same_as": same,
             "similar_to": ["" if equal else first for equal, first in zip(same, near, strict=True)],
         }
         why = "without a reference odd items cannot be told from the tail of the others; the order is still the one to look in"
         why = f"the smallest q-value is {q.min():.2g}; {why}"
-        return Findings(columns, len(self.names), int(flag.sum()), fdr, why_none=why, groups=groups, notes=notes)
-
-    def _near(self) -> list[str]:
-        """Returns the name of the first item that is alike; empty for those without one, and for items that are not held."""
-        alike = self.held.alike
-        whole = np.concatenate([alike, alike.max() + 1 + np.arange(len(self.order) - len(alike))])
-        return _first_of(whole[self.order], self.names)
+        return Findings(columns, N, int(flag.sum()), fdr, why_none=why, groups=groups, notes=notes)
 
     def _nearest(self, score: np.ndarray, unusual: np.ndarray) -> list[str]:
         """Returns the names of the most similar typical items of each unusual one, separated by ``; ``."""
@@ -368,8 +351,8 @@ class _Judged:
         if len(inside) and held.measured is not None:
             columns = (f.name for f in fields(Measured) if f.name not in ("height", "width"))  # `measured` names odd ones
             typical = dict(zip(columns, held.measured.astype(np.float64).T, strict=False))
-            given = {name: values[order[inside]] for name, values in typical.items()}
-            words = dict(zip(inside.tolist(), extremes(given, typical), strict=True))
+            values = {name: column[order[inside]] for name, column in typical.items()}
+            words = dict(zip(inside.tolist(), extremes(values, typical), strict=True))
         elif len(inside) and set(held.levels) == {"inputs"}:
             x = held.levels["inputs"]
             words = dict(zip(inside.tolist(), outlying_features(x[order[inside]], x), strict=True))
@@ -382,10 +365,12 @@ class _Judged:
         Near-duplicates count as one item, so that they alone are no group, and are members of the same one.
         """
         held, order = self.held, self.order
-        vectors = _of_one_unit(held.usable["inputs"]) if "inputs" in held.usable else None
-        x = vectors if held.thumbnail is None else held.thumbnail
+        x = held.usable.get("inputs") if held.thumbnail is None else held.thumbnail
         if x is None or len(x) < len(order):
             return []
+        if held.thumbnail is None:  # in units of robust deviations, without constant features
+            x = x[:, np.ptp(x, axis=0) > 0]
+            x = (x - np.median(x, 0)) / deviation(x - np.median(x, 0))
         first, label = np.unique(held.alike[order], return_index=True, return_inverse=True)[1:]
         chosen = np.sort(first)
         if len(chosen) < FEWEST_GROUPED or not x.size or not np.ptp(x[order][chosen]):
@@ -393,10 +378,6 @@ class _Judged:
         largest = min(0.5, LARGEST_GROUP * len(x) / len(chosen))  # of what is searched
         groups: list[Group] = odd_groups(x[order][chosen], largest=largest)
         return [replace(group, members=_with_copies(chosen[group.members], label)) for group in groups]
-
-    def _memberships(self, groups: list[Group]) -> list[str]:
-        members = {i: self.names[group.medoid] for group in groups for i in group.members.tolist()}
-        return [members.get(i, "") for i in range(len(self.names))]
 
     def _measured(self) -> list[str]:
         """Returns the names of the rare plain properties of each item, separated by ``, ``; only those that are held have any."""
@@ -446,13 +427,6 @@ def _scored(held: _Held, confirmed: np.ndarray, seed: int) -> tuple[RobustDetect
 def _with_copies(members: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Returns items and all others that share a label with one of them, those of the first item first."""
     return np.concatenate([[i, *np.setdiff1d(np.flatnonzero(label == label[i]), [i])] for i in members.tolist()])
-
-
-def _of_one_unit(x: np.ndarray) -> np.ndarray:
-    """Returns features (N, D) in units of their robust deviations, without constant ones."""
-    varies = np.ptp(x, axis=0) > 0
-    x = x[:, varies] - np.median(x[:, varies], 0)
-    return np.asarray(x / deviation(x))
 
 
 def _first_of(labels: np.ndarray, names: list[str]) -> list[str]:

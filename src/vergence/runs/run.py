@@ -1,7 +1,7 @@
 """The library in three calls: `train` makes a run, `load` opens one, and a `Run` embeds, scores and evaluates."""
 
 import copy
-import dataclasses
+import functools
 import itertools
 import json
 import shutil
@@ -82,8 +82,7 @@ def load(
     """
     folder = RunFolder.open(as_path(path, "the run folder"), trust_code=True)  # opening imports nothing
     model = folder.config.model
-    own = {model.encoder.outside: encoder, model.objective: objective, folder.config.views.function: views}
-    for name, value in own.items():
+    for name, value in ((model.encoder.outside, encoder), (model.objective, objective), (folder.config.views.function, views)):
         if name is not None and value is not None:
             give(value, name)
     if not trust_code:
@@ -91,8 +90,7 @@ def load(
     if data is not None:
         folder.given = {"source": data, "column": column, "labels": labels}
     on = as_device(device)
-    state = folder.load_model()
-    method = untrained_method(folder)
+    state, method = folder.load_model(), untrained_method(folder)
     try:
         method.load_state_dict(state)
     except RuntimeError as error:
@@ -102,10 +100,9 @@ def load(
 
 def untrained_method(folder: RunFolder) -> Method:
     """Returns the method of a run's description with input statistics of 0 and 1; a state is to be loaded into it."""
-    metadata = folder.metadata
-    channels = metadata.shape[0] + (metadata.target_shape or (0,))[0]
-    mean, std = torch.zeros(channels), torch.ones(channels)
-    return build.build_method(folder.config.model, metadata.shape, metadata.target_shape, mean, std)
+    shape, target = folder.metadata.shape, folder.metadata.target_shape
+    channels = shape[0] + (target or (0,))[0]
+    return build.build_method(folder.config.model, shape, target, torch.zeros(channels), torch.ones(channels))
 
 
 @dataclass(frozen=True)
@@ -184,8 +181,7 @@ class Run:
             ValueError: The objective defines no density.
         """
         objective = self.objective
-        z = self.embed(images, batch_size=batch_size)
-        return objective.posterior(self.method.projector(self.to_device(z)))
+        return objective.posterior(self.method.projector(self.to_device(self.embed(images, batch_size=batch_size))))
 
     def anomaly_score(self, images: Images, how: str | None = None, *, batch_size: int = 256) -> Tensor:
         """Returns how anomalous each item is, (N,); larger is more anomalous.
@@ -206,8 +202,8 @@ class Run:
             fitted = self.detector()
             levels = fitted.of_batches(method, self.folder.metadata.shape)
             rows = stream(lambda x: {"score": -fitted.score_samples(levels(x))}, self.items(images), reading)
-            return torch.from_numpy(np.concatenate([part["score"] for _, part in rows]))
-        parts = [part for _, part in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
+            return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
+        parts = [batch for _, batch in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
         if how not in parts[0]:
             raise unknown("score", str(how), [DETECTOR, *parts[0]])
         return torch.cat([part[how] for part in parts]).cpu()
@@ -224,12 +220,12 @@ class Run:
         Raises:
             ValueError: ``n`` is out of range, or the run's data cannot be opened.
         """
-        given = self.items(images)
+        items = self.items(images)
         others = detector.opened(self.folder).train if bank is None else self.items(bank)
-        (z, rows), (around, index) = (self._collect(self.method.encoder, part, "context", batch_size) for part in (given, others))
+        (z, rows), (around, index) = (self._collect(self.method.encoder, part, "context", batch_size) for part in (items, others))
         similarity, nearby = nearest(around, z, n)
         names = [[others.names[i] for i in row] for row in index[nearby].tolist()]
-        return Neighbors([given.names[i] for i in rows.tolist()], names, index[nearby], similarity)
+        return Neighbors([items.names[i] for i in rows.tolist()], names, index[nearby], similarity)
 
     @torch.inference_mode()
     def retrieve(
@@ -259,8 +255,8 @@ class Run:
         objective = self.conditional_objective
         z, index = self._bank(bank, bank_embeddings, batch_size)
         za = self.embed(context, projected=True, batch_size=batch_size)
-        found = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
-        columns = {field.name: getattr(found, field.name).cpu() for field in dataclasses.fields(found)}
+        retrieved = retrieval.retrieve(objective.conditional, self.to_device(za), self.to_device(z), n, modes)
+        columns = {name: column.cpu() for name, column in vars(retrieved).items()}
         return retrieval.Retrieved(**columns | {name: index[columns[name]] for name in ("index", "ranked")})
 
     @torch.inference_mode()
@@ -322,12 +318,10 @@ class Run:
         Raises:
             ValueError: There are fewer than 2 crops, or the run was trained on pairs.
         """
-        views, encoder, items = views_of(self), self.method.encoder, self.items(images)
-        streamed = features.stream_batches(
-            lambda x: of_crops(encoder, views, x, crops, seed), items, batch_size=batch_size, **self.where()
-        )
-        parts = [columns for _, columns in streamed]
-        mean, spread = (torch.cat([part[name].cpu() for part in parts]) for name in ("z_crops", "spread"))
+        views, encoder, where = views_of(self), self.method.encoder, self.where()
+        function = functools.partial(of_crops, encoder, views, crops=crops, seed=seed)
+        parts = [columns for _, columns in features.stream_batches(function, self.items(images), batch_size=batch_size, **where)]
+        mean, spread = (torch.cat([columns[name].cpu() for columns in parts]) for name in ("z_crops", "spread"))
         return mean, spread
 
     def evaluate(self, *, probes: bool = True, uncertainty: bool = False) -> "Evaluation":
@@ -378,15 +372,9 @@ class Run:
         Raises:
             ValueError: The run's objective defines no density.
         """
-        model = self.folder.config.model
-        if self.method.objective is None:
-            what = "a frozen run" if model.method is None else f"method '{model.method}'"
-            raise ValueError(
-                f"{what} has no density to embed or score with; train an objective on it: --init RUN --objective vje"
-            )
-        if not isinstance(self.method.objective, DensityObjective):
-            raise ValueError(f"objective '{model.objective}' has no density to embed or score with")
-        return self.method.objective
+        advice = "train one that has, or on this run: --init RUN --objective vje"
+        objective: DensityObjective = self._objective(DensityObjective, "density", advice)
+        return objective
 
     @property
     def conditional_objective(self) -> ConditionalObjective:
@@ -395,14 +383,10 @@ class Run:
         Raises:
             ValueError: The run's objective has none.
         """
-        if not isinstance(self.method.objective, ConditionalObjective):
-            model = self.folder.config.model
-            name = f"objective '{model.objective}'" if model.method is None else f"method '{model.method}'"
-            lacks = (
-                "density p(z_a)" if isinstance(self.method.objective, PredictiveObjective) else "conditional density p(z_b | z_a)"
-            )
-            raise ValueError(f"{name} has no {lacks} to sample or retrieve with; gje has")
-        return self.method.objective
+        predicts = isinstance(self.method.objective, PredictiveObjective)
+        lacks = "density p(z_a)" if predicts else "density p(z_b | z_a)"
+        objective: ConditionalObjective = self._objective(ConditionalObjective, lacks, "gje has")
+        return objective
 
     @property
     def predictive_objective(self) -> PredictiveObjective:
@@ -411,8 +395,15 @@ class Run:
         Raises:
             ValueError: The run's objective has none.
         """
-        objective = self.method.objective
-        return objective if isinstance(objective, PredictiveObjective) else self.conditional_objective
+        objective: PredictiveObjective = self._objective(PredictiveObjective, "density p(z_b | z_a)", "gje has")
+        return objective
+
+    def _objective(self, kind: type, lacks: str, advice: str) -> Any:
+        """Returns the objective, which must be of a kind."""
+        model, objective = self.folder.config.model, self.method.objective
+        name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
+        expect(isinstance(objective, kind), f"an objective with a {lacks}", f"{name}, which has none", advice)
+        return objective
 
     @property
     def size(self) -> int | None:
@@ -444,9 +435,9 @@ class Run:
         """
         if isinstance(images, Items):
             return images.target if side == "target" and isinstance(images, PairItems) else images
-        config, shape, given = self.folder.config.data, self.read_shape(side), is_object(images)
-        source = images if given else sources.as_source(images)
-        both = isinstance(images, tuple) and len(images) == 2 if given else holds_pairs(Path(source))
+        config, shape, in_memory = self.folder.config.data, self.read_shape(side), is_object(images)
+        source = images if in_memory else sources.as_source(images)
+        both = isinstance(images, tuple) and len(images) == 2 if in_memory else holds_pairs(Path(source))
         pairs = side == "target" and both
         items = sources.open_items(
             source,
@@ -459,7 +450,7 @@ class Run:
         )
         if not (pairs and isinstance(items, PairItems)):
             return items
-        return sources.with_shape(items.target, shape, "the targets" if given else source)
+        return sources.with_shape(items.target, shape, "the targets" if in_memory else source)
 
     def _bank(self, bank: Images | None, embeddings: Tensor | None, batch_size: int) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of a bank's targets (M, D) and their index among the bank's items (M,)."""
@@ -495,14 +486,10 @@ def views_of(run: Run) -> Views:
     Raises:
         ValueError: The run was trained on pairs, which have none.
     """
-    metadata = run.folder.metadata
+    metadata, standardize = run.folder.metadata, networks.standardization(run.method.encoder)
     expect(metadata.kind != "pairs", "a run on single items for random views", "one on pairs", "leave crops out")
-
-    def moments() -> tuple[Tensor, Tensor]:
-        standardize = networks.standardization(run.method.encoder)
-        return standardize.mean.flatten(), standardize.std.flatten()
-
-    return build.views_for(metadata.kind, run.folder.config.views, metadata.shape, moments)
+    moments = standardize.mean.flatten(), standardize.std.flatten()
+    return build.views_for(metadata.kind, run.folder.config.views, metadata.shape, lambda: moments)
 
 
 def of_crops(encoder: nn.Module, views: Views, x: Tensor, crops: int, seed: int = 0) -> Columns:
@@ -550,10 +537,10 @@ def write_embeddings(
         batch_size: Items at a time.
         workers: Processes that decode images.
     """
-    out, views = as_path(out, "out"), None
+    out = as_path(out, "out")
     if crops:
         require_count(2, crops=crops)
-        views = views_of(run)
+    views = views_of(run) if crops else None
     job = {"job": "embed", "model": of_module(run.method), **({"crops": crops} if crops else {}), **run.recorded()}
     reading = Reading(**run.where(), batch_size=batch_size, workers=workers)
     return write_rows(embedded(run.method, views, crops), run.items(images), out, job, reading)
@@ -561,22 +548,17 @@ def write_embeddings(
 
 def embedded(method: Method, views: Views | None = None, crops: int = 0) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what `write_embeddings` writes of each."""
+    objective = method.objective
+
+    def belief(z: Tensor) -> Columns:
+        assert isinstance(objective, DensityObjective)
+        posterior = objective.posterior(z)
+        columns = {"mean": posterior.mean, "variance": posterior.variance}
+        return columns if method.target_encoder is not None else columns | {"log_density": objective.log_prob(z, z)}
 
     def columns(x: Tensor) -> Columns:
         z = method.encoder(x)
         written = {"z": z, **({} if views is None else of_crops(method.encoder, views, x, crops))}
-        objective = method.objective
-        if not isinstance(objective, DensityObjective):
-            return written
-        return {**written, **by_parts(lambda part: _belief(method, objective, part), objective, method.projector(z))}
+        return written | by_parts(belief, objective, method.projector(z)) if isinstance(objective, DensityObjective) else written
 
-    return columns
-
-
-def _belief(method: Method, objective: DensityObjective, z: Tensor) -> Columns:
-    """Returns mean and variance of the posterior of embeddings (B, D) in the objective's space, and their log-density."""
-    posterior = objective.posterior(z)
-    columns = {"mean": posterior.mean, "variance": posterior.variance}
-    if method.target_encoder is None:
-        columns["log_density"] = objective.log_prob(z, z)
     return columns
