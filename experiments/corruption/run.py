@@ -46,7 +46,7 @@ from vergence.evaluation import features
 from vergence.linear import advise
 from vergence.linear.advice import patch_features
 from vergence.linear.solutions import joint_embedding, reconstruction
-from vergence.methods.core import Gather, ImageMethod, mean_over
+from vergence.methods.core import Gather, ImageMethod
 from vergence.training import build, loop, recipes
 from vergence.training.config import RunConfig
 from vergence.training.metrics import MemoryRecorder
@@ -133,7 +133,7 @@ class Supervised(ImageMethod):
         x, y = views
         z = self.encoder(self.views(x, seeded(int(torch.randint(2**62, ())))))
         self.observe(z, gather)
-        return {"cross_entropy": mean_over(F.cross_entropy(self.head(z).float(), y, reduction="none"), gather)}
+        return {"cross_entropy": gather(F.cross_entropy(self.head(z).float(), y, reduction="none")).mean()}
 
 
 def corrupted(x: Tensor, kind: str, severity: int, seed: int, part: str) -> Tensor:

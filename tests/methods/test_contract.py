@@ -12,7 +12,7 @@ from vergence import methods
 from vergence.data.config import ViewConfig
 from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder
-from vergence.methods.parts.masks import block_masks
+from vergence.methods.parts import block_masks
 from vergence.training import recipes
 from vergence.training.config import MOST_OPTIONS
 
@@ -46,7 +46,7 @@ EVERY = pytest.mark.parametrize("name", methods.names())
 def built(name, net=None, shape=SHAPE, **options):
     torch.manual_seed(0)
     net = net or (VIT if name in TRANSFORMER else "small")
-    network = encoder(net, shape, torch.full((3,), 0.5), torch.full((3,), 0.3))
+    network = encoder(net, shape, torch.full(shape[:1], 0.5), torch.full(shape[:1], 0.3))
     return methods.get(name)(network, shape, **{**SMALL.get(name, {}), **options}).double()
 
 
@@ -140,11 +140,7 @@ REFUSED = {
     "one patch": (lambda: built("i_jepa", VIT.replace("patch_size=4", "patch_size=16")), "one patch"),
     "one patch to mask": (lambda: built("masked_autoencoder", VIT.replace("patch_size=4", "patch_size=16")), "2 patches"),
     "numbers that are not normalized": (
-        lambda: methods.get("masked_autoencoder")(
-            encoder(VIT.replace("patch_size=4", "patch_size=1"), (1, 4, 4), torch.zeros(1), torch.ones(1)),
-            (1, 4, 4),
-            normalize_patches=True,
-        ),
+        lambda: built("masked_autoencoder", VIT.replace("patch_size=4", "patch_size=1"), (1, 4, 4), normalize_patches=True),
         "2 numbers",
     ),
     "no images": (lambda: built("dino").inputs(nn.Identity()), "views of images"),

@@ -13,7 +13,7 @@ from vergence.data.views import ImageViews
 from vergence.encoders.networks import encoder, mlp
 from vergence.linear.solutions import reconstruction
 from vergence.methods import denoising_autoencoder, dino, i_jepa, masked_autoencoder, variational_autoencoder
-from vergence.methods.parts.masks import block_masks, random_masks
+from vergence.methods.parts import block_masks, random_masks
 
 WHOLE = ViewConfig(crop=(1.0, 1.0), flip=0.0, jitter_p=0.0, grayscale=0.0, blur=0.0)
 TRANSFORMER = "timm:vit_tiny_patch16_224,patch_size=4,embed_dim=12,depth=2,num_heads=3"
@@ -225,7 +225,6 @@ FUNCTIONS = {  # functions of a module that are wrong
     "no mask": (check_jepa, "seen", lambda vit, x, k=None: tokens(vit, x)[:, : 36 if k is None else k.shape[1]]),
     "square": (check_jepa, "token_error", lambda u, v: (u - v).square().mean((1, 2, 3))),
     "no momentum": (check_jepa, "follow", lambda *a: None),
-    "cosine schedule": (check_jepa, "linear", lambda a, b, p: a if p == 0 else 0.99),
     "a teacher that stays": (check_dino, "follow", lambda *a: None),
 }
 MODULES = {
@@ -259,6 +258,7 @@ SETTINGS = {  # methods that are changed after they were built, and the part of 
     "no teacher": (check_dino, lambda m: setattr(m, "teacher_head", m.head), "loss"),
     "momentum": (check_dino, lambda m: setattr(m, "momentum", 0.99), "teacher"),
     "no schedule": (check_dino, lambda m: setattr(m, "before_step", lambda progress: None), "teacher"),
+    "no schedule of i_jepa": (check_jepa, lambda m: setattr(m, "before_step", lambda progress: None), "teacher"),
     "a teacher that is the student": (check_jepa, lambda m: setattr(m, "encoder", m.student), "loss"),
 }
 
@@ -363,12 +363,12 @@ def test_crops_of_dino_have_the_papers_sizes_and_strengths():
     draws = sampler.draw(2000, torch.Generator().manual_seed(0))
     views = sampler.apply(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), tuple({k: v[:4] for k, v in d.items()} for d in draws))
     assert [view.shape[2] for view in views] == [8, 8, 4, 4, 4]
-    areas = [(draw["area"].min().item(), draw["area"].max().item()) for draw in draws]
+    areas = [(draw["area"].min().item(), draw["area"].max().item()) for draw in draws[:-1]]
     assert all(0.4 <= low < 0.41 and 0.99 < high <= 1 for low, high in areas[:2])
     assert all(0.05 <= low < 0.06 and 0.39 < high <= 0.4 for low, high in areas[2:])
-    blurred = [draw["blur"].double().mean().item() for draw in draws]
+    blurred = [draw["blur"].double().mean().item() for draw in draws[:-1]]
     assert blurred == pytest.approx([1.0, 0.1, 0.5, 0.5, 0.5], abs=0.05) and blurred[0] == 1
-    assert [draw["solarize"].double().mean().item() for draw in draws] == pytest.approx([0, 0.2, 0, 0, 0], abs=0.04)
+    assert [draw["solarize"].double().mean().item() for draw in draws[:-1]] == pytest.approx([0, 0.2, 0, 0, 0], abs=0.04)
     plain = distilled(asymmetric=False, local_crops=0).inputs(ImageViews(ViewConfig(blur=0.0), 8))
     assert len(plain.kinds) == 2 and all(kind.config.blur == 0 for kind in plain.kinds)
 

@@ -1,7 +1,4 @@
-"""Methods, which turn a batch into named loss terms: objectives on pairs (`paired`), and a file for each method on images.
-
-`core.Method` is the contract. The imports here are the register of the methods on images.
-"""
+"""Methods, which turn a batch into named loss terms: objectives on pairs (`paired`), and a file for each method on images."""
 
 from vergence.methods.core import ImageMethod, Method
 from vergence.methods.denoising_autoencoder import DenoisingAutoencoder

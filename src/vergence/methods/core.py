@@ -4,15 +4,43 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from vergence.data.views import Views
-from vergence.methods.parts.views import MultiView, SeveralViews
 from vergence.objectives.core import Objective
 
-__all__ = ["Gather", "ImageMethod", "Method", "mean_over"]
+__all__ = ["Gather", "ImageMethod", "Method", "MultiView", "Side"]
 
 Gather = Callable[[Tensor], Tensor]
+Numbers = Callable[[int, torch.Generator], dict[str, Tensor]]
+Draws = tuple[dict[str, Tensor], ...]
+Side = Literal["context", "target"]  # the first view or the second
+
+
+class MultiView:
+    """What a method sees of each item in a step: views, and random numbers such as a mask.
+
+    Sampling and applying are separate steps, as for `vergence.data.views.Views`: every process samples for the whole batch and
+    applies its own part, so that N processes train as one does.
+
+    Args:
+        kinds: Kinds of the views, such as two of one kind, or large and small crops.
+        numbers: Function of n and a CPU generator that returns tensors (n, ...) by name; they follow the views in this order.
+    """
+
+    def __init__(self, *kinds: Views, numbers: Numbers | None = None) -> None:
+        self.kinds, self.numbers = kinds, numbers
+
+    def draw(self, n: int, generator: torch.Generator) -> Draws:
+        """Returns the parameters of n items, on the CPU, each of shape (n, ...): of each view, then the numbers."""
+        drawn = [views.draw(n, generator) for views in self.kinds]
+        return *drawn, {} if self.numbers is None else self.numbers(n, generator)
+
+    def apply(self, x: Any, draws: Draws) -> tuple[Tensor, ...]:
+        """Returns the tensors, each (B, ...), of items (B, ...) that B sampled parameters (any part of a `draw`) describe."""
+        views = [kind.apply(x, drawn) for kind, drawn in zip(self.kinds, draws[:-1], strict=True)]
+        return *views, *(number.to(x.device, non_blocking=True) for number in draws[-1].values())
 
 
 class Method(nn.Module, abc.ABC):
@@ -23,12 +51,15 @@ class Method(nn.Module, abc.ABC):
         objective: Objective on pairs of embeddings; None for methods without one.
         projector: Head between the encoder and the objective.
         target_encoder: Encoder of the second view; None where both views have one.
+        progress: Share of the steps that are done, in [0, 1), which schedules follow.
     """
 
-    encoder: nn.Module
-    objective: Objective | None
-    projector: nn.Module
-    target_encoder: nn.Module | None
+    def __init__(self, encoder: nn.Module, objective: Objective | None = None, projector: nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder, self.objective, self.progress = encoder, objective, 0.0
+        self.projector = nn.Identity() if projector is None else projector
+        self.target_encoder: nn.Module | None = None
+        self._last: Tensor | None = None
 
     @abc.abstractmethod
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
@@ -40,24 +71,24 @@ class Method(nn.Module, abc.ABC):
                 so that N processes compute the loss of one process with the whole batch.
         """
 
-    @abc.abstractmethod
-    def branch(self, side: Literal["context", "target"]) -> nn.Sequential:
-        """Returns encoder and head of a side: items (B, ...) -> embeddings (B, D)."""
+    def branch(self, side: Side) -> nn.Sequential:
+        """Returns encoder and head of a side: items (B, ...) -> embeddings (B, D); by default both sides share them."""
+        return nn.Sequential(self.encoder, self.projector)
 
-    @abc.abstractmethod
     def target_network(self) -> nn.Module:
         """Returns the network of the targets."""
+        return self.branch("target")
 
-    @abc.abstractmethod
     def reset_teacher(self) -> None:
-        """Makes teachers and students equal, after weights were loaded into `encoder`."""
+        """Makes teachers and students equal, after weights were loaded into `encoder`; by default there is no teacher."""
 
     def inputs(self, views: Views) -> MultiView:
         """Returns the tensors of each item that a step uses, from views of the run's strengths; by default two views."""
-        return SeveralViews((views, views))
+        return MultiView(views, views)
 
     def before_step(self, progress: float) -> None:
-        """Called before each step with the share of the steps that are done, in [0, 1), which schedules follow."""
+        """Sets the share of the steps that are done; called before each step."""
+        self.progress = progress
 
     def frozen(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the optimizer leaves out in this step, called before it; none by default."""
@@ -66,9 +97,13 @@ class Method(nn.Module, abc.ABC):
     def after_step(self) -> None:
         """Updates what follows the optimizer's step (a teacher's weights, an objective's bank); called without gradient."""
 
+    def observe(self, z: Tensor, gather: Gather) -> None:
+        """Stores the embeddings (B, D) of a batch, from all processes, for `embeddings`."""
+        self._last = gather(z.detach().float()).detach()
+
     def embeddings(self) -> Tensor | None:
-        """Returns the last batch's embeddings (B, D), detached, whose spread training monitors; None by default."""
-        return None
+        """Returns the last batch's embeddings (B, D), detached, whose spread training monitors; None before the first."""
+        return self._last
 
     def diagnostics(self) -> dict[str, float]:
         """Returns numbers to monitor about the last batch, never part of the loss; none by default."""
@@ -99,40 +134,10 @@ class ImageMethod(Method):
     small: ClassVar[Mapping[str, Any]] = {}  # settings of the recipe NAME_small; ``{patch}`` is the side of a patch
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int]) -> None:
-        super().__init__()
-        self.encoder, self.shape, self.progress = encoder, tuple(shape), 0.0
-        self.objective, self.projector, self.target_encoder = None, nn.Identity(), None
-        self._last: Tensor | None = None
+        super().__init__(encoder)
+        self.shape = tuple(shape)
 
     @property
     def view_shape(self) -> tuple[int, ...]:
         """Shape of a view of an image, a square with its height; for vectors that of the vectors."""
         return self.shape if len(self.shape) == 1 else (self.shape[0], self.shape[1], self.shape[1])
-
-    def branch(self, side: Literal["context", "target"]) -> nn.Sequential:
-        """Returns the encoder, which both sides share."""
-        return nn.Sequential(self.encoder, self.projector)
-
-    def target_network(self) -> nn.Module:
-        """Returns the encoder."""
-        return self.encoder
-
-    def reset_teacher(self) -> None:
-        """Does nothing: there is no teacher."""
-
-    def before_step(self, progress: float) -> None:
-        """Sets the share of the steps that are done, which determines a teacher's momentum."""
-        self.progress = progress
-
-    def embeddings(self) -> Tensor | None:
-        """Returns the last batch's embeddings (B, D), detached."""
-        return self._last
-
-    def observe(self, z: Tensor, gather: Gather) -> None:
-        """Stores the embeddings (B, D) of a batch, from all processes, for `embeddings`."""
-        self._last = gather(z.detach().float()).detach()
-
-
-def mean_over(items: Tensor, gather: Gather) -> Tensor:
-    """Returns the mean of a number of each item, (B,) -> (), over the items of all processes."""
-    return gather(items).mean()

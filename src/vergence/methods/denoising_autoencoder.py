@@ -21,8 +21,7 @@ from vergence.data.pixels import to_unit
 from vergence.data.views import ImageViews, Views
 from vergence.encoders.decoder import Decoder
 from vergence.encoders.networks import mlp, width
-from vergence.methods.core import Gather, ImageMethod, mean_over
-from vergence.methods.parts.views import Draws, MultiView
+from vergence.methods.core import Draws, Gather, ImageMethod, MultiView
 from vergence.utils.checks import require_at_least, require_within
 from vergence.utils.linalg import upcast_half
 
@@ -79,24 +78,20 @@ class DenoisingAutoencoder(ImageMethod):
         z = self.encoder(x)
         self.observe(z, gather)
         target = to_unit(item) if len(self.shape) == 3 else self.encoder[0](item)  # type: ignore[index]
-        return {"reconstruction": mean_over(reconstruction(upcast_half(self.decoder(z)), target), gather)}
+        return {"reconstruction": gather(reconstruction(upcast_half(self.decoder(z)), target)).mean()}
 
 
 class _Corrupted(MultiView):
     """A view with noise, and the whole image."""
 
     def __init__(self, views: Views, size: int, noise: float, mask: float) -> None:
-        self.views, self.noise, self.mask = views, noise, mask
+        super().__init__(views, numbers=lambda n, g: {"seed": torch.randint(2**62, (n,), generator=g)})  # of each item's noise
+        self.noise, self.mask = noise, mask
         self.whole = ImageViews(ViewConfig(**WHOLE), size)  # type: ignore[arg-type]
-
-    def draw(self, n: int, generator: torch.Generator) -> Draws:
-        """Returns the parameters of the view, and a seed of each item's noise."""
-        return self.views.draw(n, generator), {"seed": torch.randint(2**62, (n,), generator=generator)}
 
     def apply(self, x: Tensor, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the corrupted view and the item."""
-        of_views, seeds = draws
-        images = zip(self.views.apply(x, of_views), seeds["seed"], strict=True)
+        images = zip(self.kinds[0].apply(x, draws[0]), draws[1]["seed"], strict=True)
         noisy = torch.stack([self._noisy(image, int(seed)) for image, seed in images])
         return noisy, self.whole.apply(x, self.whole.draw(len(x), torch.Generator().manual_seed(0)))
 

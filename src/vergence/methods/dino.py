@@ -23,8 +23,7 @@ from torch.nn import functional as F
 
 from vergence.data.views import ImageViews, Views
 from vergence.encoders.networks import width
-from vergence.methods.core import Gather, ImageMethod
-from vergence.methods.parts.views import MultiView, SeveralViews
+from vergence.methods.core import Gather, ImageMethod, MultiView
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.utils.checks import as_range, expect, require_count, require_positive, require_within
 from vergence.utils.linalg import upcast_half
@@ -160,8 +159,8 @@ class Dino(ImageMethod):
         if not isinstance(views, ImageViews):
             raise ValueError(f"expected views of images for method 'dino', found {type(views).__name__}: choose another method")
         first, second, small = (FIRST, SECOND, SMALL) if self.asymmetric else ({}, {}, {})
-        large = [views.changed(**first), views.changed(**second)]
-        return SeveralViews([*large, *[views.changed(self.local_size, crop=self.local_crop, **small)] * self.local_crops])
+        local = [views.changed(self.local_size, crop=self.local_crop, **small)] * self.local_crops
+        return MultiView(views.changed(**first), views.changed(**second), *local)
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean cross-entropy, for two large crops and any number of small ones."""
@@ -196,8 +195,7 @@ class _Center(nn.Module):
 
     def forward(self, targets: list[Tensor], outputs: list[Tensor]) -> Tensor:
         """Raises a ValueError."""
-        how = "pip install lightly (the extra: pip install 'vergence[baselines]')"
-        raise ValueError(f"method 'dino' needs lightly to train: {how}")
+        raise ValueError("method 'dino' needs lightly to train: pip install 'vergence[baselines]'")
 
 
 def _loss(outputs: int, temperature: float, teacher_temperature: float, center_momentum: float) -> Any:

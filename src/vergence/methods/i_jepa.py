@@ -8,7 +8,7 @@ predictor, and a teacher's tokens h of the whole image,
     d - 1/2,   teacher <- m teacher + (1 - m) student, m from 0.996 to 1 (linear).
 
 Targets with mean 0 and variance 1 (LN) and l are the released code's; the paper writes the squared distance. Blocks are those of
-`vergence.methods.parts.masks.block_masks`, which names its differences. Positions of the encoder are learned ones, as timm has
+`vergence.methods.parts.block_masks`, which names its differences. Positions of the encoder are learned ones, as timm has
 them. The evaluated encoder is the teacher's, as in the paper, with averaged tokens.
 """
 
@@ -20,11 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vergence.data.views import Views
-from vergence.methods.core import Gather, ImageMethod, mean_over
-from vergence.methods.parts.masks import block_masks
-from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
-from vergence.methods.parts.views import MultiView, OneView
-from vergence.objectives.parts.teachers import follow, frozen_copy, linear
+from vergence.methods.core import Gather, ImageMethod, MultiView
+from vergence.methods.parts import TokenDecoder, block_masks, gathered, require_transformer, seen, split
+from vergence.objectives.parts.teachers import follow, frozen_copy
 from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.linalg import upcast_half
 
@@ -104,7 +102,7 @@ class IJepa(ImageMethod):
             context, targets = block_masks(n, self.grid, generator, **self.blocks)
             return {"context": context, "targets": targets}
 
-        return OneView(views, numbers)
+        return MultiView(views, numbers=numbers)
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean error over target blocks, for a view (B, C, H, W), positions (B, K), and positions (B, M, T)."""
@@ -113,15 +111,15 @@ class IJepa(ImageMethod):
         x, blocks = standardize(x), targets.shape[1]
         with torch.no_grad():
             h = upcast_half(seen(teacher, x))
-            self.observe(pooled(teacher, h), gather)
+            self.observe(teacher.pool(h), gather)
             h = F.layer_norm(h, h.shape[-1:]).repeat_interleave(blocks, 0)
             target = gathered(h, targets.flatten(0, 1))
         tokens, keep = (part.repeat_interleave(blocks, 0) for part in (seen(vit, x, context), context))
         predicted = upcast_half(self.predictor(tokens, keep, targets.flatten(0, 1)))
         shape = (*targets.shape, -1)
-        return {"prediction": mean_over(token_error(predicted.view(shape), target.view(shape)), gather)}
+        return {"prediction": gather(token_error(predicted.view(shape), target.view(shape))).mean()}
 
     @torch.no_grad()
     def after_step(self) -> None:
         """Moves the teacher toward the student."""
-        follow(self.encoder, self.student, linear(self.momentum, 1.0, self.progress))
+        follow(self.encoder, self.student, self.momentum + (1 - self.momentum) * self.progress)

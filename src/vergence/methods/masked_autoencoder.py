@@ -18,10 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from vergence.data.views import Views
-from vergence.methods.core import Gather, ImageMethod, mean_over
-from vergence.methods.parts.masks import patches, random_masks, visible
-from vergence.methods.parts.tokens import TokenDecoder, gathered, pooled, require_transformer, seen, split
-from vergence.methods.parts.views import MultiView, OneView
+from vergence.methods.core import Gather, ImageMethod, MultiView
+from vergence.methods.parts import TokenDecoder, gathered, patches, random_masks, require_transformer, seen, split, visible
 from vergence.utils.checks import expect
 from vergence.utils.linalg import upcast_half
 
@@ -91,7 +89,7 @@ class MaskedAutoencoder(ImageMethod):
             keep, masked = random_masks(n, self.grid[0] * self.grid[1], self.mask_ratio, generator)
             return {"keep": keep, "masked": masked}
 
-        return OneView(views, numbers)
+        return MultiView(views, numbers=numbers)
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
         """Returns the mean squared error over masked patches, for a view and both kinds of positions."""
@@ -99,8 +97,8 @@ class MaskedAutoencoder(ImageMethod):
         standardize, vit = split(self.encoder)
         x = standardize(x)
         tokens = seen(vit, x, keep)
-        self.observe(pooled(vit, tokens), gather)
+        self.observe(vit.pool(tokens), gather)
         target = patches(x, self.side)
         target = normalized(target) if self.normalize_patches else target
         predicted = upcast_half(self.decoder(tokens, keep, masked))
-        return {"reconstruction": mean_over(masked_error(target, predicted, masked), gather)}
+        return {"reconstruction": gather(masked_error(target, predicted, masked)).mean()}

@@ -1,23 +1,19 @@
 """Training on pairs: two views are encoded and passed to an objective; all objectives of the library use this method."""
 
-import typing
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from vergence.methods.core import Gather, Method
+from vergence.methods.core import Gather, Method, Side
 from vergence.objectives.core import Objective
 from vergence.objectives.parts.diagnostics import notices
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
 from vergence.utils.checks import expect, require_choice, require_within
 from vergence.utils.linalg import upcast_half
 
-__all__ = ["PairedMethod", "Schedule", "Side"]
-
-Side = Literal["context", "target"]  # the first view or the second
-Schedule = Literal["constant", "cosine"]  # of a teacher's momentum
+__all__ = ["PairedMethod"]
 
 
 class PairedMethod(Method):
@@ -52,22 +48,20 @@ class PairedMethod(Method):
         target_encoder: nn.Module | None = None,
         target_projector: nn.Module | None = None,
         teacher: float | None = None,
-        schedule: Schedule = "constant",
+        schedule: Literal["constant", "cosine"] = "constant",
     ) -> None:
-        super().__init__()
+        super().__init__(encoder, objective, projector)
         if teacher is not None:
             require_within("[0, 1)", teacher=teacher)
-        require_choice("schedule", schedule, typing.get_args(Schedule))
+        require_choice("schedule", schedule, ("constant", "cosine"))
         expect(target_projector is None or target_encoder is not None, "a target_encoder with the target_projector", "none")
-        self.encoder, self.objective = encoder, objective
         if objective is not None:
             objective.managed = True
-        self.projector = nn.Identity() if projector is None else projector
         self.target_encoder, self.target_projector = target_encoder, target_projector
-        self.momentum, self.schedule, self.done = teacher, schedule, 0.0
+        self.momentum, self.schedule = teacher, schedule
         self.teacher = None if teacher is None else frozen_copy(self.branch("context"))
         self.target_teacher = None if teacher is None or target_encoder is None else frozen_copy(self.branch("target"))
-        self._last: tuple[Tensor, Tensor] | None = None
+        self._pair: tuple[Tensor, Tensor] | None = None
         self._terms_checked = False
 
     def branch(self, side: Side) -> nn.Sequential:
@@ -88,17 +82,17 @@ class PairedMethod(Method):
             teacher.load_state_dict(student.state_dict())
 
     def forward(self, views: tuple[Tensor, ...], gather: Gather) -> dict[str, Tensor]:
-        """Returns the objective's terms for two views; whether they are scalar terms is checked in the first call."""
+        """Returns the objective's terms for two views; the first call checks that they are scalar."""
         a, b = views
         za, zb = gather(upcast_half(self.branch("context")(a))), gather(upcast_half(self.branch("target")(b)))
         with torch.autocast(za.device.type, enabled=False):  # the sums and factorizations of objectives need float32
             if self.teacher is None:
-                self._last = za.detach(), zb.detach()
+                self._pair = za.detach(), zb.detach()
                 return self._terms(za, zb)
             with torch.no_grad():
                 ta, tb = gather(upcast_half(self.teacher(a))), gather(upcast_half(self.target_network()(b)))
             two_encoders = self.target_teacher is not None
-            self._last = ta if two_encoders else za.detach(), tb  # a bank of two encoders holds embeddings of the teachers
+            self._pair = ta if two_encoders else za.detach(), tb  # a bank of two encoders holds embeddings of the teachers
             ab, ba = self._terms(za, tb), self._terms(*((ta, zb) if two_encoders else (zb, ta)))
         return {term: 0.5 * (ab[term] + ba[term]) for term in ab}
 
@@ -110,10 +104,6 @@ class PairedMethod(Method):
             self._terms_checked = True
         return terms
 
-    def before_step(self, done: float) -> None:
-        """Sets the share of the training that is done, which determines the teacher's momentum."""
-        self.done = done
-
     def frozen(self) -> tuple[Tensor, ...]:
         """Returns the objective's frozen parameters."""
         return () if self.objective is None else self.objective.frozen()
@@ -121,11 +111,11 @@ class PairedMethod(Method):
     @torch.no_grad()
     def after_step(self) -> None:
         """Updates the objective and the teacher."""
-        assert self._last is not None and self.objective is not None, "after_step before forward"
-        self.objective.update(*self._last)
+        assert self._pair is not None and self.objective is not None, "after_step before forward"
+        self.objective.update(*self._pair)
         for teacher, student in self._teachers():
             assert self.momentum is not None, "a teacher has a momentum"
-            momentum = self.momentum if self.schedule == "constant" else cosine(self.momentum, 1.0, self.done)
+            momentum = self.momentum if self.schedule == "constant" else cosine(self.momentum, 1.0, self.progress)
             follow(teacher, student, momentum, buffers=True)
 
     def _teachers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
@@ -135,13 +125,13 @@ class PairedMethod(Method):
 
     def embeddings(self) -> Tensor | None:
         """Returns the last batch's embeddings of the first view, (B, D), detached."""
-        return None if self._last is None else self._last[0]
+        return None if self._pair is None else self._pair[0]
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
         """Returns the objective's diagnostics of the last batch."""
-        assert self._last is not None and self.objective is not None, "diagnostics before forward"
-        return self.objective.diagnostics(*self._last)
+        assert self._pair is not None and self.objective is not None, "diagnostics before forward"
+        return self.objective.diagnostics(*self._pair)
 
     def notices(self, numbers: Mapping[str, float]) -> dict[str, str]:
         """Returns messages about the objective's diagnostics, by their names."""
@@ -154,12 +144,14 @@ class PairedMethod(Method):
 
 def _require_terms(name: str, terms: object, trained: bool) -> None:
     """Raises a ValueError unless an objective's ``forward`` returned what its contract says."""
-    wrong, learned = "" if isinstance(terms, dict) and terms else _described(terms), not (trained and torch.is_grad_enabled())
-    for key, term in terms.items() if isinstance(terms, dict) else ():
-        scalar = isinstance(term, Tensor) and not term.ndim and term.is_floating_point()
-        if not isinstance(key, str) or not scalar:
-            wrong = f"{key!r}, {_described(term)}"
-        learned = learned or (scalar and term.requires_grad)
+    wrong, learned = "", not (trained and torch.is_grad_enabled())
+    if not isinstance(terms, dict) or not terms:
+        wrong = _described(terms)
+    else:
+        for key, term in terms.items():
+            if not (isinstance(key, str) and isinstance(term, Tensor) and not term.ndim and term.is_floating_point()):
+                wrong = f"{key!r}, {_described(term)}"
+            learned = learned or getattr(term, "requires_grad", False)
     wrong = wrong or ("" if learned else "terms without gradient, detached from the embeddings")
     form = f"{name}.forward to return a dictionary of scalar terms by name, such as {{'distance': tensor(0.5)}}"
     expect(not wrong, form, wrong, "reduce each to a mean over the pairs")

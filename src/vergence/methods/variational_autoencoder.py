@@ -22,8 +22,7 @@ from vergence.data.pixels import to_unit
 from vergence.data.views import Views
 from vergence.encoders.decoder import Decoder
 from vergence.encoders.networks import width
-from vergence.methods.core import Gather, ImageMethod, mean_over
-from vergence.methods.parts.views import MultiView, OneView
+from vergence.methods.core import Gather, ImageMethod, MultiView
 from vergence.utils.checks import require_at_least, require_count, require_positive
 from vergence.utils.linalg import upcast_half
 
@@ -76,7 +75,7 @@ class VariationalAutoencoder(ImageMethod):
 
     def inputs(self, views: Views) -> MultiView:
         """Returns one view and e (n, L), the noise of the latent features."""
-        return OneView(views, lambda n, g: {"noise": torch.randn(n, self.latent, generator=g, dtype=torch.float32)})
+        return MultiView(views, numbers=lambda n, g: {"noise": torch.randn(n, self.latent, generator=g, dtype=torch.float32)})
 
     def posterior(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Returns mu and log sigma^2, each (B, L), for embeddings (B, D)."""
@@ -91,6 +90,6 @@ class VariationalAutoencoder(ImageMethod):
         mu, log_variance = self.posterior(h)
         mean = upcast_half(self.decoder(mu + (0.5 * log_variance).exp() * e))
         return {
-            "reconstruction": mean_over(negative_log_likelihood(to_unit(x), mean, self.deviation), gather),
-            "kl": mean_over(self.beta * kl_to_prior(mu, log_variance), gather),
+            "reconstruction": gather(negative_log_likelihood(to_unit(x), mean, self.deviation)).mean(),
+            "kl": gather(self.beta * kl_to_prior(mu, log_variance)).mean(),
         }

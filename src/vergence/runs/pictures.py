@@ -12,7 +12,7 @@ from torch import Tensor
 from vergence.data.items import Items, PairItems, batches, contexts
 from vergence.data.pixels import center_crop, resize, to_unit
 from vergence.evaluation import features
-from vergence.methods.paired import Side
+from vergence.methods.core import Side
 from vergence.runs.detector import opened
 from vergence.runs.run import Images, Run
 from vergence.utils.checks import expect, require_count

@@ -25,8 +25,7 @@ from vergence.encoders import networks
 from vergence.evaluation import features
 from vergence.evaluation.judgment import collapse_warning
 from vergence.evaluation.uncertainty import crop_spread
-from vergence.methods.core import Method
-from vergence.methods.paired import Side
+from vergence.methods.core import Method, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.runs import detector
 from vergence.runs.detector import RunDetector

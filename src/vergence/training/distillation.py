@@ -23,8 +23,7 @@ from torch.nn import functional as F
 from vergence.data.items import Array, ArrayItems, Items
 from vergence.data.views import Views
 from vergence.encoders.networks import width
-from vergence.methods.core import Gather, ImageMethod, Method, mean_over
-from vergence.methods.parts.views import Draws, MultiView
+from vergence.methods.core import Draws, Gather, ImageMethod, Method, MultiView
 from vergence.training import loop
 from vergence.training.config import FitConfig
 from vergence.training.metrics import Progress, Recorder, State
@@ -111,23 +110,16 @@ class Distillation(ImageMethod):
         x, c = views
         z = self.encoder(x)
         self.observe(z, gather)
-        return {"distance": mean_over(1 - F.cosine_similarity(upcast_half(self.head(z)), c), gather)}
+        return {"distance": gather(1 - F.cosine_similarity(upcast_half(self.head(z)), c)).mean()}
 
 
 class _ViewWithTarget(MultiView):
     """A view of each item, and its target as it is."""
 
-    def __init__(self, views: Views) -> None:
-        self.views = views
-
-    def draw(self, n: int, generator: torch.Generator) -> Draws:
-        """Returns the parameters of the views."""
-        return (self.views.draw(n, generator),)
-
     def apply(self, x: Any, draws: Draws) -> tuple[Tensor, ...]:
         """Returns the views of items with targets, and the targets."""
         items, targets = x
-        return self.views.apply(items, draws[0]), targets
+        return *super().apply(items, draws), targets
 
 
 class _OwnCheckpoints(FirstStage):

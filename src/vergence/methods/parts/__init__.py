@@ -1,1 +1,0 @@
-"""What methods on images share: views of a step, masks, teachers, tokens of transformers, heads."""
