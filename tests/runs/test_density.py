@@ -74,8 +74,8 @@ def test_numbers_of_the_fit_are_true(tmp_path):
     c, t = two_answers(2000)
     pairs = Pairs(c, t, (["context_0"], ["target_0"]))
     found = density.fit_density(pairs, "mixture", tmp_path / "m.safetensors", settings={"n_components": 2}, holdout=0.25, seed=3)
-    assert (found["train"], found["test"]) == (1500, 500)
-    ours, linear, alone = found["scores"].values()
+    assert (found.train, found.test) == (1500, 500)
+    ours, linear, alone = found.scores.values()
     truth = -np.log(2) - 0.5 * np.log(2 * np.pi * np.e * 0.05**2)
     assert abs(ours["log_density"] - truth) < 4 * ours["error"] + 0.02
     assert abs(ours["inside 50%"] - 0.5) < 0.1 and abs(ours["inside 90%"] - 0.9) < 0.06
@@ -192,11 +192,11 @@ def test_the_error_is_that_of_the_difference(tmp_path):
     x = r.normal(size=(400, 1))
     pairs = Pairs(x, x[:, 0] + r.normal(size=400), (["context_0"], ["target_0"]))
     found = density.fit_density(pairs, "gaussian", tmp_path / "m.safetensors", settings={})
-    assert found["ahead"]["one Gaussian, linear (control)"] == (0.0, 0.0), "the control itself"
-    lead, error = found["ahead"]["targets alone, Gaussian (control)"]
-    own, alone = (found["scores"][name]["log_density"] for name in ("model", "targets alone, Gaussian (control)"))
+    assert found.ahead["one Gaussian, linear (control)"] == (0.0, 0.0), "the control itself"
+    lead, error = found.ahead["targets alone, Gaussian (control)"]
+    own, alone = (found.scores[name]["log_density"] for name in ("model", "targets alone, Gaussian (control)"))
     assert lead == pytest.approx(own - alone) and 0 < error < lead / 4
-    assert found["few_values"] == []
+    assert found.few_values == []
 
 
 def test_targets_of_few_values_are_named(tmp_path):

@@ -99,17 +99,17 @@ def _fit(command: DensityFit) -> None:
     pairs = read_pairs(command.pairs, command.target)
     verb = "replaced" if command.out.exists() else "wrote"
     result = density.fit_density(pairs, command.model, command.out, settings=settings, holdout=command.holdout, seed=command.seed)
-    print(f"{result['model']}: {result['train']} pairs in {result['seconds']:.1f} s")
-    if result["scores"]:
-        rows = [[name, *scores.values()] for name, scores in result["scores"].items()]
+    print(f"{result.model}: {result.train} pairs in {result.seconds:.1f} s")
+    if result.scores:
+        rows = [[name, *scores.values()] for name, scores in result.scores.items()]
         titles = {"log_density": "log-density", "error": "standard error"}
-        head = ["", *(titles.get(name, name) for name in next(iter(result["scores"].values())))]
-        table(f"{result['test']} pairs held out; log-density in nats, larger is better", head, rows)
-        print(_who_is_ahead(result["ahead"]))
+        head = ["", *(titles.get(name, name) for name in next(iter(result.scores.values())))]
+        table(f"{result.test} pairs held out; log-density in nats, larger is better", head, rows)
+        print(_who_is_ahead(result.ahead))
     elif command.holdout > 0:
-        few = "1 held-out pair is" if result["test"] == 1 else f"{result['test']} held-out pairs are"
+        few = "1 held-out pair is" if result.test == 1 else f"{result.test} held-out pairs are"
         _warn(f"{few} too few to evaluate the density; it is not evaluated")
-    if columns := result["few_values"]:
+    if columns := result.few_values:
         where = f"{', '.join(columns)} {'takes' if len(columns) == 1 else 'take'} few different values"
         _warn(
             f"{where}: a density of classes or counts has no upper limit, and such log-densities mean little; "

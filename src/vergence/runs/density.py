@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from vergence.data.arrays import Pairs
 from vergence.runs.rows import of_array, of_estimator
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal
-from vergence.utils.checks import require_within
-from vergence.utils.names import did_you_mean
+from vergence.utils.checks import expect, require_within
+from vergence.utils.names import counted, did_you_mean
 from vergence.utils.parts import open_parts
 
 __all__ = ["build", "fit_density", "log_prob", "predict", "sample"]
@@ -45,9 +46,30 @@ def build(name: str, settings: dict[str, Any]) -> Any:
     return kind(**settings)
 
 
-def fit_density(
-    pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdout: float = 0.2, seed: int = 0
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit_density` did and measured.
+
+    Attributes:
+        model: Name of the model's class.
+        train, test: Numbers of pairs that it was fitted to and that were held out.
+        seconds: Duration of the fit.
+        few_values: Target columns of so few different values that they are classes or counts rather than measurements.
+        scores: Of the model and each control the mean log-density of the held-out targets (nats), its standard error, and the
+            share of them inside the 50 % and 90 % intervals; empty for fewer than 20 held-out pairs.
+        ahead: By how much the model's mean log-density exceeds each control's (nats a pair), with the standard error.
+    """
+
+    model: str
+    train: int
+    test: int
+    seconds: float
+    few_values: list[str]
+    scores: dict[str, dict[str, float]]
+    ahead: dict[str, tuple[float, float]]
+
+
+def fit_density(pairs: Pairs, model: str, out: Path, *, settings: dict[str, Any], holdout: float = 0.2, seed: int = 0) -> Fitted:
     """Fits a model to a part of the pairs, evaluates it and two controls on the others, and writes it.
 
     Args:
@@ -58,32 +80,23 @@ def fit_density(
         holdout: Share of the pairs, sampled at random, that are held out for evaluation, in [0, 1); 0 fits to all.
         seed: Seed of the split and of the model.
 
-    Returns:
-        ``model``, the numbers of pairs ``train`` and ``test``, ``seconds``, and ``scores``: for the model and each control
-        the mean log-density of the held-out targets (nats), its standard error, and the share of them inside the 50 % and
-        90 % intervals; empty for fewer than 20 held-out pairs. ``ahead`` has for each control the mean difference of the
-        model's log-density (nats a pair) and its standard error, ``few_values`` the target columns of few different values.
-
     Raises:
         ValueError: The pairs, the settings or ``out`` are not usable.
     """
     require_within("[0, 1)", holdout=holdout)
-    if out.suffix != ".safetensors" or not out.parent.is_dir() or out.is_dir():
-        raise ValueError(f"cannot write {out}: expected a file that ends in .safetensors, in an existing folder")
+    writable = out.suffix == ".safetensors" and out.parent.is_dir() and not out.is_dir()
+    expect(writable, "a file that ends in .safetensors, in an existing folder", str(out))
     estimator = build(model, {"random_state": seed, **settings})
     order = np.random.default_rng(seed).permutation(len(pairs.context))
     test, train = _split(pairs, order, holdout)
-    if len(train) < 2:
-        raise ValueError(f"expected at least 2 pairs to fit to, found {len(train)} of {len(order)}; give more, or lower holdout")
+    expect(len(train) >= 2, "at least 2 pairs to fit to", f"{len(train)} of {len(order)}", "give more, or lower holdout")
     start = time.perf_counter()
     estimator.fit(pairs.context[train], pairs.target[train])
     seconds = time.perf_counter() - start
     estimator.columns_ = list(pairs.columns)
     estimator.save(out)
-    found: dict[str, Any] = {"model": type(estimator).__name__, "train": len(train), "test": len(test), "seconds": seconds}
-    found["few_values"] = _few_values(pairs)
-    found["scores"], found["ahead"] = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
-    return found
+    compared = _compared(estimator, pairs, train, test) if len(test) >= FEW else ({}, {})
+    return Fitted(type(estimator).__name__, len(train), len(test), seconds, _few_values(pairs), *compared)
 
 
 def _split(pairs: Pairs, order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -115,8 +128,8 @@ def _compared(
         "one Gaussian, linear (control)": (linear, c),
         "targets alone, Gaussian (control)": (alone, zeros[test]),
     }
-    log_p = {name: one.score_samples(given, t) for name, (one, given) in judged.items()}
-    scores = {name: _scores(log_p[name], one.pit(given, t)) for name, (one, given) in judged.items()}
+    log_p = {name: density.score_samples(contexts, t) for name, (density, contexts) in judged.items()}
+    scores = {name: _scores(log_p[name], density.pit(contexts, t)) for name, (density, contexts) in judged.items()}
     return scores, {name: _mean_and_error(log_p["model"] - log_p[name]) for name in judged if name != "model"}
 
 
@@ -178,25 +191,21 @@ def log_prob(model: Any, pairs: Pairs, out: Path) -> int:
         return {"log_density": model.score_samples(c, t), "pit": model.pit(c, t)}
 
     source = f"{of_array(pairs.context)} {of_array(pairs.target)}"
-    return _write(out, {"job": "score", "model": of_estimator(model), "source": source}, len(pairs.context), rows)
+    return _write(out, {"job": "log-prob", "model": of_estimator(model), "source": source}, len(pairs.context), rows)
 
 
 def _require_width(model: Any, contexts: np.ndarray) -> None:
     """Raises a ValueError unless contexts are as wide as those that a model was fitted to."""
-    if contexts.shape[1] != model.n_features_in_:
-        wanted = f"{model.n_features_in_} context feature{'' if model.n_features_in_ == 1 else 's'}"
-        raise ValueError(f"expected {wanted}, as in fit, found {contexts.shape[1]}; give the same columns")
+    C, features = contexts.shape[1], counted(model.n_features_in_, "context feature")
+    expect(model.n_features_in_ == C, f"{features}, as in fit", C, "give the same columns")
 
 
 def _write(out: Path, job: dict[str, Any], total: int, rows: Callable[[slice], dict[str, np.ndarray]]) -> int:
     """Writes the rows of all blocks of the input; goes on behind the parts that an earlier call left."""
-    with (
-        open_parts(out, job, every=PART) as kept,
-        terminal.bar(job["job"], total=total, unit="rows") as advance,
-    ):
-        advance(kept.done)
-        for start in range(kept.done, total, ROWS):
+    with open_parts(out, job, every=PART) as parts, terminal.bar(job["job"], total=total, unit="rows") as advance:
+        advance(parts.done)
+        for start in range(parts.done, total, ROWS):
             block = slice(start, min(start + ROWS, total))
-            kept.append(rows(block), block.stop - start)
+            parts.append(rows(block), block.stop - start)
             advance(block.stop - start)
     return total

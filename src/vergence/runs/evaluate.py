@@ -40,7 +40,7 @@ from vergence.training.records import (
     Representation,
 )
 from vergence.utils import terminal
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, shown
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest
 from vergence.utils.resources import resources
@@ -50,6 +50,7 @@ __all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
 EXAMPLES, QUERIES, NEIGHBORS = 600, 8, 8  # items in the report's map; queries with neighbors, and neighbors of each
 BATCH = 1024  # embeddings at a time
 SAFE = "the model and evaluation.json are safe: free space and repeat the command"
+SEEN = "that the run was fitted to or calibrated on"
 PIXELS = 32  # larger images are averaged down to this side for the pixel controls
 
 Features = dict[str, Tensor]  # name of a representation -> (N, D)
@@ -91,14 +92,14 @@ class _Evaluator:
         run: The run.
         config: Its description.
         opened: Its data, without test items that it was fitted to or calibrated on.
-        kept: Masks of the training and the test items whose label training kept; None for fewer than two classes.
+        labeled: Masks of the training and the test items whose label training kept; None for fewer than two classes.
         train, test: Features of the training and of the test items by representation.
     """
 
     def __init__(self, run: Run) -> None:
         self.run, self.config = run, run.folder.config
-        self.opened = self._without_known(detector.whole(run.folder))
-        self.kept = _kept(self.opened, self.config.data.keep_classes)
+        self.opened = self._without_seen(detector.whole(run.folder))
+        self.labeled = _labeled(self.opened, self.config.data.keep_classes)
         self.train: Features = {}
         self.test: Features = {}
 
@@ -106,7 +107,7 @@ class _Evaluator:
         """Returns the record, which it writes beside the examples."""
         started, folder = time.monotonic(), self.run.folder
         representations = self._representations(probes)
-        detected, known = self._detected()
+        detected, seen = self._detected()
         record = Evaluation(
             protocol=self._protocol(time.monotonic() - started),
             representations=representations,
@@ -115,16 +116,16 @@ class _Evaluator:
             uncertainty=measure_uncertainty(self.run, self.opened, self.train["z"], self.test["z"]) if uncertainty else None,
         )
         folder.write_json("evaluation.json", record.to_dict())
-        self._write_examples(None if detected is None else detected.masked_fill(known, torch.nan))
-        if self.kept is None and self.opened.train.labels is not None and self.config.data.keep_classes is None:
+        self._write_examples(None if detected is None else detected.masked_fill(seen, torch.nan))
+        if self.labeled is None and self.opened.train.labels is not None and self.config.data.keep_classes is None:
             raise ValueError(
                 f"expected at least 2 labeled classes for a probe, found {len(self.opened.classes)}: put each class into a "
                 f"folder of its own; what needs no labels is in {folder.path / 'evaluation.json'}"
             )
         return record
 
-    def _without_known(self, opened: Data) -> Data:
-        """Returns the data, where it has changed since the training without test items that the run has seen.
+    def _without_seen(self, opened: Data) -> Data:
+        """Returns the data; where it has changed since the training, without test items that the run has seen.
 
         A test part that is held out at random is another one then.
 
@@ -136,34 +137,32 @@ class _Evaluator:
         if before[0] == len(opened.train) and before[1] in (0, len(opened.test)):
             return opened
         try:
-            new = (~self._known(opened.test)).nonzero()[:, 0]
+            new = (~self._seen(opened.test)).nonzero()[:, 0]
         except ValueError:  # a run that can have no detector
             new = torch.arange(len(opened.test))
-        out, seen = len(opened.test) - len(new), "that the run was fitted to or calibrated on"
+        out = len(opened.test) - len(new)
         words = f"{self.config.data.source} has changed since the training: {len(opened.train):,} training and "
         words += f"{len(opened.test):,} test items instead of {before[0]:,} and {before[1]:,}"
-        if len(new) == 0:
-            raise ValueError(f"{words}, all of them {seen}; restore it, or train again")
-        print(f"warning: {words}; {out:,} test items {seen} are left out", file=sys.stderr)
+        expect(len(new), "test items that are new to the run", f"none: {words}", "restore it, or train again")
+        print(f"warning: {words}; {out:,} test items {SEEN} are left out", file=sys.stderr)
         note = f"{opened.note}; the data has changed since the training, {out:,} test items that it knows are left out"
         return replace(opened, test=opened.test.subset(new), note=note)
 
-    def _known(self, items: Items) -> Tensor:
+    def _seen(self, items: Items) -> Tensor:
         """Returns which items equal one that a run with a detector was fitted to or calibrated on, (N,) bool."""
-        seen = self.run.detector().seen
-        streamed = features.stream_batches(digests, items, size=self.run.size)
-        return torch.cat([torch.from_numpy(np.isin(marks, seen)) for _, marks in streamed])
+        marks = np.concatenate([marks for _, marks in features.stream_batches(digests, items, size=self.run.size)])
+        return torch.from_numpy(np.isin(marks, self.run.detector().seen))
 
     def _representations(self, probes: bool) -> dict[str, Representation]:
         """Computes the features of every representation, and returns their numbers."""
         networks = _networks(self.run)
         with terminal.bar("evaluate", 3 * len(networks) + 2, "steps") as advance:
-            for found, items in ((self.train, self.opened.train), (self.test, self.opened.test)):
+            for part, items in ((self.train, self.opened.train), (self.test, self.opened.test)):
                 for name, net in networks.items():
                     advance(1)
-                    found[name] = features.collect_features(net, items, **self.run.where())[0]
+                    part[name] = features.collect_features(net, items, **self.run.where())[0]
                     if name == "z" and self.run.has_density:
-                        found["mu"] = self._posterior_mean(found["z"])
+                        part["mu"] = self._posterior_mean(part["z"])
             self.train["pca"], self.test["pca"] = features.pca(
                 self.train["pixels"], self.test["pixels"], self.train["z"].shape[1]
             )
@@ -177,9 +176,9 @@ class _Evaluator:
         """Returns spread and, with labels of two classes, accuracies of a representation."""
         train, test = self.train[name], self.test[name]
         neighbors = accuracy = None
-        if self.kept is not None:
+        if self.labeled is not None:
             assert self.opened.train.labels is not None and self.opened.test.labels is not None
-            (a, b), (y, true) = self.kept, (self.opened.train.labels, self.opened.test.labels)
+            (a, b), (y, true) = self.labeled, (self.opened.train.labels, self.opened.test.labels)
             labeled = train[a], y[a], test[b], true[b]
             neighbors = {k: Accuracy(**votes) for k, votes in knn_accuracy(*labeled).items()}
             numbers: dict[str, Any] = linear_probe(*labeled) if probes else {}
@@ -199,21 +198,20 @@ class _Evaluator:
         """
         items = self.opened.test
         try:
-            detected, known = self.run.anomaly_score(items), self._known(items)
+            detected, seen = self.run.anomaly_score(items), self._seen(items)
         except ValueError as error:
             terminal.note(f"no detector: {error}")
             return None, torch.zeros(len(items), dtype=torch.bool)
-        if known.any():
-            equal = f"{int(known.sum()):,} of {len(known):,} test items equal items that the run was fitted to or calibrated on"
-            high = "" if self.kept is None else ", which makes accuracies too high"
-            terminal.note(f"{equal}{high}; the page shows no scores of these")
-        return detected, known
+        if n := int(seen.sum()):
+            high = "" if self.labeled is None else ", which makes accuracies too high"
+            terminal.note(f"{n:,} of {len(seen):,} test items equal items {SEEN}{high}; the page shows no scores of these")
+        return detected, seen
 
     def _protocol(self, seconds: float) -> Protocol:
         model, fit = self.config.model, self.config.fit
         used = "encoder as it came" if model.freeze else "last epoch" if model.takes_steps else "fitted in closed form"
-        kept_back = f"; {n:,} training items calibrate" if (n := self.run.folder.metadata.n_calibration) else ""
-        end = "no accuracies: fewer than two labeled classes" if self.kept is None else used
+        calibrate = f"; {n:,} training items calibrate" if (n := self.run.folder.metadata.n_calibration) else ""
+        end = "no accuracies: fewer than two labeled classes" if self.labeled is None else used
         return Protocol(
             bank=len(self.opened.train),
             test=len(self.opened.test),
@@ -221,7 +219,7 @@ class _Evaluator:
             seed=fit.seed,
             objective=model.method or model.objective,
             seconds=round(seconds, 1),
-            note=f"{self.opened.note}{kept_back}; {end}",
+            note=f"{self.opened.note}{calibrate}; {end}",
         )
 
     def _projected(self, z: Tensor) -> Iterator[Tensor]:
@@ -253,17 +251,17 @@ class _Evaluator:
         keep, labels, classes = self.config.data.keep_classes, self.opened.test.labels, self.opened.classes
         if keep is None or labels is None:
             return None
-        train, test = self.train, {name: found[labels >= 0] for name, found in self.test.items()}
+        train, test = self.train, {name: z[labels >= 0] for name, z in self.test.items()}
         anomalous = ~torch.isin(labels[labels >= 0], torch.tensor(keep))
         scores: dict[str, tuple[Kind, Tensor]] = {}
         if detected is not None:
             scores["detector"] = "model", detected[labels >= 0]
         if self.run.has_density:
             scores |= {name: ("model", score) for name, score in self._scores(test["z"]).items()}
-        for name in (name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test):
-            scores[f"kNN, {name}"] = "control", anomaly.knn_distance(train[name], test[name])
-        for name in (name for name in ("z", "untrained", "initial", "pca") if name in test):
-            scores[f"Mahalanobis, {name}"] = "control", anomaly.mahalanobis(train[name], test[name])
+        names = [name for name in ("z", "untrained", "initial", "pixels", "pca") if name in test]
+        scores |= {f"kNN, {name}": ("control", anomaly.knn_distance(train[name], test[name])) for name in names}
+        names = [name for name in names if name != "pixels"]
+        scores |= {f"Mahalanobis, {name}": ("control", anomaly.mahalanobis(train[name], test[name])) for name in names}
         return Anomaly(
             inliers=tuple(classes[c] for c in keep),
             anomalies=tuple(name for c, name in enumerate(classes) if c not in keep),
@@ -307,7 +305,7 @@ class _Evaluator:
             np.savez_compressed(file, **columns)
 
 
-def _kept(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor, Tensor] | None:
+def _labeled(opened: Data, keep_classes: tuple[int, ...] | None) -> tuple[Tensor, Tensor] | None:
     train, test = opened.train.labels, opened.test.labels
     if train is None or test is None:
         return None
@@ -366,10 +364,10 @@ def _with_state(run: Run, state: dict[str, Tensor]) -> nn.Module:
     """
     encoder = copy.deepcopy(run.method.encoder)
     wanted = encoder.state_dict()
-    found = {name: state.get(f"encoder.{name}") for name in wanted}
-    if any(tensor is None or tensor.shape != wanted[name].shape for name, tensor in found.items()):
+    first = {name: state.get(f"encoder.{name}") for name in wanted}
+    if any(tensor is None or tensor.shape != wanted[name].shape for name, tensor in first.items()):
         raise ValueError(f"{run.folder.path / 'initial.safetensors'} does not fit the run's description; restore it from a copy")
-    encoder.load_state_dict(found)
+    encoder.load_state_dict(first)
     return encoder
 
 

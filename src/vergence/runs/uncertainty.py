@@ -97,9 +97,9 @@ def _ranked(
         crops=0 if mean is None else CROPS,
         scores={
             name: UncertaintyScore(
-                kind="control" if name in controls else "model", r_auroc=found.get("auroc"), aurc=found.get("aurc")
+                kind="control" if name in controls else "model", r_auroc=ranked.get("auroc"), aurc=ranked.get("aurc")
             )
-            for name, found in numbers.items()
+            for name, ranked in numbers.items()
         },
         recall_at_1=_share(right),
         recall_at_1_crops=None if labels is None or mean is None else _share(uncertainty.neighbor_is_right(mean, labels)),
@@ -169,11 +169,8 @@ def _pairs(run: Run, opened: Data) -> tuple[Tensor, Tensor]:
         return tuple(run.to_device(run.embed(items, side=side, projected=True)) for side in ("context", "target"))  # type: ignore[return-value]
     views, generator = views_of(run), torch.Generator().manual_seed(0)
     nets = run.method.branch("context").eval(), run.method.target_network().eval()
-    found: list[list[Tensor]] = [[], []]
-    for _, raw in items.stream(batches(len(items), CHUNK)):
-        for z, net in zip(found, nets, strict=True):
-            z.append(net(views(raw.to(run.device), generator)))
-    za, zb = (run.to_device(torch.cat(z)) for z in found)
+    pairs = [[net(views(raw.to(run.device), generator)) for net in nets] for _, raw in items.stream(batches(len(items), CHUNK))]
+    za, zb = (run.to_device(torch.cat(z)) for z in zip(*pairs, strict=True))
     return za, zb
 
 
@@ -181,27 +178,25 @@ def _conditional(objective: PredictiveObjective, za: Tensor, zb: Tensor) -> Pred
     """Returns the calibration of a density in closed form; the PIT only of those that have their marginals' too."""
     assert isinstance(objective, DensityObjective)
     columns: dict[str, list[Tensor]] = defaultdict(list)
-    start = 0
-    for part in parts(objective, za, CHUNK):
-        p, t = objective.conditional(part), zb[start : start + len(part)]
-        start += len(part)
+    contexts = parts(objective, za, CHUNK)
+    for part, t in zip(contexts, zb.split([len(part) for part in contexts]), strict=True):
+        p = objective.conditional(part)
         columns["log_prob"].append(p.log_prob(t))
         columns["level"].append(predictive.density_level(p, t, SAMPLES))
         columns["energy"].append(predictive.energy_score(p.sample(torch.Size((SAMPLES,))), t))
         if isinstance(p, JointGaussian | MixtureOfGaussians):
             columns["pit"].append(p.marginal_cdf(t).clamp(0, 1))
-    found: dict[str, Any] = {name: torch.cat(column).double().cpu() for name, column in columns.items()}
-    regions = {f"region_{round(100 * q)}": float((found["level"] <= q).double().mean()) for q in predictive.LEVELS}
-    means = {"log_prob": float(found["log_prob"].mean()), "energy_score": float(found["energy"].mean())}
-    pit = predictive.pit_calibration(found["pit"]) if "pit" in found else {}
+    measured: dict[str, Any] = {name: torch.cat(column).double().cpu() for name, column in columns.items()}
+    regions = {f"region_{round(100 * q)}": float((measured["level"] <= q).double().mean()) for q in predictive.LEVELS}
+    means = {"log_prob": float(measured["log_prob"].mean()), "energy_score": float(measured["energy"].mean())}
+    pit = predictive.pit_calibration(measured["pit"]) if "pit" in measured else {}
     return Predictive(pairs=len(za), samples=SAMPLES, **means, **regions, **pit)
 
 
 def _bounds(objective: LatentObjective, za: Tensor, zb: Tensor) -> Predictive:
     log_w = torch.cat([objective.log_weights(zb, za, samples=1) for _ in range(SAMPLES)])
-    found = predictive.evidence(log_w.cpu())
-    bounds = {name: found[name] for name in ("elbo", "gap", "effective_samples")}
-    return Predictive(pairs=len(za), samples=SAMPLES, log_prob=found["log_marginal"], **bounds)
+    bounds = predictive.evidence(log_w.cpu())
+    return Predictive(pairs=len(za), samples=SAMPLES, log_prob=bounds.pop("log_marginal"), **bounds)
 
 
 @dataclass(frozen=True)
