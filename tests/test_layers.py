@@ -17,7 +17,7 @@ ROOMS = (
 )  # fmt: skip
 APART = {"objectives", "mixtures", "evaluation", "detection"}  # siblings do not import each other; core and parts may be
 SHARED = ("core", "inputs", "moments", "parts", "storage")
-COMPOSED = ("combined", "findings", "robust")  # of several detectors and statistics, which they import openly
+COMPOSED = ("calibrated", "combined", "findings", "levels", "robust")  # of several detectors and statistics, which they import openly
 
 
 @functools.cache

@@ -26,9 +26,11 @@ from vergence import objectives
 from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
+from vergence.detection.calibrated import fit_detector
+from vergence.detection.levels import Levels
 from vergence.encoders.config import as_encoder
 from vergence.methods.paired import PairedMethod
-from vergence.runs.detector import Levels, dictionary, fit_detector
+from vergence.runs.detector import dictionary
 from vergence.runs.rows import Reading, collected, write_rows
 from vergence.runs.run import embedded
 from vergence.runs.score import Tally, columns_of
@@ -204,8 +206,8 @@ def _score(model: ModelConfig, fit: FitConfig, fabric: Any, size: int) -> tuple[
         levels.maps = dictionary(parts[0], size, fit.workers)
         levels.to(fabric.device)
     reading = Reading(size, fabric.device, fit.batch_size, workers=2)
-    training, held_out = ((collected(levels, part, reading), part.names) for part in parts)
-    found = fit_detector(*training, held_out, levels.maps)
+    training, held_out = (collected(levels, part, reading) for part in parts)
+    found = fit_detector(training, held_out, levels.maps)
     clock = time.process_time if fabric.device.type == "cpu" else time.perf_counter
 
     @torch.inference_mode()

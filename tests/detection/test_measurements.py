@@ -10,7 +10,8 @@ from PIL import Image
 from tests.conftest import DATA_ROOT
 from torch.nn import functional as F
 
-from vergence.detection import flags, image_size, measure
+from vergence.detection import flags, measure
+from vergence.detection.images import image_size
 from vergence.detection.images import FLAGS, Measured
 
 

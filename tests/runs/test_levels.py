@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from vergence.detection import patch_dictionary
+from vergence.detection.levels import Levels
 from vergence.encoders.networks import encoder
 from vergence.encoders.patch_maps import PatchEncoder
 from vergence.methods.paired import PairedMethod
 from vergence.objectives.gje import GJE
 from vergence.objectives.vje import VJE
-from vergence.runs.detector import Levels
 
 pytestmark = pytest.mark.float32
 

@@ -6,9 +6,9 @@ import torch
 from sklearn.datasets import load_digits
 
 import vergence
+from vergence.detection.levels import Levels
 from vergence.encoders.config import as_encoder
 from vergence.encoders.patch_maps import PatchMaps
-from vergence.runs.detector import Levels
 from vergence.runs.score import Calibration, score
 from vergence.training import closed_form
 

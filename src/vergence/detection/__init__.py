@@ -2,7 +2,6 @@
 
 from vergence.detection.combined import CombinedDetector, default_detector
 from vergence.detection.conformal import (
-    Certificate,
     certify,
     fpr_threshold,
     label_trim,
@@ -20,7 +19,6 @@ from vergence.detection.core import Detector, cross_fit, load_detector, save_det
 from vergence.detection.density import GaussianDetector, MixtureDetector, surprise
 from vergence.detection.duplicates import (
     leaks,
-    mild_views,
     near_duplicates,
     near_groups,
     similarity_threshold,
@@ -28,13 +26,12 @@ from vergence.detection.duplicates import (
     thumbnails,
 )
 from vergence.detection.groups import odd_groups
-from vergence.detection.images import flags, image_size, measure, pixel_statistics
+from vergence.detection.images import flags, measure, pixel_statistics
 from vergence.detection.levels import patch_dictionary, stage_features
 from vergence.detection.neighbors import NeighborDetector
 from vergence.detection.reasons import explain, extremes, look_at, outlying_features
 
 __all__ = [
-    "Certificate",
     "CombinedDetector",
     "Detector",
     "GaussianDetector",
@@ -47,13 +44,11 @@ __all__ = [
     "extremes",
     "flags",
     "fpr_threshold",
-    "image_size",
     "label_trim",
     "leaks",
     "load_detector",
     "look_at",
     "measure",
-    "mild_views",
     "near_duplicates",
     "near_groups",
     "needed_calibration",

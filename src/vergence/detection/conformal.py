@@ -32,8 +32,6 @@ from vergence.detection.inputs import Values, as_values, labels_of, like, numeri
 from vergence.utils.checks import EXACT, LARGEST, expect, require_count, require_within
 
 __all__ = [
-    "TAIL",
-    "Certificate",
     "at_most",
     "certify",
     "drift_of_counts",
@@ -43,6 +41,7 @@ __all__ = [
     "needed_for_fpr",
     "p_values",
     "q_values",
+    "ranked",
     "reportable",
     "select",
     "simultaneous_bounds",
@@ -87,6 +86,12 @@ def p_values(calibration: Values, scores: Values) -> Any:
     ordered = s_cal.sort().values
     below = torch.searchsorted(ordered, s.contiguous())
     return like(scores, (1.0 + (len(ordered) - below).double()) / (len(ordered) + 1))
+
+
+def ranked(calibration: np.ndarray, scores: np.ndarray) -> Floats:
+    """Returns the p-values (m,) of `p_values` for scores that need no check, of which there may be none."""
+    below = np.searchsorted(np.sort(calibration), scores)
+    return np.asarray((1.0 + (len(calibration) - below)) / (len(calibration) + 1))
 
 
 def _check(calibration: Tensor, s: Tensor) -> None:

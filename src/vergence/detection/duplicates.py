@@ -20,10 +20,7 @@ from vergence.utils.checks import expect, require_within
 from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = [
-    "SIDE",
-    "cell_means",
     "leaks",
-    "mild_views",
     "near_duplicates",
     "near_groups",
     "similarity_threshold",

@@ -17,7 +17,7 @@ from vergence.detection.inputs import features_of
 from vergence.utils.checks import expect, require_count, require_within
 from vergence.utils.neighbors import components, nearest_others
 
-__all__ = ["Group", "odd_groups"]
+__all__ = ["odd_groups"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ from vergence.data.pixels import luma, to_bytes, to_unit
 from vergence.detection.inputs import images_of, numeric
 from vergence.utils.checks import expect, refuse, require_count
 
-__all__ = ["Measured", "flags", "image_size", "measure", "pixel_statistics"]
+__all__ = ["flags", "measure", "pixel_statistics"]
 
 Floats = npt.NDArray[np.float64]
 NUMBERS = 1 << 23  # pixels of a block

@@ -1,19 +1,76 @@
-"""Levels of features of one batch of images: pixel statistics, the stages of an encoder, and its embedding."""
+"""Levels of features of one batch of images: pixel statistics, patches, the stages of an encoder, and its embedding.
+
+What is unusual in a picture may show at one level alone: a foreign kind of picture in its pixels, a foreign object only in the
+embedding. Each level is a matrix (B, D) of a batch, for a detector of its own.
+"""
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vergence.data.pixels import to_unit
+from vergence.detection.images import pixel_statistics
 from vergence.encoders.config import Patches
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import PatchEncoder, PatchMaps, sampled_patches
+from vergence.methods.core import Method
 from vergence.utils.checks import expect, require_count
 
-__all__ = ["patch_dictionary", "stage_features"]
+__all__ = ["Levels", "patch_dictionary", "stage_features"]
+
+ATOMS = 128  # of the level patches
+
+
+class Levels(nn.Module):
+    """Items (B, ...) -> level by name, each (B, D) float32, of a trained method in evaluation mode.
+
+    - ``pixels``: statistics of images (`pixel_statistics`); ``inputs``: vectors as they are.
+    - ``patches``: average responses to the first 128 atoms of a closed-form encoder's dictionary, whose one pass serves both;
+      with any other encoder to the dictionary ``maps`` on the method's device (`patch_dictionary`), where there is one.
+    - ``z``: the embedding.
+
+    The shape of one item is that which the encoder sees, (C, H, W) or (D,).
+
+    Example:
+        >>> from vergence.encoders.networks import encoder
+        >>> from vergence.methods.paired import PairedMethod
+        >>> from vergence.objectives.vje import VJE
+        >>> net = encoder("small", (1, 8, 8), torch.tensor([0.5]), torch.tensor([0.3])).eval()
+        >>> levels = Levels(PairedMethod(net, VJE(256)), (1, 8, 8))
+        >>> list(levels(torch.zeros(2, 1, 8, 8)))
+        ['pixels', 'z']
+    """
+
+    def __init__(self, method: Method, shape: Sequence[int], maps: PatchMaps | None = None) -> None:
+        super().__init__()
+        self.method, self.shape, self.maps = method, tuple(shape), maps
+        self.pixels = len(self.shape) == 3 and min(self.shape[1:]) > 1
+        self.patches = next((m.settings for m in method.encoder.modules() if isinstance(m, PatchEncoder)), None)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns the levels of a batch of items on the method's device."""
+        if not len(x):  # files of which none could be read
+            return {name: f[:0] for name, f in self(x.new_zeros(1, *x.shape[1:])).items()}
+        levels = {"pixels": pixel_statistics(x)} if self.pixels else {"inputs": x.flatten(1)}
+        if self.patches is not None:
+            responses, z = stage_features(self.method.encoder, x).values()
+            levels |= {"patches": self.patches.averaged(responses, ATOMS), "z": z}
+        else:
+            if self.maps is not None:
+                levels["patches"] = self.maps(to_unit(x))
+            levels["z"] = self.method.encoder(x)
+        return {name: f.float() for name, f in levels.items()}
+
+    @torch.no_grad()
+    def widths(self) -> dict[str, int]:
+        """Returns the number of features of each level."""
+        first = next(itertools.chain(self.method.encoder.parameters(), self.method.encoder.buffers()))
+        x = torch.zeros(1, *self.shape, dtype=first.dtype, device=first.device)
+        return {name: f.shape[1] for name, f in self(x).items()}
 
 
 def patch_dictionary(batches: Iterable[Tensor], atoms: int = 128, *, patch: int | None = None, stride: int = 2) -> PatchMaps:

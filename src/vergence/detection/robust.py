@@ -21,7 +21,7 @@ from vergence.detection.density import GaussianDetector
 from vergence.detection.moments import Tail, deviation
 from vergence.detection.neighbors import NeighborDetector
 
-__all__ = ["SUMMARY", "RobustDetector"]
+__all__ = ["RobustDetector"]
 
 SUMMARY = "summary"  # level that neighbors score
 NEIGHBORS = 5

@@ -25,7 +25,6 @@ from vergence.detection import (
     explain,
     extremes,
     flags,
-    image_size,
     measure,
     near_groups,
     odd_groups,
@@ -35,20 +34,20 @@ from vergence.detection import (
     thumbnail_leaks,
     thumbnails,
 )
+from vergence.detection.calibrated import Arrays, usable_levels
 from vergence.detection.conformal import at_most
 from vergence.detection.duplicates import SIDE as THUMBNAIL
 from vergence.detection.duplicates import cell_means, thumbnail_shape
 from vergence.detection.findings import Findings
 from vergence.detection.groups import Group
-from vergence.detection.images import Measured
+from vergence.detection.images import Measured, image_size
+from vergence.detection.levels import ATOMS, Levels
 from vergence.detection.moments import deviation
 from vergence.detection.robust import SUMMARY, RobustDetector
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import learn_dictionary
 from vergence.encoders.patch_maps import ROOT, PatchMaps, sampled_patches
-from vergence.runs.detector import ATOMS, Levels, usable_levels
 from vergence.runs.rows import (
-    Arrays,
     Columns,
     Leveled,
     Reading,

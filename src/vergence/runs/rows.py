@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vergence.data.images import ImageFiles, file_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, Skipped
 from vergence.densities.gaussian import MixtureOfGaussians
+from vergence.detection.calibrated import Arrays, Collected, sample
 from vergence.evaluation import features
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective
 from vergence.training.calibration import digests
@@ -47,7 +48,6 @@ MOST_ITEMS, MOST_BYTES = 50_000, 256 << 20  # of the items whose levels are held
 BLOCK = 16 << 20  # bytes of an array that are read at a time
 LEVEL = "level "  # before the name of a level, among columns
 Columns = dict[str, Any]  # name -> tensor (B,) or (B, D), written as float32; an array, or a list of texts, as it is
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -180,21 +180,6 @@ def names_of(items: Items, index: Tensor) -> list[str]:
     return [items.names[i] for i in index.tolist()]
 
 
-@dataclass(frozen=True)
-class Collected:
-    """Levels of some items.
-
-    Attributes:
-        levels: Features (N, D) by level.
-        index: Index (N,) of the items that could be read.
-        digests: Digest (N,) of each item's content, uint64.
-    """
-
-    levels: Arrays
-    index: Tensor
-    digests: np.ndarray
-
-
 def collected(
     levels: Leveled,
     items: Items,
@@ -224,7 +209,8 @@ def collected(
     found = streamed(columns, items, chosen, reading, advance, kept)
     expect(len(found.get("index", ())), "items that can be read", f"none of {len(items)}", "give others")
     of_levels = {name.removeprefix(LEVEL): f for name, f in found.items() if name.startswith(LEVEL)}
-    return Collected(of_levels, torch.from_numpy(found["index"]), found["digest"])
+    index = torch.from_numpy(found["index"])
+    return Collected(of_levels, index, names_of(items, index), found["digest"])
 
 
 def streamed(
@@ -262,13 +248,6 @@ def streamed(
     if kept is not None:
         return kept.columns()
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]} if rows else {}
-
-
-def sample(n: int, most: int) -> Tensor:
-    """Returns the index of at most ``most`` of n items, in a random order where not all are taken."""
-    if n <= most:
-        return torch.arange(n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most]
 
 
 def of_module(module: nn.Module) -> str:

@@ -21,6 +21,7 @@ from vergence.data.items import Items, PairItems
 from vergence.data.objects import is_object
 from vergence.data.views import Views
 from vergence.densities import retrieval
+from vergence.detection.calibrated import RunDetector, sample
 from vergence.encoders import networks
 from vergence.evaluation import features
 from vergence.evaluation.judgment import collapse_warning
@@ -28,8 +29,7 @@ from vergence.evaluation.uncertainty import crop_spread
 from vergence.methods.core import Method, Side
 from vergence.objectives.core import ConditionalObjective, DensityObjective, Objective, PredictiveObjective
 from vergence.runs import detector
-from vergence.runs.detector import RunDetector
-from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, sample, stream, write_rows
+from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, stream, write_rows
 from vergence.training import build
 from vergence.training.folder import RunFolder, require_known_code, require_new, require_writable
 from vergence.utils.checks import expect, require_count
@@ -200,7 +200,7 @@ class Run:
         if how in (None, DETECTOR):
             fitted = self.detector()
             levels = fitted.of_batches(method, self.folder.metadata.shape)
-            rows = stream(lambda x: {"score": -fitted.score_samples(levels(x))}, self.items(images), reading)
+            rows = stream(lambda x: {"score": fitted.anomaly_score(levels(x))}, self.items(images), reading)
             return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
         parts = [batch for _, batch in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
         if how not in parts[0]:

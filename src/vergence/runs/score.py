@@ -20,13 +20,14 @@ from vergence.data.items import Items, PairItems, batches
 from vergence.data.pixels import center_crop
 from vergence.data.sources import part_named, with_shape
 from vergence.detection import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
-from vergence.detection.conformal import TAIL, Certificate, at_most, drift_of_counts
+from vergence.detection.calibrated import RunDetector
+from vergence.detection.conformal import TAIL, Certificate, at_most, drift_of_counts, ranked
 from vergence.detection.findings import Findings
 from vergence.methods.core import Method
 from vergence.objectives.core import ConditionalObjective
 from vergence.report.findings import write_findings
-from vergence.runs.detector import RunDetector, opened, p_values
-from vergence.runs.rows import Columns, Leveled, Reading, collected, names_of, of_array, of_items, of_module, write_rows
+from vergence.runs.detector import opened
+from vergence.runs.rows import Columns, Leveled, Reading, collected, of_array, of_items, of_module, write_rows
 from vergence.runs.run import Images, Run, objective_scores
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
@@ -156,11 +157,10 @@ class Calibration:
             items = self.run.items(self.calibration)
             _require_enough(len(items), self.fpr, self.confidence)
             given = collected(levels, items, reading)
-            names = names_of(items, given.index)
-            refused = dict(zip(given.digests.tolist(), names, strict=True))
-            scores = -detector.score_samples(given.levels)
+            refused = dict(zip(given.digests.tolist(), given.names, strict=True))
+            scores = detector.anomaly_score(given.levels)
             new = _unseen(given.digests, detector.seen)
-            detector = detector.with_calibration(scores[new], [names[i] for i in np.flatnonzero(new)])
+            detector = detector.with_calibration(scores[new], [given.names[i] for i in np.flatnonzero(new)])
         if self.confirmed:
             detector = _without_confirmed(detector, self.confirmed)
         require_calibration(detector.calibration)
@@ -210,7 +210,7 @@ class PairReference:
             for start in range(kept.done, len(given), size):
                 part = given.subset(torch.arange(start, min(start + size, len(given))))
                 total = pair_scores(run, part, size)
-                columns: Columns = {"name": list(part.names), "score": total, "p_value": p_values(calibration, total)}
+                columns: Columns = {"name": list(part.names), "score": total, "p_value": ranked(calibration, total)}
                 columns |= {"level": [CONDITIONAL] * len(part), "nearest": [""] * len(part), "reason": [""] * len(part)}
                 columns["seen"] = np.isin(_digests_of_pairs(part), fitted_to).astype(np.uint8)
                 kept.append(columns, len(part))
@@ -336,7 +336,7 @@ def columns_of(
             also = f" and {len(equal) - 1:,} more among {len(marks):,} items" if len(equal) > 1 else ""
             expected = "calibration items that are not among the scored ones"
             refuse(expected, f"an equal one of {equal[0]}{also}", "leave such items out of --calibration")
-        p = detector.p_values(total)
+        p = ranked(detector.calibration, total)
         written = {"score": total, "p_value": p, **_explained(detector, features["z"], each, p <= limit)}
         written["seen"] = np.isin(marks, detector.seen).astype(np.uint8)
         if all_scores:
