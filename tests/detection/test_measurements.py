@@ -11,8 +11,7 @@ from tests.conftest import DATA_ROOT
 from torch.nn import functional as F
 
 from vergence.detection import flags, measure
-from vergence.detection.images import image_size
-from vergence.detection.images import FLAGS, Measured
+from vergence.detection.images import FLAGS, Measured, image_size
 
 
 def photographs(n=300, size=32, seed=0):
