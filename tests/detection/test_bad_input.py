@@ -6,6 +6,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from vergence import detection as d
+from vergence.detection.images import image_size
 
 R = np.random.default_rng(0)
 X, NAN, EQUAL = R.normal(size=(40, 4)), np.full((9, 2), np.nan), np.ones((20, 3))
@@ -78,7 +79,7 @@ BAD = {  # a word of the message, and what gives it
     "channels are last": [lambda: d.pixel_statistics(torch.zeros(2, 16, 16, 3))],
     "reshape": [lambda: d.pixel_statistics(np.zeros((2, 16, 16, 1)))],
     "in row 2": [lambda v=v: d.pixel_statistics(IMAGES.index_fill(0, torch.tensor(2), v)) for v in (np.nan, np.inf)],
-    "path": [lambda: d.image_size(3)],
+    "path": [lambda: image_size(3)],
     "batch of images": [lambda v=v: d.patch_dictionary(v) for v in (None, [], torch.rand(4, 3, 16, 16), [torch.rand(3)])],
     "atoms": [lambda: d.patch_dictionary([IMAGES], 10**30)],
     "distinct patches": [lambda: d.patch_dictionary([torch.zeros(2, 3, 4, 4)])],

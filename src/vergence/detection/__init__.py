@@ -19,6 +19,7 @@ from vergence.detection.core import Detector, cross_fit, load_detector, save_det
 from vergence.detection.density import GaussianDetector, MixtureDetector, surprise
 from vergence.detection.duplicates import (
     leaks,
+    mild_views,
     near_duplicates,
     near_groups,
     similarity_threshold,
@@ -49,6 +50,7 @@ __all__ = [
     "load_detector",
     "look_at",
     "measure",
+    "mild_views",
     "near_duplicates",
     "near_groups",
     "needed_calibration",

@@ -21,6 +21,7 @@ from vergence.utils.neighbors import components, nearest_others, similar_pairs
 
 __all__ = [
     "leaks",
+    "mild_views",
     "near_duplicates",
     "near_groups",
     "similarity_threshold",
