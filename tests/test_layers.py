@@ -17,7 +17,8 @@ ROOMS = (
 )  # fmt: skip
 APART = {"objectives", "mixtures", "evaluation", "detection"}  # siblings do not import each other; core and parts may be
 SHARED = ("core", "inputs", "moments", "parts", "storage")
-COMPOSED = ("calibrated", "combined", "findings", "levels", "robust")  # of several detectors and statistics, which they import openly
+# of several detectors and statistics, which they import openly
+COMPOSED = ("calibrated", "combined", "findings", "levels", "robust")
 
 
 @functools.cache
