@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vergence.data.pixels import luma, to_unit
-from vergence.utils.names import unknown
+from vergence.utils.checks import require_choice
 
 STRENGTHS = {  # of the five severities
     "glass_blur": ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)),  # deviation, rounds
@@ -104,8 +104,7 @@ def corrupted(x: Tensor, kind: str, severity: int, seeds: Tensor) -> Tensor:
 
 def require(shape: tuple[int, ...], kind: str, severity: int) -> None:
     """Raises a ValueError unless images of a shape (C, H, W) can have a corruption."""
-    if kind not in STRENGTHS:
-        raise unknown("corruption", kind, list(KINDS))
+    require_choice("a corruption", kind, KINDS)
     if severity not in range(1, 6):
         raise ValueError(f"expected a severity from 1 to 5, found {severity}; choose one of them")
     channels, *sides = shape

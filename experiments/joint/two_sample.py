@@ -7,7 +7,7 @@ coordinates in float32 would cancel where points lie close together.
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import require_positive
+from vergence.utils.checks import require_within
 from vergence.utils.linalg import require_features
 
 __all__ = ["maximum_mean_discrepancy", "overlap", "sliced_wasserstein"]
@@ -40,7 +40,7 @@ def maximum_mean_discrepancy(real: Tensor, fake: Tensor, bandwidth: float | None
     h = float(both[~torch.eye(n + m, dtype=torch.bool, device=both.device)].median()) if bandwidth is None else bandwidth
     if bandwidth is None and h == 0:
         raise ValueError("expected points that differ, found a median distance of 0: pass a bandwidth")
-    require_positive(bandwidth=h)
+    require_within("(0, inf)", bandwidth=h)
     k = (-both.square() / (2 * h**2)).exp()
     xx, yy, xy = k[:n, :n], k[n:, n:], k[:n, n:]
     within = (xx.sum() - n) / (n * (n - 1)) + (yy.sum() - m) / (m * (m - 1))

@@ -37,10 +37,9 @@ from vergence.runs.score import Tally, columns_of
 from vergence.training import build, closed_form, loop, recipes
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder
-from vergence.utils.checks import require_choice
+from vergence.utils.checks import require_choice, shown
 from vergence.utils.devices import describe_device
 from vergence.utils.files import require_parent
-from vergence.utils.names import quoted
 from vergence.utils.terminal import bar, table
 
 ROUND_SECONDS = float(os.environ.get("BENCH_ROUND_SECONDS", 6))  # length of one round of the bare step, about
@@ -113,7 +112,7 @@ def _require_no_steps(what: str, encoder: str) -> None:
     """Raises a ValueError where steps of a closed form would be measured, or a network is behind it."""
     if what in ("step", "objective") or as_encoder(encoder).takes_steps:
         raise ValueError(
-            f"expected a network for bench {what}, found encoder {quoted(encoder)}; choose another --encoder, or measure "
+            f"expected a network for bench {what}, found encoder {shown(encoder)}; choose another --encoder, or measure "
             "embed or score of patches"
         )
 

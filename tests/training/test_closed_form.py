@@ -22,7 +22,7 @@ from vergence.runs.run import write_embeddings
 from vergence.training import closed_form, loop
 from vergence.training.config import FitConfig, RunConfig
 from vergence.training.metrics import MemoryRecorder
-from vergence.utils.resources import resources
+from vergence.utils.devices import resources
 
 TINY = "patches:atoms=16,patch=3,directions=20,dim=8"
 QUICK = {"recipe": "patches", "encoder": TINY, "device": "cpu"}

@@ -138,7 +138,7 @@ def test_a_signal_leaves_finished_parts_alone(tmp_path, number, where):
     code = f"""
 import time
 from vergence.utils import parts
-whole, calls = parts._write_part, []
+whole, calls = parts._save, []
 def slow(path, arrays):
     calls.append(path)
     if len(calls) == 3 and {where == "part"}:
@@ -146,7 +146,7 @@ def slow(path, arrays):
         print("now", flush=True)
         time.sleep(60)
     whole(path, arrays)
-parts._write_part = slow
+parts._save = slow
 with parts.open_parts(Path({str(tmp_path / "t.npz")!r}), JOB, every=10) as kept:
     for start in range(0, N, BATCH):
         kept.append(*batch(start))
@@ -251,5 +251,5 @@ def test_a_table_holds_what_was_written(tmp_path, ending, monkeypatch):
 
 @pytest.mark.parametrize("name", ["t.txt", "t", "no/folder/t.csv"])
 def test_unusable_paths_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match="cannot write"):
+    with pytest.raises(ValueError, match="expected"):
         write_table(tmp_path / name, {"x": ["a"]})

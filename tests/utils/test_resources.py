@@ -11,15 +11,15 @@ import torch
 import vergence
 from vergence.training.folder import RunFolder
 from vergence.training.loop import Interrupted
-from vergence.utils import resources as module
-from vergence.utils.resources import resources
+from vergence.utils import devices as module
+from vergence.utils.devices import resources
 
 BLOCK, LEAST = 64 << 20, 32  # bytes of a block, and its least page faults: of pages of 2 MiB, which a system may choose
 glibc = pytest.mark.skipif(not sys.platform.startswith("linux") or module._adjustable() is None, reason="glibc's malloc only")
 
 PROGRAM = """
 import resource
-from vergence.utils.resources import resources
+from vergence.utils.devices import resources
 
 def faults(times=10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

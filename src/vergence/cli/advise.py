@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.data.config import DataConfig, ViewConfig, usual_flip
-from vergence.utils.names import did_you_mean
+from vergence.utils.checks import did_you_mean
 
 __all__: list[str] = []
 

@@ -13,8 +13,7 @@ from typing import Any
 import tyro
 
 from vergence.cli import advise, density, options, score, train, use
-from vergence.utils.checks import is_out_of_memory
-from vergence.utils.names import did_you_mean, quoted
+from vergence.utils.checks import did_you_mean, is_out_of_memory, shown
 from vergence.utils.terminal import is_first_process
 from vergence.utils.version import __version__
 
@@ -117,7 +116,7 @@ def _require_command(before: str, arguments: Sequence[str], names: Iterable[str]
         raise ValueError(f"expected a command after {before}, found none: there are {known}")
     if arguments[0] not in names and not arguments[0].startswith("-"):
         near = did_you_mean(arguments[0], names)
-        raise ValueError(f"expected a command, found {quoted(arguments[0])}: there are {known}" + (f"; {near}" if near else ""))
+        raise ValueError(f"expected a command, found {shown(arguments[0])}: there are {known}" + (f"; {near}" if near else ""))
 
 
 def in_one_line(text: str, arguments: Sequence[str]) -> str:
@@ -166,7 +165,7 @@ def _resources(command: Any) -> AbstractContextManager[None]:
     command = getattr(command, "density", command)
     if not hasattr(command, "threads"):
         return nullcontext()
-    from vergence.utils.resources import resources
+    from vergence.utils.devices import resources
 
     return resources(command.threads, measure=getattr(command, "devices", None) in (None, 1))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import OmitSubcommandPrefixes, Positional, UseAppendAction, arg, subcommand
 
 from vergence.cli import options
-from vergence.utils.names import counted
+from vergence.utils.checks import counted
 
 __all__: list[str] = []
 

@@ -9,8 +9,7 @@ from tyro.conf import Positional, arg
 
 from vergence.cli import options
 from vergence.utils import terminal
-from vergence.utils.checks import expect
-from vergence.utils.names import counted
+from vergence.utils.checks import counted, expect
 
 __all__: list[str] = []
 

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from vergence.data.images import written_name
 from vergence.data.items import Array, ArrayItems, PairItems, RowNames, Source, batches, rows_in_chunk, spaced
-from vergence.utils.checks import expect, refuse, shortened
+from vergence.utils.checks import did_you_mean, expect, refuse, shortened
 from vergence.utils.devices import total_memory
 from vergence.utils.files import DAMAGE
 from vergence.utils.linalg import as_array
-from vergence.utils.names import did_you_mean
 
 __all__ = ["Pairs", "from_array", "holds_pairs", "not_finite", "open_arrays", "open_table", "read_contexts", "read_pairs"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vergence.data.pixels import fit_shape
 from vergence.utils.checks import expect, require_count
-from vergence.utils.terminal import late_bar
+from vergence.utils.terminal import bar
 
 __all__ = ["Array", "ArrayItems", "Items", "PairItems", "RowNames", "Skipped", "Source", "batches", "contexts", "release_pages"]
 __all__ += ["spaced"]
@@ -290,7 +290,7 @@ def load(items: Items, workers: int = 0) -> tuple[ArrayItems, Tensor]:
 
 def watched(items: Items, workers: int) -> Iterator[tuple[Tensor, Any]]:
     """Yields (index, items) of all items, with a progress bar on a terminal if that takes long."""
-    with late_bar("reading", len(items)) as advance:
+    with bar("reading", len(items), late=True) as advance:
         for index, x in items.stream(batches(len(items), items.chunk), workers):
             advance(items.chunk)
             yield index, x

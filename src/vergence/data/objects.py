@@ -12,9 +12,8 @@ from torch import Tensor
 from vergence.data.arrays import from_array, labels_of, of_table
 from vergence.data.images import DECODE_BATCH, canvas, channels, image_files, image_pixels, parallel, written_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, at
-from vergence.utils.checks import expect, shown
+from vergence.utils.checks import expect, require_choice, shown
 from vergence.utils.linalg import as_array
-from vergence.utils.names import unknown
 
 __all__ = ["IN_MEMORY", "in_words", "is_object"]
 
@@ -152,8 +151,8 @@ def _as_table(source: Any) -> Any:
 
 
 def _of_table(table: Any, columns: tuple[str, ...], size: int | None, double: bool) -> Source:
-    if missing := [name for name in columns if name not in table.column_names]:
-        raise unknown("column", missing[0], table.column_names)
+    for name in columns:
+        require_choice("a column", name, table.column_names)
     if len(columns) == 1:
         values = table[columns[0]].to_pylist()
         if values and all(isinstance(value, str) for value in values):
@@ -259,8 +258,7 @@ class DatasetItems(Items):
 def _chosen(value: Any, key: str | None) -> Any:
     """Returns the image or vector of what a data set gives: the first of a tuple, or what a dictionary has under a key."""
     if isinstance(value, Mapping):
-        if key not in value:
-            raise unknown("column", str(key), map(str, value), "name the image or vector with column=")
+        require_choice("a column", key, value, "name the image or vector with column=")
         return value[key]
     return value[0] if isinstance(value, tuple | list) else value
 

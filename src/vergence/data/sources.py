@@ -17,8 +17,7 @@ from vergence.data.config import DataConfig
 from vergence.data.images import ENDINGS, FOLDER_SIZE, ImageFiles, listing, readable, written_name
 from vergence.data.items import Array, ArrayItems, Items, PairItems, RowNames, Skipped, Source, load
 from vergence.data.objects import from_object, is_object
-from vergence.utils.checks import expect, require_within, shown
-from vergence.utils.names import did_you_mean
+from vergence.utils.checks import did_you_mean, expect, require_within, shown
 
 __all__ = ["BUILT_IN", "Data", "absolute", "as_source", "open_data", "open_items", "part_named", "with_shape"]
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
 
-from vergence.utils.checks import expect, require_array, require_at_least, require_count, require_within
+from vergence.utils.checks import expect, require_array, require_count, require_within
 
 __all__ = ["NeuralGas", "nearest_node"]
 
@@ -72,7 +72,7 @@ class NeuralGas:
     ) -> None:
         require_count(2, max_nodes=max_nodes)
         require_count(1, insert_every=insert_every)
-        require_at_least(1, max_age=max_age)
+        require_within("[1, inf)", max_age=max_age)
         require_within("(0, 1]", eps_b=eps_b, decay=decay)
         require_within("[0, 1]", eps_n=eps_n, alpha=alpha)
         self.max_nodes, self.insert_every, self.max_age = max_nodes, insert_every, max_age

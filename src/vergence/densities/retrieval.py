@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils.checks import expect
-from vergence.utils.results import Tabular
+from vergence.utils.terminal import Tabular
 
 __all__ = ["Retrieved", "retrieve"]
 

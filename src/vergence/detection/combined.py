@@ -14,7 +14,7 @@ from vergence.detection.density import GaussianDetector, MixtureDetector
 from vergence.detection.moments import Tail, uniform
 from vergence.detection.neighbors import NeighborDetector
 from vergence.mixtures.core import to_numpy
-from vergence.utils.checks import expect, require_at_least, require_choice, require_positive, require_within
+from vergence.utils.checks import expect, require_choice, require_within
 
 __all__ = ["CombinedDetector", "default_detector"]
 
@@ -115,7 +115,7 @@ class CombinedDetector(Detector):
     def _fit(self, X: dict[str, np.ndarray], w: np.ndarray | None) -> None:
         require_choice("combine", self.combine, COMBINE)
         require_within("[0, 1)", calibration=self.calibration)
-        require_positive(**{f"weights[{name}]": weight for name, weight in (self.weights or {}).items()})
+        require_within("(0, inf)", **{f"weights[{name}]": weight for name, weight in (self.weights or {}).items()})
         self.levels_ = list(X)
         unknown = [name for name in self.weights or {} if name not in X]
         expect(not unknown, f"weights of the levels {', '.join(X)}", f"one of {unknown}")
@@ -294,7 +294,7 @@ def default_detector(
         >>> default_detector(["statistics", "z"]).weights, default_detector(["statistics", "z"], relative_error=0.75).weights
         ({'statistics': 0.15}, {'statistics': 3.0})
     """
-    require_at_least(0, relative_error=relative_error)
+    require_within("[0, inf)", relative_error=relative_error)
     names: list[Any] = list(levels) if isinstance(levels, Iterable) and not isinstance(levels, str) else [None]
     hint = "leave it out for one matrix, and pass the features to fit"
     expect(all(isinstance(name, str) for name in names), "the names or a dictionary of levels", levels, hint)

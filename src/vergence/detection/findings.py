@@ -8,7 +8,7 @@ import numpy as np
 
 from vergence.detection.conformal import Certificate
 from vergence.detection.groups import Group
-from vergence.utils.results import Tabular
+from vergence.utils.terminal import Tabular
 
 __all__ = ["Findings"]
 

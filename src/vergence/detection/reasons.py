@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from vergence.detection.inputs import as_values, features_of, numeric
 from vergence.detection.moments import deviation
-from vergence.utils.checks import expect, require_count, require_within
-from vergence.utils.names import counted
+from vergence.utils.checks import counted, expect, require_count, require_within
 
 __all__ = ["explain", "extremes", "look_at", "outlying_features"]
 

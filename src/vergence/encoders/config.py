@@ -20,8 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vergence.utils.checks import Checked, expect, from_json
-from vergence.utils.names import unknown
+from vergence.utils.checks import Checked, expect, from_json, require_choice
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -453,9 +452,8 @@ def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:
     if isinstance(value, Encoder):
         return value
     if isinstance(value, Mapping):
-        if (kind := KINDS.get(str(value.get("kind")))) is None:
-            raise unknown("kind of encoder", str(value.get("kind")), KINDS)
-        return from_json(kind, dict(value), f"encoder '{kind.kind}'")
+        require_choice("a kind of encoder", value.get("kind"), KINDS)
+        return from_json(KINDS[value["kind"]], dict(value), f"encoder '{value['kind']}'")
     expect(isinstance(value, str), "encoder to be a name or one of vergence.encoders", value)
     head, colon, rest = value.partition(":")
     if head in ("patches", "patches-mlp"):
@@ -465,12 +463,11 @@ def as_encoder(value: Encoder | str | Mapping[str, Any]) -> Encoder:
         return Timm(name, **_settings(Timm, rest))
     if colon:
         return Factory(value)
-    if value in ("small", "mlp", "identity"):
-        return KINDS[value]()
     network, dash, stem = value.partition("-")
-    if network in TEXTS and network.startswith("resnet") and stem in (("cifar", "imagenet") if dash else ("",)):
+    if network.startswith("resnet") and network in TEXTS and stem in (("cifar", "imagenet") if dash else ("",)):
         return ResNet(typing.cast(Any, network), typing.cast(Any, stem or None))
-    raise unknown("encoder", value, (*TEXTS, "package.module:factory"))
+    require_choice("an encoder", value, (*TEXTS, "package.module:factory"))
+    return KINDS[value]()
 
 
 def _settings(kind: type[Encoder], text: str) -> dict[str, Any]:
@@ -478,8 +475,7 @@ def _settings(kind: type[Encoder], text: str) -> dict[str, Any]:
     settings = dict(pair.partition("=")[::2] for pair in text.split(",") if pair)
     fields = {field.name: str(field.type) for field in dataclasses.fields(typing.cast(Any, kind))}
     for key in settings:
-        if key not in fields:
-            raise unknown(f"setting of encoder '{kind.kind}'", key, fields)
+        require_choice(f"a setting of encoder '{kind.kind}'", key, fields)
     return {key: _value(value, "float" in fields[key]) for key, value in settings.items()}
 
 

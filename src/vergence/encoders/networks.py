@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from vergence.data.pixels import to_unit
 from vergence.encoders.config import Encoder, Timm, as_encoder
-from vergence.utils.checks import expect, refuse, shortened
+from vergence.utils.checks import did_you_mean, expect, refuse, shortened, shown
 from vergence.utils.devices import in_evaluation
-from vergence.utils.names import did_you_mean, quoted
-from vergence.utils.outside import load_outside
+from vergence.utils.files import load_outside
 
 __all__ = ["Standardize", "encoder", "factory_model", "mlp", "projector", "require_timm", "reset"]
 __all__ += ["require_whole_patches", "resnet", "small_convnet", "timm_model", "width"]
@@ -160,7 +159,7 @@ def require_timm(name: str) -> Any:
         raise ValueError("encoder 'timm:...' needs timm: pip install timm (the extra: pip install 'vergence[timm]')") from None
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models()) or "timm.list_models() lists the names"
-        refuse("a model of timm", quoted(name), hint)
+        refuse("a model of timm", shown(name), hint)
     return timm
 
 

@@ -16,7 +16,7 @@ from vergence.data.sources import open_items
 from vergence.encoders.config import PatchSettings
 from vergence.encoders.dictionary import N_PATCHES, PatchSample, learn_dictionary
 from vergence.encoders.patch_maps import PatchMaps
-from vergence.utils.checks import expect, require_at_least, require_choice, require_count
+from vergence.utils.checks import expect, require_choice, require_count, require_within
 
 __all__ = ["PatchFeatures"]
 
@@ -137,7 +137,7 @@ class PatchFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         require_count(**counts)
         require_count(2, n_patches=self.n_patches)
         require_count(0, size=self.size)
-        require_at_least(0, threshold=self.threshold)
+        require_within("[0, inf)", threshold=self.threshold)
         require_choice("dtype", self.dtype, DTYPES)
 
     def _maps(self) -> PatchMaps:

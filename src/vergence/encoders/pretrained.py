@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from vergence.encoders.config import MEAN, SIZE, STD, Input
 from vergence.encoders.networks import require_timm
-from vergence.utils.checks import expect, shortened, shown
-from vergence.utils.names import did_you_mean, quoted
-from vergence.utils.outside import read_pytorch
+from vergence.utils.checks import did_you_mean, expect, shortened, shown
+from vergence.utils.files import read_pytorch
 
 __all__ = ["load_weights", "read_input", "read_weights", "timm_file", "timm_tag"]
 
@@ -165,7 +164,7 @@ def timm_file(name: str) -> Path:
     configuration = timm.get_pretrained_cfg(name)
     listed = configuration is not None and timm.is_model_pretrained(name) and (configuration.hf_hub_id or configuration.url)
     near = "" if listed else did_you_mean(name, timm.list_pretrained()) or "timm.list_pretrained() lists the names"
-    expect(listed, "a name of timm with pretrained weights", quoted(name), f"{near}, or leave --pretrained out")
+    expect(listed, "a name of timm with pretrained weights", shown(name), f"{near}, or leave --pretrained out")
     try:
         return _from_hub(configuration) if configuration.hf_hub_id else _from_url(str(configuration.url))
     except (OSError, RuntimeError, ValueError) as error:

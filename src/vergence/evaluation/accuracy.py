@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.utils.checks import expect, require_positive
+from vergence.utils.checks import expect, require_within
 from vergence.utils.linalg import as_float, require_features
 from vergence.utils.neighbors import nearest
 
@@ -57,7 +57,7 @@ def knn_accuracy(
         {1: {'majority': 0.5, 'weighted': 0.5}, 3: {'majority': 0.5, 'weighted': 0.5}}
     """
     _require_labels(train, train_labels, test, test_labels)
-    require_positive(temperature=temperature)
+    require_within("(0, inf)", temperature=temperature)
     expect(min(ks, default=1) >= 1, "every k >= 1", min(ks, default=1), "leave it out")
     ks = [k for k in dict.fromkeys(ks) if k <= len(train)]
     if not ks:
@@ -137,7 +137,7 @@ def linear_probe(
     _require_labels(train, train_labels, test, test_labels)
     n = len(set(train_labels.tolist()))
     expect(n >= 2, "at least 2 classes in training", n, "label more classes or leave the probe out")
-    require_positive(l2=l2)
+    require_within("(0, inf)", l2=l2)
     x, x_test = (part.cpu().numpy() for part in _standardize(as_float(train), as_float(test)))
     y, y_test = train_labels.cpu().numpy(), test_labels.cpu().numpy()
     model = LogisticRegression(C=1 / l2, tol=GRADIENT, max_iter=max_iter)

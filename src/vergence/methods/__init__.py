@@ -6,7 +6,7 @@ from vergence.methods.dino import Dino
 from vergence.methods.i_jepa import IJepa
 from vergence.methods.masked_autoencoder import MaskedAutoencoder
 from vergence.methods.variational_autoencoder import VariationalAutoencoder
-from vergence.utils.names import unknown
+from vergence.utils.checks import require_choice
 
 __all__ = [
     "DenoisingAutoencoder",
@@ -38,6 +38,5 @@ def get(name: str) -> type[ImageMethod]:
         >>> methods.get("variational_autoencoder").__name__
         'VariationalAutoencoder'
     """
-    if name not in _REGISTER:
-        raise unknown("method", name, names(), HINT)
+    require_choice("a method", name, names(), HINT)
     return _REGISTER[name]

@@ -22,7 +22,7 @@ from vergence.data.views import ImageViews, Views
 from vergence.encoders.decoder import Decoder
 from vergence.encoders.networks import mlp, width
 from vergence.methods.core import Draws, Gather, ImageMethod, MultiView
-from vergence.utils.checks import require_at_least, require_within
+from vergence.utils.checks import require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["DenoisingAutoencoder"]
@@ -62,7 +62,7 @@ class DenoisingAutoencoder(ImageMethod):
 
     def __init__(self, encoder: nn.Module, shape: Sequence[int], *, noise: float = 0.25, mask: float = 0.0) -> None:
         super().__init__(encoder, shape)
-        require_at_least(0, noise=noise)
+        require_within("[0, inf)", noise=noise)
         require_within("[0, 1)", mask=mask)
         self.noise, self.mask = noise, mask
         dim = width(encoder, self.shape)

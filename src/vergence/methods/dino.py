@@ -25,7 +25,7 @@ from vergence.data.views import ImageViews, Views
 from vergence.encoders.networks import width
 from vergence.methods.core import Gather, ImageMethod, MultiView
 from vergence.objectives.parts.teachers import cosine, follow, frozen_copy
-from vergence.utils.checks import as_range, expect, require_count, require_positive, require_within
+from vergence.utils.checks import as_range, expect, require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["Dino"]
@@ -129,7 +129,7 @@ class Dino(ImageMethod):
         super().__init__(encoder, shape)
         require_count(1, outputs=outputs, hidden=hidden, bottleneck=bottleneck)
         require_count(0, local_crops=local_crops)
-        require_positive(temperature=temperature, teacher_temperature=teacher_temperature)
+        require_within("(0, inf)", temperature=temperature, teacher_temperature=teacher_temperature)
         require_within("[0, 1)", center_momentum=center_momentum)
         require_within("[0, 1]", momentum=momentum, fixed_prototypes=fixed_prototypes)
         self.local_crops, self.local_crop, self.asymmetric = local_crops, as_range("local_crop", local_crop, 1), asymmetric

@@ -23,7 +23,7 @@ from vergence.data.views import Views
 from vergence.encoders.decoder import Decoder
 from vergence.encoders.networks import width
 from vergence.methods.core import Gather, ImageMethod, MultiView
-from vergence.utils.checks import require_at_least, require_count, require_positive
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["VariationalAutoencoder"]
@@ -67,8 +67,8 @@ class VariationalAutoencoder(ImageMethod):
     ) -> None:
         super().__init__(encoder, shape)
         require_count(1, latent=latent)
-        require_at_least(0, beta=beta)
-        require_positive(deviation=deviation)
+        require_within("[0, inf)", beta=beta)
+        require_within("(0, inf)", deviation=deviation)
         self.latent, self.beta, self.deviation = latent, beta, deviation
         self.head = nn.Linear(width(encoder, self.shape), 2 * latent)
         self.decoder = Decoder(latent, self.view_shape)

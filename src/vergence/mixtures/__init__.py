@@ -16,7 +16,7 @@ from vergence.mixtures.kernel_conditional import KernelConditional
 from vergence.mixtures.mixture_density_network import MixtureDensityNetwork
 from vergence.mixtures.particle_mixture import ParticleMixture
 from vergence.mixtures.storage import read_model
-from vergence.utils.names import unknown
+from vergence.utils.checks import require_choice
 
 __all__ = [
     "MODELS",
@@ -52,10 +52,10 @@ def get(name: str) -> type[Conditional]:
         >>> get("gaussian").__name__
         'ConditionalGaussian'
     """
-    classes = {kind.__name__: kind for kind in MODELS.values()}
-    if name not in {**MODELS, **classes}:
-        raise unknown("model", name, MODELS, also=classes)
-    return {**MODELS, **classes}[name]
+    kinds = {**MODELS} | {kind.__name__: kind for kind in MODELS.values()}
+    if name not in kinds:
+        require_choice("a model", name, MODELS, also=kinds)
+    return kinds[name]
 
 
 def load(path: str | Path) -> Any:

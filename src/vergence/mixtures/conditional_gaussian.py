@@ -17,7 +17,7 @@ from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.core import Conditional, Predictive, Scale
 from vergence.utils import linalg
-from vergence.utils.checks import require_at_least
+from vergence.utils.checks import require_within
 from vergence.utils.devices import as_device
 
 __all__ = ["ConditionalGaussian"]
@@ -56,7 +56,7 @@ class ConditionalGaussian(Conditional):
     random_state: Any = None
 
     def _fit(self, c: Tensor, t: Tensor) -> None:
-        require_at_least(0, reg_covar=self.reg_covar)
+        require_within("[0, inf)", reg_covar=self.reg_covar)
         Z = torch.cat([c, t], 1)
         scale = Scale.of(Z)
         X = scale.to(Z)

@@ -24,7 +24,7 @@ from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
 from vergence.utils.checks import expect, require_choice
 from vergence.utils.devices import as_device
-from vergence.utils.terminal import late_bar
+from vergence.utils.terminal import bar
 
 __all__ = ["ConditionalMixture"]
 
@@ -93,7 +93,7 @@ class ConditionalMixture(Conditional):
         scale, structure = Scale.of(Z), em.structure(self.covariance_type, self.rank)
         data = em.Data(scale.to(Z), None, torch.zeros(Z.shape[1], dtype=torch.float64), Z.device)
         initial, iterations = self._initial(data, structure), self.max_iter
-        with late_bar("EM", self.max_iter, "iterations") as advance:
+        with bar("EM", self.max_iter, "iterations", late=True) as advance:
 
             def run(mixture: Mixture, max_iter: int) -> em.Outcome:
                 return em.run(

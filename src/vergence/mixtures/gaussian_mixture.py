@@ -27,7 +27,7 @@ from vergence.mixtures.storage import Stored
 from vergence.utils.checks import expect, is_count, require_array, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.linalg import weighted_mean
-from vergence.utils.terminal import late_bar
+from vergence.utils.terminal import bar
 
 __all__ = ["GaussianMixture"]
 
@@ -147,7 +147,7 @@ class GaussianMixture(DensityMixin, Stored):  # type: ignore[misc]
 
     def _run(self, data: em.Data, kind: Structure, initial: Mixture, warm: bool) -> em.Outcome:
         """Returns the result of EM, with a progress bar if it takes long."""
-        with late_bar("EM", self.max_iter, "iterations") as advance:
+        with bar("EM", self.max_iter, "iterations", late=True) as advance:
             return em.run(
                 data,
                 kind,

@@ -25,9 +25,9 @@ from vergence.densities.covariance import Dense
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.neural_gas import NeuralGas, nearest_node
 from vergence.mixtures.core import Conditional, Predictive, Scale, shared_seed
-from vergence.utils.checks import require_choice, require_count, require_positive
+from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import as_device
-from vergence.utils.terminal import late_bar
+from vergence.utils.terminal import bar
 
 __all__ = ["GrowingNeuralGas"]
 
@@ -106,7 +106,7 @@ class GrowingNeuralGas(Conditional):
         nearest = nearest_node(gas.nodes, X.cpu().numpy())
         self._keep_graph(gas, scale, nearest)
         start = _mixture(X, torch.from_numpy(gas.nodes).to(X), torch.from_numpy(nearest), self.covariance_type, self.reg_covar)
-        with late_bar("EM", self.polish, "iterations") as advance:
+        with bar("EM", self.polish, "iterations", late=True) as advance:
             weights, means, covariances = em.refine(
                 X, *start, steps=self.polish, reg_covar=self.reg_covar, progress=lambda _: advance(1)
             )
@@ -115,11 +115,11 @@ class GrowingNeuralGas(Conditional):
     def _require_settings(self) -> None:
         require_choice("covariance_type", self.covariance_type, ("full", "spherical"))
         if self.items_per_node is not None:
-            require_positive(items_per_node=self.items_per_node)
+            require_within("(0, inf)", items_per_node=self.items_per_node)
         if self.signals is not None:
             require_count(1, signals=self.signals)
         require_count(0, polish=self.polish)
-        require_positive(reg_covar=self.reg_covar)  # a cell of one item has no covariance of its own
+        require_within("(0, inf)", reg_covar=self.reg_covar)  # a cell of one item has no covariance of its own
 
     def _gas(self, N: int, D: int) -> NeuralGas:
         """Returns the graph before growth on N items of D features."""
@@ -133,7 +133,7 @@ class GrowingNeuralGas(Conditional):
         gas = self._gas(*X.shape)
         left = total = self.signals or 2 * gas.insert_every * gas.max_nodes
         X, generator = X[np.lexsort(X.T[::-1])], torch.Generator().manual_seed(shared_seed(self.random_state, self.device))
-        with late_bar("growing", total, "signals") as advance:
+        with bar("growing", total, "signals", late=True) as advance:
             while left:
                 left -= (n := min(CHUNK, left))
                 gas.grow(X, n, generator)

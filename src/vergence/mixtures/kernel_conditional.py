@@ -27,7 +27,7 @@ from vergence.densities.covariance import Diagonal
 from vergence.densities.gaussian import JointGaussian
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of, warn_unfinished
 from vergence.utils import linalg
-from vergence.utils.checks import require_count, require_positive, require_within
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
@@ -221,7 +221,7 @@ class KernelConditional(Conditional):
     def _require_settings(self) -> None:
         given = {"length_scale": self.length_scale, "signal": self.signal, "noise": self.noise}
         given = {name: value for name, value in given.items() if value is not None}
-        require_positive(tol=self.tol, **given)
+        require_within("(0, inf)", tol=self.tol, **given)
         require_within("[1e-100, 1e100]", **given)  # their squares are finite and above 0
         require_count(0, exact_limit=self.exact_limit)
         require_count(1, n_inducing=self.n_inducing, n_init=self.n_init, max_iter=self.max_iter)

@@ -28,9 +28,9 @@ from torch.nn import functional as F
 from vergence.densities.gaussian import MixtureOfGaussians
 from vergence.densities.mixture_head import initial_outputs, mixture, n_outputs, split_outputs
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
-from vergence.utils.checks import expect, is_count, require_at_least, require_choice, require_count, require_within
+from vergence.utils.checks import expect, is_count, require_choice, require_count, require_within
 from vergence.utils.devices import as_device
-from vergence.utils.terminal import late_bar
+from vergence.utils.terminal import bar
 
 __all__ = ["MixtureDensityNetwork"]
 
@@ -250,7 +250,7 @@ class MixtureDensityNetwork(Conditional):
         best, best_step, shown = math.inf, 0, 0
         optimizer = torch.optim.AdamW([theta.requires_grad_()], lr=self.lr, weight_decay=self.weight_decay)
         batches = minibatches(rows, self.batch_size, g)
-        with late_bar(label, steps, "steps") as advance:
+        with bar(label, steps, "steps", late=True) as advance:
             for k in range(steps + 1):
                 if k % EVERY == 0 or k == steps:
                     curve.append(self._nll(pairs, theta.detach(), probe))
@@ -320,4 +320,4 @@ class MixtureDensityNetwork(Conditional):
         require_choice("init", self.init, ("quantile", "plain"))
         expect(self.folds == 0 or is_count(self.folds, 2), "folds of at least 2, or 0 to take all steps", self.folds)
         require_within("(0, 1e30]", lr=self.lr)  # AdamW computes its steps in float32
-        require_at_least(0, weight_decay=self.weight_decay)
+        require_within("[0, inf)", weight_decay=self.weight_decay)

@@ -39,7 +39,7 @@ from vergence.densities.particles import (
     systematic,
 )
 from vergence.mixtures.core import Conditional, Predictive, Scale, seed_of
-from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
+from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import as_device
 from vergence.utils.terminal import bar
 
@@ -221,11 +221,11 @@ class ParticleMixture(Conditional):
     def _require_settings(self) -> None:
         for name in ("context_bandwidth", "target_bandwidth"):
             if getattr(self, name) is not None:
-                require_positive(**{name: getattr(self, name)})
+                require_within("(0, inf)", **{name: getattr(self, name)})
         require_count(1, n_particles=self.n_particles, batch_size=self.batch_size)
         require_count(0, em_steps=self.em_steps)
         require_within("[0, 1]", rho=self.rho, u=self.u)
-        require_at_least(0, ess_threshold=self.ess_threshold)
+        require_within("[0, inf)", ess_threshold=self.ess_threshold)
         require_choice("mode", self.mode, ("smc", "fifo"))
         require_choice("resampling", self.resampling, RESAMPLING)
 

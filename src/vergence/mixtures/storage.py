@@ -19,9 +19,8 @@ from safetensors.torch import save
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from vergence.utils.checks import expect, shortened
+from vergence.utils.checks import expect, require_choice, shortened, shown
 from vergence.utils.files import explained, replacing
-from vergence.utils.names import quoted, unknown
 
 __all__ = ["Stored", "find", "read_model", "restore"]
 
@@ -84,8 +83,7 @@ def find(name: str) -> Any:
     Raises:
         ValueError: There is no such class; the nearest name is suggested.
     """
-    if name not in FILES:
-        raise unknown("estimator", name, FILES)
+    require_choice("an estimator", name, FILES)
     return getattr(importlib.import_module(FILES[name]), name)
 
 
@@ -224,7 +222,7 @@ def read_model(path: str | Path) -> Any:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"expected a model file, found {path} damaged or of another kind: {error}") from None
     expect({"format", "class", "settings", "state"} <= head.keys(), "an estimator of vergence", f"none in {path}")
-    version = f"format {quoted(head['format'])} in {path}"
+    version = f"format {shown(head['format'])} in {path}"
     expect(head["format"] == str(FORMAT), f"format {FORMAT}", version, "upgrade vergence, or fit the model again")
     try:
         return restore(head["class"], {name: _object(head[name]) for name in ("settings", "state")}, arrays)

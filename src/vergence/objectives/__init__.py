@@ -21,8 +21,8 @@ from vergence.objectives.vi_simsiam import VISimSiam
 from vergence.objectives.vicreg import VICReg
 from vergence.objectives.vje import VJE
 from vergence.objectives.vssl import VSSL
-from vergence.utils.names import quoted, unknown
-from vergence.utils.outside import load_outside
+from vergence.utils.checks import require_choice, shown
+from vergence.utils.files import load_outside
 
 __all__ = [
     "BYOL",
@@ -92,11 +92,11 @@ def get(name: str) -> type[Objective]:
         >>> objectives.get("vje")(8).dim
         8
     """
-    if ":" not in name and name not in _REGISTER:
-        raise unknown("objective", name, names(), KNOWN_AS.get(name.lower(), HINT))
+    if ":" not in name:
+        require_choice("an objective", name, names(), KNOWN_AS.get(name.lower(), HINT))
     cls = load_outside("objective", name, "package.module:Class") if ":" in name else _REGISTER[name]
     if not (inspect.isclass(cls) and issubclass(cls, Objective)):
-        raise ValueError(f"expected a subclass of vergence.objectives.Objective, found {quoted(name)}; subclass it")
+        raise ValueError(f"expected a subclass of vergence.objectives.Objective, found {shown(name)}; subclass it")
     return cls
 
 

@@ -12,7 +12,7 @@ Shapes: B pairs, D features. Terms: sums over pairs of features, of means over p
 from torch import Tensor
 
 from vergence.objectives.core import Objective, lightly_module, settings
-from vergence.utils.checks import require_at_least, require_positive
+from vergence.utils.checks import require_within
 
 __all__ = ["BarlowTwins"]
 
@@ -38,8 +38,8 @@ class BarlowTwins(Objective):
 
     def __init__(self, dim: int, *, redundancy: float = 0.005, scale: float = 1.0) -> None:
         super().__init__()
-        require_at_least(0, redundancy=redundancy)
-        require_positive(scale=scale)
+        require_within("[0, inf)", redundancy=redundancy)
+        require_within("(0, inf)", scale=scale)
         self.dim, self.redundancy, self.scale = dim, redundancy, scale
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:

@@ -32,7 +32,6 @@ from vergence.objectives.parts.information import entropy, kl_views
 from vergence.objectives.parts.prototypes import Prototypes, rank_of
 from vergence.utils.checks import require_choice
 from vergence.utils.linalg import upcast_half
-from vergence.utils.names import unknown
 
 __all__ = ["GJE"]
 
@@ -106,9 +105,8 @@ class GJE(ConditionalObjective):
                 return {"nll": nll - 0.5 * marginals, "kl": self.beta * kl_views(a, b)}
             case "joint_kl":
                 return {"nll": nll, "kl": self.beta * kl_views(a, b)}
-            case "naive":
+            case _:  # naive
                 return {"nll": nll}
-        raise unknown("loss", self.loss, LOSSES)
 
     def _likelihood(self, m: BatchMoments) -> JointGaussian:
         """Returns the Gaussian under which the likelihood is taken, for the batch's moments."""

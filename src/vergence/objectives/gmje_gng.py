@@ -26,7 +26,7 @@ from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
 from vergence.objectives.parts.information import MixtureLoss, PairLoss
 from vergence.objectives.parts.prototypes import CovarianceForm, MixtureBank, rank_of
-from vergence.utils.checks import require_count, require_positive
+from vergence.utils.checks import require_count, require_within
 
 __all__ = ["GMJEGNG"]
 
@@ -83,7 +83,7 @@ class GMJEGNG(ConditionalObjective):
         super().__init__()
         items_per_node = max(100.0, dim) if items_per_node is None else items_per_node
         require_count(0, steps=steps)
-        require_positive(items_per_node=items_per_node)
+        require_within("(0, inf)", items_per_node=items_per_node)
         NeuralGas(max_nodes=max_nodes, insert_every=insert_every)  # raises for settings out of range
         self.dim, self.loss, self.steps = dim, PairLoss(loss, eta, beta, shrinkage), steps
         self.max_nodes, self.items_per_node, self.insert_every = max_nodes, items_per_node, insert_every

@@ -31,7 +31,7 @@ from vergence.densities.mixture_head import mixture
 from vergence.densities.moments import MovingMoments, batch_moments
 from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics, information
-from vergence.utils.checks import require_choice, require_count, require_positive
+from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["GMJEMDN"]
@@ -110,7 +110,7 @@ class GMJEMDN(ConditionalObjective):
         require_choice("marginal", marginal, TERMS)
         require_choice("target", target, ("stop", "through"))
         require_count(1, components=components, hidden=hidden)
-        require_positive(weight=weight, floor=floor)
+        require_within("(0, inf)", weight=weight, floor=floor)
         self.dim, self.components, self.floor = dim, components, float(floor)
         self.marginal_kind, self.weight, self.target = marginal, float(weight), target
         directions = range(1 if tied else 2)  # [0] is a -> b, [-1] is b -> a

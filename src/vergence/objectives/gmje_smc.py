@@ -42,7 +42,7 @@ from vergence.densities import particles
 from vergence.densities.particles import Bank, KernelMixture, effective_sample_size, log_kernel
 from vergence.objectives.core import ConditionalObjective, settings
 from vergence.objectives.parts import diagnostics
-from vergence.utils.checks import require_at_least, require_choice, require_count, require_positive, require_within
+from vergence.utils.checks import require_choice, require_count, require_within
 
 __all__ = ["GMJESMC"]
 
@@ -124,8 +124,8 @@ class GMJESMC(ConditionalObjective):
         require_choice("mode", mode, particles.MODES)
         require_choice("resampling", resampling, particles.RESAMPLING)
         require_count(1, bank=bank, **({} if max_age is None else {"max_age": max_age}))
-        require_positive(temperature=temperature)
-        require_at_least(0, ess_threshold=ess_threshold)
+        require_within("(0, inf)", temperature=temperature)
+        require_within("[0, inf)", ess_threshold=ess_threshold)
         require_within("[0, 1]", momentum=momentum, u=u)
         self.dim, self.tau, self.max_age, self.normalize = dim, float(temperature), max_age, normalize
         self.rule = particles.Rule(bank, mode, 1 - momentum, float(u), float(ess_threshold), resampling)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vergence.objectives.core import Objective, lightly_module, settings
-from vergence.utils.checks import require_count, require_positive, require_within
+from vergence.utils.checks import require_count, require_within
 
 __all__ = ["LeJEPA"]
 
@@ -45,7 +45,7 @@ class LeJEPA(Objective):
         require_within("[0, 1]", weight=weight)
         require_count(slices=slices)
         require_count(2, knots=knots)
-        require_positive(t_max=t_max)
+        require_within("(0, inf)", t_max=t_max)
         self.dim, self.weight, self.slices, self.knots, self.t_max = dim, weight, slices, knots, t_max
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:

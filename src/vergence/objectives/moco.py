@@ -21,7 +21,7 @@ from vergence.densities.polar import EPS
 from vergence.encoders.networks import projector
 from vergence.objectives.core import Objective, settings
 from vergence.objectives.parts.teachers import directions
-from vergence.utils.checks import require_count, require_positive
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["MoCo"]
@@ -62,7 +62,7 @@ class MoCo(Objective):
     def __init__(self, dim: int, *, hidden: int = 4096, temperature: float = 0.2, last_norm: bool = True) -> None:
         super().__init__()
         require_count(hidden=hidden)
-        require_positive(temperature=temperature)
+        require_within("(0, inf)", temperature=temperature)
         self.dim, self.temperature = dim, float(temperature)
         self.predictor = projector(dim, (hidden, dim), "batch_last" if last_norm else "batch")
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from vergence.densities.polar import EPS
 from vergence.objectives.core import Objective, lightly_module, settings
 from vergence.objectives.parts.diagnostics import effective_components
-from vergence.utils.checks import require_at_least, require_count, require_positive
+from vergence.utils.checks import require_count, require_within
 from vergence.utils.linalg import upcast_half
 
 __all__ = ["SwAV"]
@@ -62,8 +62,10 @@ class SwAV(Objective):
         super().__init__()
         require_count(prototypes=prototypes, iterations=iterations)
         require_count(0, frozen_steps=frozen_steps)
-        require_positive(temperature=temperature)
-        require_at_least(0.025, epsilon=epsilon)  # below it exp(-2 / epsilon), a row's sum in Sinkhorn's, underflows in float32
+        require_within("(0, inf)", temperature=temperature)
+        require_within(
+            "[0.025, inf)", epsilon=epsilon
+        )  # below it exp(-2 / epsilon), a row's sum in Sinkhorn's, underflows in float32
         self.dim, self.temperature, self.epsilon = dim, float(temperature), float(epsilon)
         self.iterations, self.frozen_steps = iterations, frozen_steps
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dim), dim=1, eps=EPS))

@@ -15,7 +15,7 @@ Shapes: B pairs, D features. Terms: means over pairs **and features**, as publis
 from torch import Tensor
 
 from vergence.objectives.core import Objective, lightly_module, settings
-from vergence.utils.checks import require_at_least
+from vergence.utils.checks import require_within
 
 __all__ = ["VICReg"]
 
@@ -42,7 +42,7 @@ class VICReg(Objective):
 
     def __init__(self, dim: int, *, invariance: float = 25.0, variance: float = 25.0, decorrelation: float = 1.0) -> None:
         super().__init__()
-        require_at_least(0, invariance=invariance, variance=variance, decorrelation=decorrelation)
+        require_within("[0, inf)", invariance=invariance, variance=variance, decorrelation=decorrelation)
         self.dim, self.invariance, self.variance, self.decorrelation = dim, invariance, variance, decorrelation
 
     def forward(self, za: Tensor, zb: Tensor) -> dict[str, Tensor]:

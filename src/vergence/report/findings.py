@@ -13,7 +13,7 @@ from vergence.detection.findings import Findings
 from vergence.detection.groups import Group
 from vergence.report.charts import thumbnail
 from vergence.report.rendering import write
-from vergence.utils.names import counted
+from vergence.utils.checks import counted
 
 __all__ = ["about", "lines", "nearest_title", "write_findings"]
 

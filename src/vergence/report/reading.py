@@ -13,8 +13,7 @@ from typing import Any
 from vergence.training.folder import RunFolder
 from vergence.training.records import Evaluation
 from vergence.utils.checks import expect
-from vergence.utils.files import DAMAGE
-from vergence.utils.outside import read_object
+from vergence.utils.files import DAMAGE, read_object
 
 LARGEST = 2**28  # bytes of a file, and of the arrays that an archive unpacks to
 CLASS_LIMIT = 2**31  # of a label

@@ -14,8 +14,7 @@ from vergence.data.arrays import Pairs
 from vergence.runs.rows import of_array, of_estimator
 from vergence.training.calibration import split_groups
 from vergence.utils import terminal
-from vergence.utils.checks import expect, require_within
-from vergence.utils.names import counted, did_you_mean
+from vergence.utils.checks import counted, did_you_mean, expect, require_within
 from vergence.utils.parts import open_parts
 
 __all__ = ["build", "fit_density", "log_prob", "predict", "sample"]

@@ -60,7 +60,7 @@ def _fitted(folder: RunFolder, method: Method, data: Data, device: torch.device)
         unseen = _ordinary(data.test, folder.config.data.keep_classes)
     total = sum(min(MOST_ITEMS, len(part)) for part in (data.train, held_out, unseen) if part is not None)
     total += min(RECOGNIZED, len(data.train))
-    with in_evaluation(method), terminal.late_bar("detector", total) as advance:
+    with in_evaluation(method), terminal.bar("detector", total, late=True) as advance:
         levels = Levels(method, folder.metadata.shape)
         if levels.pixels and levels.patches is None:
             levels.maps = dictionary(data.train, reading.size, reading.workers)

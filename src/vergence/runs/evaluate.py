@@ -41,9 +41,9 @@ from vergence.training.records import (
 )
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
+from vergence.utils.devices import resources
 from vergence.utils.files import explained, replacing
 from vergence.utils.neighbors import nearest
-from vergence.utils.resources import resources
 
 __all__ = ["closed_form_encoder", "evaluate", "untrained_encoder"]
 

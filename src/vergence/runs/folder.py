@@ -64,7 +64,7 @@ from vergence.training.folder import write_skipped
 from vergence.utils import terminal
 from vergence.utils.checks import expect, refuse
 from vergence.utils.neighbors import nearest_rows
-from vergence.utils.parts import Parts, keep_parts, write_table
+from vergence.utils.parts import Parts, open_parts, write_table
 
 __all__ = ["FolderLevels", "Itself", "leaked", "score_folder"]
 
@@ -172,12 +172,12 @@ class Itself:
         job = {"job": "folder", "model": of_module(levels), "seed": self.seed, **self._reading.job(), "source": of_items(items)}
         second = {"step": "others", "confirmed": "\n".join(self.confirmed)}
         with (
-            keep_parts(out, {**job, "step": "levels"}, every=EVERY) as of_levels,
-            keep_parts(out.with_name(f"{out.name}.others"), {**job, **second}, every=EVERY) as of_others,
+            open_parts(out, {**job, "step": "levels"}, every=EVERY, joined=False) as of_levels,
+            open_parts(out.with_name(f"{out.name}.others"), {**job, **second}, every=EVERY, joined=False) as of_others,
         ):
             leaks = None if self.other is None else leaked(items, self.other, self.workers)
             sizes = _sizes(items)
-            with terminal.late_bar("items", len(items)) as advance:
+            with terminal.bar("items", len(items), late=True) as advance:
                 held = self._held(items, sizes, levels, of_levels, advance)
                 robust, each = _scored(held, self._confirmed(items, held), self.seed)
                 others = self._others(items, levels, held, robust, of_others, advance)
@@ -570,7 +570,7 @@ def leaked(items: Items, other: Items, workers: int = 0) -> Leaks:
         x = fit_shape(x, shape) if tuple(x.shape[1:]) != shape else x
         return {"digest": digests(x), **({"thumbnail": thumbnails(x).cpu().numpy()} if compared else {})}
 
-    with terminal.late_bar("copies", len(items) + len(other)) as advance:
+    with terminal.bar("copies", len(items) + len(other), late=True) as advance:
         reading = Reading(workers=workers)
         a, b = (streamed(columns, source, torch.arange(len(source)), reading, advance) for source in (other, items))
     leaks = Leaks({}, NEAR if compared else EQUAL, [])

@@ -32,13 +32,11 @@ from vergence.runs import detector
 from vergence.runs.rows import MOST_ITEMS, Columns, Reading, by_parts, of_module, stream, write_rows
 from vergence.training import build
 from vergence.training.folder import RunFolder, require_known_code, require_new, require_writable
-from vergence.utils.checks import expect, require_count
+from vergence.utils.checks import expect, require_choice, require_count
 from vergence.utils.devices import as_device
-from vergence.utils.files import as_path, explained
-from vergence.utils.names import unknown
+from vergence.utils.files import as_path, explained, give
 from vergence.utils.neighbors import nearest
-from vergence.utils.outside import give
-from vergence.utils.results import Tabular
+from vergence.utils.terminal import Tabular
 
 if TYPE_CHECKING:
     from vergence.detection import MixtureDetector
@@ -204,7 +202,7 @@ class Run:
             return torch.from_numpy(np.concatenate([batch["score"] for _, batch in rows]))
         parts = [batch for _, batch in stream(lambda x: objective_scores(method, method.encoder(x)), self.items(images), reading)]
         if how not in parts[0]:
-            raise unknown("score", str(how), [DETECTOR, *parts[0]])
+            require_choice("a score", how, [DETECTOR, *parts[0]])
         return torch.cat([part[how] for part in parts]).cpu()
 
     def neighbors(self, images: Images, bank: Images | None = None, n: int = 5, *, batch_size: int = 256) -> Neighbors:

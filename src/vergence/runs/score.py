@@ -31,11 +31,10 @@ from vergence.runs.rows import Columns, Leveled, Reading, collected, of_array, o
 from vergence.runs.run import Images, Run, objective_scores
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
-from vergence.utils.checks import EXACT, expect, refuse, require_within
+from vergence.utils.checks import EXACT, counted, expect, refuse, require_within
+from vergence.utils.devices import resources
 from vergence.utils.files import as_path
-from vergence.utils.names import counted
 from vergence.utils.parts import open_parts, original, require_table
-from vergence.utils.resources import resources
 
 __all__ = ["Calibration", "PairReference", "Reference", "read_names", "require_apart", "score"]
 

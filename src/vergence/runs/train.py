@@ -36,10 +36,8 @@ from vergence.training.records import Weights
 from vergence.training.settings import Settings
 from vergence.utils import terminal
 from vergence.utils.checks import expect, shown
-from vergence.utils.devices import enough_memory
-from vergence.utils.files import as_path
-from vergence.utils.outside import give
-from vergence.utils.resources import resources
+from vergence.utils.devices import enough_memory, resources
+from vergence.utils.files import as_path, give
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -25,10 +25,9 @@ from vergence.training import loop
 from vergence.training.calibration import content_of
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
 from vergence.training.records import RunMetadata, Weights
-from vergence.utils.checks import expect
+from vergence.utils.checks import expect, require_choice, shown
 from vergence.utils.devices import describe_device
-from vergence.utils.names import quoted, unknown
-from vergence.utils.outside import is_given, load_outside
+from vergence.utils.files import is_given, load_outside
 from vergence.utils.version import commit
 
 __all__ = [
@@ -167,8 +166,7 @@ def _with_options(
     known = [name for name in inspect.signature(kind).parameters if name not in names]
     hints = _hints(kind)
     for name in options:
-        if name not in known:
-            raise unknown(f"option of {what}", name, known, also=SETTINGS)
+        require_choice(f"an option of {what}", name, known, also=SETTINGS)
         hint, found = hints.get(name), options[name]
         if hint is not None and hint in WORDS and not _is_of(hint, found):
             raise ValueError(f"expected {name} of {what} to be {WORDS[hint]}, found {found!r}; change it")
@@ -304,7 +302,7 @@ def views_for(kind: str, config: ViewConfig, shape: Sequence[int], moments: Call
     """
     if (name := config.function) is not None:
         hint = "pass it with vergence.load(path, views=...)"
-        expect(is_given(name), f"the function {quoted(name)} of this run's views", advice=hint)
+        expect(is_given(name), f"the function {shown(name)} of this run's views", advice=hint)
         return GivenViews(load_outside("views", name, ""), shape)
     return ImageViews(config, shape[1]) if kind == "image" else VectorViews(config, *moments())
 

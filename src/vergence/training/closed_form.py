@@ -35,8 +35,8 @@ from vergence.objectives.gje import GJE
 from vergence.training import loop
 from vergence.training.config import RunConfig
 from vergence.training.metrics import Recorder
-from vergence.utils.names import quoted
-from vergence.utils.resources import resources
+from vergence.utils.checks import shown
+from vergence.utils.devices import resources
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -55,7 +55,7 @@ def require_gje(config: RunConfig) -> None:
     model = config.model
     if model.objective != "gje" or model.options.get("likelihood", "batch") == "learned":
         raise ValueError(
-            f"expected --objective gje with the encoder 'patches', which no optimizer trains, found {quoted(model.objective)} "
+            f"expected --objective gje with the encoder 'patches', which no optimizer trains, found {shown(model.objective)} "
             f"with options {model.options}; leave the objective out"
         )
     if model.projector or model.target_encoder is not None or model.teacher:
@@ -313,7 +313,7 @@ def _require_state(state: dict[str, Any], method: PairedMethod, maps: PatchMaps)
         wanted, names = state["fitted"] if isinstance(state["fitted"], dict) else {}, list(method.state_dict())
     wrong = [name for name in names if not isinstance(wanted.get(name), Tensor)]
     if wrong:
-        raise ValueError(f"the checkpoint is none of this encoder: it has no {quoted(wrong[0])}; train again")
+        raise ValueError(f"the checkpoint is none of this encoder: it has no {shown(wrong[0])}; train again")
 
 
 def moved(x: Tensor, share: float, generator: torch.Generator) -> Tensor:

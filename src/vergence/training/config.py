@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.encoders.config import Encoder, Patches, Small, as_encoder
-from vergence.utils.checks import Checked
-from vergence.utils.names import quoted
+from vergence.utils.checks import Checked, shown
 
 __all__ = [
     "FitConfig",
@@ -152,7 +151,7 @@ def _require_method_alone(model: ModelConfig) -> None:
 def _require_closed_form(kind: Encoder | None) -> None:
     if kind is not None and not (kind.closed_form and not kind.takes_steps):
         raise ValueError(
-            f"expected distill to be 'patches', or with settings as in 'patches:atoms=256', found {quoted(str(kind))}"
+            f"expected distill to be 'patches', or with settings as in 'patches:atoms=256', found {shown(str(kind))}"
         )
 
 
@@ -171,7 +170,7 @@ def _require_student(model: ModelConfig) -> None:
 def _require_nothing_to_train(model: ModelConfig) -> None:
     if model.objective != "none":
         raise ValueError(
-            f"expected no objective with freeze, which trains nothing, found {quoted(model.objective)}; leave the "
+            f"expected no objective with freeze, which trains nothing, found {shown(model.objective)}; leave the "
             "objective out, or freeze"
         )
     if model.projector or model.target_encoder is not None or model.teacher:

@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.records import Evaluation, RunMetadata
-from vergence.utils.checks import is_count, shortened
-from vergence.utils.files import locked, remove_leftovers, replacing, sha256
-from vergence.utils.names import quoted
-from vergence.utils.outside import is_given, read_object, read_pytorch
+from vergence.utils.checks import is_count, shortened, shown
+from vergence.utils.files import is_given, locked, read_object, read_pytorch, remove_leftovers, replacing, sha256
 from vergence.utils.parts import original, write_table
 from vergence.utils.version import __version__
 
@@ -106,7 +104,7 @@ class RunFolder:
         version, number = raw.get("vergence"), raw.get("format")
         if isinstance(number, int) and number > FORMAT:
             raise ValueError(
-                f"{path} was written by vergence {quoted(version)} (format {number}); this is {__version__}, which reads formats "
+                f"{path} was written by vergence {shown(version)} (format {number}); this is {__version__}, which reads formats "
                 f"up to {FORMAT}: upgrade vergence"
             )
         config, metadata = _read(file, lambda _: (RunConfig.from_dict(raw), RunMetadata.from_dict(raw["metadata"])))
@@ -282,7 +280,7 @@ def require_known_code(path: Path, model: ModelConfig, trusted: Sequence[str | N
     if foreign:
         kind = "objective" if foreign[0] == model.objective else "encoder"
         raise ValueError(
-            f"expected {kind}s of the library in {path}, found {quoted(foreign[0])}, whose code would run: if you trust it, use "
+            f"expected {kind}s of the library in {path}, found {shown(foreign[0])}, whose code would run: if you trust it, use "
             f"--trust-code; in Python pass it with vergence.load(path, {kind}=...), or trust_code=True"
         )
 

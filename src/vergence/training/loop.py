@@ -25,8 +25,7 @@ from vergence.training.config import FitConfig
 from vergence.training.metrics import Metrics, Monitor, Progress, Recorder
 from vergence.training.optimizers import build_optimizer, learning_rate, load_optimizer, set_learning_rate
 from vergence.training.processes import start_others
-from vergence.utils.devices import fast_bfloat16
-from vergence.utils.resources import resources
+from vergence.utils.devices import fast_bfloat16, resources
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

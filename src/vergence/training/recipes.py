@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from vergence.data.config import DataConfig, usual_flip
 from vergence.encoders.config import as_encoder
 from vergence.training.config import FitConfig, ModelConfig, RunConfig
-from vergence.utils.names import unknown
+from vergence.utils.checks import require_choice
 
 __all__ = ["DISTILLED", "PUBLISHED", "Facts", "get", "names", "of_method", "override", "require_no_steps", "suggested"]
 
@@ -178,8 +178,7 @@ def get(name: str, source: str | None = None) -> RunConfig:
     """
     if name in PUBLISHED:
         return _config(source or PUBLISHED[name].data, **PUBLISHED[name].settings)
-    if name not in names():
-        raise unknown("recipe", name, names(), ALL)
+    require_choice("a recipe", name, names(), ALL)
     source = source or "cifar10"
     if name.endswith("_small"):
         return _small(source, name.removesuffix("_small"))
@@ -307,8 +306,7 @@ def of_method(name: str) -> str:
     """
     from vergence import methods
 
-    if name not in methods.names():
-        raise unknown("method", name, methods.names(), methods.HINT)
+    require_choice("a method", name, methods.names(), methods.HINT)
     return f"{name}_small"
 
 
@@ -327,8 +325,7 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
     parts = {part.name: getattr(config, part.name) for part in dataclasses.fields(config)}
     known = {key: {f.name for f in dataclasses.fields(part)} for key, part in parts.items()}
     for name in changes:
-        if not any(name in names for names in known.values()):
-            raise unknown("setting", name, sorted(set().union(*known.values())))
+        require_choice("a setting", name, sorted(set().union(*known.values())))
     for key, names in known.items():  # all changes of a part at once, since some are checked together
         parts[key] = dataclasses.replace(parts[key], **{name: changes[name] for name in changes if name in names})
     same = (parts["model"].objective, parts["model"].method) == (config.model.objective, config.model.method)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from vergence.utils.checks import Checked, from_json
-from vergence.utils.results import Tabular
+from vergence.utils.terminal import Tabular
 
 __all__ = [
     "Accuracy",

@@ -16,9 +16,8 @@ from vergence.methods.core import Method
 from vergence.training.config import ModelConfig, RunConfig
 from vergence.training.folder import RunFolder, write_skipped
 from vergence.training.records import RunMetadata, Weights
-from vergence.utils.files import as_path, sha256
-from vergence.utils.names import quoted
-from vergence.utils.outside import is_given
+from vergence.utils.checks import shown
+from vergence.utils.files import as_path, is_given, sha256
 
 __all__ = ["configured", "continued", "created", "from_run", "load_start"]
 
@@ -58,7 +57,7 @@ def _require_sources(model: ModelConfig) -> None:
     """Raises a ValueError unless the sources of weights fit the encoder's name."""
     if model.pretrained and not isinstance(model.encoder, Timm):
         raise ValueError(
-            f"expected --encoder timm:NAME with --pretrained, found {quoted(str(model.encoder))}; name one of timm, or use "
+            f"expected --encoder timm:NAME with --pretrained, found {shown(str(model.encoder))}; name one of timm, or use "
             "--weights FILE"
         )
     if model.pretrained and isinstance(model.encoder, Timm) and model.encoder.settings:

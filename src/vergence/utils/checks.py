@@ -1,9 +1,10 @@
-"""The validator of all rooms, used at the borders: settings, arrays, dataclasses and JSON. Inside, code asserts or trusts.
+"""The validator of all rooms, used at the borders: settings, names, arrays, dataclasses and JSON. Inside, code asserts or trusts.
 
 Each error is a ValueError of one line that says what was expected, what was found, and what to do.
 """
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
@@ -11,76 +12,16 @@ from collections.abc import Hashable, Iterable
 from numbers import Integral, Real
 from typing import Any, Literal, NoReturn, TypeVar
 
-from vergence.utils.names import did_you_mean
-
-__all__ = [
-    "Checked",
-    "as_range",
-    "expect",
-    "from_json",
-    "is_count",
-    "is_out_of_memory",
-    "refuse",
-    "require_array",
-    "require_at_least",
-    "require_choice",
-    "require_count",
-    "require_numbers",
-    "require_positive",
-    "require_within",
-    "shortened",
-    "shown",
-]
+__all__ = ["Checked", "as_range", "counted", "did_you_mean", "expect", "from_json", "is_count", "is_out_of_memory", "refuse"]
+__all__ += ["require_array", "require_choice", "require_count", "require_numbers", "require_within", "shortened", "shown"]
 
 
 LARGEST = 2**63 - 1  # of a whole number that arrays can hold
 EXACT = 2**53  # whole numbers up to this one are exact in float64
 LONGEST = 80  # characters of a value in a message
 MAX_MESSAGE = 300  # characters of an error that quotes a file
+MANY, NEAREST = 60, 5  # of more choices than MANY, a message lists the nearest
 T = TypeVar("T")
-
-
-def is_count(value: Any, least: int) -> bool:
-    """Returns whether a setting is a whole number, and large enough.
-
-    Example:
-        >>> is_count(2, 1), is_count(0, 1), is_count(2.0, 1), is_count(True, 1)
-        (True, False, False, False)
-    """
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether memory ran out; torch reports that of the CPU as a RuntimeError like any other.
-
-    Example:
-        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
-        (True, False)
-    """
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))
-
-
-def shown(value: Any) -> str:
-    """Returns a value as Python shows it, in one line that is cut where it is long, for messages.
-
-    Example:
-        >>> import numpy as np
-        >>> shown(0.5), shown(np.eye(2)), len(shown(np.arange(900.0)))
-        ('0.5', 'array([[1., 0.], [0., 1.]])', 80)
-    """
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
-
-
-def shortened(error: BaseException) -> str:
-    """Returns the first line of an error's text, cut where it quotes too much.
-
-    Example:
-        >>> len(shortened(ValueError("x" * 1000)))
-        303
-    """
-    text = (str(error) or type(error).__name__).splitlines()[0]
-    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "..."
 
 
 def expect(condition: Any, expected: str, found: Any = None, advice: str = "") -> None:
@@ -102,6 +43,146 @@ def refuse(expected: str, found: Any = None, advice: str = "") -> NoReturn:
     raise ValueError(f"expected {expected}{text}{advice and '; '}{advice}")
 
 
+# Words of messages
+
+
+def shown(value: Any) -> str:
+    """Returns a value as Python shows it, in one line that is cut where it is long, for messages.
+
+    Example:
+        >>> import numpy as np
+        >>> shown("a"), shown(np.eye(2)), len(shown(np.arange(900.0)))
+        ("'a'", 'array([[1., 0.], [0., 1.]])', 80)
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def shortened(error: BaseException) -> str:
+    """Returns the first line of an error's text, cut where it quotes too much."""
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "..."
+
+
+def counted(n: int, noun: str) -> str:
+    """Returns a number and its noun, in the plural unless the number is 1.
+
+    Example:
+        >>> counted(1, "item"), counted(1200, "item")
+        ('1 item', '1,200 items')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Returns "did you mean 'NAME'?" for the nearest of some names, or an empty string where none is near.
+
+    Example:
+        >>> did_you_mean("resnet81", ["resnet18", "mlp"]), did_you_mean("xyz", ["resnet18", "mlp"])
+        ("did you mean 'resnet18'?", '')
+    """
+    near = difflib.get_close_matches(str(name), list(choices), n=1)
+    return f"did you mean '{near[0]}'?" if near else ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether memory ran out; torch reports that of the CPU as a RuntimeError like any other."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "out of memory"))
+
+
+# Settings
+
+
+def require_choice(name: str, value: Any, choices: Iterable[Any], hint: str = "", *, also: Iterable[str] = ()) -> None:
+    """Raises a ValueError unless ``value`` is one of some choices; the error names the nearest one.
+
+    Args:
+        name: What it is called in the message.
+        value: The value.
+        choices: Values that are possible.
+        hint: What to do where no choice is near.
+        also: Names that are suggested, too, and not listed.
+
+    Example:
+        >>> require_choice("loss", "mi_lk", ["mi_kl", "naive"])
+        Traceback (most recent call last):
+        ValueError: expected loss among mi_kl, naive, found 'mi_lk'; did you mean 'mi_kl'?
+    """
+    choices = list(choices)
+    if isinstance(value, Hashable) and value in set(choices):  # arrays and matrices are not compared with the choices
+        return
+    names = list(map(str, choices))
+    advice = did_you_mean(str(value), [*names, *also]) or hint
+    if len(names) > MANY:
+        near = difflib.get_close_matches(str(value), names, n=NEAREST, cutoff=0.0)
+        names = [*near, f"and {len(names) - len(near)} others"]
+    refuse(f"{name} among {', '.join(names)}", shown(value), advice)
+
+
+def is_count(value: Any, least: int) -> bool:
+    """Returns whether a setting is a whole number, and large enough.
+
+    Example:
+        >>> is_count(2, 1), is_count(0, 1), is_count(2.0, 1), is_count(True, 1)
+        (True, False, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
+    """Raises a ValueError unless every setting is a whole number of at least ``least``, and at most ``most``.
+
+    Example:
+        >>> require_count(n_components=0)
+        Traceback (most recent call last):
+        ValueError: expected n_components to be a whole number of at least 1, found 0
+    """
+    for name, value in settings.items():
+        expect(is_count(value, least), f"{name} to be a whole number of at least {least}", shown(value))
+        expect(value <= most, f"{name} of at most {most:,}", shown(value))
+
+
+def require_within(interval: str, **settings: Any) -> None:
+    """Raises a ValueError unless every setting lies in an interval, written as in ``"[0, 1)"`` or ``"(0, inf)"``.
+
+    Example:
+        >>> require_within("[0, 1)", momentum=1.0)
+        Traceback (most recent call last):
+        ValueError: expected momentum in [0, 1), found 1.0
+        >>> require_within("(0, inf)", eta=0)
+        Traceback (most recent call last):
+        ValueError: expected eta > 0, found 0
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    bounds = f"in {interval}" if high < math.inf else f"> {low:g}" if interval[0] == "(" else f"of at least {low:g}"
+    for name, value in settings.items():
+        fits = not isinstance(value, Integral) or abs(int(value)) <= LARGEST
+        expect(fits, f"{name} below 2^63 where it is a whole number", value, "write it as a float")
+        inside = _is_number(value) and (low <= value if interval[0] == "[" else low < value)
+        expect(inside and (value <= high if interval[-1] == "]" else value < high), f"{name} {bounds}", shown(value))
+
+
+def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
+    """Returns a range as two floats; raises a ValueError unless it is a pair with 0 < smallest <= largest <= most.
+
+    Example:
+        >>> as_range("local_crop", [0.05, 0.4], 1)
+        (0.05, 0.4)
+    """
+    pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_number, value))
+    fits = pair and 0 < value[0] <= value[1] <= most and value[1] < LARGEST
+    bound = "" if most == math.inf else f" <= {most:g}"
+    expect(fits, f"{name} to be two numbers 0 < smallest <= largest{bound}", shown(value), f"change {name}")
+    return float(value[0]), float(value[1])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+# Arrays
+
+
 def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> None:
     """Raises a ValueError unless an array or tensor has a shape, and finite values.
 
@@ -113,7 +194,6 @@ def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> 
 
     Example:
         >>> import numpy as np
-        >>> require_array("contexts", np.ones((5, 3)), "N", 3)
         >>> require_array("contexts", np.ones(5), "N", 3)
         Traceback (most recent call last):
         ValueError: expected contexts of shape (N, 3), found shape (5,)
@@ -132,108 +212,13 @@ def require_array(name: str, x: Any, *shape: str | int, finite: bool = True) -> 
         refuse(f"finite {name}", f"NaN or infinity in {bad:,} of {math.prod(sizes):,} values", "leave these items out")
 
 
-def require_count(least: int = 1, most: int = LARGEST, **settings: Any) -> None:
-    """Raises a ValueError unless every setting is a whole number of at least ``least``, and at most ``most``.
-
-    Example:
-        >>> require_count(n_components=3)
-        >>> require_count(n_components=0)
-        Traceback (most recent call last):
-        ValueError: expected n_components to be a whole number of at least 1, found 0
-    """
-    for name, value in settings.items():
-        expect(is_count(value, least), f"{name} to be a whole number of at least {least}", shown(value))
-        expect(value <= most, f"{name} of at most {most:,}", shown(value))
-
-
-def require_positive(**settings: Any) -> None:
-    """Raises a ValueError unless every setting is a finite number above 0.
-
-    Example:
-        >>> require_positive(eta=0)
-        Traceback (most recent call last):
-        ValueError: expected eta > 0, found 0
-    """
-    for name, value in settings.items():
-        expect(_is_number(name, value) and 0 < float(value) < math.inf, f"{name} > 0", shown(value))
-
-
-def require_at_least(least: float, **settings: Any) -> None:
-    """Raises a ValueError unless every setting is a finite number of at least ``least``.
-
-    Example:
-        >>> require_at_least(0, tol=-1.0)
-        Traceback (most recent call last):
-        ValueError: expected tol of at least 0, found -1.0
-    """
-    for name, value in settings.items():
-        expect(_is_number(name, value) and least <= float(value) < math.inf, f"{name} of at least {least:g}", shown(value))
-
-
-def require_within(interval: str, **settings: Any) -> None:
-    """Raises a ValueError unless every setting lies in an interval, written as in ``"[0, 1)"``.
-
-    Example:
-        >>> require_within("[0, 1)", momentum=1.0)
-        Traceback (most recent call last):
-        ValueError: expected momentum in [0, 1), found 1.0
-    """
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    for name, value in settings.items():
-        inside = _is_number(name, value) and (low <= value if interval[0] == "[" else low < value)
-        expect(inside and (value <= high if interval[-1] == "]" else value < high), f"{name} in {interval}", shown(value))
-
-
-def require_choice(name: str, value: Any, known: Iterable[Any]) -> None:
-    """Raises a ValueError unless ``value`` is one of the known ones.
-
-    Example:
-        >>> require_choice("loss", "mi_lk", ["mi_kl", "naive"])
-        Traceback (most recent call last):
-        ValueError: expected loss among mi_kl, naive, found 'mi_lk'; did you mean 'mi_kl'?
-    """
-    known = list(known)
-    if not isinstance(value, Hashable) or value not in set(known):  # arrays and matrices are not compared with the known ones
-        names = list(map(str, known))
-        refuse(f"{name} among {', '.join(names)}", shown(value), did_you_mean(str(value), names))
-
-
-def as_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
-    """Returns a range as two floats; raises a ValueError unless it is a pair with 0 < smallest <= largest <= most.
-
-    Example:
-        >>> as_range("local_crop", [0.05, 0.4], 1)
-        (0.05, 0.4)
-        >>> as_range("local_crop", 0.4, 1)
-        Traceback (most recent call last):
-        ValueError: expected local_crop to be two numbers 0 < smallest <= largest <= 1, found 0.4; change local_crop
-    """
-    pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_number(name, end) for end in value)
-    low, high = map(float, value) if pair else (0.0, 0.0)
-    bound = "" if most == math.inf else f" <= {most:g}"
-    fits = 0 < low <= high <= most and high < math.inf
-    expect(fits, f"{name} to be two numbers 0 < smallest <= largest{bound}", shown(value), f"change {name}")
-    return low, high
-
-
 def require_numbers(x: Any) -> None:
-    """Raises a ValueError if x is an array of records or dates, which NumPy does not convert to numbers.
-
-    Example:
-        >>> import numpy as np
-        >>> require_numbers(np.zeros(3, dtype="f4,i4"))
-        Traceback (most recent call last):
-        ValueError: expected numbers, found an array of type [('f0', '<f4'), ('f1', '<i4')]; convert it
-    """
+    """Raises a ValueError if x is an array of records or dates, which NumPy does not convert to numbers."""
     dtype = getattr(x, "dtype", None)
     expect(getattr(dtype, "kind", "") not in {"V", "m", "M"}, "numbers", f"an array of type {dtype}", "convert it")
 
 
-def _is_number(name: str, value: Any) -> bool:
-    """Returns whether a setting is a number; raises a ValueError for a whole number that arrays cannot hold."""
-    fits = not isinstance(value, Integral) or abs(int(value)) <= LARGEST
-    expect(fits, f"{name} below 2^63 where it is a whole number", value, "write it as a float")
-    return isinstance(value, Real) and not isinstance(value, bool)
+# Dataclasses
 
 
 class Checked:
@@ -247,13 +232,12 @@ class Checked:
     most: typing.ClassVar[dict[str, float]] = {}
 
     def __post_init__(self) -> None:
-        for name, hint in typing.get_type_hints(type(self)).items():
-            if name in ("finite", "least", "most"):
-                continue
-            value = getattr(self, name)
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(typing.cast(Any, self)):
+            name, hint, value = field.name, hints[field.name], getattr(self, field.name)
             if not _fits(value, hint):
                 wanted = _described(hint)
-                single = "..." in wanted and isinstance(value, int | float) and not isinstance(value, bool)
+                single = "..." in wanted and _fits(value, float)
                 refuse(f"{name} to be {wanted}", shown(value), f"write {name}=({shown(value)},)" if single else "")
             low, high = self.least.get(name, -math.inf), self.most.get(name, math.inf)
             expect(name not in self.least or value is None or value >= low, f"{name} of at least {low:g}", shown(value))
@@ -264,6 +248,7 @@ class Checked:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    """Returns whether a value has a type, of which ``float`` takes whole numbers and none takes truth values for numbers."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return any(_fits(value, part) for part in inner)
@@ -272,10 +257,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is tuple:
         parts = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is Ellipsis else inner
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
     return isinstance(value, origin or hint)
 
 
@@ -329,14 +312,10 @@ def _value(hint: Any, raw: Any, name: str) -> Any:
         return None if raw is None else _value(next(part for part in inner if part is not type(None)), raw, name)
     if dataclasses.is_dataclass(hint):
         return from_json(typing.cast(Any, hint), raw, name)
-    if origin is dict and isinstance(raw, dict):
-        return {_key(inner[0], key, name): _value(inner[1], part, f"{name}.{key}") for key, part in raw.items()}
+    if origin is dict and isinstance(raw, dict):  # JSON writes numbers as text
+        keys = inner[0] is not int or all(key.isdecimal() for key in raw)
+        expect(keys, f"whole numbers as keys of {name}", shown(raw))
+        return {inner[0](key): _value(inner[1], part, f"{name}.{key}") for key, part in raw.items()}
     if origin is tuple and isinstance(raw, list):
         return tuple(_value(inner[0], part, name) for part in raw)
     return raw
-
-
-def _key(kind: type, key: str, name: str) -> Any:
-    """Returns a key of an object as its dictionary has it: JSON writes numbers as text."""
-    expect(kind is not int or key.isdecimal(), f"whole numbers as keys of {name}", shown(key))
-    return kind(key)

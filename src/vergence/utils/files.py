@@ -1,8 +1,13 @@
-"""Files that a kill or a full disk does not halve: written in one step, locked while a process works beside them."""
+"""Files that a kill or a full disk does not halve, and what comes from outside: code by name, JSON objects, PyTorch files.
+
+numpy and torch are imported where they are needed.
+"""
 
 import contextlib
 import errno
 import hashlib
+import importlib
+import json
 import lzma
 import os
 import re
@@ -14,24 +19,30 @@ import sys
 import threading
 import time
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from vergence.utils.checks import shown
+from vergence.utils.checks import expect, shortened, shown
 
-__all__ = ["DAMAGE", "as_path", "exit_on_sigterm", "explained", "locked", "remove_leftovers", "replacing", "require_parent"]
-__all__ += ["sha256"]
+__all__ = ["DAMAGE", "as_path", "exit_on_sigterm", "explained", "give", "is_given", "load_outside", "locked", "read_object"]
+__all__ += ["read_pytorch", "remove_leftovers", "replacing", "require_parent", "sha256"]
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.parts?")
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # of locks
-# What numpy and zipfile raise for files that are damaged, encrypted or too large.
+MAX_BYTES = 64 << 20  # of a JSON file: more is refused before it is parsed
+# What numpy and zipfile raise for files that are damaged, encrypted or too large, and torch for damaged ones.
 DAMAGE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError)
 DAMAGE += (MemoryError, OverflowError, NotImplementedError, RuntimeError)
 DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
+OF_TORCH = (EOFError, RuntimeError, TypeError, AttributeError, LookupError, AssertionError, ArithmeticError, struct.error)
+
+
+# Paths
 
 
 def as_path(value: Any, what: str) -> Path:
@@ -42,16 +53,30 @@ def as_path(value: Any, what: str) -> Path:
     Example:
         >>> as_path("runs/first", "init").parts
         ('runs', 'first')
-        >>> as_path(-1, "init")
-        Traceback (most recent call last):
-        ValueError: expected a path for init, found -1: give it as text
     """
     try:
         return Path(value).expanduser()
     except TypeError:
-        raise ValueError(f"expected a path for {what}, found {shown(value)}: give it as text") from None
+        raise ValueError(f"expected a path for {what}, found {shown(value)}; give it as text") from None
     except RuntimeError:
-        raise ValueError(f"expected a path for {what}, found {shown(value)} of an unknown user: write the path out") from None
+        raise ValueError(f"expected a path for {what}, found {shown(value)} of an unknown user; write the path out") from None
+
+
+def require_parent(path: Path) -> None:
+    """Raises a ValueError unless the folder exists that ``path`` is to be written in."""
+    expect(path.parent.is_dir(), f"the folder {path.parent} to write {path.name} in", "no folder")
+
+
+def sha256(file: Path) -> str:
+    """Returns the SHA-256 of a file's bytes, in hexadecimal; the file is read in parts."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while part := opened.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+# Writing
 
 
 @contextlib.contextmanager
@@ -94,15 +119,6 @@ def explained(path: Path, advice: str) -> Iterator[None]:
         raise ValueError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
 
 
-def sha256(file: Path) -> str:
-    """Returns the SHA-256 of a file's bytes, in hexadecimal; the file is read in parts."""
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while part := opened.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
-
-
 def remove_leftovers(folder: Path, prefix: str = ".") -> None:
     """Removes the temporary files that dead processes of this machine left in a folder; ``.NAME.`` begins those of one output."""
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -136,10 +152,7 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def require_parent(path: Path) -> None:
-    """Raises a ValueError unless the folder exists that ``path`` is to be written in."""
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+# Locks
 
 
 @contextlib.contextmanager
@@ -163,31 +176,30 @@ def locked(file: Path, what: str) -> Iterator[bool]:
 def _acquire(file: Path, what: str) -> IO[str] | None:
     """Returns the locked file, or None where locks are not supported."""
     while True:
-        opened = file.open("a+", encoding="utf-8")
-        try:
-            if not _lock(opened, file, what):
-                opened.close()
+        with contextlib.ExitStack() as stack:
+            opened = stack.enter_context(file.open("a+", encoding="utf-8"))
+            if reason := _lock(opened, what):
+                print(f"warning: cannot know whether another process writes to {file.parent}: {reason}", file=sys.stderr)
                 return None
-            if not _is_current(opened, file):  # its last holder removed it in between
-                opened.close()
+            try:
+                if not os.path.samestat(os.fstat(opened.fileno()), file.stat()):
+                    continue
+            except FileNotFoundError:  # its last holder removed it in between
                 continue
-        except BaseException:
-            opened.close()
-            raise
-        opened.truncate(0)
-        holder = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-        with contextlib.suppress(OSError):  # a full disk holds no words, but the lock
-            os.write(opened.fileno(), holder.encode())
-        return opened
+            opened.truncate(0)
+            holder = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+            with contextlib.suppress(OSError):  # a full disk holds no words, but the lock
+                os.write(opened.fileno(), holder.encode())
+            stack.pop_all()
+            return opened
 
 
-def _lock(opened: IO[str], file: Path, what: str) -> bool:
-    """Locks an open file; returns False where that is not supported."""
+def _lock(opened: IO[str], what: str) -> str:
+    """Locks an open file; returns why that is not supported, where it is not."""
     try:
         import fcntl
     except ImportError:
-        _warn(file, "this platform has no advisory locks")
-        return False
+        return "this platform has no advisory locks"
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -197,17 +209,92 @@ def _lock(opened: IO[str], file: Path, what: str) -> bool:
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-        _warn(file, f"the file system does not support locks ({error.strerror})")
-        return False
-    return True
+        return f"the file system does not support locks ({error.strerror})"
+    return ""
 
 
-def _is_current(opened: IO[str], file: Path) -> bool:
+# What comes from outside
+
+
+_given: dict[str, Any] = {}  # code that the program itself gave, by the name that a run's description has for it
+
+
+def give(value: Any, name: str | None = None) -> str:
+    """Keeps code that the program gives, so that `load_outside` finds it and imports nothing; returns its name.
+
+    Args:
+        value: A class or a function, which is named ``module:Name``, or an object, whose name ends with a digest of its text.
+        name: Another name.
+
+    Example:
+        >>> give(dict), is_given("builtins:dict"), load_outside("objective", "builtins:dict", "")
+        ('builtins:dict', True, <class 'dict'>)
+    """
+    if name is None:
+        kind = value if hasattr(value, "__qualname__") else type(value)
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        name += "" if kind is value else f"#{hashlib.blake2b(repr(value).encode(), digest_size=4).hexdigest()}"
+    _given[name] = value
+    return name
+
+
+def is_given(name: str) -> bool:
+    """Returns whether the program gave the code of a name."""
+    return name in _given
+
+
+def load_outside(what: str, name: str, expected: str) -> Any:
+    """Returns the object of a name ``package.module:attribute``, or what the program gave under it.
+
+    Importing runs the module, so the name has to be trusted. Where there is none, the error calls it ``what``, for instance an
+    objective, and shows the ``expected`` form of the name.
+
+    Example:
+        >>> load_outside("encoder", "math:sqrt", "package.module:factory")(4)
+        2.0
+    """
+    if name in _given:
+        return _given[name]
+    module, _, attribute = name.partition(":")
     try:
-        return os.path.samestat(os.fstat(opened.fileno()), file.stat())
-    except FileNotFoundError:
-        return False
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        # the module that is named is missing, not one that it imports
+        itself = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        advice = ": install the package, or put its folder on PYTHONPATH" if itself else ""
+        raise ValueError(f"cannot import {what} '{name}': {error}; expected '{expected}'{advice}") from None
 
 
-def _warn(file: Path, reason: str) -> None:
-    print(f"warning: cannot know whether another process writes to {file.parent}: {reason}", file=sys.stderr)
+def read_object(file: Path) -> dict[str, Any]:
+    """Returns the object that a JSON file holds; a file that is too large, or holds something else, is a ValueError.
+
+    Whole numbers that no counter holds become floats, which counts are not.
+    """
+    size = file.stat().st_size
+    expect(size <= MAX_BYTES, f"at most {MAX_BYTES:,} bytes", f"{size:,}")
+    try:
+        content = json.loads(
+            file.read_text(encoding="utf-8"), parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits)
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    expect(isinstance(content, dict), "an object", type(content).__name__)
+    return dict(content)
+
+
+def read_pytorch(file: Path) -> Any:
+    """Returns the tensors, numbers and text of a PyTorch file, on the CPU; runs no code of the file's.
+
+    Raises:
+        pickle.UnpicklingError: It holds something else, which is not loaded. The message tells how to run the code.
+        ValueError: It is damaged; the message is one line.
+        OSError: It cannot be read.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that torch did not write
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except OF_TORCH as error:
+        raise ValueError(shortened(error)) from None

@@ -21,10 +21,20 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from vergence.utils import terminal
-from vergence.utils.files import DAMAGE, exit_on_sigterm, explained, locked, remove_leftovers, replacing, require_parent
+from vergence.utils.checks import expect, require_choice
+from vergence.utils.files import (
+    DAMAGE,
+    exit_on_sigterm,
+    explained,
+    locked,
+    read_object,
+    remove_leftovers,
+    replacing,
+    require_parent,
+)
 from vergence.utils.version import __version__
 
-__all__ = ["Column", "Derived", "Parts", "keep_parts", "neutral", "open_parts", "original", "require_table", "write_table"]
+__all__ = ["Derived", "Parts", "neutral", "open_parts", "original", "require_table", "write_table"]
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -44,11 +54,9 @@ Blocks = Callable[[Sequence[str]], Iterator[Arrays]]  # names of columns -> thes
 
 def require_table(path: Path) -> None:
     """Raises a ValueError unless a table can be written to ``path``: its ending, and its folder."""
-    if path.suffix not in WRITERS:
-        raise ValueError(f"cannot write '{path.name}': expected an ending among {', '.join(WRITERS)}")
+    require_choice(f"the file's ending of {path.name}", path.suffix, WRITERS)
     require_parent(path)
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder")
+    expect(not path.is_dir(), f"a file to write to at {path}", "a folder")
 
 
 def write_table(path: Path, columns: Mapping[str, Column]) -> None:
@@ -130,21 +138,16 @@ def _write_npz(path: Path, names: Sequence[str], blocks: Blocks) -> None:
     """Writes an array for each column, which is read twice, since its type and shape come first."""
     with zipfile.ZipFile(path, "w") as archive:
         for name in names:
-            seen = [(len(values), values.dtype, values.shape[1:]) for values in (block[name] for block in blocks([name]))]
-            if seen:
-                dtype = max((dtype for _, dtype, _ in seen), key=lambda dtype: dtype.itemsize)
-                values = (block[name].astype(dtype) for block in blocks([name]))
-                _write_column(archive, name, dtype, (sum(n for n, _, _ in seen), *seen[0][2]), values)
-
-
-def _write_column(
-    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[np.ndarray]
-) -> None:
-    """Writes an array to an open ``.npz`` archive, without the time, so that equal arrays give equal bytes."""
-    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:
-        np.lib.format.write_array_header_1_0(out, {"descr": dtype.str, "fortran_order": False, "shape": shape})
-        for block in blocks:
-            out.write(block.tobytes())
+            kinds = [(len(values), values.dtype, values.shape[1:]) for values in (block[name] for block in blocks([name]))]
+            if not kinds:
+                continue
+            dtype = max((dtype for _, dtype, _ in kinds), key=lambda dtype: dtype.itemsize)
+            header = {"descr": dtype.str, "fortran_order": False, "shape": (sum(n for n, _, _ in kinds), *kinds[0][2])}
+            # without the time, so that equal arrays give equal bytes
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                np.lib.format.write_array_header_1_0(file, header)
+                for block in blocks([name]):
+                    file.write(block[name].astype(dtype).tobytes())
 
 
 def _write_parquet(path: Path, names: Sequence[str], blocks: Blocks) -> None:
@@ -199,7 +202,9 @@ class Derived(Protocol):
 
 
 @contextlib.contextmanager
-def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived: Derived | None = None) -> Iterator["Parts"]:
+def open_parts(
+    out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived: Derived | None = None, joined: bool = True
+) -> Iterator["Parts"]:
     """Opens a table that is written in parts; ``out`` appears when the context ends without an error.
 
     Parts of an earlier call with the same job are kept: the caller goes on behind `Parts.done` items. Parts of another job are
@@ -211,31 +216,27 @@ def open_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
         job: Numbers and text that determine the rows: the model, the items, the settings.
         every: Items of a part.
         derived: Columns that are added at the end.
+        joined: Whether ``out`` is written. Otherwise it names the folder of the parts alone, for what a long job computes first,
+            and `Parts.columns` reads them back.
     """
-    require_table(out)
-    with keep_parts(out, job, every=every, derived=derived) as parts:
-        yield parts
-        parts.join()
-
-
-@contextlib.contextmanager
-def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived: Derived | None = None) -> Iterator["Parts"]:
-    """Opens rows that are kept in parts beside ``out`` and read back by `Parts.columns`; they go when the context ends.
-
-    As `open_parts`, but ``out`` is not written: for what a long job computes first. ``out`` names the folder of the parts.
-    """
+    if joined:
+        require_table(out)
     folder = out.with_name(f".{out.name}.parts")
     with explained(out, "choose another --out"):
         folder.mkdir(exist_ok=True)
     with exit_on_sigterm():
         try:
             with locked(folder / "lock", str(out)):
-                parts = Parts(out, folder, {**job, "format": FORMAT, **VERSIONS}, every, derived)
+                parts = Parts(out, folder, {**job, "format": FORMAT, **VERSIONS}, every)
                 try:
                     yield parts
+                    if joined:
+                        parts.join(derived)
                     parts.clear()
                 finally:
-                    if not parts.done and not _finished(folder):  # a signal may come between a part's file and its count
+                    if (
+                        not parts.done and _read_part(parts.file(0)) is None
+                    ):  # a signal may come between a part's file and its count
                         parts.clear()
         finally:
             with contextlib.suppress(OSError):  # not empty: parts are kept
@@ -245,21 +246,28 @@ def keep_parts(out: Path, job: Mapping[str, Any], *, every: int = EVERY, derived
 @dataclass(frozen=True)
 class _Part:
     file: Path
+    columns: list[str]
     items: int
     rows: int
     skipped: list[tuple[str, str]]
+
+    def read(self, names: Iterable[str] | None = None) -> Arrays:
+        """Returns columns, by default all."""
+        with np.load(self.file, allow_pickle=False) as archive:
+            return {name: archive[COLUMN + name] for name in (self.columns if names is None else names)}
 
 
 class Parts:
     """Rows that are kept in parts in a folder; see `open_parts`."""
 
-    def __init__(self, out: Path, folder: Path, job: Mapping[str, Any], every: int, derived: Derived | None = None) -> None:
-        self.out, self.folder, self.every, self.derived = out, folder, every, derived
+    def __init__(self, out: Path, folder: Path, job: dict[str, Any], every: int) -> None:
+        self.out, self.folder, self.every = out, folder, every
         self._waiting: list[Mapping[str, Column]] = []
         self._items, self._bytes = 0, 0
         self._skipped: list[tuple[str, str]] = []
+        self._parts: list[_Part] = []
         remove_leftovers(folder)
-        self._parts = self._resumed(dict(job))
+        self._resume(job)
 
     @property
     def done(self) -> int:
@@ -275,6 +283,10 @@ class Parts:
     def skipped(self) -> list[tuple[str, str]]:
         """Name and reason of the items without a row."""
         return [pair for part in self._parts for pair in part.skipped] + self._skipped
+
+    def file(self, i: int) -> Path:
+        """Returns the file of a part."""
+        return self.folder / f"{i:06d}.npz"
 
     def append(self, columns: Mapping[str, Column], items: int, skipped: Iterable[tuple[str, str]] = ()) -> None:
         """Adds the rows of the next items; every call has the same columns.
@@ -295,29 +307,28 @@ class Parts:
         """Returns the columns of all rows, those that wait for the next part included; nothing without rows."""
         if self._waiting:
             self._write_part()
-        loaded = [_load(part.file) for part in self._parts]
-        return {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]} if loaded else {}
+        read = [part.read() for part in self._parts]
+        return {name: np.concatenate([part[name] for part in read]) for name in read[0]} if read else {}
 
-    def join(self) -> None:
+    def join(self, derived: Derived | None) -> None:
         """Writes ``out`` from all parts, with the derived columns."""
         if self._waiting:
             self._write_part()
-        names, derived = _columns(self._parts[0].file) if self._parts else [], self.derived
+        names = self._parts[0].columns if self._parts else []
         if derived is not None:
             names = list(dict.fromkeys([*derived.order, *names, *derived.names]))
             for part in self._parts:
-                derived.see(_load(part.file, derived.needs))
-        _write(self.out, names, self._blocks, self._advice(), durable=True)
+                derived.see(part.read(derived.needs))
 
-    def _blocks(self, names: Sequence[str]) -> Iterator[Arrays]:
-        """Yields columns part by part, derived ones included."""
-        derived = self.derived
-        computed = set() if derived is None else set(names) & set(derived.names)
-        for part in self._parts:
-            columns = _load(part.file, [name for name in names if name not in computed])
-            if derived is not None and computed:
-                columns |= derived.columns(_load(part.file, derived.needs))
-            yield {name: columns[name] for name in names}
+        def blocks(names: Sequence[str]) -> Iterator[Arrays]:
+            computed = set() if derived is None else set(names) & set(derived.names)
+            for part in self._parts:
+                columns = part.read(name for name in names if name not in computed)
+                if derived is not None and computed:
+                    columns |= derived.columns(part.read(derived.needs))
+                yield {name: columns[name] for name in names}
+
+        _write(self.out, names, blocks, self._advice(), durable=True)
 
     def clear(self) -> None:
         """Removes the parts and the manifest."""
@@ -326,36 +337,34 @@ class Parts:
                 file.unlink(missing_ok=True)
         self._parts = []
 
-    def _resumed(self, job: dict[str, Any]) -> list[_Part]:
-        """Returns the finished parts of the same job; removes all others and writes the manifest."""
-        manifest = self.folder / MANIFEST
-        before = _read_manifest(manifest)
+    def _resume(self, job: dict[str, Any]) -> None:
+        """Goes on behind the finished parts of the same job, up to one that is missing or damaged; removes those of another."""
+        manifest, before = self.folder / MANIFEST, {}
+        with contextlib.suppress(OSError, ValueError):
+            before = read_object(manifest)
         if before == job:
-            parts = _finished(self.folder)
-            if parts:
-                items = sum(part.items for part in parts)
-                print(f"{self.out}: continuing after {items} items, kept in {self.folder.name}", file=sys.stderr)
-            return parts
-        self._parts = []
+            while (part := _read_part(self.file(len(self._parts)))) is not None:
+                self._parts.append(part)
+            if self._parts:
+                print(f"{self.out}: continuing after {self.done} items, kept in {self.folder.name}", file=sys.stderr)
+            return
         if any(PART.fullmatch(file.name) for file in self.folder.iterdir()):
             other = [name for name in job if before.get(name) != job[name]]
             named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
             terminal.note(f"{self.out}: discarding the kept parts of another job ({named} changed)")
-        with explained(self.out, "free space, or choose another --out"):
+        with explained(self.out, self._advice()):
             self.clear()
             with replacing(manifest) as temporary:
                 temporary.write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
-        return []
 
     def _write_part(self) -> None:
         columns = {name: np.concatenate([_as_array(part[name]) for part in self._waiting]) for name in self._waiting[0]}
-        rows = len(next(iter(columns.values())))
-        file = self.folder / f"{len(self._parts):06d}.npz"
         arrays = {COLUMN + name: values for name, values in columns.items()}
         arrays |= {"items": np.asarray(self._items), "skipped": np.asarray(self._skipped, dtype=np.str_).reshape(-1, 2)}
+        file, rows = self.file(len(self._parts)), len(next(iter(columns.values())))
         with explained(self.out, self._advice()), replacing(file) as temporary:
-            _write_part(temporary, arrays)
-        self._parts.append(_Part(file, self._items, rows, self._skipped))
+            _save(temporary, arrays)
+        self._parts.append(_Part(file, list(columns), self._items, rows, self._skipped))
         self._waiting, self._items, self._bytes, self._skipped = [], 0, 0, []
 
     def _advice(self) -> str:
@@ -364,12 +373,9 @@ class Parts:
         return f"the first {self.done} items are kept in {self.folder.name}: free space and repeat the command to go on"
 
 
-def _finished(folder: Path) -> list[_Part]:
-    """Returns the parts from the first on, up to one that is missing or damaged."""
-    parts: list[_Part] = []
-    while (part := _read_part(folder / f"{len(parts):06d}.npz")) is not None:
-        parts.append(part)
-    return parts
+def _save(path: Path, arrays: Arrays) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _read_part(file: Path) -> _Part | None:
@@ -380,30 +386,5 @@ def _read_part(file: Path) -> _Part | None:
         items, skipped = int(arrays.pop("items")), [(str(name), str(reason)) for name, reason in arrays.pop("skipped")]
     except DAMAGE:
         return None
-    return _Part(file, items, len(next(iter(arrays.values()))), skipped)
-
-
-def _columns(file: Path) -> list[str]:
-    """Returns the names of a part's columns."""
-    with np.load(file, allow_pickle=False) as archive:
-        return [name.removeprefix(COLUMN) for name in archive.files if name.startswith(COLUMN)]
-
-
-def _load(file: Path, names: Iterable[str] | None = None) -> Arrays:
-    """Returns columns of a part, by default all."""
-    with np.load(file, allow_pickle=False) as archive:
-        return {name: archive[COLUMN + name] for name in (_columns(file) if names is None else names)}
-
-
-def _read_manifest(file: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
-
-
-def _write_part(path: Path, arrays: Arrays) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, values in arrays.items():
-            _write_column(archive, name, values.dtype, values.shape, [values])
+    columns = [name.removeprefix(COLUMN) for name in arrays]
+    return _Part(file, columns, items, len(next(iter(arrays.values()))), skipped)

@@ -1,15 +1,21 @@
-"""Progress bars and notes on stderr, tables on stdout; bars appear in a terminal only."""
+"""What people see: bars and notes on stderr, tables on stdout, and results as tables of pandas and of notebooks."""
 
+import abc
 import contextlib
+import html
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["bar", "is_first_process", "late_bar", "note", "table"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Tabular", "bar", "is_first_process", "note", "table"]
 
 PATIENCE = 2.0  # seconds before a late bar appears
+SHOWN = 10  # rows in a notebook
 
 
 def is_first_process() -> bool:
@@ -24,15 +30,17 @@ def note(message: str) -> None:
 
 
 @contextlib.contextmanager
-def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., None]]:
-    """Shows a bar with rate and time left on stderr if it is a terminal; yields ``advance(n, note="")``."""
+def bar(label: str, total: int, unit: str = "items", *, late: bool = False) -> Iterator[Callable[..., None]]:
+    """Shows a bar with rate and time left on stderr if it is a terminal; yields ``advance(n, note="", label=None)``.
+
+    A ``late`` one, for work that may be short, appears once some seconds have passed.
+    """
+    if not sys.stderr.isatty():
+        yield lambda n=1, *, note="", label=None: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    if not console.is_terminal:  # a disabled bar of an older rich would still print an empty line
-        yield lambda n=1, *, note="", label=None: None
-        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -41,33 +49,21 @@ def bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., N
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(label, total=total, rate="", note="")
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task, began = progress.add_task(label, total=total, rate="", note=""), time.monotonic()
 
-        def advance(n: int = 1, *, note: str = "", label: str | None = None) -> None:
-            speed = progress.tasks[0].speed
-            rate = f"{speed:.0f} {unit}/s" if speed else ""
-            progress.update(task, advance=n, rate=rate, note=note, description=label)
+    def advance(n: int = 1, *, note: str = "", label: str | None = None) -> None:
+        if not late or time.monotonic() - began > PATIENCE:
+            progress.start()
+        speed = progress.tasks[0].speed
+        progress.update(task, advance=n, rate=f"{speed:.0f} {unit}/s" if speed else "", note=note, description=label)
 
+    try:
+        advance(0)
         yield advance
-
-
-@contextlib.contextmanager
-def late_bar(label: str, total: int, unit: str = "items") -> Iterator[Callable[..., None]]:
-    """Shows a `bar` once some seconds have passed, for work that may be short; yields ``advance(n, note="")``."""
-    began, waiting, shown = time.monotonic(), 0, None
-    with contextlib.ExitStack() as stack:
-
-        def advance(n: int = 1, *, note: str = "") -> None:
-            nonlocal waiting, shown
-            waiting += n
-            if shown is None and time.monotonic() - began > PATIENCE:
-                shown = stack.enter_context(bar(label, total, unit))
-            if shown is not None:
-                shown(waiting, note=note)
-                waiting = 0
-
-        yield advance
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
@@ -80,14 +76,52 @@ def table(title: str, header: list[str], rows: list[list[Any]]) -> None:
     for i, name in enumerate(header):
         grid.add_column(Text(name, overflow="fold"), justify="left" if i == 0 else "right")
     for row in rows:
-        grid.add_row(*(Text(_shown(cell)) for cell in row))
-    console = Console()
-    console.print(grid)
+        grid.add_row(*(Text(_in_terminal(cell)) for cell in row))
+    Console().print(grid)
 
 
-def _shown(cell: Any) -> str:
+def _in_terminal(cell: Any) -> str:
     if cell is None:
         return "-"
     if isinstance(cell, str):  # a name of a file can hold newlines and control characters; bytes beyond UTF-8 are surrogates
         return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else "\N{REPLACEMENT CHARACTER}" for c in cell)
     return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+
+
+class Tabular(abc.ABC):
+    """A result that is a table. A class gives ``table``, its columns by name, all of one length.
+
+    Example:
+        >>> class Squares(Tabular):
+        ...     def table(self):
+        ...         return {"n": [1, 2], "square": [1, 4]}
+        >>> Squares()._repr_html_()
+        '<table><tr><th>n</th><th>square</th></tr><tr><td>1</td><td>1</td></tr><tr><td>2</td><td>4</td></tr></table>'
+    """
+
+    @abc.abstractmethod
+    def table(self) -> Mapping[str, Sequence[Any]]:
+        """Returns the columns by name."""
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Returns the table as a data frame of pandas.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        import pandas as pd
+
+        return pd.DataFrame({name: list(values) for name, values in self.table().items()})
+
+    def _repr_html_(self) -> str:
+        """Returns the first ten rows."""
+        columns = self.table()
+        n = len(next(iter(columns.values()), ()))
+        rows = ["".join(f"<td>{_in_html(values[i])}</td>" for values in columns.values()) for i in range(min(n, SHOWN))]
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+        more = f"<p>and {n - SHOWN:,} more rows</p>" if n > SHOWN else ""
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in (head, *rows))}</table>{more}"
+
+
+def _in_html(value: Any) -> str:
+    return html.escape(f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value))

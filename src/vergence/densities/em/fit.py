@@ -34,7 +34,7 @@ from vergence.densities.em.structures import (
     variance_floor,
 )
 from vergence.densities.gaussian import LOG_2PI
-from vergence.utils.checks import require_at_least, require_choice, require_count
+from vergence.utils.checks import require_choice, require_count, require_within
 from vergence.utils.devices import rank_and_size
 
 __all__ = ["structure"]
@@ -147,7 +147,7 @@ def require_settings(
     """Raises a ValueError for settings of estimators that are out of their range; ``max_iter`` is at least ``iterations``."""
     require_count(n_components=n_components, n_init=n_init)
     require_count(iterations, max_iter=max_iter)
-    require_at_least(0, tol=tol, reg_covar=reg_covar)
+    require_within("[0, inf)", tol=tol, reg_covar=reg_covar)
     require_choice("precision", precision, ("double", "mixed"))
 
 

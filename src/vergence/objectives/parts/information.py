@@ -27,7 +27,7 @@ from torch import Tensor
 from vergence.densities.gaussian import MixtureOfGaussians, kl_standard_normal, log_det
 from vergence.densities.moments import BatchMoments, batch_moments
 from vergence.objectives.core import require_several
-from vergence.utils.checks import require_choice, require_positive, require_within
+from vergence.utils.checks import require_choice, require_within
 
 MixtureLoss = Literal["mi_kl", "entropy_kl", "joint_kl", "naive"]
 SMALLEST = (1e-15, 1e-140)  # difference of embeddings: in float32 and half precision, in float64
@@ -144,6 +144,6 @@ class PairLoss:
 def require_settings(loss: str, losses: Iterable[str], *, eta: float, beta: float, shrinkage: float | None) -> None:
     """Raises a ValueError unless the loss is one of these, its weights are positive, and the shrinkage is None or in [0, 1]."""
     require_choice("loss", loss, losses)
-    require_positive(eta=eta, beta=beta)
+    require_within("(0, inf)", eta=eta, beta=beta)
     if shrinkage is not None:
         require_within("[0, 1]", shrinkage=shrinkage)

@@ -23,7 +23,7 @@ from vergence.densities import em
 from vergence.densities.covariance import Covariance, Dense, LowRank, rotated
 from vergence.densities.gaussian import JointGaussian, MixtureOfGaussians
 from vergence.utils import linalg
-from vergence.utils.checks import require_choice, require_count, require_positive, require_within
+from vergence.utils.checks import require_choice, require_count, require_within
 
 CovarianceForm = Literal["auto", "full", "low_rank"]
 ROUNDING = {
@@ -50,7 +50,7 @@ def rank_of(covariance: str, rank: int, dim: int) -> int | None:
 
 def _check(components: int, floor: float) -> None:
     require_count(1, components=components)
-    require_positive(floor=floor)
+    require_within("(0, inf)", floor=floor)
 
 
 class Prototypes(nn.Module):
