@@ -249,7 +249,7 @@ def test_a_new_run_from_a_run_that_is_frozen_and_evaluated(run, tmp_path):
     assert call("evaluate", tmp_path / "frozen", "--no-probes").returncode == 0
     assert call("embed", tmp_path / "frozen", "digits", "--out", tmp_path / "e.npz").returncode == 0
     assert call("score", tmp_path / "frozen", "digits", "--out", tmp_path / "s.csv").returncode == 0  # the detector's
-    refused("sample", tmp_path / "frozen", "--out", tmp_path / "s.npz", words="no conditional density")
+    refused("sample", tmp_path / "frozen", "--out", tmp_path / "s.npz", words="which has none")
     found = call("train", "--init", tmp_path / "frozen", "--objective", "vje", "--epochs", "1", "--out", tmp_path / "again")
     assert found.returncode == 0 and "from the encoder of" in found.stdout, found.stderr
 

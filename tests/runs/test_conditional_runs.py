@@ -231,7 +231,7 @@ def test_mixtures_of_many_components_are_taken_in_parts(tmp_path, monkeypatch):
 
 def test_an_objective_without_a_conditional_says_so(vje):
     for call in (lambda: vje.conditional(images()), lambda: vje.sample(3), lambda: vje.retrieve(images(), images(), 1)):
-        with pytest.raises(ValueError, match="'vje' has no conditional density"):
+        with pytest.raises(ValueError, match="'vje', which has none"):
             call()
 
 
