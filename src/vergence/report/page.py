@@ -15,7 +15,7 @@ from vergence.report.tables import ResultTable, paper, rival, tables, verdict
 from vergence.utils.checks import is_count
 from vergence.utils.files import as_path
 
-__all__ = ["write_report"]
+__all__ = ["headlines", "write_report"]
 
 LISTED, GALLERY, LEGEND = 100, 18, 30  # rows of skipped items; items a side; classes in a legend
 SECTIONS = {
@@ -90,7 +90,7 @@ def write_report(run: str | Path) -> Path:
         unmeasured=f": {note}" if note else "",
         tables=shown,
         verdicts={key: verdict(table) for key, table in shown.items()},
-        headlines=_headlines(shown),
+        headlines=headlines(shown),
         prior=_prior(files),
         gallery=examples.gallery(),
         neighbors=examples.neighbors(),
@@ -142,7 +142,7 @@ def _facts(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def _headlines(shown: dict[str, ResultTable]) -> list[str]:
+def headlines(shown: dict[str, ResultTable]) -> list[str]:
     """Returns sentences that compare the run's embedding and its detector with their best controls."""
     sentences = []
     if (table := shown.get("accuracies")) is not None:

@@ -20,7 +20,6 @@ from vergence.encoders.patch_maps import RefinedEncoder
 from vergence.evaluation import anomaly, features
 from vergence.evaluation.accuracy import knn_accuracy, linear_probe
 from vergence.evaluation.collapse import collapse
-from vergence.runs import detector
 from vergence.runs.rows import parts
 from vergence.runs.run import Run, load
 from vergence.runs.uncertainty import measure_uncertainty
@@ -98,7 +97,7 @@ class _Evaluator:
 
     def __init__(self, run: Run) -> None:
         self.run, self.config = run, run.folder.config
-        self.opened = self._without_seen(detector.whole(run.folder))
+        self.opened = self._without_seen(run.data)
         self.labeled = _labeled(self.opened, self.config.data.keep_classes)
         self.train: Features = {}
         self.test: Features = {}

@@ -19,6 +19,7 @@ from vergence.data import sources
 from vergence.data.arrays import holds_pairs
 from vergence.data.items import Items, PairItems
 from vergence.data.objects import is_object
+from vergence.data.sources import Data
 from vergence.data.views import Views
 from vergence.densities import retrieval
 from vergence.detection.calibrated import RunDetector, sample
@@ -401,6 +402,11 @@ class Run:
         name = f"method '{model.method}'" if model.method else "a frozen run" if objective is None else f"'{model.objective}'"
         expect(isinstance(objective, kind), f"an objective with a {lacks}", f"{name}, which has none", advice)
         return objective
+
+    @property
+    def data(self) -> Data:
+        """The data of the training, before a calibration part was taken out; each call opens them again."""
+        return detector.whole(self.folder)
 
     @property
     def size(self) -> int | None:
