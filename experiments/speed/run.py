@@ -27,13 +27,14 @@ from vergence.data.config import ViewConfig
 from vergence.data.items import ArrayItems
 from vergence.data.views import ImageViews
 from vergence.detection.calibrated import fit_detector
+from vergence.detection.findings import Tally
 from vergence.detection.levels import Levels
 from vergence.encoders.config import as_encoder
 from vergence.methods.paired import PairedMethod
 from vergence.runs.detector import dictionary
 from vergence.runs.rows import Reading, collected, write_rows
 from vergence.runs.run import embedded
-from vergence.runs.score import Tally, columns_of
+from vergence.runs.score import columns_of
 from vergence.training import build, closed_form, loop, recipes
 from vergence.training.config import FitConfig, ModelConfig
 from vergence.training.metrics import MemoryRecorder

@@ -14,11 +14,12 @@ import vergence
 from vergence.data.views import ImageViews
 from vergence.detection import fpr_threshold, q_values, select
 from vergence.detection.calibrated import RunDetector, usable_levels
+from vergence.detection.findings import Tally
 from vergence.detection.levels import Levels
 from vergence.evaluation.recognition import rank_error
 from vergence.report.findings import lines
 from vergence.runs.detector import opened
-from vergence.runs.score import Calibration, Tally, _odd_ones, read_names, score
+from vergence.runs.score import Calibration, _odd_ones, read_names, score
 from vergence.utils.parts import neutral
 
 pytestmark = pytest.mark.float32

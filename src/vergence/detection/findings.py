@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from vergence.detection.conformal import Certificate
+from vergence.detection.conformal import Certificate, at_most, drift_of_counts, reportable
 from vergence.detection.groups import Group
+from vergence.utils.checks import EXACT, counted
 from vergence.utils.terminal import Tabular
 
 __all__ = ["Findings"]
+
+HELD = 48  # strangest items that are held for the page
+COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
+FEW, CHANGED, CERTAIN = 20, 0.2, 0.001  # items; least difference of distributions, and largest p-value, that are reported
 
 
 @dataclass(frozen=True)
@@ -93,3 +98,88 @@ class Findings(Tabular):
     def row(self, i: int) -> dict[str, Any]:
         """Returns what is known of one item."""
         return {name: values[i] for name, values in self.columns.items()}
+
+
+class Tally:
+    """q-values and flags, which need all p-values k / (n + 1): k is counted part by part, and the strangest items are held.
+
+    Items that the run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
+    q-value 1 and no flag, and do not count. Of n calibration items; by ``certificate`` items are flagged instead of ``fdr``.
+    """
+
+    needs: ClassVar[Sequence[str]] = COLUMNS
+    names: ClassVar[Sequence[str]] = ("q_value", "flag")
+    order: ClassVar[Sequence[str]] = (*COLUMNS[:3], *names, *COLUMNS[3:])
+
+    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
+        self.n, self.fdr, self.certificate = n, fdr, certificate
+        self.flagged, self.unjudged = 0, 0
+        self.counts = np.zeros(n + 2, dtype=np.int64)
+        self._strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
+
+    def see(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Counts the p-values of some rows, and holds the strangest items."""
+        new = np.flatnonzero(columns["seen"] == 0)
+        self.unjudged += len(columns["seen"]) - len(new)
+        columns = {name: columns[name][new] for name in COLUMNS}
+        self.counts += np.bincount(self._rank(columns["p_value"]), minlength=self.n + 2)
+        if self.certificate is not None:
+            self.flagged += int((columns["score"] > self.certificate.threshold).sum())
+        else:
+            self.flagged = int(self.counts[at_most(self._q_values(), self.fdr)].sum())
+        if len(self._strangest["score"]):
+            columns = {name: np.concatenate([self._strangest[name], columns[name]]) for name in COLUMNS}
+        order = np.argsort(-columns["score"], kind="stable")[:HELD]
+        self._strangest = {name: columns[name][order] for name in COLUMNS}
+
+    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the q-value and the flag of some rows, when all have been seen."""
+        rank, new = self._rank(columns["p_value"]), np.asarray(columns["seen"]) == 0
+        q = self._q_values()
+        flag = at_most(q, self.fdr)[rank] if self.certificate is None else columns["score"] > self.certificate.threshold
+        return {"q_value": np.where(new, q[rank], 1.0), "flag": (np.asarray(flag, dtype=bool) & new).astype(np.uint8)}
+
+    def findings(self, notes: Sequence[str] = (), advice: str = "") -> Findings:
+        """Returns what was found, when all rows have been seen."""
+        rows, total = self._strangest | self.columns(self._strangest), int(self.counts.sum())
+        return Findings(
+            columns={name: rows[name].tolist() for name in self.order if name != "seen"},
+            total=total,
+            flagged=self.flagged,
+            fdr=self.fdr,
+            certificate=self.certificate,
+            calibration=self.n,
+            why_none=self._why_none(total) if total and not self.flagged else "",
+            changed=self._changed(total),
+            unjudged=self.unjudged,
+            advice=advice,
+            notes=notes,
+        )
+
+    def _why_none(self, total: int) -> str:
+        """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
+        if self.counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
+            return str(reportable(self.n, total, self.fdr))
+        q = self._q_values()
+        least = float(q[self.counts > 0].min())
+        many = int(self.counts[q <= least].sum())
+        return f"the smallest q-value is {least:.2g}, of {counted(many, 'item')}; the order is still the one to look in"
+
+    def _changed(self, total: int) -> str:
+        """Returns a line where the bulk of the items is stranger than the calibration items."""
+        if total < FEW or self.n > EXACT:
+            return ""
+        drift = drift_of_counts(self.counts)  # equal scores make p-values too large, never too small
+        if drift.statistic < CHANGED or drift.p_value > CERTAIN:
+            return ""
+        words = f"{drift.statistic:.0%} of them at least: what is ordinary has changed, or many are odd"
+        return f"warning: the items as a whole are stranger than the calibration items, {words}"
+
+    def _rank(self, p: np.ndarray) -> np.ndarray:
+        return np.asarray(np.rint(p * (self.n + 1)), dtype=np.int64)
+
+    def _q_values(self) -> np.ndarray:
+        """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, from the number of items that have it."""
+        p = np.arange(self.n + 2) / (self.n + 1)
+        q = p * self.counts.sum() / np.maximum(np.cumsum(self.counts), 1)
+        return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))

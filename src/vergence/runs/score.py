@@ -21,8 +21,8 @@ from vergence.data.pixels import center_crop
 from vergence.data.sources import part_named, with_shape
 from vergence.detection import explain, fpr_threshold, label_trim, needed_for_fpr, reportable, select, surprise, tail_p_values
 from vergence.detection.calibrated import RunDetector
-from vergence.detection.conformal import TAIL, Certificate, at_most, drift_of_counts, ranked
-from vergence.detection.findings import Findings
+from vergence.detection.conformal import TAIL, ranked
+from vergence.detection.findings import Findings, Tally
 from vergence.methods.core import Method
 from vergence.objectives.core import ConditionalObjective
 from vergence.report.findings import write_findings
@@ -31,7 +31,7 @@ from vergence.runs.rows import Columns, Leveled, Reading, collected, of_array, o
 from vergence.runs.run import Images, Run, objective_scores
 from vergence.training.calibration import FEWEST, digests
 from vergence.utils import terminal
-from vergence.utils.checks import EXACT, counted, expect, refuse, require_within
+from vergence.utils.checks import expect, refuse, require_within
 from vergence.utils.devices import resources
 from vergence.utils.files import as_path
 from vergence.utils.parts import open_parts, original, require_table
@@ -39,9 +39,6 @@ from vergence.utils.parts import open_parts, original, require_table
 __all__ = ["Calibration", "PairReference", "Reference", "read_names", "require_apart", "score"]
 
 SHOWN = 5  # calibration items that are named
-FEW, CHANGED, CERTAIN = 20, 0.2, 0.001  # items; least difference of distributions, and largest p-value, that are reported
-HELD = 48  # strangest items that are held for the page
-COLUMNS = ("name", "score", "p_value", "level", "nearest", "reason", "seen")  # that q-values, flags and the page need
 SAMPLES = 64  # of each conditional density
 CONDITIONAL = "target given context"  # the level of pairs
 
@@ -80,7 +77,7 @@ def score(
         ValueError: A setting is out of its range, there are too few items, nothing could be read, or the file cannot be written.
     """
     require_within("(0, 1)", fdr=fdr)
-    reference = reference_of(reference)
+    reference = Calibration(reference) if isinstance(reference, Run) else reference
     with tempfile.TemporaryDirectory() if out is None else nullcontext() as folder:
         table = as_path(out, "out") if folder is None else Path(folder) / "scores.npz"
         require_table(table)
@@ -89,11 +86,6 @@ def score(
         if folder is None:
             write_findings(Path(f"{table}.html"), findings, items, name=name or table.stem, other=reference.other)
     return findings
-
-
-def reference_of(given: Reference | Run) -> Reference:
-    """Returns what items are compared with: of a run its calibration part."""
-    return Calibration(given) if isinstance(given, Run) else given
 
 
 @dataclass(frozen=True)
@@ -138,12 +130,9 @@ class Calibration:
         notes += _odd_ones(detector.calibration, detector.names)
         print("\n".join(notes), file=sys.stderr)
         tally = Tally(n, fdr, certificate)
-        job: dict[str, Any] = {
-            "job": "score",
-            "model": of_module(run.method),
-            "detector": of_array(np.frombuffer(detector.content(), np.uint8)),
-        }
-        job |= {"fdr": fdr, "fpr": self.fpr or 0.0, "confidence": self.confidence, "all": self.all_scores, **run.recorded()}
+        job: dict[str, Any] = {"job": "score", "model": of_module(run.method), "fdr": fdr, "fpr": self.fpr or 0.0}
+        job |= {"confidence": self.confidence, "all": self.all_scores, **run.recorded()}
+        job["detector"] = of_array(np.frombuffer(detector.content(), np.uint8))
         function = columns_of(run.method, levels, detector, 1.0 if certificate else fdr, self.all_scores, refused)
         write_rows(function, items, out, job, reading, derived=tally)
         advice = "; to judge a run's own data by itself, leave IMAGES out: vergence score RUN --out FILE"
@@ -154,7 +143,7 @@ class Calibration:
         detector, refused = self.run.detector(), {}
         if self.calibration is not None:
             items = self.run.items(self.calibration)
-            _require_enough(len(items), self.fpr, self.confidence)
+            require_calibration(len(items), None, self.fpr, self.confidence)
             given = collected(levels, items, reading)
             refused = dict(zip(given.digests.tolist(), given.names, strict=True))
             scores = detector.anomaly_score(given.levels)
@@ -162,7 +151,7 @@ class Calibration:
             detector = detector.with_calibration(scores[new], [given.names[i] for i in np.flatnonzero(new)])
         if self.confirmed:
             detector = _without_confirmed(detector, self.confirmed)
-        require_calibration(detector.calibration)
+        require_calibration(len(detector.calibration), detector.calibration)
         return detector, refused
 
 
@@ -198,7 +187,7 @@ class PairReference:
         expect(n >= FEWEST, f"a run with at least {FEWEST} calibration pairs", n, "train with --calibration-share")
         assert data.calibration is not None
         calibration = pair_scores(run, _as_pairs(run, data.calibration), size)
-        require_calibration(calibration)
+        require_calibration(len(calibration), calibration)
         tally = Tally(len(calibration), fdr)
         fitted_to = np.unique(np.concatenate([_digests_of_pairs(part) for part in (data.train, data.calibration)]))
         terminal.note(str(reportable(len(calibration), len(given), fdr)))
@@ -217,114 +206,14 @@ class PairReference:
         return tally.findings()
 
 
-class Tally:
-    """q-values and flags, which need all p-values k / (n + 1): k is counted part by part, and the strangest items are held.
-
-    Items that the run was fitted to or calibrated on are not judged, since their scores say nothing about new ones: they have the
-    q-value 1 and no flag, and do not count.
-
-    Args:
-        n: Number of calibration items.
-        fdr: False-discovery rate of the flags.
-        certificate: Threshold with a bounded false-positive rate, by which items are flagged instead.
-    """
-
-    needs: ClassVar[Sequence[str]] = COLUMNS
-    names: ClassVar[Sequence[str]] = ("q_value", "flag")
-    order: ClassVar[Sequence[str]] = (*COLUMNS[:3], *names, *COLUMNS[3:])
-
-    def __init__(self, n: int, fdr: float = 0.1, certificate: Certificate | None = None) -> None:
-        self.n, self.fdr, self.certificate = n, fdr, certificate
-        self.flagged, self.unjudged = 0, 0
-        self.counts = np.zeros(n + 2, dtype=np.int64)
-        self._strangest: dict[str, np.ndarray] = {name: np.array([], dtype=float) for name in COLUMNS}
-
-    @property
-    def total(self) -> int:
-        """Items that are judged."""
-        return int(self.counts.sum())
-
-    def see(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Counts the p-values of some rows, and holds the strangest items."""
-        new = np.flatnonzero(columns["seen"] == 0)
-        self.unjudged += len(columns["seen"]) - len(new)
-        columns = {name: columns[name][new] for name in COLUMNS}
-        self.counts += np.bincount(self._rank(columns["p_value"]), minlength=self.n + 2)
-        if self.certificate is not None:
-            self.flagged += int((columns["score"] > self.certificate.threshold).sum())
-        else:
-            self.flagged = int(self.counts[at_most(self._q_values(), self.fdr)].sum())
-        if len(self._strangest["score"]):
-            columns = {name: np.concatenate([self._strangest[name], columns[name]]) for name in COLUMNS}
-        order = np.argsort(-columns["score"], kind="stable")[:HELD]
-        self._strangest = {name: columns[name][order] for name in COLUMNS}
-
-    def columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the q-value and the flag of some rows, when all have been seen."""
-        rank, new = self._rank(columns["p_value"]), np.asarray(columns["seen"]) == 0
-        q = self._q_values()
-        flag = at_most(q, self.fdr)[rank] if self.certificate is None else columns["score"] > self.certificate.threshold
-        return {"q_value": np.where(new, q[rank], 1.0), "flag": (np.asarray(flag, dtype=bool) & new).astype(np.uint8)}
-
-    def findings(self, notes: Sequence[str] = (), advice: str = "") -> Findings:
-        """Returns what was found, when all rows have been seen."""
-        rows = self._strangest | self.columns(self._strangest)
-        return Findings(
-            columns={name: rows[name].tolist() for name in self.order if name != "seen"},
-            total=self.total,
-            flagged=self.flagged,
-            fdr=self.fdr,
-            certificate=self.certificate,
-            calibration=self.n,
-            why_none=self._why_none() if self.total and not self.flagged else "",
-            changed=self._changed(),
-            unjudged=self.unjudged,
-            advice=advice,
-            notes=notes,
-        )
-
-    def _why_none(self) -> str:
-        """Returns why no item is flagged: what the numbers allow, or the least q-value that an item has."""
-        if self.counts[:2].any():  # items stranger than all calibration items: with more of these they might be reported
-            return str(reportable(self.n, self.total, self.fdr))
-        q = self._q_values()
-        least = float(q[self.counts > 0].min())
-        many = int(self.counts[q <= least].sum())
-        return f"the smallest q-value is {least:.2g}, of {counted(many, 'item')}; the order is still the one to look in"
-
-    def _changed(self) -> str:
-        """Returns a line where the bulk of the items is stranger than the calibration items."""
-        if self.total < FEW or self.n > EXACT:
-            return ""
-        drift = drift_of_counts(self.counts)  # equal scores make p-values too large, never too small
-        if drift.statistic < CHANGED or drift.p_value > CERTAIN:
-            return ""
-        words = f"{drift.statistic:.0%} of them at least: what is ordinary has changed, or many are odd"
-        return f"warning: the items as a whole are stranger than the calibration items, {words}"
-
-    def _rank(self, p: np.ndarray) -> np.ndarray:
-        return np.asarray(np.rint(p * (self.n + 1)), dtype=np.int64)
-
-    def _q_values(self) -> np.ndarray:
-        """Returns the q-value of each p-value k / (n + 1), k = 0..n + 1, from the number of items that have it."""
-        p = np.arange(self.n + 2) / (self.n + 1)
-        q = p * self.total / np.maximum(np.cumsum(self.counts), 1)
-        return np.asarray(np.minimum(np.minimum.accumulate(q[::-1])[::-1], 1.0))
-
-
 def columns_of(
     method: Method, levels: Leveled, detector: RunDetector, limit: float, all_scores: bool, refused: Mapping[int, str]
 ) -> Callable[[Tensor], Columns]:
     """Returns the function of a batch of items that computes what is written of each.
 
-    Args:
-        method: Trained method, in evaluation mode.
-        levels: Levels of the features of a batch.
-        detector: The run's detector, calibrated.
-        limit: p-value up to which nearest typical items and a reason are given.
-        all_scores: Whether each level's score and every score of the objective's own are written, too; an objective's own
-            ``score`` as ``own_score``.
-        refused: Names of items that must not be among those that are scored, by their digests.
+    The method is in evaluation mode. ``limit`` is the p-value up to which nearest typical items and a reason are given;
+    ``all_scores`` adds each level's score and every score of the objective's own, whose ``score`` becomes ``own_score``;
+    ``refused`` are names of items that must not be among those that are scored, by their digests.
     """
 
     def function(x: Tensor) -> Columns:
@@ -360,40 +249,29 @@ def _explained(detector: RunDetector, z: Tensor, each: np.ndarray, unusual: np.n
 
 
 def _unseen(given: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Returns which calibration items to use, by their digests: not those of the fit or the calibration, if enough others remain.
-
-    Scores of items of a fit say nothing about new ones.
-    """
+    """Returns which calibration items to use, by digests: not those of the fit or the calibration, if enough others remain."""
     new = ~np.isin(given, seen)
     if equal := int((~new).sum()):
         words = f"{equal:,} of {len(given):,} calibration items equal ones that the run was fitted to or calibrated on"
-        if int(new.sum()) >= FEWEST:
-            print(f"warning: {words}; they are left out", file=sys.stderr)
-        else:
-            print(f"warning: {words}: scores of items of a fit say nothing about new ones; give others", file=sys.stderr)
-            new = np.ones_like(new)
+        enough = int(new.sum()) >= FEWEST
+        what = "; they are left out" if enough else ": scores of items of a fit say nothing about new ones; give others"
+        print(f"warning: {words}{what}", file=sys.stderr)
+        return new if enough else np.ones_like(new)
     return new
 
 
-def _require_enough(n: int, fpr: float | None = None, confidence: float = 0.95) -> None:
-    """Raises a ValueError if n calibration items are too few, for a false-positive rate where one is given."""
+def require_calibration(n: int, scores: np.ndarray | None = None, fpr: float | None = None, confidence: float = 0.95) -> None:
+    """Raises a ValueError if n calibration items are too few, for a false-positive rate where it is given, or scores equal."""
     needed = FEWEST if fpr is None else max(FEWEST, needed_for_fpr(fpr, confidence))
-    why = "" if fpr is None or needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
+    why = "" if needed == FEWEST else f" for a false-positive rate of {fpr:g} with {confidence:g} confidence"
     expect(n >= needed, f"at least {needed:,} calibration items{why}", f"{n:,}", "give more with --calibration DATA")
-
-
-def require_calibration(scores: np.ndarray) -> None:
-    """Raises a ValueError if calibration scores are too few, or all equal."""
-    _require_enough(len(scores))
-    equal = f"{scores[0]:g} for all {len(scores)}"
-    expect(np.ptp(scores) > 0, "calibration scores that differ", equal, "give items that differ, or train longer")
+    if scores is not None:
+        equal = f"{scores[0]:g} for all {n}"
+        expect(np.ptp(scores) > 0, "calibration scores that differ", equal, "give items that differ, or train longer")
 
 
 def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDetector:
-    """Returns the detector without the calibration items that a person confirmed to be odd (Label-Trim).
-
-    The person looks at the strangest calibration items; the last one confirmed says how many.
-    """
+    """Returns the detector without the strangest calibration items that a person confirmed to be odd (Label-Trim)."""
     place = {name: i for i, name in enumerate(detector.names)}
     if others := [name for name in confirmed if name not in place]:
         advice = "write them as in the column name of the scores of the calibration items"
@@ -408,13 +286,7 @@ def _without_confirmed(detector: RunDetector, confirmed: Sequence[str]) -> RunDe
 
 
 def read_names(file: Path) -> list[str]:
-    """Returns the lines of a text file that are not empty, as names.
-
-    A name may stand as in a ``.csv`` file of the library (`vergence.utils.files.neutral`).
-
-    Raises:
-        ValueError: The file cannot be read as text.
-    """
+    """Returns the lines of a text file that are not empty, as names, which may stand as in a ``.csv`` file of the library."""
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # a name may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
@@ -424,14 +296,7 @@ def read_names(file: Path) -> list[str]:
 
 
 def require_apart(reference: str, scored: str, what: str, advice: str) -> None:
-    """Raises a ValueError if two sources are one, or one lies within the other.
-
-    Args:
-        reference: Source that must be another one.
-        scored: Source of the items to score.
-        what: What is expected of the reference.
-        advice: What to do instead.
-    """
+    """Raises a ValueError, with what is expected of the reference, if two sources are one, or one lies within the other."""
     a, b = (Path(source).expanduser().resolve() for source in (reference, scored))
     same_name = (named := part_named(reference)) is not None and named == part_named(scored)
     nested = a.exists() and b.exists() and (a == b or a in b.parents or b in a.parents)
@@ -467,11 +332,9 @@ def _about_run(run: Run, detector: RunDetector, items: Items) -> list[str]:
 
 
 def _odd_ones(scores: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Returns a line where calibration items look odd themselves, by the tail of the others.
-
-    The tail is at most as light as exp(-s): scores are means of -log p over levels, and of `patches`, of which one level hardly
-    varies, the bulk ends so early that a tail fitted to it would be too light.
-    """
+    """Returns a line where calibration items look odd themselves, by the tail of the others."""
+    # The tail is at most as light as exp(-s): scores are means of -log p over levels, and where one level hardly varies, the bulk
+    # ends so early that a tail fitted to it would be too light.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of p-values of a selection: these are all there are
