@@ -217,7 +217,7 @@ def test_markup_in_every_string_of_an_advice(tmp_path):
     hostile = dataclasses.replace(advice, facts=facts, augmentations=rows, words=(MARKUP,) * 3)
     path = write_advice(hostile, tmp_path / "report.html", name=MARKUP, command=MARKUP)
     text = path.read_text(encoding="utf-8")
-    assert text.count("alert(1)") > 8
+    assert text.count("alert(1)") == 8
     require_clean(text)
 
 
