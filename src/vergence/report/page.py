@@ -1,22 +1,33 @@
-"""A run's report: one page with what was learned, how it compares with its controls, and what stands out."""
+"""A run's report: one page with what was learned, how it compares with its controls, and what stands out.
 
+Nothing in the folder is trusted: sizes are bounded before anything is read, and a value of a wrong type leaves its file out,
+with a sentence.
+"""
+
+import csv
 import json
 import math
 import shlex
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vergence.evaluation.judgment import collapse_warning
 from vergence.report.charts import Series, chart, histogram, shades, thumbnail
-from vergence.report.reading import RunFiles, read
 from vergence.report.rendering import count, is_number, number, write
 from vergence.report.tables import ResultTable, paper, rival, tables, verdict
-from vergence.utils.checks import is_count
-from vergence.utils.files import as_path
+from vergence.training.folder import RunFolder
+from vergence.training.records import Evaluation
+from vergence.utils.checks import expect, is_count
+from vergence.utils.files import DAMAGE, as_path, read_object
 
 __all__ = ["headlines", "write_report"]
 
+LARGEST = 2**28  # bytes of a file, and of the arrays that an archive unpacks to
+CLASS_LIMIT = 2**31  # of a label
+UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, csv.Error)
 LISTED, GALLERY, LEGEND = 100, 18, 30  # rows of skipped items; items a side; classes in a legend
 SECTIONS = {
     "quality": "How good is the representation?",
@@ -42,6 +53,27 @@ CURVES = {  # title and hint by name; a quantity that is not listed is a term of
     "mean_eigenvalue": ("Mean eigenvalue", "of the joint embedding; 1: the views of an item agree"),
     "threads": ("Threads", ""),
 }
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The contents of a run folder.
+
+    Attributes:
+        folder: The run folder, with its description and metadata.
+        rows: ``metrics.jsonl``.
+        evaluation: ``evaluation.json``; None where there is none.
+        examples: Arrays of ``examples.npz``; empty where there are none.
+        skipped: Name and reason of each item that could not be read.
+        notes: One sentence for each file that is damaged.
+    """
+
+    folder: RunFolder
+    rows: list[dict[str, Any]]
+    evaluation: Evaluation | None
+    examples: dict[str, Any]
+    skipped: list[tuple[str, str]]
+    notes: list[str]
 
 
 def write_report(run: str | Path) -> Path:
@@ -71,10 +103,12 @@ def write_report(run: str | Path) -> Path:
     if hasattr(run, "folder"):
         raise ValueError(f"expected the path of a run folder, found a {type(run).__name__}; give run.folder.path")
     run = as_path(run, "the run folder")
-    files = read(run)
+    files = _read(run)
     examples, name, record = _Examples(files), run.resolve().name, files.evaluation
+    prior = paper(files.folder.config.model.objective)[1]
     shown = {} if record is None else tables(record)
     note = "the run was not evaluated" if record is None else record.protocol.note
+    threads = next((row["threads"] for row in reversed(files.rows) if is_count(row.get("threads"), 1)), None)
     return write(
         run / "report.html",
         "run",
@@ -91,22 +125,17 @@ def write_report(run: str | Path) -> Path:
         tables=shown,
         verdicts={key: verdict(table) for key, table in shown.items()},
         headlines=headlines(shown),
-        prior=_prior(files),
+        prior=prior,
         gallery=examples.gallery(),
         neighbors=examples.neighbors(),
         histogram=examples.histogram(),
         map=examples.map(),
-        curves=_curves(files),
+        curves=_curves(files.rows, prior),
         skipped=files.skipped,
         listed=LISTED,
         settings=_settings(files),
-        again={"run": _argument(str(run)), "out": _argument(f"{run}-again"), "threads": _threads(files.rows)},
+        again={"run": _argument(str(run)), "out": _argument(f"{run}-again"), "threads": threads},
     )
-
-
-def _threads(rows: list[dict[str, Any]]) -> int | None:
-    """Returns the number of threads that trained; None where it is not known."""
-    return next((row["threads"] for row in reversed(rows) if is_count(row.get("threads"), 1)), None)
 
 
 def _argument(path: str) -> str:
@@ -165,23 +194,23 @@ def _headline(table: ResultTable, title: str, meaning: str) -> str:
     return f"{ours}; with the best control, {best.control}, {best.theirs:.1%}: {best.words}" if best else ours
 
 
-def _prior(run: RunFiles) -> float | None:
-    """Returns the variance of the objective's prior; None where it declares none."""
-    return paper(run.folder.config.model.objective)[1]
+def _curves(rows: list[dict[str, Any]], prior: float | None) -> list[dict[str, Any]]:
+    """Returns words and chart of each training curve: the loss, its terms, and everything else.
 
-
-def _curves(run: RunFiles) -> list[dict[str, Any]]:
-    """Returns words and chart of each training curve: the loss, its terms, and everything else."""
-    names = dict.fromkeys(name for row in run.rows for name in row if name not in ("step", "epoch", "seconds"))
+    Args:
+        rows: Rows of ``metrics.jsonl``.
+        prior: Variance of the objective's prior; None where it declares none.
+    """
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("step", "epoch", "seconds"))
     terms = [name for name in names if name not in CURVES]
     shown = []
     for k, name in enumerate(name for name in ("loss", *terms, *list(CURVES)[1:]) if name in names):
-        pairs = [(row.get("epoch", row.get("step")), row.get(name)) for row in run.rows]
+        pairs = [(row.get("epoch", row.get("step")), row.get(name)) for row in rows]
         points = [(x, y) for x, y in pairs if is_number(x) and is_number(y)]
         if points:
             x, y = map(list, zip(*points, strict=True))
             title, hint = CURVES.get(name, (name, "term of the loss, nats"))
-            if name == "variance_mean" and (prior := _prior(run)) is not None:
+            if name == "variance_mean" and prior is not None:
                 hint = f"the prior's is {prior:g}"
             words = f"{title}: from {number(y[0])} to {number(y[-1])}, epoch {number(x[0])} to {number(x[-1])}"
             figure = chart([Series(title, x, y)], "epoch", "", size=(360, 210), legend=False)
@@ -290,3 +319,82 @@ class _Examples:
     def _caption(self, i: int) -> str:
         held_out = ", held out as an anomaly" * self._held_out(i)
         return f"{self.arrays['name'][i]}: {self._label(i)}, score {number(self._score(i))}{held_out}"
+
+
+# Reading: nothing in the folder is trusted
+
+
+def _read(run: Path) -> RunFiles:
+    """Reads a run folder; imports nothing that its files name.
+
+    Raises:
+        ValueError: ``config.json`` is missing or damaged. A note reports any other file that is damaged.
+    """
+    folder = RunFolder.open(run, trust_code=True)
+    notes: list[str] = []
+    return RunFiles(
+        folder=folder,
+        rows=_part(run / "metrics.jsonl", lambda file: _metrics(folder, file, notes), notes) or [],
+        evaluation=_part(run / "evaluation.json", lambda file: Evaluation.from_dict(read_object(file)), notes),
+        examples=_part(run / "examples.npz", _examples, notes) or {},
+        skipped=_part(run / "skipped.csv", lambda file: folder.skipped(), notes) or [],
+        notes=notes,
+    )
+
+
+def _part(file: Path, read: Callable[[Path], Any], notes: list[str]) -> Any:
+    """Returns what ``read`` returns; None where there is no file, and where it is damaged, which adds a note."""
+    if not file.is_file():
+        return None
+    try:
+        expect((size := file.stat().st_size) <= LARGEST, f"at most {LARGEST:,} bytes", f"{size:,}")
+        return read(file)
+    except UNREADABLE as error:
+        notes.append(f"{file.name} is damaged and left out ({' '.join(str(error).split()) or type(error).__name__}).")
+    return None
+
+
+def _metrics(folder: RunFolder, file: Path, notes: list[str]) -> list[dict[str, Any]]:
+    rows = folder.metrics()
+    if bad := sum(map(bool, map(str.strip, file.read_text(encoding="utf-8", errors="replace").splitlines()))) - len(rows):
+        lost = f"{bad} line(s) of metrics.jsonl could not be read and are left out"
+        notes.append(f"{lost} (a killed run leaves an incomplete one).")
+    return rows
+
+
+ARRAYS = {  # name -> kinds of its dtype (NumPy's letters) and number of axes
+    "xy": ("f", 2),
+    "label": ("iu", 1),
+    "score": ("f", 1),
+    "name": ("U", 1),
+    "anomalous": ("b", 1),
+    "thumbnail": ("u", 4),
+    "neighbors": ("iu", 2),
+}
+
+
+def _examples(file: Path) -> dict[str, Any]:
+    import numpy as np
+
+    with zipfile.ZipFile(file) as archive:
+        expect(sum(member.file_size for member in archive.infolist()) <= LARGEST, f"at most {LARGEST:,} bytes of arrays")
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+        arrays = {name: np.asarray(archive[name]) for name in archive.files}  # bytes, where a member is no array
+    for name, (kinds, ndim) in ARRAYS.items():
+        if name in arrays:
+            kind, axes = arrays[name].dtype.kind, arrays[name].ndim
+            expect(kind in kinds and axes == ndim, f"{ndim} axes of kind {kinds} in {name}", f"{axes} of {arrays[name].dtype}")
+    lengths = {
+        name: len(arrays[name]) for name in ("xy", "label", "score", "name", *({"anomalous", "thumbnail"} & arrays.keys()))
+    }
+    n = lengths["xy"]
+    expect(len(set(lengths.values())) == 1, "arrays of one length", str(lengths))
+    expect(arrays["xy"].shape[1] == 2 and np.isfinite(arrays["xy"]).all(), "two finite coordinates per item in xy")
+    label, neighbors, images = arrays["label"], arrays.get("neighbors"), arrays.get("thumbnail")
+    expect(not n or -CLASS_LIMIT < int(label.min()) <= int(label.max()) < CLASS_LIMIT, f"labels below {CLASS_LIMIT:,}")
+    if neighbors is not None and neighbors.size:
+        expect(0 <= neighbors.min() <= neighbors.max() < n, f"neighbors among the {n} items")
+    if images is not None:
+        right = images.dtype == np.uint8 and images.shape[1] >= 1 and 0 not in images.shape[2:]
+        expect(right, "uint8 thumbnails (n, C, height, width)", f"{images.dtype} {images.shape}")
+    return arrays

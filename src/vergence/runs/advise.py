@@ -4,18 +4,17 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from vergence.data.config import DataConfig, ViewConfig
 from vergence.data.sources import Data, open_data
-from vergence.data.views import Views
 from vergence.linear.advice import FEWEST_ITEMS, AboutData, Advice, advise
 from vergence.linear.reading import VECTORS
 from vergence.report.advice import write_advice
 from vergence.training import build
 from vergence.training.folder import require_writable, write_skipped
+from vergence.utils.checks import expect, refuse
 from vergence.utils.devices import as_device
 from vergence.utils.files import explained, replacing
 from vergence.utils.version import commit
@@ -64,17 +63,15 @@ def advise_on(
         >>> sorted(path.name for path in folder.iterdir())
         ['advice.json', 'report.html']
     """
-    if (out / "config.json").exists():
-        raise ValueError(f"expected a folder for the advice, found that {out} holds a trained run: choose another --out")
+    holds_run = (out / "config.json").exists()
+    expect(not holds_run, "a folder for the advice", f"that {out} holds a trained run", "choose another --out")
     on = str(as_device(device))
     require_writable(out)  # reported before the work
     opened = _opened(data, views)
-    known = None if labels else torch.full((len(opened.train),), -1)
-    augmentation = _augmentation(opened, views)
     advice = advise(
         opened.train,
-        augmentation,
-        labels=known,
+        build.make_views(opened, views, build.input_shapes(opened)[0]),
+        labels=None if labels else torch.full((len(opened.train),), -1),
         features=features,
         n_components=n_components,
         n_draws=n_draws,
@@ -84,37 +81,27 @@ def advise_on(
     advice = dataclasses.replace(advice, facts=_facts(advice, opened))
     write_skipped(out / "skipped.csv", opened.skipped)
     settings = {"data": dataclasses.asdict(data), "views": dataclasses.asdict(views), "seed": seed, "commit": commit()}
-    _write(out / "advice.json", advice.to_dict() | settings)
+    path = out / "advice.json"
+    with explained(path, "free space, or choose another --out, and repeat the command"), replacing(path) as part:
+        part.write_text(json.dumps(advice.to_dict() | settings, indent=1) + "\n", encoding="utf-8")
     write_advice(advice, out / "report.html", name=opened.name, command=command)
     return advice
 
 
 def _opened(data: DataConfig, views: ViewConfig) -> Data:
+    """Returns the data, of which enough are left beside a test part, and which the views suit."""
     opened = open_data(data, double=True)
-    if opened.kind == "pairs":
-        raise ValueError(f"expected single items, found pairs in {data.source}: they are two views already; train on them")
+    pairs = opened.kind == "pairs"
+    expect(not pairs, "single items", f"pairs in {data.source}", "they are two views already; train on them")
     changed = {f.name for f in dataclasses.fields(views) if getattr(views, f.name) != getattr(ViewConfig(), f.name)}
-    idle = sorted(changed & VECTORS.keys() if opened.kind == "image" else changed - VECTORS.keys())
-    if idle:
-        names = ", ".join(idle)
-        raise ValueError(
-            f"expected operations on {opened.kind}s, found {names}, which is no operation on {opened.kind}s: leave it out"
-        )
-    _require_enough(opened, data)
+    idle = ", ".join(sorted(changed & VECTORS.keys() if opened.kind == "image" else changed - VECTORS.keys()))
+    kind = f"operations on {opened.kind}s"
+    expect(not idle, kind, f"{idle}, which is no operation on {opened.kind}s", "leave it out")
+    left, share = len(opened.train), opened.share
+    if left < FEWEST_ITEMS and share and data.limit is None and data.keep_classes is None:
+        held_out = f"{left}: of {left + len(opened.test)} items, {100 * share:g} % are held out as a test part"
+        refuse(f"at least {FEWEST_ITEMS} items to advise on", held_out, f"give at least {math.ceil(FEWEST_ITEMS / (1 - share))}")
     return opened
-
-
-def _require_enough(opened: Data, data: DataConfig) -> None:
-    """Raises a ValueError where too few items remain besides a test part that was held out at random."""
-    left = len(opened.train)
-    if left < FEWEST_ITEMS and opened.share and data.limit is None and data.keep_classes is None:
-        found = f"found {left}: of {left + len(opened.test)} items, {100 * opened.share:g} % are held out as a test part"
-        needed = math.ceil(FEWEST_ITEMS / (1 - opened.share))
-        raise ValueError(f"expected at least {FEWEST_ITEMS} items to advise on, {found}; give at least {needed}")
-
-
-def _augmentation(opened: Data, views: ViewConfig) -> Views | None:
-    return build.make_views(opened, views, build.input_shapes(opened)[0])
 
 
 def _facts(advice: Advice, opened: Data) -> AboutData:
@@ -123,8 +110,3 @@ def _facts(advice: Advice, opened: Data) -> AboutData:
     if opened.classes and facts.classes:
         facts = dataclasses.replace(facts, classes=tuple(opened.classes[int(c)] for c in facts.classes))
     return facts
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    with explained(path, "free space, or choose another --out, and repeat the command"), replacing(path) as part:
-        part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
